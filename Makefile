@@ -1,0 +1,53 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint slow bench docs clean
+
+help: ## show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed ## install, then clean corrupted labels over a ring of ten nodes
+	$(BIN)/decibel demo
+
+test: lint ## install, lint, check types and run the tests
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-test ## check style and types only
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
+	$(BIN)/python -m pytest -n 2 -m slow
+
+bench: $(VENV)/.installed ## print the table of benchmarks
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.installed-docs ## build the documentation into site/
+	$(BIN)/python -m mkdocs build --quiet --strict
+
+clean: ## remove the virtual environment, caches and builds
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each stamp stands for one set of installed packages; all share one environment.
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Decibel needs Python 3.11 or newer: name one with 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }
+	@echo "Making the virtual environment $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing decibel-opt (a minute or two, once) ..."
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-%: $(VENV)/.installed pyproject.toml constraints.txt
+	@echo "Installing what '$*' needs ..."
+	@$(PIP) -e '.[$*]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Algorithms: points in the space of oracle × estimator × strategy per level."""

@@ -1,0 +1,107 @@
+"""What every algorithm is: a start, a step, and the problems and graphs it is defined for."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jax import Array
+
+from ..graph import Graph, GraphSequence, Levels
+from ..network import Network
+from ..oracles import Oracle
+from ..problem import Problem
+from ..strategies import Level, Strategy
+from ..vector import Vector
+
+Rate = float | Array | Callable[[Array], Array]
+
+
+class State(NamedTuple):
+    """What a run continues with: a `Level` per variable (None where a method has none) and the method's memory."""
+
+    x: Level
+    y: Any = None
+    z: Any = None
+    memory: Any = ()
+
+
+class Method(eqx.Module):
+    """A point in the space of algorithms. Step sizes are array leaves: runs that differ in them share a program."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def forms(self) -> tuple[str, ...]:
+        """The problems it solves: of "shared", "personal", "single"."""
+
+    @property
+    @abstractmethod
+    def strategies(self) -> dict[str, Strategy]:
+        """The strategy of each level that exists."""
+
+    @abstractmethod
+    def start(self, x: Vector, y: Vector | None) -> State: ...
+
+    @abstractmethod
+    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State: ...
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its fields as plain values, for the trace and for people."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    def refuse(self, problem: Problem, graphs: Levels) -> None:
+        """Raises a sentence where the problem or a graph does not fit."""
+        if problem.form not in self.forms:
+            raise ValueError(f"{self.name} does not solve this problem: {_MENDS[problem.form]}")
+        for level, strategy in self.strategies.items():
+            refuse_graph(getattr(graphs, level), strategy, level)
+
+
+_MENDS = {
+    "single": "it has no lower level, so choose a single-level method such as db.ed(alpha=...).",
+    "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...), "
+    "or set personal=False.",
+    "shared": "its lower level is shared, so choose a method such as db.sparkle('ed', ...), or set personal=True.",
+}
+
+
+def refuse_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
+    # No edges at all is a choice (db.graphs.isolated); some nodes cut off from others is a mistake.
+    if strategy.mixes and not graph.connected and any(phase.degrees.any() for phase in graph.phases):
+        raise ValueError(f"graph {graph.name!r} on level {level} is not connected: add edges that join its parts.")
+    if not strategy.needs_positive:
+        return
+    if not graph.symmetric:
+        raise ValueError(
+            f"strategy {strategy.name!r} on level {level} needs a symmetric W, and {graph.name} is directed: choose "
+            "'gt' or an undirected graph."
+        )
+    for phase in graph.phases:
+        if phase.lambda_min_bound <= -1 / 3 and phase.lambda_min <= -1 / 3 + 1e-9:
+            raise ValueError(
+                f"strategy {strategy.name!r} on level {level} diverges where λ_min(W) ≤ −1/3, and {graph.name} has "
+                f"{phase.lambda_min:.4f}: use graph.lazy()."
+            )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Strategy):
+        return value.name
+    if isinstance(value, eqx.Module):
+        return repr(value)
+    if callable(value):
+        return getattr(value, "__qualname__", repr(type(value)))
+    return value if isinstance(value, str | int | float | None) else float(value)
+
+
+def rate(value: Rate, k: Array) -> Any:
+    """A step size at step k: a number, or a schedule such as optax makes."""
+    return value(k) if callable(value) else value

@@ -1,0 +1,64 @@
+"""One level: x⁺ = U(x, α r⁺) with r⁺ = (1−θ) r + θ ∇f(x). SPARKLE without a lower level is exactly this."""
+
+from __future__ import annotations
+
+import equinox as eqx
+from jax import Array
+
+from ..network import Network
+from ..oracles import Oracle
+from ..strategies import Strategy, strategy
+from ..vector import Vector
+from .method import Method, Rate, State, rate
+
+
+class SingleLevel(Method):
+    upper: Strategy
+    alpha: Rate
+    theta: Rate
+    label: str = eqx.field(static=True)
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        return ("single",)
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": self.upper}
+
+    def start(self, x: Vector, y: Vector | None) -> State:
+        return State(self.upper.start(x), memory=x.zeros())
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+        x, r = state.x, state.memory
+        α, θ = rate(self.alpha, k), rate(self.theta, k)
+        gradient, _ = oracle.draw().at(x.s).upper_gradients
+        r = (1 - θ) * r + θ * gradient
+        return State(network(x=self.upper(x, α * r)), memory=r)
+
+
+def dsgd(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ."""
+    return SingleLevel(strategy("diffusion"), alpha, theta, "dsgd")
+
+
+def ed(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f)."""
+    return SingleLevel(strategy("ed"), alpha, theta, "ed")
+
+
+def extra(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+    """EXTRA (Shi et al., 2015): x⁺⁺ = W (2 x⁺ − x) − α Δ∇f.
+
+    Differs from the paper: its W̃ = (I + W)/2 form is `graph.lazy()`'s; here C = W as in SPARKLE's table.
+    """
+    return SingleLevel(strategy("extra"), alpha, theta, "extra")
+
+
+def gt(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+    """Gradient tracking, adapt then combine (= GNSD when stochastic): x⁺ = W (x − α h), h⁺ = W (h + Δ∇f)."""
+    return SingleLevel(strategy("gt"), alpha, theta, "gt")

@@ -1,0 +1,147 @@
+"""Every node's private samples, and batches of them in which padding never occurs.
+
+Nodes may hold different numbers of samples. They are stored side by side, a short node repeating its *own* samples, so
+that whatever index is drawn names a real sample of the right node. The exact mean over n_i samples is a weighted sum
+of means over chunks whose sizes are common to all nodes: the smallest n, then powers of two for the binary digits of
+n_i minus that. A chunk that a node does not need gets weight zero. So one program serves all nodes, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+class Batch(eqx.Module):
+    """Parts of a batch, leaves (nodes, samples, ...), and each part's share of the mean, (nodes, parts) or None."""
+
+    parts: tuple[Any, ...]
+    weights: Array | None = None
+
+    def mean(self, loss: Callable[..., Array], *point: Any) -> Array:
+        """A loss, itself a mean over its batch, at one node of a vmapped batch."""
+        values = [loss(*point, part) for part in self.parts]
+        if self.weights is None:
+            return values[0]
+        return sum(self.weights[k].astype(value.dtype) * value for k, value in enumerate(values))  # type: ignore[return-value]
+
+
+class NodeData(eqx.Module):
+    """Samples of all nodes: leaves (nodes, most samples of any node, ...)."""
+
+    tree: Any
+    counts: Array  # (nodes,) samples of each node
+    offsets: Array | None  # (nodes, parts) where each part of the full batch begins
+    weights: Array | None  # (nodes, parts) its share of the mean; None where all nodes hold equally many
+    part_sizes: tuple[int, ...] = eqx.field(static=True)
+    samples_per_node: float = eqx.field(static=True)  # the average, for the ledger
+
+    @property
+    def nodes(self) -> int:
+        return self.counts.shape[0]
+
+    def full(self) -> Batch:
+        if self.offsets is None:
+            return Batch((self.tree,))
+        spans = [self.offsets[:, k, None] + jnp.arange(size, dtype=jnp.int32) for k, size in enumerate(self.part_sizes)]
+        return Batch(tuple(self._take(span) for span in spans), self.weights)
+
+    def draw(self, bits: Array) -> Batch:
+        """A batch drawn with replacement by uniform uint32 `bits` (nodes, batch)."""
+        return Batch((self._take(_scale(bits, self.counts[:, None])),))
+
+    def _take(self, indices: Array) -> Any:
+        pick = jax.vmap(lambda leaf, index: leaf.at[index].get(mode="promise_in_bounds"))
+        return jax.tree.map(lambda leaf: pick(leaf, indices), self.tree)
+
+
+def _scale(bits: Array, count: Array) -> Array:
+    """floor(bits · count / 2³²): a uniform index below `count`, in 32-bit arithmetic (count < 2³¹)."""
+    low, high = jnp.uint32(0xFFFF), jnp.uint32(16)
+    count = count.astype(jnp.uint32)
+    a, b, c, d = bits >> high, bits & low, count >> high, count & low
+    middle = a * d + ((b * d) >> high)
+    carry = (middle & low) + b * c
+    return (a * c + (middle >> high) + (carry >> high)).astype(jnp.int32)
+
+
+def node_data(source: Any, argument: str, dtype: Any) -> NodeData:
+    """Samples from arrays (nodes, samples, ...) or from a list with one pytree per node."""
+    if isinstance(source, list):
+        if not source:
+            raise ValueError(f"{argument} is an empty list: give one pytree of samples per node.")
+        per_node = [jax.tree.map(np.asarray, node) for node in source]
+        structures = {jax.tree.structure(node) for node in per_node}
+        if len(structures) != 1:
+            raise ValueError(f"{argument} has nodes of different structure: give every node the same pytree.")
+        counts = np.array([_samples(node, f"{argument}[{i}]") for i, node in enumerate(per_node)])
+        _refuse_empty(counts, argument)
+        most = int(counts.max())
+        repeat = [np.arange(most) % n for n in counts]
+        tree = jax.tree.map(
+            lambda *leaves: np.stack([leaf[i] for leaf, i in zip(leaves, repeat, strict=True)]), *per_node
+        )
+    else:
+        tree = jax.tree.map(np.asarray, source)
+        leaves = jax.tree.leaves(tree)
+        if not leaves:
+            raise ValueError(f"{argument} holds no arrays: give leaves of shape (nodes, samples, ...).")
+        shapes = {leaf.shape[:2] for leaf in leaves}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+            raise ValueError(
+                f"{argument} must have leaves of shape (nodes, samples, ...) with equal nodes and samples, but they "
+                f"begin with {sorted(shapes)}; for nodes of unequal size give a list with one pytree per node."
+            )
+        nodes, samples = next(iter(shapes))
+        counts = np.full(nodes, samples)
+        _refuse_empty(counts, argument)
+    _refuse_non_finite(tree, argument)
+    return _lay_out(jax.tree.map(lambda leaf: _to_device(leaf, dtype), tree), counts)
+
+
+def _lay_out(tree: Any, counts: np.ndarray) -> NodeData:
+    least = int(counts.min())
+    rest = counts - least
+    mean, counts_on_device = float(counts.mean()), jnp.asarray(counts, jnp.int32)
+    if not rest.any():
+        return NodeData(tree, counts_on_device, None, None, (least,), mean)
+    powers = 2 ** np.arange(int(rest.max()).bit_length())
+    used = (rest[:, None] // powers) % 2  # (nodes, powers) binary digits
+    before = least + np.cumsum(used * powers, axis=1) - used * powers
+    offsets = np.concatenate([np.zeros_like(counts)[:, None], np.where(used, before, 0)], axis=1)
+    weights = np.concatenate([np.full_like(counts, least)[:, None], used * powers], axis=1) / counts[:, None]
+    sizes = (least, *powers.tolist())
+    return NodeData(tree, counts_on_device, jnp.asarray(offsets, jnp.int32), jnp.asarray(weights), sizes, mean)
+
+
+def _samples(node: Any, argument: str) -> int:
+    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(node)}
+    if len(lengths) != 1:
+        raise ValueError(f"{argument} has leaves with {sorted(lengths)} samples: give all leaves equally many.")
+    return lengths.pop()
+
+
+def _refuse_empty(counts: np.ndarray, argument: str) -> None:
+    empty = np.flatnonzero(counts == 0)
+    if empty.size:
+        raise ValueError(f"{argument} has no samples at node {empty[0]}: leave that node out or give it data.")
+
+
+def _refuse_non_finite(tree: Any, argument: str) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact) and not np.isfinite(leaf).all():
+            bad = np.argwhere(~np.isfinite(leaf))[0]
+            raise ValueError(
+                f"{argument}{jax.tree_util.keystr(path)} holds a NaN or infinity at node {bad[0]}, sample {bad[1]}: "
+                "clean or drop it."
+            )
+
+
+def _to_device(leaf: np.ndarray, dtype: Any) -> Array:
+    return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)

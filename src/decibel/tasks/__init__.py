@@ -1,0 +1,1 @@
+"""Real problems on real data."""

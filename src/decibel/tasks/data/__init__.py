@@ -1,0 +1,28 @@
+"""Real data: found in `$DECIBEL_DATA` or the user's cache, downloaded when asked, checked when read."""
+
+from .cache import Check, Status, available, cache_folder, fetch, verify
+from .errors import DamagedData, DataError, MissingData
+from .registry import DOMAINS, SOURCES, File, Source
+from .sets import Dataset, Recordings, digits, load, load_speech, load_text
+
+__all__ = [
+    "DOMAINS",
+    "SOURCES",
+    "Check",
+    "DamagedData",
+    "DataError",
+    "Dataset",
+    "File",
+    "MissingData",
+    "Recordings",
+    "Source",
+    "Status",
+    "available",
+    "cache_folder",
+    "digits",
+    "fetch",
+    "load",
+    "load_speech",
+    "load_text",
+    "verify",
+]

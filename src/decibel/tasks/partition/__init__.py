@@ -1,0 +1,21 @@
+"""Deals the samples of a dataset to nodes, evenly or unevenly, and corrupts labels; all seeded.
+
+Every partitioner returns a `Partition`: disjoint indices per node, no node empty.
+"""
+
+from .corrupt import Corruption, corrupt_labels
+from .deal import by_group, dirichlet, iid, shards
+from .parts import Partition, Split
+from .skew import label_skew
+
+__all__ = [
+    "Corruption",
+    "Partition",
+    "Split",
+    "by_group",
+    "corrupt_labels",
+    "dirichlet",
+    "iid",
+    "label_skew",
+    "shards",
+]

@@ -1,0 +1,149 @@
+"""What a partitioner returns: which samples each node holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which samples each node holds, with the labels they were dealt by and how."""
+
+    indices: tuple[np.ndarray, ...]  # one sorted array per node
+    labels: np.ndarray  # of all samples, dealt or not
+    name: str
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        dealt = np.concatenate(self.indices)
+        if len(np.unique(dealt)) != len(dealt):
+            raise ValueError("indices has a sample that is dealt twice: parts must be disjoint.")
+
+    @property
+    def nodes(self) -> int:
+        return len(self.indices)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.array([len(part) for part in self.indices])
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(nodes, classes): how many samples of each class a node holds."""
+        classes = int(self.labels.max()) + 1
+        return np.array([np.bincount(self.labels[part], minlength=classes) for part in self.indices])
+
+    @property
+    def skew(self) -> float:
+        """Mean total variation distance of a node's label distribution from that of all: 0 iid, 1 at most."""
+        counts = self.counts
+        overall = counts.sum(0) / max(counts.sum(), 1)
+        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        return float(np.abs(shares - overall).sum(1).mean() / 2)
+
+    @property
+    def title(self) -> str:
+        """How it was dealt, in a few words."""
+        settings = "".join(f", {key} {value}" for key, value in self.settings.items())
+        return f"{self.name}{settings}, seed {self.seed}"
+
+    def describe(self) -> dict[str, Any]:
+        """What a report needs, in plain types."""
+        sizes, present = self.sizes, (self.counts > 0).sum(1)
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "settings": dict(self.settings),
+            "nodes": self.nodes,
+            "samples": int(sizes.sum()),
+            "left_out": int(len(self.labels) - sizes.sum()),
+            "smallest_node": int(sizes.min()),
+            "largest_node": int(sizes.max()),
+            "classes_per_node": float(present.mean()),
+            "skew": self.skew,
+        }
+
+    def summary(self) -> str:
+        """Two lines of text."""
+        facts = self.describe()
+        return (
+            f"{self.title}: {facts['samples']} samples on {self.nodes} nodes"
+            f" ({facts['left_out']} left out)\n"
+            f"{facts['smallest_node']} to {facts['largest_node']} samples a node, "
+            f"{facts['classes_per_node']:.1f} classes a node on average, skew {facts['skew']:.2f}"
+        )
+
+    def split(self, *, train: float = 0.8, validation: float = 0.1, test: float = 0.1, seed: int = 0) -> Split:
+        """Shuffle each node's samples and cut them; the shares sum to one and no part asked for is empty."""
+        shares = {"train": train, "validation": validation, "test": test}
+        if min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
+            raise ValueError(f"train={train}, validation={validation}, test={test} must be shares that sum to 1.")
+        cuts = [
+            _cut(np.random.default_rng([seed, node]).permutation(part), list(shares.values()), node)
+            for node, part in enumerate(self.indices)
+        ]
+        return Split(
+            *(
+                replace(
+                    self,
+                    indices=pieces,
+                    name=f"{self.name}/{part}",
+                    settings={**self.settings, "split_seed": seed, "share": shares[part]},
+                )
+                for part, pieces in zip(shares, zip(*cuts, strict=True), strict=True)
+            )
+        )
+
+    def draw(self, ax: Axes | None = None, *, class_names: Sequence[str] | None = None) -> Figure:
+        """The class-by-node picture: the area of a disc is the number of samples."""
+        from .picture import draw_counts
+
+        return draw_counts(self.counts, self.title, ax, class_names)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three partitions of the same nodes that share no sample."""
+
+    train: Partition
+    validation: Partition
+    test: Partition
+
+
+def _cut(samples: np.ndarray, shares: list[float], node: int) -> list[np.ndarray]:
+    wanted = np.array(shares) > 0
+    if len(samples) < wanted.sum():
+        raise ValueError(
+            f"node {node} holds {len(samples)} samples, too few for {wanted.sum()} parts: "
+            "raise the partition's minimum or ask for fewer parts."
+        )
+    sizes = np.diff(np.round(np.cumsum([0.0, *shares]) * len(samples))).astype(int)
+    while (sizes[wanted] == 0).any():
+        sizes[np.argmax(sizes)] -= 1
+        sizes[np.flatnonzero(wanted & (sizes == 0))[0]] += 1
+    return [np.sort(piece) for piece in np.split(samples, np.cumsum(sizes)[:-1])]
+
+
+def check_labels(labels: np.ndarray, nodes: int, minimum: int = 1) -> np.ndarray:
+    """The labels as int64, once they are class numbers and enough for the nodes."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
+        raise ValueError(f"labels must be one row of integers from 0, not {labels.dtype} of shape {labels.shape}.")
+    if nodes < 1 or minimum < 1:
+        raise ValueError(f"nodes={nodes} and the minimum per node, {minimum}, must be at least 1.")
+    if len(labels) < nodes * minimum:
+        raise ValueError(f"nodes={nodes} with at least {minimum} samples each need more than {len(labels)}.")
+    return labels.astype(np.int64)
+
+
+def make_partition(parts: Sequence[np.ndarray], labels: np.ndarray, name: str, seed: int, **settings: Any) -> Partition:
+    return Partition(tuple(np.sort(part) for part in parts), labels, name, seed, settings)

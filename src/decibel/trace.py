@@ -1,0 +1,93 @@
+"""What was measured, step by step, with what it cost: columns of equal length and where they came from."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas
+
+_PROVENANCE = "provenance"
+
+
+class Trace(Mapping[str, np.ndarray]):
+    """Columns over evaluations: `step`, the metrics, and the cost so far (`samples`, `gradients`, `hvps`, `jvps`,
+    `bytes` per node, `rounds`, `seconds`). `provenance` holds versions, seed, graph and settings."""
+
+    def __init__(self, columns: Mapping[str, Any] | None = None, provenance: Mapping[str, Any] | None = None) -> None:
+        self._columns = {name: list(values) for name, values in (columns or {}).items()}
+        self.provenance = dict(provenance or {})
+        if len({len(values) for values in self._columns.values()}) > 1:
+            raise ValueError("columns have different lengths: give every column one value per evaluation.")
+
+    def append(self, row: Mapping[str, float]) -> None:
+        if self._columns and row.keys() != self._columns.keys():
+            raise ValueError(f"a row must have the columns {', '.join(self._columns)}, but has {', '.join(row)}.")
+        for name, value in row.items():
+            self._columns.setdefault(name, []).append(value)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._columns:
+            near = get_close_matches(name, self._columns, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self._columns)}."
+            raise KeyError(f"the trace has no column {name!r}: {hint}")
+        return np.asarray(self._columns[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        rows = len(next(iter(self._columns.values()), ()))
+        return f"Trace({rows} rows: {', '.join(self._columns)})"
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The newest row."""
+        return {name: values[-1] for name, values in self._columns.items()}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: run `pip install pandas`.") from None
+        return pandas.DataFrame({name: self[name] for name in self})
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes one .npz file, whole or not at all; `Trace.load` reads it back."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            path = path.with_name(path.name + ".npz")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns = {f"column/{name}": self[name] for name in self}
+        columns[_PROVENANCE] = np.array(json.dumps(self.provenance, default=str))
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **columns)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                columns = {n.removeprefix("column/"): file[n] for n in file.files if n.startswith("column/")}
+                return cls(columns, json.loads(str(file[_PROVENANCE])))
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{path} is not a trace saved by Decibel, or it is damaged: {error}") from error

@@ -1,0 +1,26 @@
+"""The setting of every test: float64, strict promotion, eight CPU devices, no display.
+
+`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off.
+"""
+
+import os
+
+# Read when JAX and matplotlib start, so they are set before either is imported.
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+DEVICES = "--xla_force_host_platform_device_count"
+if DEVICES not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=8".strip()
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    promotion = os.environ.get("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+    jax.config.update("jax_numpy_dtype_promotion", promotion)
+    jax.config.update("jax_enable_x64", True)
+    # Compiled steps outlive the session, so that a second run of the tests is quick.
+    if cache := getattr(config, "cache", None):
+        jax.config.update("jax_compilation_cache_dir", str(cache.mkdir("jax")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
