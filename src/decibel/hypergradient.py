@@ -1,19 +1,235 @@
-"""Ways to the hypergradient ∇_x f − J H⁻¹ ∇_y f without forming an inverse."""
+"""Ways to the hypergradient ∇_x f − J H⁻¹ ∇_y f without forming an inverse.
+
+`auxiliary` makes z ≈ H⁻¹ ∇_y f a level of its own, which nodes can agree on: exact for a shared lower level. The others
+find z at each node from its own H_i, which is exact for a personal lower level and biased for a shared one.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from typing import Any
+
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from .ledger import Ledger
+from .oracles import Oracle, Point, Products
+from .problem import Problem
+from .vector import Vector, flatten, replicate
+
+DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
+POWER_STEPS = 10
+TRUNCATION = 2**30  # the draw that decides k, apart from the draws of the factors
+POWER_MARGIN = 1.5  # an unconverged power iteration is low; a Neumann series with L too small diverges
 
 
-class Auxiliary(eqx.Module):
-    """H⁻¹ ∇_y f is a level of its own, z, that descends on ½ zᵀHz − zᵀ∇_y f along with x and y."""
+class Local(eqx.Module):
+    """A node's own hypergradient."""
 
-    difference: float | None = eqx.field(static=True, default=None)
-    forward: bool = eqx.field(static=True, default=False)
+    @abstractmethod
+    def inverse(self, here: Point) -> Vector | None:
+        """z ≈ H⁻¹ ∇_y f at every node; None stands for zero."""
+
+    def __call__(self, here: Point) -> Vector:
+        z = self.inverse(here)
+        return here.fx if z is None else here.u(z)
+
+    def error(self, problem: Problem, x: Any, y: Any, *, batch_size: int | None = None, seed: int = 0) -> Array:
+        """(nodes,) ‖H z − ∇_y f‖ / ‖∇_y f‖ at x and y (one for all nodes, or leaves (nodes, ...)): what z leaves
+        unsolved. Near 0 the hypergradient can be trusted, given y; near 1 it is no better than leaving y out of it.
+        """
+        x, y = _stacked(x, problem.x0, problem), _stacked(y, problem.y0, problem)
+        return _error(self, problem, x, y, batch_size, seed)
 
 
-def auxiliary(difference: float | None = None, *, forward: bool = False) -> Auxiliary:
-    """For a shared lower level. `difference=δ` replaces H z and J z by differences of gradients at y ± δz."""
+class Exact(Local):
+    """Dense solve up to `dense_limit` entries of y, conjugate gradients to rounding beyond."""
+
+    dense_limit: int = eqx.field(static=True, default=DENSE_LIMIT)
+
+    def inverse(self, here: Point) -> Vector:
+        b, unflatten = flatten(here.fy)
+        if b.shape[1] > self.dense_limit:
+            tolerance = 1e-12 if b.dtype == jnp.float64 else 1e-6
+            return conjugate_gradients(here, 10 * b.shape[1], tolerance)
+        return unflatten(jnp.linalg.solve(here.hessian_matrix(), b[..., None])[..., 0])
+
+
+class ConjugateGradients(Local):
+    """A fixed number of conjugate-gradient steps."""
+
+    steps: int = eqx.field(static=True)
+
+    def inverse(self, here: Point) -> Vector:
+        return conjugate_gradients(here, self.steps, 0.0)
+
+
+class Neumann(Local):
+    """(1/L) Σ_{j<K} (I − H/L)^j ∇_y f, or its randomized term (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k ~ U{0..K−1}. On
+    a stochastic draw every factor has its own sample."""
+
+    terms: int = eqx.field(static=True)
+    scale: float | Array | None
+    randomized: bool = eqx.field(static=True, default=False)
+
+    def inverse(self, here: Point) -> Vector:
+        here = here.linearized()
+        L = largest_curvature(here) if self.scale is None else jnp.asarray(self.scale)
+        return (self._random if self.randomized else self._truncated)(here, L)
+
+    def _truncated(self, here: Point, L: Array) -> Vector:
+        def add(j: Array, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+            term, total = both
+            term = term - _each(1 / L, _factor(here, j).hessian(term))
+            return term, total + term
+
+        _, total = here.ledger.loop(self.terms - 1, add, (here.fy, here.fy))
+        return _each(1 / L, total)
+
+    def _random(self, here: Point, L: Array) -> Vector:
+        keys = here.draw.again(TRUNCATION).node_keys
+        k = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.terms, jnp.int32))(keys)
+
+        def multiply(j: Array, term: Vector) -> Vector:
+            longer = term - _each(1 / L, _factor(here, j).hessian(term))
+            return _choose(j < k, longer, term)
+
+        term = here.ledger.loop(k.max(), multiply, here.fy, counted=k.mean(dtype=jnp.float32))
+        return _each(self.terms / L, term)
+
+
+class Direct(Local):
+    """∇_x f alone: right where ∇_y f vanishes at y*(x), as with f = g."""
+
+    def inverse(self, here: Point) -> None:
+        return None
+
+
+class FullOrSampled(Local):
+    """One way where a draw takes all samples, another where it takes a batch (SVR-INTERACT)."""
+
+    full: Local
+    sampled: Local
+
+    def inverse(self, here: Point) -> Vector | None:
+        return (self.full if here.draw.full else self.sampled).inverse(here)
+
+
+def auxiliary(difference: float | None = None, *, forward: bool = False) -> Products:
+    """For a shared lower level. `difference=δ` replaces H z and J z by differences of gradients at y ± δz
+    (`forward=True`: at y + δz and y)."""
     if difference is not None and not difference > 0:
         raise ValueError(f"difference={difference} must be positive: 1e-3 is a good start.")
-    return Auxiliary(difference, forward)
+    return Products(difference, forward)
+
+
+def exact(*, dense_limit: int = DENSE_LIMIT) -> Exact:
+    """Each node's own inverse, to rounding."""
+    return Exact(dense_limit)
+
+
+def cg(steps: int) -> ConjugateGradients:
+    """`steps` Hessian products of conjugate gradients."""
+    return ConjugateGradients(_positive_int(steps, "steps"))
+
+
+def neumann(terms: int, scale: float | None = None, *, randomized: bool = False) -> Neumann:
+    """A Neumann series of `terms` terms. `scale` is L, at least the largest eigenvalue of H; None estimates it in each
+    step by power iteration. `randomized` draws one term, as SVR-INTERACT's (22)."""
+    if scale is not None and not scale > 0:
+        raise ValueError(f"scale={scale} must be positive: give an upper bound of the eigenvalues of H, or None.")
+    return Neumann(_positive_int(terms, "terms"), None if scale is None else float(scale), randomized)
+
+
+def direct() -> Direct:
+    """No second derivatives: ∇_x f alone."""
+    return Direct()
+
+
+def largest_curvature(here: Point) -> Array:
+    """(nodes,) an upper estimate of the largest eigenvalue of H, by power iteration."""
+
+    def multiply(j: Array, both: tuple[Vector, Array]) -> tuple[Vector, Array]:
+        w, _ = both
+        hw = here.hessian(w)
+        size = jnp.sqrt(hw.squared_norms())
+        return _each(1 / _positive(size), hw), size
+
+    # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
+    start = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), here.fy)
+    start = _each(1 / jnp.sqrt(start.squared_norms()), start)
+    _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms())))
+    return POWER_MARGIN * size
+
+
+def conjugate_gradients(here: Point, steps: int, tolerance: float) -> Vector:
+    """Every node solves H z = ∇_y f, until all have ‖residual‖ ≤ tolerance ‖∇_y f‖ or `steps` are done."""
+    here, b = here.linearized(), here.fy
+    enough = tolerance**2 * b.squared_norms()
+
+    def unfinished(carry: Any) -> Array:
+        j, _, _, _, rr = carry
+        return (j < steps) & jnp.any(rr > enough)
+
+    def improve(carry: Any) -> Any:
+        j, z, r, w, rr = carry
+        hw = here.hessian(w)
+        step = rr / _positive(dots(w, hw))
+        z, r_new = z + _each(step, w), r - _each(step, hw)
+        rr_new = r_new.squared_norms()
+        w = r_new + _each(rr_new / _positive(rr), w)
+        return j + 1, z, r_new, w, rr_new
+
+    return here.ledger.loop_while(unfinished, improve, (jnp.int32(0), b.zeros(), b, b, b.squared_norms()))[1]
+
+
+@eqx.filter_jit
+def _error(way: Local, problem: Problem, x: Vector, y: Vector, batch_size: int | None, seed: int) -> Array:
+    nodes = jnp.arange(problem.nodes, dtype=jnp.int32)
+    oracle = Oracle(problem, nodes, jax.random.key(seed), batch_size, Ledger())
+    here = oracle.draw().at(x, y)
+    z = way.inverse(here)
+    left = here.fy if z is None else oracle.draw_all().at(x, y).p(z)
+    return jnp.sqrt(left.squared_norms() / _positive(here.fy.squared_norms()))
+
+
+def _stacked(tree: Any, like: Any, problem: Problem) -> Vector:
+    leaves = jax.tree.leaves(tree), jax.tree.leaves(like)
+    everywhere = all(jnp.ndim(a) > jnp.ndim(b) for a, b in zip(*leaves, strict=True))
+    return Vector(jax.tree.map(jnp.asarray, tree)) if everywhere else replicate(tree, problem.upper_data.nodes)
+
+
+def _factor(here: Point, j: Array) -> Point:
+    """The point on the j-th independent sample."""
+    return here if here.draw.full else here.moved_to(here.draw.again(j))
+
+
+def _each(factors: Array, vector: Vector) -> Vector:
+    """Every node's vector times its own factor (or a common one)."""
+    shaped = lambda leaf: jnp.reshape(factors, (-1,) + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)  # noqa: E731
+    return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
+
+
+def _choose(which: Array, a: Vector, b: Vector) -> Vector:
+    pick = lambda x, y: jnp.where(which.reshape((-1,) + (1,) * (x.ndim - 1)), x, y)  # noqa: E731
+    return Vector(jax.tree.map(pick, a.tree, b.tree))
+
+
+def dots(a: Vector, b: Vector) -> Array:
+    """(nodes,) inner products."""
+    flat = lambda leaf: leaf.reshape(leaf.shape[0], -1)  # noqa: E731
+    parts = jax.tree.map(lambda x, y: jnp.sum(flat(x) * flat(y), 1), a.tree, b.tree)
+    return jax.tree.reduce(jnp.add, parts)
+
+
+def _positive(values: Array) -> Array:
+    """Safe to divide by: a node with nothing left to solve divides zero by it."""
+    return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
+
+
+def _positive_int(value: int, argument: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{argument}={value!r} must be a positive whole number.")
+    return value

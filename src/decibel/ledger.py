@@ -1,36 +1,124 @@
 """What a step costs, counted by the step itself while it is traced.
 
 The oracle and the network report every sample, derivative and message to a `Ledger` at the moment they compute it, so
-the numbers cannot disagree with the program. Counts that depend on the step (growing inner loops) or on chance
-(random truncation) are traced values; the rest are plain integers and cost nothing at run time.
+the numbers cannot disagree with the program. Most counts are the same in every step: plain integers that cost nothing
+at run time. Counts that depend on the step, on chance or on the data (growing loops, random truncation, solvers) are a
+number of repetitions, traced, times what one repetition costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax import Array
+
 COLUMNS = ("samples", "gradients", "hvps", "jvps", "rounds", "bytes")
+
+Counts = dict[str, float]
+
+
+@dataclass
+class Page:
+    """Fixed counts, and repetitions (traced) of further counts."""
+
+    fixed: Counts = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
+    repeated: list[tuple[Array, Counts]] = field(default_factory=list)
+
+    @property
+    def repetitions(self) -> list[Array]:
+        return [times for times, _ in self.repeated]
+
+    def total(self, steps: int, repetitions: list[Any]) -> Counts:
+        """Over `steps` steps, in which the repeated counts occurred that often."""
+        total = {name: steps * amount for name, amount in self.fixed.items()}
+        for times, (_, counts) in zip(repetitions, self.repeated, strict=True):
+            total = {name: amount + float(times) * counts[name] for name, amount in total.items()}
+        return total
 
 
 class Ledger:
     """Per node: `samples` drawn, `gradients` (backward passes), `hvps` (H z), `jvps` (J z), `bytes` sent; and
-    communication `rounds`."""
+    communication `rounds`. Loops and branches inside a step go through it, so that their bodies count rightly."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, Any] = dict.fromkeys(COLUMNS, 0)
-        self._times: Any = 1
+        self.page = Page()
 
-    def add(self, **amounts: Any) -> None:
+    def add(self, **amounts: float) -> None:
         for column, amount in amounts.items():
-            self.counts[column] = self.counts[column] + self._times * amount
+            self.page.fixed[column] += amount
+
+    def add_repeated(self, times: Any, counts: Mapping[str, float]) -> None:
+        if isinstance(times, int | float):
+            self.add(**{name: times * amount for name, amount in counts.items()})
+        elif any(counts.values()):
+            self.page.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
+
+    def loop(
+        self, times: int | Array, body: Callable[[Array, Any], Any], carry: Any, *, counted: Array | None = None
+    ) -> Any:
+        """`fori_loop` from 0 to `times`, with the body's counts `times` times; or `counted` times, where a node needs
+        fewer rounds than the slowest one."""
+        page = self._probe(body, jnp.asarray(0, jnp.int32), carry)
+
+        def run(j: Array, both: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
+            with self._new_page() as inner:
+                carry = body(j, both[0])
+            return carry, [total + more for total, more in zip(both[1], inner.repetitions, strict=True)]
+
+        none = [jnp.zeros((), jnp.float32) for _ in page.repeated]
+        carry, totals = jax.lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), run, (carry, none))
+        self.add_repeated(times if counted is None else counted, page.fixed)
+        for total, (_, counts) in zip(totals, page.repeated, strict=True):
+            self.add_repeated(total, counts)
+        return carry
+
+    def loop_while(self, condition: Callable[[Any], Array], body: Callable[[Any], Any], carry: Any) -> Any:
+        """`while_loop`, with the body's counts as often as it ran. The body's own counts must be fixed."""
+        page = self._probe(body, carry)
+
+        def counted(both: tuple[Array, Any]) -> tuple[Array, Any]:
+            with self._new_page():
+                return both[0] + 1, body(both[1])
+
+        ran, carry = jax.lax.while_loop(lambda both: condition(both[1]), counted, (jnp.int32(0), carry))
+        self.add_repeated(ran, page.fixed)
+        return carry
+
+    def cond(self, choice: Array, on_true: Callable[[Any], Any], on_false: Callable[[Any], Any], operand: Any) -> Any:
+        """`lax.cond`, with the counts of the branch that ran."""
+        pages = self._probe(on_true, operand), self._probe(on_false, operand)
+
+        def branch(function: Callable[[Any], Any], mine: int) -> Callable[[Any], Any]:
+            def run(operand: Any) -> tuple[Any, list[list[Array]]]:
+                repetitions = [[jnp.zeros((), jnp.float32) for _ in page.repeated] for page in pages]
+                with self._new_page() as inner:
+                    out = function(operand)
+                repetitions[mine] = inner.repetitions
+                return out, repetitions
+
+            return run
+
+        out, repetitions = jax.lax.cond(choice, branch(on_true, 0), branch(on_false, 1), operand)
+        for page, ran, totals in zip(pages, (choice, ~choice), repetitions, strict=True):
+            self.add_repeated(ran.astype(jnp.float32), page.fixed)
+            for total, (_, counts) in zip(totals, page.repeated, strict=True):
+                self.add_repeated(total, counts)
+        return out
 
     @contextmanager
-    def repeated(self, times: Any) -> Iterator[None]:
-        """The body of an inner loop is traced once and runs `times` times."""
-        before, self._times = self._times, self._times * times
+    def _new_page(self) -> Iterator[Page]:
+        outer, self.page = self.page, Page()
         try:
-            yield
+            yield self.page
         finally:
-            self._times = before
+            self.page = outer
+
+    def _probe(self, function: Callable[..., Any], *arguments: Any) -> Page:
+        with self._new_page() as page:
+            jax.eval_shape(function, *arguments)
+        return page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,6 +12,7 @@ from jax import Array
 
 from . import exact
 from .algorithms.method import State
+from .names import hint
 from .problem import Problem
 from .strategies import Level
 from .vector import Vector
@@ -162,9 +162,7 @@ def _evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, Any]:
 
 def _by_name(name: str, problem: Problem, state: State) -> Metric:
     if name not in METRICS:
-        near = get_close_matches(name, METRICS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(METRICS)}, or give a function."
-        raise ValueError(f"metric {name!r} is not known: {hint}")
+        raise ValueError(f"metric {name!r} is not known: {hint(name, METRICS)}")
     kind, _, level = name.partition("_")
     if kind in ("consensus", "invariant") and getattr(state, level) is None:
         raise ValueError(f"metric {name!r} needs level {level}, which this method does not have: leave it out.")

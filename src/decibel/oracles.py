@@ -6,41 +6,72 @@ pullback; what a step does not use is never computed.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
-from .hypergradient import Auxiliary, auxiliary
 from .ledger import Ledger
 from .problem import Problem
 from .samples import Batch, NodeData
 from .vector import Vector
 
-EXACT_PRODUCTS = auxiliary()
+
+class Products(eqx.Module):
+    """How H z and J z are computed: by second derivatives, or by differences of gradients at y ± `difference` z
+    (`forward`: at y + `difference` z and y)."""
+
+    difference: float | None = eqx.field(static=True, default=None)
+    forward: bool = eqx.field(static=True, default=False)
+
+
+SECOND_DERIVATIVES = Products()
 
 
 class Oracle:
-    """The nodes' derivatives at step k. `draw()` takes fresh samples, from keys that depend on seed, step and node
-    only, so that a run does not depend on where nodes live."""
+    """The nodes' derivatives at one step. Samples come from keys that depend on seed, step and node only, so that a
+    run does not depend on where nodes live."""
 
     def __init__(self, problem: Problem, nodes: Array, key: Array, batch_size: int | None, ledger: Ledger) -> None:
-        self.problem, self.nodes, self.ledger = problem, nodes, ledger
-        self._key, self._batch_size = key, batch_size
+        self.problem, self.nodes, self.key, self.batch_size, self.ledger = problem, nodes, key, batch_size, ledger
 
     def draw(self, tag: int | Array = 0) -> Draw:
         """Independent samples of both levels; different tags give different samples within one step."""
-        keys = jax.vmap(lambda node: jax.random.fold_in(jax.random.fold_in(self._key, tag), node))(self.nodes)
-        return Draw(self, keys, self._batch_size)
+        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size)
+
+    def draw_all(self) -> Draw:
+        """All samples of every node."""
+        return Draw(self, self.key, None)
+
+    def draw_some(self) -> Draw:
+        """The run's batch or, in a full-batch run, the ⌈√n⌉ samples that variance-reduced methods prescribe."""
+        return Draw(self, jax.random.fold_in(self.key, 0), self.batch_size or self.root_of_samples)
+
+    @property
+    def root_of_samples(self) -> int:
+        """⌈√n⌉ for n samples per node."""
+        return math.ceil(math.sqrt(self.problem.lower_data.samples_per_node))
 
 
 class Draw:
-    """One batch per level and node, taken when first used."""
+    """One batch per level and node, taken when first used, so that all derivatives on one draw share its samples."""
 
-    def __init__(self, oracle: Oracle, keys: Array, batch_size: int | None) -> None:
+    def __init__(self, oracle: Oracle, key: Array, batch_size: int | None) -> None:
+        self.oracle, self.key, self.batch_size = oracle, key, batch_size
         self.problem, self.ledger = oracle.problem, oracle.ledger
-        self._keys, self._batch_size = keys, batch_size
+
+    @property
+    def full(self) -> bool:
+        return self.batch_size is None
+
+    def again(self, number: int | Array) -> Draw:
+        """A further independent draw that belongs to this one; the draw itself where it takes all samples."""
+        return self if self.full else Draw(self.oracle, jax.random.fold_in(self.key, number + 1), self.batch_size)
 
     @cached_property
     def upper(self) -> Batch:
@@ -51,70 +82,120 @@ class Draw:
         return self._take(self.problem.lower_data, 1)
 
     @cached_property
+    def node_keys(self) -> Array:
+        return jax.vmap(lambda node: jax.random.fold_in(self.key, node))(self.oracle.nodes)
+
+    @cached_property
     def _bits(self) -> Array:
         """(nodes, 2, batch) random bits, enough for both levels."""
-        shape = (2, self._batch_size or 0)
-        return jax.vmap(lambda key: jax.random.bits(key, shape))(self._keys)
+        shape = (2, self.batch_size or 0)
+        return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
 
     def _take(self, data: NodeData, level: int) -> Batch:
-        if self._batch_size is None:
+        if self.batch_size is None:
             self.ledger.add(samples=data.samples_per_node)
             return data.full()
-        self.ledger.add(samples=self._batch_size)
+        self.ledger.add(samples=self.batch_size)
         return data.draw(self._bits[:, level])
 
-    def at(self, x: Vector, y: Vector | None = None, products: Auxiliary = EXACT_PRODUCTS) -> Point:
+    def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
         return Point(self, x, y, products)
 
 
 class Point:
     """Derivatives at one point of every node, on one draw; each is computed and counted once."""
 
-    def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Auxiliary) -> None:
-        self._draw, self._x, self._y, self._how = draw, x, y, products
+    def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
+        self.draw, self.ledger = draw, draw.ledger
+        self._x, self._y, self._how = x, y, products
         self._products: dict[int, tuple[Vector, Vector, Vector]] = {}
         self._counted: set[tuple[str, int]] = set()
+
+    def linearized(self) -> Point:
+        """The same point, linearized before a loop that takes products at it."""
+        _ = self._linear
+        return self
+
+    def moved_to(self, draw: Draw) -> Point:
+        """The same point on other samples."""
+        return Point(draw, self._x, self._y, self._how)
 
     @cached_property
     def v(self) -> Vector:
         """∇_y g(x, y)"""
-        self._draw.ledger.add(gradients=1)
+        self.ledger.add(gradients=1)
         return Vector(self._linear[0])
 
     @cached_property
-    def upper_gradients(self) -> tuple[Vector, Vector]:
-        """(∇_x f, ∇_y f)"""
-        self._draw.ledger.add(gradients=1)
-        problem = self._draw.problem
+    def _upper_gradients(self) -> tuple[Any, ...]:
+        self.ledger.add(gradients=1)
         argnums = (0,) if self._y is None else (0, 1)
-        gradients = jax.vmap(jax.grad(problem.upper_loss, argnums))(self._x.tree, _tree(self._y), self._draw.upper)
-        return Vector(gradients[0]), Vector(gradients[-1])
+        gradient = jax.vmap(jax.grad(self.draw.problem.upper_loss, argnums))
+        return gradient(self._x.tree, _tree(self._y), self.draw.upper)
+
+    @property
+    def fx(self) -> Vector:
+        """∇_x f"""
+        return Vector(self._upper_gradients[0])
+
+    @property
+    def fy(self) -> Vector:
+        """∇_y f"""
+        return Vector(self._upper_gradients[1])
 
     def p(self, z: Vector) -> Vector:
         """H z − ∇_y f"""
-        return self.hessian(z) - self.upper_gradients[1]
+        return self.hessian(z) - self.fy
 
     def u(self, z: Vector) -> Vector:
         """∇_x f − J z"""
-        return self.upper_gradients[0] - self.jacobian(z)
+        return self.fx - self.jacobian(z)
 
     def hessian(self, z: Vector) -> Vector:
+        """H z, shaped like y"""
         self._count("hvps", z)
         return self._product(z)[1]
 
     def jacobian(self, z: Vector) -> Vector:
+        """J z, shaped like x"""
         self._count("jvps", z)
         return self._product(z)[0]
 
+    def hessian_matrix(self) -> Array:
+        """(nodes, q, q)"""
+        self.ledger.add(hvps=_size(self._y))
+        return self._matrix(1, self._y)
+
+    def jacobian_matrix(self) -> Array:
+        """(nodes, p, q)"""
+        self.ledger.add(jvps=_size(self._y))
+        return jnp.swapaxes(self._matrix(0, self._x), 1, 2)
+
+    def _matrix(self, argument: int, variable: Any) -> Array:
+        """Derivative of ∇_y g in one argument, both flattened: (nodes, q, size of the argument)."""
+        lower = self.draw.problem.lower_loss
+
+        def node(x: Any, y: Any, batch: Batch) -> Array:
+            flat, unravel = ravel_pytree((x, y)[argument])
+
+            def gradient(flat: Array) -> Array:
+                point = (unravel(flat), y) if argument == 0 else (x, unravel(flat))
+                return ravel_pytree(jax.grad(lower, 1)(*point, batch))[0]
+
+            # q backward passes where x is the longer one, as it is wherever x weighs samples.
+            return jax.jacrev(gradient)(flat)
+
+        return jax.vmap(node)(self._x.tree, _tree(self._y), self.draw.lower)
+
     def _count(self, kind: str, z: Vector) -> None:
-        # Keyed by object: `_products` below keeps z alive, so its id is not reused.
+        # Keyed by object: `_products` keeps z alive, so that its id is not reused.
         if self._how.difference is None and (kind, id(z)) not in self._counted:
             self._counted.add((kind, id(z)))
-            self._draw.ledger.add(**{kind: 1})
+            self.ledger.add(**{kind: 1})
 
     @cached_property
     def _linear(self) -> tuple[Any, Any]:
-        lower, batch = self._draw.problem.lower_loss, self._draw.lower
+        lower, batch = self.draw.problem.lower_loss, self.draw.lower
         gradient = jax.vmap(jax.grad(lower, 1))
         return jax.vjp(lambda x, y: gradient(x, y, batch), self._x.tree, _tree(self._y))
 
@@ -131,9 +212,9 @@ class Point:
 
     def _differences(self, z: Vector) -> tuple[Vector, Vector]:
         """[∇g(x, y + δz) − ∇g(x, y − δz)] / 2δ on the same sample: no second derivatives."""
-        δ, y, draw = self._how.difference, self._y, self._draw
+        δ, y, draw = self._how.difference, self._y, self.draw
         assert δ is not None and y is not None
-        draw.ledger.add(gradients=2)
+        self.ledger.add(gradients=2)
         gradient = jax.vmap(jax.grad(draw.problem.lower_loss, (0, 1)))
         ahead = Vector(gradient(self._x.tree, (y + δ * z).tree, draw.lower))
         behind = Vector(gradient(self._x.tree, (y if self._how.forward else y - δ * z).tree, draw.lower))
@@ -143,3 +224,7 @@ class Point:
 
 def _tree(vector: Vector | None) -> Any:
     return None if vector is None else vector.tree
+
+
+def _size(vector: Any) -> int:
+    return sum(leaf[0].size for leaf in jax.tree.leaves(vector))

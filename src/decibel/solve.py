@@ -80,11 +80,11 @@ def solve(
         ended = record()
         while run.step < steps and not ended:
             length, begun = min(every, steps - run.step), time.perf_counter()
-            if not run.advance(length):
+            cost = run.advance(length)
+            if cost is None:
                 stopped = f"non-finite values between steps {run.step} and {run.step + length}"
                 break
             seconds += time.perf_counter() - begun
-            cost = run.cost(run.step - length, length)
             spent = {name: spent[name] + cost[name] for name in COLUMNS}
             ended = record()
     if stopped:
@@ -94,6 +94,21 @@ def solve(
             stacklevel=2,
         )
     return Result(problem, method, run.state, run.step, trace, stopped)
+
+
+def cost(
+    problem: Problem,
+    method: Method,
+    graph: Graph | GraphSequence | Levels | None = None,
+    *,
+    batch_size: int | None = None,
+) -> dict[str, float]:
+    """What the first iteration costs each node, from tracing the step: samples, gradients, Hessian and Jacobian
+    products, rounds and bytes."""
+    graphs = _levels(problem, graph)
+    _refuse(problem, method, graphs, 1, batch_size, None)
+    run = Simulator().start(problem, method, graphs, batch_size=batch_size, seed=0)
+    return run.advance(1) or {}
 
 
 def _levels(problem: Problem, graph: Graph | GraphSequence | Levels | None) -> Levels:
@@ -126,7 +141,7 @@ def _refuse(
             f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: make the first axis of the data the "
             "graph's nodes."
         )
-    method.refuse(problem, graphs)
+    method.refuse(problem, graphs, batch_size)
 
 
 def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | None, seed: int) -> dict[str, Any]:

@@ -11,12 +11,12 @@ papers' two-step recursions have a double root at 1 instead, and integrate round
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from difflib import get_close_matches
 from math import comb
 from typing import Any, NamedTuple
 
 import equinox as eqx
 
+from .names import hint
 from .vector import Vector
 
 Carry = tuple[Vector, ...]
@@ -108,8 +108,11 @@ class Strategy(eqx.Module):
         """All nodes start at a common s, so every flow is zero."""
         return Level(s, (s.zeros(),) * self.carries)
 
-    def __call__(self, level: Level, d: Vector) -> Flows:
+    def __call__(self, level: Level, d: Vector, *, relax: Any = None) -> Flows:
+        """Moves a level; with `relax` only that part of the way."""
         s, carry = yield from self.move(level.s, d, *level.carry)
+        if relax is not None:
+            s = level.s + relax * (s - level.s)
         return Level(s, carry)
 
 
@@ -165,6 +168,4 @@ def strategy(name: str | Strategy) -> Strategy:
         return name
     if name in STRATEGIES:
         return STRATEGIES[name]
-    near = get_close_matches(str(name), STRATEGIES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(STRATEGIES)}."
-    raise ValueError(f"strategy {name!r} is not known: {hint}")
+    raise ValueError(f"strategy {name!r} is not known: {hint(name, STRATEGIES)}")

@@ -6,11 +6,12 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .names import hint
 
 if TYPE_CHECKING:
     import pandas
@@ -36,9 +37,7 @@ class Trace(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._columns:
-            near = get_close_matches(name, self._columns, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self._columns)}."
-            raise KeyError(f"the trace has no column {name!r}: {hint}")
+            raise KeyError(f"the trace has no column {name!r}: {hint(name, self._columns)}")
         return np.asarray(self._columns[name])
 
     def __iter__(self) -> Iterator[str]:

@@ -68,3 +68,18 @@ class Vector:
 def replicate(tree: Any, nodes: int) -> Vector:
     """Every node's copy of a common start."""
     return Vector(jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], nodes, 0), tree))
+
+
+def flatten(vector: Vector) -> tuple[Array, Callable[[Array], Vector]]:
+    """(nodes, size) and the way back."""
+    leaves, structure = jax.tree.flatten(vector.tree)
+    sizes = [leaf[0].size for leaf in leaves]
+    flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
+
+    def unflatten(flat: Array) -> Vector:
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+        parts = jnp.split(flat, ends[:-1], axis=1)
+        shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+        return Vector(jax.tree.unflatten(structure, shaped))
+
+    return flat, unflatten

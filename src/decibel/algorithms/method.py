@@ -57,7 +57,7 @@ class Method(eqx.Module):
         """Its fields as plain values, for the trace and for people."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
-    def refuse(self, problem: Problem, graphs: Levels) -> None:
+    def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
         """Raises a sentence where the problem or a graph does not fit."""
         if problem.form not in self.forms:
             raise ValueError(f"{self.name} does not solve this problem: {_MENDS[problem.form]}")
@@ -102,6 +102,6 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else float(value)
 
 
-def rate(value: Rate, k: Array) -> Any:
+def rate(value: Rate | None, k: Array) -> Any:
     """A step size at step k: a number, or a schedule such as optax makes."""
     return value(k) if callable(value) else value

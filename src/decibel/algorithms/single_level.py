@@ -36,8 +36,7 @@ class SingleLevel(Method):
     def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
         x, r = state.x, state.memory
         α, θ = rate(self.alpha, k), rate(self.theta, k)
-        gradient, _ = oracle.draw().at(x.s).upper_gradients
-        r = (1 - θ) * r + θ * gradient
+        r = (1 - θ) * r + θ * oracle.draw().at(x.s).fx
         return State(network(x=self.upper(x, α * r)), memory=r)
 
 

@@ -6,9 +6,9 @@ import equinox as eqx
 from jax import Array
 
 from ..graph import Levels
-from ..hypergradient import Auxiliary, auxiliary
+from ..hypergradient import auxiliary
 from ..network import Network
-from ..oracles import Oracle
+from ..oracles import Oracle, Products
 from ..problem import Problem
 from ..strategies import Strategy, strategy
 from ..vector import Vector
@@ -19,7 +19,7 @@ class Sparkle(Method):
     """y⁺ = L_y(y, β v(x, y)); z⁺ = L_z(z, γ p(x, y⁺, z)); r⁺ = (1−θ) r + θ u(x, y⁺, z⁺); x⁺ = U_x(x, α r⁺).
 
     `parallel` takes all three directions at (x, y, z), so that one vjp serves them and one message carries them;
-    `lag` moves x along the old r.
+    `lag` moves x along the old r; `relax` moves it only that part of the way.
     """
 
     lower: Strategy
@@ -28,11 +28,12 @@ class Sparkle(Method):
     beta: Rate
     gamma: Rate
     theta: Rate
-    hypergradient: Auxiliary
+    hypergradient: Products
     parallel: bool = eqx.field(static=True)
     lag: bool = eqx.field(static=True, default=False)
     label: str = eqx.field(static=True, default="")
     centralized: bool = eqx.field(static=True, default=False)
+    relax: Rate | None = None
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class Sparkle(Method):
         here = draw.at(x.s, y.s, self.hypergradient)
         z = network(z=L(z, γ * here.p(z.s)))
         r = (1 - θ) * r + θ * here.u(z.s)
-        x = network(x=U(x, α * r))
+        x = network(x=U(x, α * r, relax=rate(self.relax, k)))
         return State(x, y, z, r)
 
     def _parallel(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
@@ -71,11 +72,12 @@ class Sparkle(Method):
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         here = oracle.draw().at(x.s, y.s, self.hypergradient)
         r = (1 - θ) * h + θ * here.u(z.s)
-        x, y, z = network(x=U(x, α * (h if self.lag else r)), y=L(y, β * here.v), z=L(z, γ * here.p(z.s)))
+        d = α * (h if self.lag else r)
+        x, y, z = network(x=U(x, d, relax=rate(self.relax, k)), y=L(y, β * here.v), z=L(z, γ * here.p(z.s)))
         return State(x, y, z, r)
 
-    def refuse(self, problem: Problem, graphs: Levels) -> None:
-        super().refuse(problem, graphs)
+    def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
+        super().refuse(problem, graphs, batch_size)
         if self.centralized and graphs.x.rho > 1e-12:
             raise ValueError(
                 f"{self.name} is centralized, and {graphs.x.name} does not average exactly: use "
@@ -140,3 +142,14 @@ def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Sparkle:
     """
     mix = strategy("diffusion")
     return Sparkle(mix, mix, alpha, beta, gamma, theta, auxiliary(), parallel=True, label="soba", centralized=True)
+
+
+def lopa(
+    tracking: bool = False, *, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0, tau: Rate = 1.0
+) -> Sparkle:
+    """LoPA, as SPARKLE's authors name it, reconstructed: y⁺ = y − β ∇_y g and z⁺ = z − γ p stay at the node, q⁺ =
+    (1−θ) q + θ u, and x⁺ = x + τ (W x − α q⁺ − x); with `tracking`, q⁺ is tracked (LoPA-GT)."""
+    label, mix = ("lopa-gt", "non-gt") if tracking else ("lopa", "consensus")
+    return Sparkle(
+        strategy("local"), strategy(mix), alpha, beta, gamma, theta, auxiliary(), parallel=False, label=label, relax=tau
+    )

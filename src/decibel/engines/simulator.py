@@ -13,7 +13,7 @@ from jax import Array
 
 from ..algorithms.method import Method, State
 from ..graph import Levels
-from ..ledger import Ledger
+from ..ledger import Counts, Ledger, Page
 from ..network import Mixers, Network
 from ..oracles import Oracle
 from ..problem import Problem
@@ -29,7 +29,7 @@ class Program(eqx.Module):
     key: Array
     batch_size: int | None = eqx.field(static=True)
 
-    def step(self, k: Array, state: State) -> tuple[State, dict[str, Any]]:
+    def step(self, k: Array, state: State) -> tuple[State, Page]:
         """One iteration of every node, and what it cost."""
         ledger = Ledger()
         nodes = jnp.arange(self.problem.nodes, dtype=jnp.int32)
@@ -39,31 +39,24 @@ class Program(eqx.Module):
             return {level: self.mixers.flow(k, level, message) for level, message in messages.items()}
 
         state = self.method.step(k, state, oracle, Network(exchange, self.mixers.degree, ledger))
-        return state, ledger.counts
+        return state, ledger.page
 
-    def chunk(self, state: State, first: Array, length: int) -> tuple[State, Array]:
-        """`length` iterations, and whether all that came out is finite."""
+    def chunk(self, state: State, first: Array, length: int) -> tuple[State, Array, list[Array]]:
+        """`length` iterations; whether all that came out is finite; and how often what varies was repeated."""
 
-        def body(state: State, k: Array) -> tuple[State, None]:
-            return self.step(k, state)[0], None
+        def body(state: State, k: Array) -> tuple[State, list[Array]]:
+            state, page = self.step(k, state)
+            return state, page.repetitions
 
-        state, _ = jax.lax.scan(body, state, first + jnp.arange(length, dtype=jnp.int32))
+        state, repetitions = jax.lax.scan(body, state, first + jnp.arange(length, dtype=jnp.int32))
         finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
-        return state, jnp.stack(finite).all()
+        return state, jnp.stack(finite).all(), repetitions
 
-    def cost(self, state: State, first: int, length: int) -> dict[str, float]:
-        """What `length` iterations cost, counted while tracing the step; only counts that vary are computed."""
-        constant: dict[str, float] = {}
-
-        def varying(k: Array) -> dict[str, Array]:
-            _, counts = self.step(k, state)
-            constant.update({name: n for name, n in counts.items() if not isinstance(n, Array)})
-            return {name: n for name, n in counts.items() if isinstance(n, Array)}
-
-        steps = jnp.arange(first, first + length, dtype=jnp.int32)
-        traced = jax.jit(jax.vmap(varying))(steps) if jax.eval_shape(varying, steps[0]) else {}
-        total = {name: n * length for name, n in constant.items()}
-        return total | {name: float(np.asarray(n, np.float64).sum()) for name, n in traced.items()}
+    def costs(self, state: State) -> Page:
+        """The page of one step, from tracing it."""
+        pages: list[Page] = []
+        jax.eval_shape(lambda k, state: pages.append(self.step(k, state)[1]), jnp.int32(0), state)
+        return pages[0]
 
 
 class SimulatorRun:
@@ -71,6 +64,7 @@ class SimulatorRun:
 
     def __init__(self, program: Program, state: State, step: int = 0) -> None:
         self.program, self.state, self.step = program, state, step
+        self._costs = program.costs(state)
 
     def compile(self, length: int) -> Any:
         """The chunk of that length, compiled once per program and length."""
@@ -78,21 +72,18 @@ class SimulatorRun:
         kinds = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
         return _compile(structure, kinds, length)
 
-    def advance(self, length: int) -> bool:
-        """Moves on; False, with the state as it was, where something turned non-finite."""
+    def advance(self, length: int) -> Counts | None:
+        """Moves on and returns the cost; None, with the state as it was, where something turned non-finite."""
         chunk = self.compile(length)
         # The chunk consumes the state it is given, so this copy is what remains if it turns non-finite.
         good = jax.tree.map(jnp.copy, self.state)
         arrays = eqx.filter(self.program, eqx.is_array)
-        state, finite = chunk(arrays, self.state, jnp.asarray(self.step, jnp.int32))
+        state, finite, repetitions = chunk(arrays, self.state, jnp.asarray(self.step, jnp.int32))
         if not bool(finite):
             self.state = good
-            return False
+            return None
         self.state, self.step = state, self.step + length
-        return True
-
-    def cost(self, first: int, length: int) -> dict[str, float]:
-        return self.program.cost(self.state, first, length)
+        return self._costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
 
 
 class Simulator(eqx.Module):
@@ -125,7 +116,7 @@ def _compile(structure: Any, kinds: tuple[Any, ...], length: int) -> Any:
     program, state = jax.tree.unflatten(structure, shapes)
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
 
-    def chunk(arrays: Program, state: State, first: Array) -> tuple[State, Array]:
+    def chunk(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
         return eqx.combine(arrays, static).chunk(state, first, length)
 
     first = jax.ShapeDtypeStruct((), jnp.int32)

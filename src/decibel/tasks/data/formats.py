@@ -135,7 +135,7 @@ def read_text(path: Path) -> tuple[str, ...]:
         text = content(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamagedData(path, f"byte {error.start} is not UTF-8") from error
-    documents = tuple(part.strip("\n") for part in re.split(r"\n[ \t\r\f]*\n", text) if part.strip())
+    documents = tuple(part.strip("\n") for part in re.split(r"\n(?:[ \t\r\f]*\n)+", text) if part.strip())
     if not documents:
         raise DamagedData(path, "it holds no text")
     return documents

@@ -1,0 +1,133 @@
+"""The problems that are timed: synthetic data of the shapes that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+import decibel as db
+
+
+@dataclass(frozen=True)
+class Case:
+    """A bilevel problem on a ring, as plain arrays."""
+
+    name: str
+    upper: Callable[..., Array]
+    lower: Callable[..., Array]
+    upper_data: tuple[Array, ...]  # leaves (nodes, samples, ...)
+    lower_data: tuple[Array, ...]
+    x0: Any
+    y0: Any
+    batch: int
+    products: Callable[..., Any]  # the matrix products of one step at every node, and nothing else
+    rates: tuple[float, float, float, float] = (0.05, 0.1, 0.1, 0.3)  # α, β, γ, θ
+
+    @property
+    def nodes(self) -> int:
+        return self.upper_data[0].shape[0]
+
+    def problem(self) -> db.Problem:
+        return db.Problem(
+            self.upper,
+            self.lower,
+            upper_data=self.upper_data,
+            lower_data=self.lower_data,
+            x0=self.x0,
+            y0=self.y0,
+        )
+
+
+def regression(name: str, nodes: int, dimensions: int, batch: int, samples: int) -> Case:
+    """Linear regression with a ridge weight per coordinate: x holds their logarithms, y the coefficients."""
+    draw = np.random.default_rng(0)
+    truth = draw.standard_normal(dimensions, np.float32)
+
+    def data() -> tuple[Array, Array]:
+        a = draw.standard_normal((nodes, samples, dimensions), np.float32)
+        return jnp.asarray(a / dimensions**0.5), jnp.asarray(a @ truth / dimensions**0.5)
+
+    def upper(x: Array, y: Array, sample: tuple[Array, Array]) -> Array:
+        a, b = sample
+        return 0.5 * jnp.mean(jnp.square(a @ y - b))
+
+    def lower(x: Array, y: Array, sample: tuple[Array, Array]) -> Array:
+        return upper(x, y, sample) + 0.5 * jnp.mean(jnp.exp(x) * jnp.square(y))
+
+    def products(parallel: bool, x: Array, y: Array, upper: tuple[Array, ...], lower: tuple[Array, ...]) -> list[Array]:
+        def forth_and_back(a: Array) -> list[Array]:
+            residual = jnp.einsum("nbd,nd->nb", a, y)
+            return [residual, jnp.einsum("nbd,nb->nd", a, residual)]
+
+        # ∇_y g and H z, and ∇_y f; the Hessian of a quadratic needs no second forward pass.
+        return [*forth_and_back(lower[0]), *forth_and_back(lower[0][::-1]), *forth_and_back(upper[0])]
+
+    zeros = jnp.zeros(dimensions)
+    return Case(name, upper, lower, data(), data(), zeros, zeros, batch, products)
+
+
+def label_cleaning(nodes: int = 10, batch: int = 50, samples: int = 50_000, hidden: int = 300) -> Case:
+    """An MLP 784-hidden-10 trained on samples whose weights σ(x) are the upper variable."""
+    draw, per_node = np.random.default_rng(0), samples // nodes
+
+    def data(count: int) -> tuple[Array, Array]:
+        labels = draw.integers(0, 10, (nodes, count)).astype(np.int32)
+        images = draw.random((nodes, count, 784), np.float32) + 0.1 * labels[..., None]
+        return jnp.asarray(images, jnp.float32), jnp.asarray(labels)
+
+    def losses(y: dict[str, Array], images: Array, labels: Array) -> Array:
+        logits = jnp.tanh(images @ y["w1"] + y["b1"]) @ y["w2"] + y["b2"]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+    def upper(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
+        return losses(y, *sample).mean()
+
+    def lower(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
+        images, labels, number = sample
+        ridge = sum(jnp.sum(jnp.square(leaf)) for leaf in y.values())
+        return jnp.mean(jax.nn.sigmoid(x[number]) * losses(y, images, labels)) + 1e-3 * ridge
+
+    def products(
+        parallel: bool, x: Array, y: dict[str, Array], upper: tuple[Array, ...], lower: tuple[Array, ...]
+    ) -> list[Array]:
+        def dot(a: Array, b: Array) -> Array:
+            return jnp.einsum("nij,njk->nik", a, b)
+
+        def turn(a: Array) -> Array:
+            return a.swapaxes(1, 2)
+
+        def forward(images: Array) -> tuple[Array, Array]:
+            h = dot(images, y["w1"])
+            return h, dot(h, y["w2"])
+
+        def gradient(images: Array) -> tuple[Array, ...]:
+            h, o = forward(images)
+            back = dot(o, turn(y["w2"]))
+            return h, o, dot(turn(h), o), back, dot(turn(images), back)
+
+        raise NotImplementedError
+
+    def init(*shape: int) -> Array:
+        return jnp.asarray(draw.standard_normal(shape, np.float32) / shape[0] ** 0.5)
+
+    numbers = jnp.arange(nodes * per_node, dtype=jnp.int32).reshape(nodes, per_node)
+    y0 = {"w1": init(784, hidden), "b1": jnp.zeros(hidden), "w2": init(hidden, 10), "b2": jnp.zeros(10)}
+    return Case(
+        "MLP 784-300-10",
+        upper,
+        lower,
+        data(1000),
+        (*data(per_node), numbers),
+        jnp.zeros(nodes * per_node),
+        y0,
+        batch,
+        products,
+        (1.0, 0.02, 0.02, 0.3),
+    )

@@ -1,0 +1,46 @@
+"""Draws graphs.svg, the picture of docs/graphs.md, and prints the table beside it.
+
+python docs/figures/graphs.py
+"""
+
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+import decibel as db
+
+g = db.graphs
+GRAPHS = {
+    "ring(16)": g.ring(16),
+    "path(16)": g.path(16),
+    "star(16)": g.star(16),
+    "grid(4)": g.grid(4),
+    "torus(4)": g.torus(4),
+    "hypercube(16)": g.hypercube(16),
+    "exponential(16)": g.exponential(16),
+    "erdos_renyi(16, 0.3)": g.erdos_renyi(16, 0.3),
+    "geometric(16, 0.4)": g.geometric(16, 0.4),
+    "adjusted_ring(16, 0.1)": g.adjusted_ring(16, 0.1),
+    "complete(16)": g.complete(16),
+}
+
+
+def main() -> None:
+    matplotlib.rcParams.update({"font.size": 11, "svg.hashsalt": "graphs"})
+    drawn = [name for name in GRAPHS if not name.startswith(("path", "adjusted"))]
+    figure = Figure(figsize=(6.0, 6.6), layout="constrained")
+    for ax, name in zip(figure.subplots(3, 3).ravel(), drawn, strict=True):
+        graph = GRAPHS[name]
+        graph.draw(ax)
+        ax.set_title(f"{name.split('(')[0]}\nρ = {graph.rho:.2f}", fontsize=11)
+    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
+    for name, graph in GRAPHS.items():
+        degrees = (
+            f"{graph.degrees.min()}–{graph.degrees.max()}" if len(set(graph.degrees)) > 1 else f"{graph.degrees[0]}"
+        )
+        print(f"| `{name}` | {degrees} | {graph.rho:.3f} | {graph.lambda_min:.3f} |")
+
+
+if __name__ == "__main__":
+    main()

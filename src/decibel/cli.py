@@ -1,0 +1,136 @@
+"""The command line. What is heavy to import is imported by the command that needs it, so that `--help` is instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Answer = TypeVar("Answer")
+
+app = typer.Typer(
+    help="Decentralized bilevel optimization: nodes keep their data, talk to their neighbours, and agree.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Find, fetch and verify datasets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("decibel-demo"),
+    seed: Annotated[int, typer.Option(help="Of the deal, the corruption and the batches.", min=0)] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations: to see that it works.")] = False,
+) -> None:
+    """Clean corrupted labels over a ring of ten nodes, by four methods side by side: a table and a figure."""
+    from .demo import run
+
+    run(out, seed=seed, quick=quick, console=_console())
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the strategies, graph families, metrics and tasks there are."""
+    import inspect
+
+    from . import graphs, tasks
+    from .metrics import METRICS
+    from .strategies import STRATEGIES
+
+    families = inspect.getmembers(graphs, lambda item: inspect.isfunction(item) and item.__module__ == graphs.__name__)
+    known = {
+        "strategies": STRATEGIES,
+        "graphs": [name for name, _ in families if not name.startswith("_")],
+        "metrics": METRICS,
+        "tasks": [name for name in tasks.__all__ if inspect.isfunction(getattr(tasks, name))],
+    }
+    table = Table(show_header=False, box=None, padding=(0, 2, 1, 0))
+    for kind, names in known.items():
+        table.add_row(f"[bold]{kind}", ", ".join(names))
+    _console().print(table)
+
+
+@app.command()
+def version() -> None:
+    """Show the versions of Decibel and of what its numbers depend on."""
+    from importlib.metadata import version as installed
+
+    from . import __version__
+
+    typer.echo(f"decibel {__version__}")
+    for package in ("jax", "jaxlib", "numpy", "equinox", "optax"):
+        typer.echo(f"{package} {installed(package)}")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show every dataset, whether it is here, and where."""
+    from .tasks.data import available, cache_folder
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "what it is", "where", "size", "licence"):
+        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
+    for row in _or_exit(available):
+        here = {"missing": "[dim]missing", "partly": "[yellow]partly"}.get(row.state, f"[green]{row.state}")
+        fetchable = row.state == "missing" and not row.downloadable
+        table.add_row(
+            row.name,
+            row.title,
+            here + (" (by hand only)" if fetchable else ""),
+            f"{row.bytes / 1e6:.1f} MB" if row.bytes else "",
+            row.licence,
+        )
+    console = _console()
+    console.print(table)
+    console.print(f"\nLooked in $DECIBEL_DATA, then in {cache_folder()}.", soft_wrap=True, highlight=False)
+
+
+@data_app.command("fetch")
+def data_fetch(name: Annotated[str, typer.Argument(help="A name of `decibel data list`.")]) -> None:
+    """Download a dataset into the cache and check it."""
+    from .tasks.data import fetch
+
+    paths = _or_exit(fetch, name)
+    for path in paths:
+        typer.echo(path)
+    if not paths:
+        typer.echo(f"{name} comes with scikit-learn: there is nothing to fetch.")
+
+
+@data_app.command("verify")
+def data_verify(
+    name: Annotated[str | None, typer.Argument(help="One dataset; all that are here if left out.")] = None,
+) -> None:
+    """Compare the files that are here with their published checksums."""
+    from .tasks.data import verify
+
+    checks = _or_exit(verify, name)
+    for check in checks:
+        if check.state != "missing" or name is not None:
+            typer.echo(f"{check.state:8} {check.name:24} {check.detail or check.path}")
+    here = [check for check in checks if check.state != "missing"]
+    damaged = [check for check in here if check.state == "damaged"]
+    typer.echo(f"{len(here)} files here, {len(damaged)} damaged.")
+    if damaged or (name is not None and len(here) < len(checks)):
+        raise typer.Exit(1)
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _or_exit(function: Callable[..., Answer], *arguments: Any) -> Answer:
+    """Errors that are sentences to the user end the command instead of showing a traceback."""
+    from .tasks.data import DataError
+
+    try:
+        return function(*arguments)
+    except (DataError, ValueError) as error:
+        Console(stderr=True, highlight=False).print(f"[red]{error}", soft_wrap=True)
+        raise typer.Exit(1) from None

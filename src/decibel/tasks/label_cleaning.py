@@ -1,0 +1,214 @@
+"""Label cleaning (data hyper-cleaning): learn how far to trust every training label from a little clean data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from ..metrics import Snapshot
+from ..problem import Problem
+from . import data, partition
+from .task import Task
+
+FEWEST = 10  # samples of a node, where the Dirichlet shares would leave it fewer
+Layers = list[dict[str, Array]]
+Batch = tuple[Array, ...]
+
+
+def predict(layers: Layers, inputs: Array) -> Array:
+    """Logits of a stack of affine layers with ReLU between them: one layer is the linear model."""
+    *hidden, last = layers
+    for layer in hidden:
+        inputs = jax.nn.relu(inputs @ layer["weight"] + layer["bias"])
+    return inputs @ last["weight"] + last["bias"]
+
+
+def cross_entropy(y: Layers, inputs: Array, labels: Array) -> Array:
+    return optax.softmax_cross_entropy_with_integer_labels(predict(y, inputs), labels)
+
+
+def clean_loss(x: Array, y: Layers, batch: Batch) -> Array:
+    """f: mean cross entropy on a node's clean validation samples."""
+    return cross_entropy(y, *batch).mean()
+
+
+class WeightedLoss(eqx.Module):
+    """g: mean of σ(x_e) · cross entropy over a node's training samples e, plus C‖y‖²."""
+
+    regularization: float
+
+    def __call__(self, x: Array, y: Layers, batch: Batch) -> Array:
+        inputs, labels, e = batch
+        losses = jax.nn.sigmoid(x[e]) * cross_entropy(y, inputs, labels)
+        square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(y))
+        return losses.mean() + self.regularization * square
+
+
+class Accuracy(eqx.Module):
+    """`test_accuracy`: the share of held-out samples that the average of the nodes' models classifies rightly."""
+
+    inputs: Array
+    labels: Array
+
+    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
+        return {"test_accuracy": _accuracy(snapshot.y, self.inputs, self.labels)}
+
+
+class NodeAccuracy(eqx.Module):
+    """`node_accuracy`: the same for every node's own model, averaged over nodes."""
+
+    inputs: Array
+    labels: Array
+
+    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
+        each = jax.vmap(_accuracy, (0, None, None))(snapshot.nodes.y, self.inputs, self.labels)
+        return {"node_accuracy": each.mean()}
+
+
+class Cleaning(eqx.Module):
+    """How well the weights σ(x) tell corrupted labels from clean ones.
+
+    - `clean_weight`, `corrupted_weight`: the mean weight of each kind.
+    - `found`: with k corrupted labels, the share of them among the k samples of least weight; chance is k over all.
+    """
+
+    clean: Array  # indices e
+    corrupted: Array  # indices e
+
+    @classmethod
+    def of(cls, corrupted: np.ndarray) -> Cleaning:
+        """From the mask of corrupted samples."""
+        return cls(*(jnp.asarray(np.flatnonzero(mask), jnp.int32) for mask in (~corrupted, corrupted)))
+
+    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
+        x = snapshot.x
+        weight = jax.nn.sigmoid(x)
+        least = jnp.zeros_like(x).at[jnp.argsort(x)[: self.corrupted.size]].set(1)
+        return {
+            "clean_weight": weight[self.clean].mean(),
+            "corrupted_weight": weight[self.corrupted].mean(),
+            "found": least[self.corrupted].mean(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of the training samples in the order of x, as they are and as the nodes see them."""
+
+    true: np.ndarray
+    given: np.ndarray
+    origin: np.ndarray  # the sample's place in the dataset's training part
+
+    @property
+    def corrupted(self) -> np.ndarray:
+        return self.true != self.given
+
+
+def label_cleaning(
+    dataset: str | data.Dataset = "digits",
+    nodes: int = 10,
+    *,
+    model: Literal["linear", "mlp"] = "linear",
+    hidden: int = 300,
+    corruption: float = 0.3,
+    heterogeneity: float | None = 0.1,
+    validation: float = 1 / 6,
+    regularization: float = 1e-3,
+    seed: int = 0,
+) -> Task:
+    """Nodes agree on a weight σ(x_e) for every training sample e of the network and on a classifier y.
+
+    f_i(x, y) = mean cross entropy on node i's clean validation samples, and
+    g_i(x, y) = mean σ(x_e) · cross entropy on node i's training samples, whose labels may be wrong, + C‖y‖².
+
+    - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with a test part.
+    - `model`: "linear", or "mlp" with one layer of `hidden` ReLU units.
+    - `corruption`: each training label is replaced with this probability, once, by a class drawn from the others.
+    - `heterogeneity`: α of the Dirichlet shares in which each class is dealt to nodes; None deals evenly.
+    - `validation`: the share of a node's samples that is kept clean for f; `regularization`: C.
+    - `seed`: of the deal, the split, the corruption and the first weights of the mlp.
+
+    Differs from the paper (SPARKLE, Zhu et al., 2024): a corrupted label never equals the true one.
+    """
+    source = data.load(dataset) if isinstance(dataset, str) else dataset
+    if not len(source.y_test):
+        raise ValueError(f"dataset={source.name!r} has no test part to judge the model by: choose one that has.")
+    split = _deal(source.y_train, nodes, heterogeneity, validation, seed)
+    origin = np.concatenate(split.train.indices)
+    labels = Labels(
+        true=source.y_train[origin],
+        given=partition.corrupt_labels(source.y_train[origin], corruption, source.classes, seed).labels,
+        origin=origin,
+    )
+    inputs = _flat(source.x_train)
+    samples = np.split(np.arange(len(origin), dtype=np.int32), np.cumsum(split.train.sizes)[:-1])
+    sizes = _sizes(model, inputs.shape[1], hidden, source.classes)
+    problem = Problem(
+        clean_loss,
+        WeightedLoss(regularization),
+        upper_data=[(inputs[part], source.y_train[part]) for part in split.validation.indices],
+        lower_data=[(inputs[origin[e]], labels.given[e], e) for e in samples],
+        x0=jnp.zeros(len(origin)),
+        y0=_start(sizes, seed),
+    )
+    test = jnp.asarray(_flat(source.x_test), problem.x0.dtype), jnp.asarray(source.y_test)
+    summary = {
+        "dataset": source.name,
+        "model": model,
+        "layers": sizes,
+        "samples": {"train": len(origin), "validation": int(split.validation.sizes.sum()), "test": len(source.y_test)},
+        "partition": split.train.describe(),
+        "corruption": {
+            "probability": corruption,
+            "wrong": int(labels.corrupted.sum()),
+            "convention": "a replaced label is drawn from the other classes, so it is always wrong",
+        },
+        "regularization": regularization,
+        "seed": seed,
+    }
+    metrics = Accuracy(*test), NodeAccuracy(*test), Cleaning.of(labels.corrupted)
+    return Task(problem, metrics, "label-cleaning", summary, split.train, labels)
+
+
+def _deal(labels: np.ndarray, nodes: int, alpha: float | None, validation: float, seed: int) -> partition.Split:
+    if not 0 < validation < 1:
+        raise ValueError(f"validation={validation} must be a share between 0 and 1.")
+    if alpha is None:
+        dealt = partition.iid(labels, nodes, seed=seed)
+    else:
+        fewest = max(2, min(FEWEST, len(labels) // max(nodes, 1)))
+        dealt = partition.dirichlet(labels, nodes, alpha=alpha, seed=seed, minimum=fewest)
+    return dealt.split(train=1 - validation, validation=validation, test=0.0, seed=seed)
+
+
+def _flat(images: np.ndarray) -> np.ndarray:
+    return images.reshape(len(images), -1)
+
+
+def _sizes(model: str, features: int, hidden: int, classes: int) -> list[int]:
+    if model not in ("linear", "mlp"):
+        raise ValueError(f"model={model!r} is not known: choose 'linear' or 'mlp'.")
+    if hidden < 1:
+        raise ValueError(f"hidden={hidden} must be at least 1.")
+    return [features, *([hidden] if model == "mlp" else []), classes]
+
+
+def _start(sizes: list[int], seed: int) -> Layers:
+    """The linear model starts at zero, where nothing is gained by chance; hidden layers need He's random weights."""
+    scale = 0.0 if len(sizes) == 2 else 1.0
+    keys = jax.random.split(jax.random.key(seed), len(sizes) - 1)
+    return [
+        {"weight": scale * (2 / fan) ** 0.5 * jax.random.normal(key, (fan, width)), "bias": jnp.zeros(width)}
+        for key, fan, width in zip(keys, sizes, sizes[1:], strict=False)
+    ]
+
+
+def _accuracy(layers: Layers, inputs: Array, labels: Array) -> Array:
+    return (predict(layers, inputs).argmax(-1).astype(labels.dtype) == labels).mean(dtype=inputs.dtype)

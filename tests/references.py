@@ -1,0 +1,197 @@
+"""The papers' recursions in plain NumPy: dense matrices, one level as an (N, ...) array, nothing shared with the library.
+
+`Dense` is the unified form s⁺ = C s − A d − B w, w⁺ = w + B s⁺ with A, B, C as matrices. `Printed` is the rule the papers
+print in the last column of their table; it also takes a W that changes with the step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from quadratics import Quadratic, upper
+
+import decibel as db
+
+MIXTURES = ("ed", "extra", "gt", "semi-gt", "non-gt", "diffusion", "consensus")
+
+
+def table(name: str, W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A, B² and C of a strategy."""
+    I, O = np.eye(len(W)), np.zeros_like(W)
+    return {
+        "diffusion": (W, O, W),
+        "consensus": (I, O, W),
+        "local": (I, O, I),
+        "ed": (W, I - W, W),
+        "extra": (I, I - W, W),
+        "gt": (W @ W, (I - W) @ (I - W), W @ W),
+        "semi-gt": (W, (I - W) @ (I - W), W @ W),
+        "non-gt": (I, (I - W) @ (I - W), W @ W),
+    }[name]
+
+
+def square_root(matrix: np.ndarray) -> np.ndarray:
+    """Of a symmetric positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors @ np.diag(np.sqrt(np.clip(values, 0.0, None))) @ vectors.T
+
+
+class Dense:
+    """s⁺ = C s − A d − B w, w⁺ = w + B s⁺, w⁰ = 0."""
+
+    def __init__(self, name: str, W: np.ndarray, s: np.ndarray) -> None:
+        self.A, B2, self.C = table(name, W)
+        self.B = square_root(B2)
+        self.s, self.w = s, np.zeros_like(s)
+
+    def move(self, d: np.ndarray) -> None:
+        self.s = self.C @ self.s - self.A @ d - self.B @ self.w
+        self.w = self.w + self.B @ self.s
+
+
+class Printed:
+    """The update rules as printed; the first step of ED and EXTRA is the one the unified form takes."""
+
+    def __init__(self, name: str, s: np.ndarray) -> None:
+        self.name, self.s = name, s
+        self.previous, self.d, self.h = None, np.zeros_like(s), np.zeros_like(s)
+
+    def move(self, W: np.ndarray, d: np.ndarray) -> None:
+        s, change, first = self.s, d - self.d, self.previous is None
+        if self.name == "diffusion":
+            after = W @ (s - d)
+        elif self.name == "consensus":
+            after = W @ s - d
+        elif self.name == "local":
+            after = s - d
+        elif self.name == "ed":
+            after = W @ (s - d) if first else W @ (2 * s - self.previous - change)
+        elif self.name == "extra":
+            after = W @ s - d if first else W @ (2 * s - self.previous) - change
+        else:
+            self.h = W @ self.h + change if self.name == "non-gt" else W @ (self.h + change)
+            after = W @ (s - self.h) if self.name == "gt" else W @ s - self.h
+        self.previous, self.s, self.d = s, after, d
+
+
+class Curved(NamedTuple):
+    """A quadratic with τ Σ log cosh(y + B_i x) added to g_i, so that H and J depend on the point."""
+
+    quadratic: Quadratic
+    τ: float = 0.7
+
+    @property
+    def nodes(self):
+        return self.quadratic.nodes
+
+    def _t(self, x, y):
+        return y + np.einsum("nij,nj->ni", self.quadratic.B, x)
+
+    def fx(self, x, y):
+        return self.quadratic.fx(x, y)
+
+    def fy(self, x, y):
+        return self.quadratic.fy(x, y)
+
+    def v(self, x, y):
+        return self.quadratic.v(x, y) + self.τ * np.tanh(self._t(x, y))
+
+    def gx(self, x, y):
+        return np.einsum("nij,ni->nj", self.quadratic.B, self.τ * np.tanh(self._t(x, y)) - y)
+
+    def p(self, x, y, z):
+        return self.quadratic.p(x, y, z) + self.τ * z / np.cosh(self._t(x, y)) ** 2
+
+    def u(self, x, y, z):
+        bent = self.τ * z / np.cosh(self._t(x, y)) ** 2
+        return self.quadratic.u(x, y, z) - np.einsum("nij,ni->nj", self.quadratic.B, bent)
+
+    def problem(self, **options):
+        τ, q = self.τ, self.quadratic
+
+        def lower(x, y, batch):
+            H, B, c = (jnp.mean(batch[name], 0) for name in "HBc")
+            return 0.5 * y @ (H @ y) - y @ (B @ x + c) + τ * jnp.sum(jnp.log(jnp.cosh(y + B @ x)))
+
+        pick = lambda names: {name: getattr(q, name)[:, None] for name in names}  # noqa: E731
+        x0, y0 = jnp.zeros(q.B.shape[2]), jnp.zeros(q.B.shape[1])
+        return db.Problem(upper, lower, upper_data=pick("MaRe"), lower_data=pick("HBc"), x0=x0, y0=y0, **options)
+
+
+def at(rate, k):
+    """A number, or a schedule."""
+    return rate(k) if callable(rate) else rate
+
+
+def starts(problem) -> tuple[np.ndarray, np.ndarray]:
+    q = getattr(problem, "quadratic", problem)
+    return np.zeros((q.nodes, q.B.shape[2])), np.zeros((q.nodes, q.B.shape[1]))
+
+
+def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, order="sequential"):
+    """(x, y, z) of every node. `W` is a matrix, or one for each of x, y, z; or a function of the step."""
+    x0, y0 = starts(problem)
+    if callable(W):
+        levels = [Printed(upper, x0), Printed(lower, y0), Printed(lower, y0)]
+        move = lambda level, k, d: level.move(W(k), d)  # noqa: E731
+    else:
+        Wx, Wy, Wz = W if isinstance(W, tuple) else (W, W, W)
+        levels = [Dense(upper, Wx, x0), Dense(lower, Wy, y0), Dense(lower, Wz, y0)]
+        move = lambda level, k, d: level.move(d)  # noqa: E731
+    x, y, z = levels
+    r = np.zeros_like(x0)
+    for k in range(steps):
+        α, β, γ, θ = (at(rate, k) for rate in (alpha, beta, gamma, theta))
+        if order == "sequential":
+            move(y, k, β * problem.v(x.s, y.s))
+            move(z, k, γ * problem.p(x.s, y.s, z.s))
+            r = (1 - θ) * r + θ * problem.u(x.s, y.s, z.s)
+            move(x, k, α * r)
+        else:
+            v, p, u = problem.v(x.s, y.s), problem.p(x.s, y.s, z.s), problem.u(x.s, y.s, z.s)
+            r = (1 - θ) * r + θ * u
+            move(x, k, α * r)
+            move(y, k, β * v)
+            move(z, k, γ * p)
+    return x.s, y.s, z.s
+
+
+def dsoba(problem, W, *, alpha, beta, gamma, theta, steps, delta=None, forward=False):
+    """D-SOBA, node by node as its algorithm is printed; with `delta`, products by differences of gradients."""
+    (x, y), N = starts(problem), problem.nodes
+    z, h = np.zeros_like(y), np.zeros_like(x)
+    for _ in range(steps):
+        ux, uy, v = problem.fx(x, y), problem.fy(x, y), problem.v(x, y)
+        if delta is None:
+            Hz, Jz = problem.p(x, y, z) + uy, ux - problem.u(x, y, z)
+        else:
+            ahead, behind, width = y + delta * z, y if forward else y - delta * z, delta if forward else 2 * delta
+            Hz = (problem.v(x, ahead) - problem.v(x, behind)) / width
+            Jz = (problem.gx(x, ahead) - problem.gx(x, behind)) / width
+        mix = lambda s: np.stack([sum(W[i, j] * s[j] for j in range(N)) for i in range(N)])  # noqa: E731
+        x, y, z = mix(x - alpha * h), mix(y - beta * v), mix(z - gamma * (Hz - uy))
+        h = (1 - theta) * h + theta * (ux - Jz)
+    return x, y, z
+
+
+def soba(problem, *, alpha, beta, gamma, theta=1.0, steps):
+    """Centralized: one x, y, z and directions averaged over the nodes."""
+    x, y = (s[:1] for s in starts(problem))
+    z, r = np.zeros_like(y), np.zeros_like(x)
+    for _ in range(steps):
+        everyone = [np.repeat(s, problem.nodes, 0) for s in (x, y, z)]
+        u, v, p = problem.u(*everyone), problem.v(*everyone[:2]), problem.p(*everyone)
+        r = (1 - theta) * r + theta * u.mean(0)
+        x, y, z = x - alpha * r, y - beta * v.mean(0), z - gamma * p.mean(0)
+    return x[0], y[0], z[0]
+
+
+def single_level(quadratic, name, W, *, alpha, steps, theta=1.0):
+    level = Dense(name, W, np.zeros_like(quadratic.e))
+    r = np.zeros_like(quadratic.e)
+    for k in range(steps):
+        r = (1 - theta) * r + theta * quadratic.fx(level.s, None)
+        level.move(at(alpha, k) * r)
+    return level.s

@@ -1,0 +1,177 @@
+"""Every form of exchange is (W − I) s, chosen by the graph's shape, exact near consensus, and sparse where the graph is."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from decibel import graphs
+from decibel.graph import Levels
+from decibel.ledger import Ledger
+from decibel.network import Average, Dense, Edges, Mixers, Neighbours, Network, Shifts, mixer
+from decibel.vector import Vector
+
+
+def _random_directed(nodes):
+    """A doubly stochastic W that is not symmetric and not circulant."""
+    rng = np.random.default_rng(3)
+    permutations = [np.eye(nodes)[rng.permutation(nodes)] for _ in range(3)]
+    return graphs.from_matrix(0.4 * np.eye(nodes) + sum(0.2 * P for P in permutations))
+
+
+FORMS = {
+    "ring": (graphs.ring(9), Shifts),
+    "ring of two": (graphs.ring(2), Shifts),
+    "one node": (graphs.complete(1), Shifts),
+    "exponential": (graphs.exponential(12), Shifts),
+    "directed ring": (graphs.one_peer_exponential(8).phases[1], Shifts),
+    "path": (graphs.path(9), Neighbours),
+    "torus": (graphs.torus(4, 5), Neighbours),
+    "small star": (graphs.star(10), Neighbours),
+    "Erdős–Rényi": (graphs.erdos_renyi(20, 0.2), Neighbours),
+    "directed": (_random_directed(9), Neighbours),
+    "star": (graphs.star(60), Edges),
+    "complete": (graphs.complete(9), Average),
+    "lazy complete": (graphs.complete(40).lazy(), Dense),
+    "dense": (graphs.erdos_renyi(40, 0.7), Dense),
+    "one-peer": (graphs.one_peer_exponential(8), Neighbours),
+    "changing": (graphs.cycle(graphs.ring(9), graphs.star(9), graphs.complete(9)), Neighbours),
+    "changing dense": (graphs.cycle(graphs.complete(30), graphs.star(30)), Dense),
+}
+
+
+def exchange(form, step, leaf):
+    return form.flow(step, leaf)
+
+
+def flow(graph, leaf, step=0):
+    return jax.jit(exchange)(mixer(graph), jnp.asarray(step, jnp.int32), jnp.asarray(leaf))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_form_and_flow(name):
+    graph, form = FORMS[name]
+    assert type(mixer(graph)) is form
+    s = np.random.default_rng(0).normal(size=(graph.nodes, 3, 2))
+    for step in range(graph.period + 2):
+        W = graph.phases[step % graph.period].W
+        expected = np.einsum("ij,jkl->ikl", W - np.eye(graph.nodes), s)
+        np.testing.assert_allclose(flow(graph, s, step), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["ring", "path", "star", "complete", "dense", "changing dense"])
+def test_flow_is_exact_near_consensus_in_float32(name):
+    """States of a million that differ by a half: a product of raw states keeps no digit of the difference."""
+    graph, _ = FORMS[name]
+    spread = np.random.default_rng(0).normal(size=(graph.nodes, 5)) * 0.5
+    s = np.asarray(1e6 + spread, np.float32)
+    W = graph.phases[0].W
+    expected = (W - np.eye(graph.nodes)) @ s.astype(np.float64)
+    found = flow(graph, s)
+    assert found.dtype == jnp.float32
+    found = np.asarray(found, np.float64)
+    assert np.abs(found - expected).max() < 1e-5
+    assert np.abs(found.mean(0)).max() < 1e-6
+    raw = (W.astype(np.float32) @ s - s).astype(np.float64)
+    assert np.abs(raw - expected).max() > 1e-3  # so the bound above says something
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_consensus_is_silent(name):
+    graph, form = FORMS[name]
+    found = np.abs(flow(graph, np.full((graph.nodes, 2), 1 / 3, np.float32))).max()
+    assert found == 0.0 if form is not Dense else found < 1e-8
+
+
+def _arrays(graph):
+    return [leaf for leaf in jax.tree.leaves(mixer(graph)) if isinstance(leaf, jax.Array)]
+
+
+def _largest_intermediate(graph, width=1):
+    leaf = jax.ShapeDtypeStruct((graph.nodes, width), jnp.float64)
+    jaxpr = jax.make_jaxpr(mixer(graph).flow)(jax.ShapeDtypeStruct((), jnp.int32), leaf).jaxpr
+    return max(variable.aval.size for eqn in jaxpr.eqns for variable in eqn.outvars)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        graphs.star(2000),
+        graphs.ring(2000),
+        graphs.path(2000),
+        graphs.exponential(2000),
+        graphs.complete(2000),
+        graphs.one_peer_exponential(2000),
+        graphs.cycle(graphs.star(2000), graphs.ring(2000)),
+    ],
+    ids=["star", "ring", "path", "exponential", "complete", "one-peer", "star and ring in turn"],
+)
+def test_nothing_is_nodes_by_nodes(graph):
+    entries = 0 if graph.period == 1 and graph.name == "complete" else sum(p.matrix.nnz for p in graph.phases)
+    assert sum(leaf.size for leaf in _arrays(graph)) <= 3 * entries + 2 * graph.nodes
+    assert _largest_intermediate(graph) <= max(entries, graph.nodes) < graph.nodes**2 // 10
+
+
+def _products(jaxpr):
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            yield eqn
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _products(inner)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_matrix_products_ask_for_the_highest_precision(name):
+    graph, form = FORMS[name]
+    step, leaf = jnp.asarray(0, jnp.int32), jnp.zeros((graph.nodes, 4), jnp.float32)
+    # Even where the user's default is the accelerator's fastest.
+    with jax.default_matmul_precision("bfloat16"):
+        products = list(_products(jax.make_jaxpr(mixer(graph).flow)(step, leaf).jaxpr))
+        text = jax.jit(exchange).lower(mixer(graph), step, leaf).as_text()
+    assert len(products) == (1 if form is Dense else 0) and text.count("dot_general") >= len(products)
+    for product in products:
+        assert set(np.atleast_1d(product.params["precision"])) == {jax.lax.Precision.HIGHEST}
+        assert product.params["preferred_element_type"] in (None, jnp.float32)
+    assert ("HIGHEST" in text) == bool(products) and "bf16" not in text
+
+
+def test_mixers_take_pytrees_of_any_rank_and_a_graph_per_level():
+    graphs_of = Levels(x=graphs.ring(6), y=graphs.star(6), z=graphs.one_peer_exponential(6))
+    mixers = Mixers.of(graphs_of)
+    rng = np.random.default_rng(0)
+    message = {"scalar": rng.normal(size=6), "deep": [rng.normal(size=(6, 2, 3, 2))]}
+    for level in "xyz":
+        graph = getattr(graphs_of, level)
+        out = mixers.flow(jnp.asarray(4, jnp.int32), level, Vector(jax.tree.map(jnp.asarray, message))).tree
+        W = graph.phases[4 % graph.period].W - np.eye(6)
+        np.testing.assert_allclose(out["scalar"], W @ message["scalar"], atol=1e-14)
+        np.testing.assert_allclose(out["deep"][0], np.tensordot(W, message["deep"][0], 1), atol=1e-14)
+    assert (mixers.degree("x"), mixers.degree("y"), mixers.degree("z")) == (2.0, 10 / 6, 1.0)
+
+
+def test_levels_move_in_lockstep_and_are_counted_once():
+    """Two levels whose messages may travel together take as many rounds as the longer one."""
+    mixers, ledger = Mixers.of(Levels(x=graphs.ring(4))), Ledger()
+    seen = []
+
+    def send(messages):
+        seen.append(tuple(messages))
+        return {level: mixers.flow(jnp.asarray(0, jnp.int32), level, m) for level, m in messages.items()}
+
+    def move(rounds, s):
+        for _ in range(rounds):
+            s = s + (yield s)
+        return s
+
+    s = Vector(jnp.eye(4))
+    x, y = Network(send, mixers.degree, ledger)(x=move(2, s), y=move(1, s))
+    W = graphs.ring(4).W
+    np.testing.assert_allclose(x.tree, W @ W, atol=1e-15)
+    np.testing.assert_allclose(y.tree, W, atol=1e-15)
+    assert seen == [("x", "y"), ("x",)]
+    assert ledger.page.fixed["rounds"] == 2 and ledger.page.fixed["bytes"] == 3 * 2 * 4 * 8
+    alone = Network(send, mixers.degree, Ledger())(x=move(0, s))
+    assert alone is s
