@@ -39,10 +39,9 @@ def scan(case: Case, parallel: bool, length: int) -> Callable[..., State]:
     """`length` steps from step `first`, as a function of (key, upper data, lower data, rates, state, first)."""
     nodes = jnp.arange(case.nodes)
 
-    def draw(key: Array, data: tuple[Array, ...], level: int) -> tuple[Array, ...]:
-        bits = jax.vmap(lambda node: jax.random.bits(jax.random.fold_in(key, node), (2, case.batch)))(nodes)
-        rows = index(bits[:, level], data[0].shape[1])
-        return tuple(leaf[nodes[:, None], rows] for leaf in data)
+    def rows(bits: Array, data: tuple[Array, ...]) -> tuple[Array, ...]:
+        pick = jax.vmap(lambda leaf, i: leaf.at[i].get(mode="promise_in_bounds"))
+        return tuple(pick(leaf, index(bits, data[0].shape[1])) for leaf in data)
 
     def gradients(x: Array, y: Any, batch: tuple[Array, ...]) -> tuple[Array, Any]:
         return jax.vmap(jax.grad(case.upper, (0, 1)))(x, y, batch)
@@ -61,7 +60,8 @@ def scan(case: Case, parallel: bool, length: int) -> Callable[..., State]:
         def step(state: State, k: Array) -> tuple[State, None]:
             x, cx, y, cy, z, cz, r = state
             here = jax.random.fold_in(jax.random.fold_in(key, k), 0)
-            above, below = draw(here, upper, 0), draw(here, lower, 1)
+            bits = jax.vmap(lambda node: jax.random.bits(jax.random.fold_in(here, node), (2, case.batch)))(nodes)
+            above, below = rows(bits[:, 0], upper), rows(bits[:, 1], lower)
             v, pullback = curvature(x, y, below)
             if not parallel:
                 y, cy = ed(y, cy, β, v)

@@ -14,6 +14,9 @@ from jax import Array
 
 import decibel as db
 
+# The matrix products of one step: how each pair is contracted, the sizes of its axes, and how many of them there are.
+Products = tuple[dict[str, int], dict[str, int]]
+
 
 @dataclass(frozen=True)
 class Case:
@@ -27,7 +30,7 @@ class Case:
     x0: Any
     y0: Any
     batch: int
-    products: Callable[..., Any]  # the matrix products of one step at every node, and nothing else
+    products: Callable[[bool], Products]  # of one step, parallel or sequential
     rates: tuple[float, float, float, float] = (0.05, 0.1, 0.1, 0.3)  # α, β, γ, θ
 
     @property
@@ -61,13 +64,9 @@ def regression(name: str, nodes: int, dimensions: int, batch: int, samples: int)
     def lower(x: Array, y: Array, sample: tuple[Array, Array]) -> Array:
         return upper(x, y, sample) + 0.5 * jnp.mean(jnp.exp(x) * jnp.square(y))
 
-    def products(parallel: bool, x: Array, y: Array, upper: tuple[Array, ...], lower: tuple[Array, ...]) -> list[Array]:
-        def forth_and_back(a: Array) -> list[Array]:
-            residual = jnp.einsum("nbd,nd->nb", a, y)
-            return [residual, jnp.einsum("nbd,nb->nd", a, residual)]
-
-        # ∇_y g and H z, and ∇_y f; the Hessian of a quadratic needs no second forward pass.
-        return [*forth_and_back(lower[0]), *forth_and_back(lower[0][::-1]), *forth_and_back(upper[0])]
+    def products(parallel: bool) -> Products:
+        # a y and aᵀ r for ∇_y g and ∇_y f, and once more for H z
+        return {"n": nodes, "b": batch, "d": dimensions}, {"nbd,nd->nb": 3, "nbd,nb->nd": 3}
 
     zeros = jnp.zeros(dimensions)
     return Case(name, upper, lower, data(), data(), zeros, zeros, batch, products)
@@ -94,25 +93,12 @@ def label_cleaning(nodes: int = 10, batch: int = 50, samples: int = 50_000, hidd
         ridge = sum(jnp.sum(jnp.square(leaf)) for leaf in y.values())
         return jnp.mean(jax.nn.sigmoid(x[number]) * losses(y, images, labels)) + 1e-3 * ridge
 
-    def products(
-        parallel: bool, x: Array, y: dict[str, Array], upper: tuple[Array, ...], lower: tuple[Array, ...]
-    ) -> list[Array]:
-        def dot(a: Array, b: Array) -> Array:
-            return jnp.einsum("nij,njk->nik", a, b)
-
-        def turn(a: Array) -> Array:
-            return a.swapaxes(1, 2)
-
-        def forward(images: Array) -> tuple[Array, Array]:
-            h = dot(images, y["w1"])
-            return h, dot(h, y["w2"])
-
-        def gradient(images: Array) -> tuple[Array, ...]:
-            h, o = forward(images)
-            back = dot(o, turn(y["w2"]))
-            return h, o, dot(turn(h), o), back, dot(turn(images), back)
-
-        raise NotImplementedError
+    def products(parallel: bool) -> Products:
+        # Five for a gradient, eight more for its pullback at z; in sequence, a forward pass at y⁺ and a pullback at z⁺.
+        counts = (3, 3, 4, 4, 4) if parallel else (5, 3, 7, 5, 4)
+        pairs = ("nbi,nih->nbh", "nbi,nbh->nih", "nbh,nho->nbo", "nbo,nho->nbh", "nbh,nbo->nho")
+        sizes = {"n": nodes, "b": batch, "i": 784, "h": hidden, "o": 10}
+        return sizes, dict(zip(pairs, counts, strict=True))
 
     def init(*shape: int) -> Array:
         return jnp.asarray(draw.standard_normal(shape, np.float32) / shape[0] ** 0.5)

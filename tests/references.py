@@ -1,7 +1,7 @@
-"""The papers' recursions in plain NumPy: dense matrices, one level as an (N, ...) array, nothing shared with the library.
+"""The papers' recursions in plain NumPy: dense matrices, a level as an (N, ...) array, nothing shared with the library.
 
-`Dense` is the unified form s⁺ = C s − A d − B w, w⁺ = w + B s⁺ with A, B, C as matrices. `Printed` is the rule the papers
-print in the last column of their table; it also takes a W that changes with the step.
+`Dense` is the unified form s⁺ = C s − A d − B w, w⁺ = w + B s⁺ with A, B, C as matrices. `Printed` is the rule the
+papers print in the last column of their table; it also takes a W that changes with the step.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_version():
 def test_list_names_what_exists():
     answer = invoke("list")
     assert answer.exit_code == 0
-    for name in ("semi-gt", "erdos_renyi", "stationarity", "label_cleaning"):
+    for name in ("sparkle-LOWER", "d-soba", "semi-gt", "erdos_renyi", "stationarity", "label_cleaning"):
         assert name in answer.output
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
+from decibel import CATALOG
 from decibel.strategies import STRATEGIES
 from decibel.vector import Vector
 
@@ -73,3 +74,12 @@ def test_strategy_table_is_the_library():
         assert (row["corrects"] == "yes") == any(strategy.B2)
         assert int(row["carries"]) == strategy.carries
         assert (int(row["vectors sent"]), int(row["rounds"])) == exchanges(strategy)
+
+
+def test_readme_table_is_the_catalogue():
+    rows = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (.*) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    named = [row[0] for row in rows]
+    assert {name for name in CATALOG if not name.startswith("sparkle-")} <= set(named)
+    for name, form, summary, sends in rows:
+        entry = CATALOG[name]
+        assert (form, summary, sends) == (entry.form, entry.summary, entry.sends)

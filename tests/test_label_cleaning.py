@@ -9,6 +9,7 @@ import decibel as db
 from decibel.metrics import Snapshot
 from decibel.tasks import Task, label_cleaning
 from decibel.tasks.data import Dataset
+from decibel.vector import Vector
 
 CLASSES, FEATURES = 3, 5
 
@@ -29,13 +30,10 @@ def make(**options) -> Task:
     return label_cleaning(BLOBS, 4, **{"heterogeneity": 0.5, **options})
 
 
-def state_of(task: Task, x: np.ndarray, y):
-    """A snapshot in which node i holds x[i] and y with leaves (nodes, ...)."""
-    zero = db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0)
-    result = db.solve(task.problem, zero, db.graphs.ring(4), steps=1, metrics=[])
-    place = lambda level, tree: level._replace(s=type(level.s)(tree))  # noqa: E731
-    state = result.state._replace(x=place(result.state.x, jnp.asarray(x)), y=place(result.state.y, y))
-    return Snapshot(task.problem, state)
+def snapshot_of(task: Task, x, y) -> Snapshot:
+    """Node i holds x[i], and y with leaves (nodes, ...)."""
+    method = db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0)
+    return Snapshot(task.problem, method.start(Vector(jnp.asarray(x)), Vector(y)))
 
 
 def softmax_loss(logits: np.ndarray, label: int) -> float:
@@ -103,7 +101,7 @@ def test_metrics_by_hand():
     x = np.random.default_rng(3).normal(size=(4, count))
     y = [{"weight": 3.0 * jnp.stack([jnp.eye(FEATURES, CLASSES)] * 4), "bias": jnp.zeros((4, CLASSES))}]
     y[0]["bias"] = y[0]["bias"].at[0, 2].set(100.0)  # node 0 says "c" to everything
-    snapshot = state_of(task, x, y)
+    snapshot = snapshot_of(task, x, y)
     measured = {name: float(value) for metric in task.metrics for name, value in metric(snapshot).items()}
 
     right = (BLOBS.x_test @ np.eye(FEATURES, CLASSES)).argmax(1) == BLOBS.y_test
@@ -137,8 +135,11 @@ def test_digits_are_the_default():
     task = label_cleaning()
     assert task.nodes == 10 and task.summary["layers"] == [64, 10]
     assert task.summary["samples"]["test"] == 359
-    assert label_cleaning(model="mlp").summary["layers"] == [64, 300, 10]
-    assert label_cleaning(heterogeneity=None).partition.skew < 0.2 < task.partition.skew
+
+
+def test_options_reach_the_task():
+    assert make(model="mlp").summary["layers"] == [FEATURES, 300, CLASSES]
+    assert make(heterogeneity=None).partition.skew < 0.15 < make(heterogeneity=0.1).partition.skew
 
 
 @pytest.mark.parametrize(

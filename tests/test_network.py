@@ -1,4 +1,4 @@
-"""Every form of exchange is (W − I) s, chosen by the graph's shape, exact near consensus, and sparse where the graph is."""
+"""Every form of exchange is (W − I) s, chosen by the graph's shape, exact near consensus, sparse on sparse graphs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ FORMS = {
     "Erdős–Rényi": (graphs.erdos_renyi(20, 0.2), Neighbours),
     "directed": (_random_directed(9), Neighbours),
     "star": (graphs.star(60), Edges),
+    "star and path in turn": (graphs.cycle(graphs.star(60), graphs.path(60)), Edges),
     "complete": (graphs.complete(9), Average),
     "lazy complete": (graphs.complete(40).lazy(), Dense),
     "dense": (graphs.erdos_renyi(40, 0.7), Dense),

@@ -180,23 +180,21 @@ def test_arrays_lists_and_functions_are_the_same_data():
 def test_a_function_for_one_level_and_arrays_for_the_other():
     """The arrays tell how many nodes there are, so everything works."""
     data = unequal()
-    problem = db.Problem(
-        ridge, ridge, upper_data=data, lower_data=lambda i: data[i], x0=jnp.zeros(()), y0=jnp.zeros(3)
-    )
+    problem = db.Problem(ridge, ridge, upper_data=data, lower_data=lambda i: data[i], x0=jnp.zeros(()), y0=jnp.zeros(3))
     both = db.Problem(ridge, ridge, upper_data=data, lower_data=data, x0=jnp.zeros(()), y0=jnp.zeros(3))
     method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1)
     np.testing.assert_array_equal(run(problem, method, RING).nodes.y, run(both, method, RING).nodes.y)
     np.testing.assert_allclose(problem.solve_lower(jnp.zeros(())), both.solve_lower(jnp.zeros(())), rtol=1e-12)
 
 
-def test_pytrees_of_any_shape():
-    """A run on {x: {A, [b]}} is the run on the flattened vector."""
+def _in_pieces():
+    """The quadratic, with x = {A, [b]} and y a tuple; and the way back to a vector."""
     flat = QUADRATIC.problem()
 
     def join(x):
         return jnp.concatenate([x["A"].reshape(-1), x["more"][0][None]])
 
-    split = db.Problem(
+    problem = db.Problem(
         lambda x, y, batch: flat.upper(join(x), jnp.concatenate(y), batch),
         lambda x, y, batch: flat.lower(join(x), jnp.concatenate(y), batch),
         upper_data=flat.upper_data,
@@ -204,13 +202,25 @@ def test_pytrees_of_any_shape():
         x0={"A": jnp.zeros((2, 1)), "more": [jnp.zeros(())]},
         y0=(jnp.zeros(1), jnp.zeros(3)),
     )
+    return problem, join
+
+
+def test_pytrees_of_any_shape():
+    problem, _ = _in_pieces()
     method = db.sparkle("ed", "gt", alpha=0.05, beta=0.1, gamma=0.1)
-    found, expected = (run(problem, method, RING, steps=50) for problem in (split, flat))
+    found, expected = (run(way, method, RING, steps=50) for way in (problem, QUADRATIC.problem()))
     assert found.nodes.x["A"].shape == (NODES, 2, 1) and found.x["more"][0].shape == ()
     np.testing.assert_allclose(found.nodes.x["A"][..., 0], expected.nodes.x[:, :2], atol=1e-12)
     np.testing.assert_allclose(found.y[1], expected.y[1:], atol=1e-12)
-    gradient = split.hypergradient({"A": x_point[:2, None], "more": [x_point[2]]})
-    np.testing.assert_allclose(join(gradient), flat.hypergradient(x_point), atol=1e-9)
+
+
+@pytest.mark.slow
+def test_exact_derivatives_of_pytrees():
+    problem, join = _in_pieces()
+    x = QUADRATIC.solution()
+    gradient = problem.hypergradient({"A": jnp.asarray(x[:2, None]), "more": [jnp.asarray(x[2])]})
+    np.testing.assert_allclose(join(gradient), 0, atol=1e-9)
+    assert problem.check().ok
 
 
 # Exact derivatives
@@ -240,7 +250,7 @@ def test_personal_closed_forms():
     assert np.linalg.norm(q.personal_solution() - q.solution()) > 1e-2  # two different problems
 
 
-@pytest.mark.parametrize("personal", [False, True])
+@pytest.mark.parametrize("personal", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["shared", "personal"])
 def test_hypergradient_against_finite_differences(personal):
     """Φ itself, differenced, where nothing is quadratic."""
     problem = Curved(QUADRATIC).problem(personal=personal)

@@ -170,5 +170,7 @@ def test_an_unknown_name_gets_the_nearest(wrong, right):
 
 
 def test_a_name_like_none_gets_the_list():
-    with pytest.raises(ValueError, match="choose one of diffusion, consensus, local, ed, extra, gt, semi-gt, non-gt"):
+    with pytest.raises(
+        ValueError, match=r"choose (one of|from) diffusion, consensus, local, ed, extra, gt, semi-gt, non-gt"
+    ):
         strategy("qqq")

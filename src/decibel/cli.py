@@ -36,15 +36,17 @@ def demo(
 
 @app.command("list")
 def list_() -> None:
-    """Show the strategies, graph families, metrics and tasks there are."""
+    """Show the methods, strategies, graph families, metrics and tasks there are."""
     import inspect
 
     from . import graphs, tasks
+    from .algorithms.catalog import CATALOG
     from .metrics import METRICS
     from .strategies import STRATEGIES
 
     families = inspect.getmembers(graphs, lambda item: inspect.isfunction(item) and item.__module__ == graphs.__name__)
     known = {
+        "methods": ["sparkle-LOWER", "sparkle-LOWER-UPPER", *(name for name in CATALOG if "sparkle" not in name)],
         "strategies": STRATEGIES,
         "graphs": [name for name, _ in families if not name.startswith("_")],
         "metrics": METRICS,

@@ -56,6 +56,7 @@ def consensus(level: str) -> Metric:
         s = _level(snapshot, level).s
         return _spread(s, s.mean())
 
+    measure.__name__ = f"consensus_{level}"
     return measure
 
 
@@ -66,6 +67,7 @@ def invariant(level: str) -> Metric:
         drift = _level(snapshot, level).carry[0].mean()
         return jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(drift)]).max()
 
+    measure.__name__ = f"invariant_{level}"
     return measure
 
 
@@ -132,27 +134,34 @@ def resolve(metrics: Sequence[str | Metric] | None, problem: Problem, state: Sta
         ]
     chosen: dict[str, Metric] = {}
     for metric in metrics:
-        if isinstance(metric, str):
-            chosen[metric] = _by_name(metric, problem, state)
-        elif callable(metric):
-            chosen[getattr(metric, "__name__", type(metric).__name__.lower())] = metric
-        else:
+        if not isinstance(metric, str) and not callable(metric):
             raise TypeError(f"metrics holds {metric!r}: give names or functions of a snapshot.")
+        own = getattr(metric, "__name__", type(metric).__name__.lower())
+        name = metric if isinstance(metric, str) else own
+        if name in chosen:
+            raise ValueError(f"metrics holds two named {name!r}: leave one out, or give the function another __name__.")
+        chosen[name] = _by_name(metric, problem, state) if isinstance(metric, str) else metric
     return chosen
 
 
 def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, float]:
     """Our own metrics in one compiled call; a user's plain functions as they are, with concrete arrays."""
-    compiled: dict[str, Any] = {
-        name: m for name, m in metrics.items() if METRICS.get(name) is m or isinstance(m, eqx.Module)
-    }
-    values = _evaluate(compiled, snapshot) if compiled else {}
-    values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in compiled}
+    own = lambda name, metric: METRICS.get(name) is metric or isinstance(metric, eqx.Module)  # noqa: E731
+    ours: dict[str, Any] = {name: metric for name, metric in metrics.items() if own(name, metric)}
+    whole = any(name.startswith("invariant") for name in ours)
+    values: dict[str, Any] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
+    values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in ours}
     columns: dict[str, float] = {}
-    for name, value in values.items():
-        named = value if isinstance(value, dict) else {name: value}
+    for name in metrics:
+        named = values[name] if isinstance(values[name], dict) else {name: values[name]}
         columns |= {key: float(number) for key, number in named.items()}
     return columns
+
+
+def _positions(snapshot: Snapshot) -> Snapshot:
+    """Without carries and memory, so that all methods share what is compiled for the metrics."""
+    bare: list[Any] = [None if level is None else Level(level.s, ()) for level in snapshot.state[:3]]
+    return Snapshot(snapshot.problem, State(*bare))
 
 
 @eqx.filter_jit

@@ -31,14 +31,23 @@ class Mixer(eqx.Module):
 
 
 class Shifts(Mixer):
-    """Circulant graphs: every node has its neighbours at the same offsets, so exchange is rotation."""
+    """Circulant graphs: every node has its neighbours at the same offsets, so exchange is rotation.
+
+    One gather lays out all nodes with a margin that wraps around, and rotations are slices of it. Unlike rolls, it is
+    one pass that fuses with what makes the message, and a loop around it updates its state in place.
+    """
 
     offsets: tuple[int, ...] = eqx.field(static=True)
     weights: tuple[float, ...] = eqx.field(static=True)
 
     def flow(self, step: Array, leaf: Array) -> Array:
-        flows = [w * (jnp.roll(leaf, -k, 0) - leaf) for k, w in zip(self.offsets, self.weights, strict=True)]
-        return sum(flows[1:], start=flows[0]) if flows else jnp.zeros_like(leaf)
+        if not self.offsets:
+            return jnp.zeros_like(leaf)
+        nodes, before, after = leaf.shape[0], max(0, -min(self.offsets)), max(0, *self.offsets)
+        wide = _rows(leaf, jnp.arange(-before, nodes + after, dtype=jnp.int32) % nodes)
+        rotated = lambda k: wide[before + k : before + k + nodes]  # noqa: E731
+        flows = [w * (rotated(k) - rotated(0)) for k, w in zip(self.offsets, self.weights, strict=True)]
+        return sum(flows[1:], start=flows[0])
 
 
 class Neighbours(Mixer):
@@ -51,24 +60,24 @@ class Neighbours(Mixer):
         phase = step % self.table.shape[0] if self.table.shape[0] > 1 else 0
         table, weights = self.table[phase], self.weights[phase].astype(leaf.dtype)
         shape = (-1,) + (1,) * (leaf.ndim - 1)
-        total = jnp.zeros_like(leaf)
-        for k in range(table.shape[1]):
-            there = leaf.at[table[:, k]].get(mode="promise_in_bounds", unique_indices=False)
-            total = total + weights[:, k].reshape(shape) * (there - leaf)
-        return total
+        here = _rows(leaf, jnp.arange(leaf.shape[0], dtype=jnp.int32))  # made once, not once per neighbour
+        flows = [weights[:, k].reshape(shape) * (_rows(here, table[:, k]) - here) for k in range(table.shape[1])]
+        return sum(flows[1:], start=flows[0])
 
 
 class Edges(Mixer):
-    """Irregular sparse graphs (a star): one term per edge, summed at the receiver."""
+    """Irregular sparse graphs (a star): one term per edge, summed at the receiver; arrays are (phases, edges)."""
 
     senders: Array
     receivers: Array
     weights: Array
 
     def flow(self, step: Array, leaf: Array) -> Array:
-        weights = self.weights.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
-        terms = weights * (leaf[self.senders] - leaf[self.receivers])
-        return jax.ops.segment_sum(terms, self.receivers, leaf.shape[0], indices_are_sorted=True)
+        phase = step % self.weights.shape[0] if self.weights.shape[0] > 1 else 0
+        senders, receivers = self.senders[phase], self.receivers[phase]
+        weights = self.weights[phase].astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
+        terms = weights * (_rows(leaf, senders) - _rows(leaf, receivers))
+        return jax.ops.segment_sum(terms, receivers, leaf.shape[0], indices_are_sorted=True)
 
 
 class Average(Mixer):
@@ -91,6 +100,10 @@ class Dense(Mixer):
         return mixed.reshape(leaf.shape)
 
 
+def _rows(leaf: Array, indices: Array) -> Array:
+    return leaf.at[indices].get(mode="promise_in_bounds")
+
+
 def mixer(graph: Graph | GraphSequence) -> Mixer:
     """The cheapest exact form for a graph."""
     if graph.period == 1:
@@ -104,12 +117,8 @@ def mixer(graph: Graph | GraphSequence) -> Mixer:
     entries = max(phase.matrix.nnz for phase in graph.phases)
     if degree <= GATHER_DEGREE:
         return _neighbours(graph, degree)
-    if graph.period == 1 and entries < graph.nodes**2 // 8:
-        coo = (graph.phases[0].matrix).tocoo()
-        off = coo.row != coo.col
-        order = np.argsort(coo.row[off], kind="stable")
-        index = lambda a: jnp.asarray(a[off][order], jnp.int32)  # noqa: E731
-        return Edges(index(coo.col), index(coo.row), jnp.asarray(coo.data[off][order]))
+    if entries < graph.nodes**2 // 8:
+        return _edges(graph)
     return Dense(jnp.asarray(np.stack([phase.W - np.eye(graph.nodes) for phase in graph.phases])))
 
 
@@ -125,6 +134,23 @@ def _neighbours(graph: Graph | GraphSequence, degree: int) -> Neighbours:
             table[phase, node, : others.sum()] = columns[others]
             weights[phase, node, : others.sum()] = values[others]
     return Neighbours(jnp.asarray(table, jnp.int32), jnp.asarray(weights))
+
+
+def _edges(graph: Graph | GraphSequence) -> Edges:
+    phases = []
+    for phase in graph.phases:
+        csr = phase.matrix.tocsr()
+        rows = np.repeat(np.arange(graph.nodes), np.diff(csr.indptr))
+        off = rows != csr.indices
+        phases.append((csr.indices[off], rows[off], csr.data[off]))
+    most = max(len(weights) for _, _, weights in phases)
+    # Short phases are filled up with edges of weight zero from the last node to itself, which keeps receivers sorted.
+    fill = lambda a, value: np.pad(a, (0, most - len(a)), constant_values=value)  # noqa: E731
+    senders, receivers, weights = (
+        np.stack([fill(phase[part], value) for phase in phases])
+        for part, value in enumerate((graph.nodes - 1, graph.nodes - 1, 0.0))
+    )
+    return Edges(jnp.asarray(senders, jnp.int32), jnp.asarray(receivers, jnp.int32), jnp.asarray(weights))
 
 
 class Mixers(eqx.Module):

@@ -74,19 +74,8 @@ def _scale(bits: Array, count: Array) -> Array:
 def node_data(source: Any, argument: str, dtype: Any) -> NodeData:
     """Samples from arrays (nodes, samples, ...) or from a list with one pytree per node."""
     if isinstance(source, list):
-        if not source:
-            raise ValueError(f"{argument} is an empty list: give one pytree of samples per node.")
-        per_node = [jax.tree.map(np.asarray, node) for node in source]
-        structures = {jax.tree.structure(node) for node in per_node}
-        if len(structures) != 1:
-            raise ValueError(f"{argument} has nodes of different structure: give every node the same pytree.")
-        counts = np.array([_samples(node, f"{argument}[{i}]") for i, node in enumerate(per_node)])
-        _refuse_empty(counts, argument)
-        most = int(counts.max())
-        repeat = [np.arange(most) % n for n in counts]
-        tree = jax.tree.map(
-            lambda *leaves: np.stack([leaf[i] for leaf, i in zip(leaves, repeat, strict=True)]), *per_node
-        )
+        per_node, counts = count_nodes(source, argument)
+        tree = stack_nodes(per_node, counts, int(counts.max()))
     else:
         tree = jax.tree.map(np.asarray, source)
         leaves = jax.tree.leaves(tree)
@@ -101,11 +90,31 @@ def node_data(source: Any, argument: str, dtype: Any) -> NodeData:
         nodes, samples = next(iter(shapes))
         counts = np.full(nodes, samples)
         _refuse_empty(counts, argument)
-    _refuse_non_finite(tree, argument)
-    return _lay_out(jax.tree.map(lambda leaf: _to_device(leaf, dtype), tree), counts)
+    refuse_non_finite(tree, argument)
+    return lay_out(jax.tree.map(lambda leaf: jnp.asarray(as_float(leaf, dtype)), tree), counts)
 
 
-def _lay_out(tree: Any, counts: np.ndarray) -> NodeData:
+def count_nodes(source: list[Any], argument: str) -> tuple[list[Any], np.ndarray]:
+    """Every node's samples as NumPy arrays, and how many there are."""
+    if not source:
+        raise ValueError(f"{argument} is an empty list: give one pytree of samples per node.")
+    per_node = [jax.tree.map(np.asarray, node) for node in source]
+    structures = {jax.tree.structure(node) for node in per_node}
+    if len(structures) != 1:
+        raise ValueError(f"{argument} has nodes of different structure: give every node the same pytree.")
+    counts = np.array([_samples(node, f"{argument}[{i}]") for i, node in enumerate(per_node)])
+    _refuse_empty(counts, argument)
+    return per_node, counts
+
+
+def stack_nodes(per_node: list[Any], counts: np.ndarray, most: int) -> Any:
+    """Leaves (nodes, most, ...), a short node repeating its own samples."""
+    repeat = [np.arange(most) % n for n in counts]
+    return jax.tree.map(lambda *leaves: np.stack([leaf[i] for leaf, i in zip(leaves, repeat, strict=True)]), *per_node)
+
+
+def lay_out(tree: Any, counts: np.ndarray) -> NodeData:
+    """The plan of the exact mean over nodes of these counts."""
     least = int(counts.min())
     rest = counts - least
     mean, counts_on_device = float(counts.mean()), jnp.asarray(counts, jnp.int32)
@@ -133,7 +142,7 @@ def _refuse_empty(counts: np.ndarray, argument: str) -> None:
         raise ValueError(f"{argument} has no samples at node {empty[0]}: leave that node out or give it data.")
 
 
-def _refuse_non_finite(tree: Any, argument: str) -> None:
+def refuse_non_finite(tree: Any, argument: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if jnp.issubdtype(leaf.dtype, jnp.inexact) and not np.isfinite(leaf).all():
             bad = np.argwhere(~np.isfinite(leaf))[0]
@@ -143,5 +152,6 @@ def _refuse_non_finite(tree: Any, argument: str) -> None:
             )
 
 
-def _to_device(leaf: np.ndarray, dtype: Any) -> Array:
-    return jnp.asarray(leaf, dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else None)
+def as_float(leaf: np.ndarray, dtype: Any) -> np.ndarray:
+    """Floating-point samples take the run's dtype; labels stay what they are."""
+    return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf

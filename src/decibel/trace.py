@@ -47,8 +47,11 @@ class Trace(Mapping[str, np.ndarray]):
         return len(self._columns)
 
     def __repr__(self) -> str:
-        rows = len(next(iter(self._columns.values()), ()))
-        return f"Trace({rows} rows: {', '.join(self._columns)})"
+        return f"Trace({self.rows} rows: {', '.join(self._columns)})"
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
 
     @property
     def last(self) -> dict[str, float]:

@@ -70,7 +70,7 @@ MIXES = {"ed": 1, "extra": 1, "gt": 2, "semi-gt": 2, "non-gt": 2, "diffusion": 1
 
 def _sparkle(lower: str, upper: str) -> Entry:
     name = f"sparkle-{lower}" if lower == upper else f"sparkle-{lower}-{upper}"
-    vectors = f"{MIXES[upper]} × p + {2 * MIXES[lower]} × q numbers"
+    vectors = f"{'' if MIXES[upper] == 1 else 2}p + {2 * MIXES[lower]}q numbers"
     where = f"{lower} on every level" if lower == upper else f"{lower} below, {upper} above"
     return Entry(name, f"SPARKLE with {where}", SPARKLE, "shared", 1, vectors, partial(sparkle, lower, upper), THREE)
 
@@ -81,7 +81,7 @@ CATALOG = Catalog(
         *(_sparkle(lower, upper) for lower in MIXES for upper in MIXES if lower != upper),
         Entry(
             "d-soba",
-            "diffusion on every level, all at the old point",
+            "diffusion on every level, all at the old point (biased where nodes differ)",
             DSOBA,
             "shared",
             1,
@@ -121,7 +121,7 @@ CATALOG = Catalog(
         ),
         Entry(
             "dbsa",
-            "gossip on y in a growing inner loop, local Neumann hypergradient (biased)",
+            "gossip on y in a growing inner loop, local Neumann hypergradient (biased where nodes differ)",
             GOSSIP,
             "shared",
             2,
@@ -131,7 +131,7 @@ CATALOG = Catalog(
         ),
         Entry(
             "double-loop-dsgd",
-            "as DBSA with t inner steps (biased)",
+            "as DBSA with t inner steps (biased where nodes differ)",
             GOSSIP,
             "shared",
             2,
@@ -141,7 +141,7 @@ CATALOG = Catalog(
         ),
         Entry(
             "ma-dsbo",
-            "inner loops on y and z, moving average above",
+            "inner loops on y and z, moving average above (biased where nodes differ)",
             "Chen et al., 2023",
             "shared",
             2,
@@ -151,7 +151,7 @@ CATALOG = Catalog(
         ),
         Entry(
             "ma-dsbo-gt",
-            "MA-DSBO with gradient tracking in the inner loops",
+            "MA-DSBO with gradient tracking in the inner loops (biased above)",
             "Chen et al., 2023",
             "shared",
             2,
@@ -171,7 +171,7 @@ CATALOG = Catalog(
         ),
         Entry(
             "mdbo",
-            "momentum and tracking, local Neumann hypergradient (biased)",
+            "momentum and tracking, local Neumann hypergradient (biased where nodes differ)",
             "Gao et al., 2022",
             "shared",
             1,
@@ -181,7 +181,7 @@ CATALOG = Catalog(
         ),
         Entry(
             "vrdbo",
-            "MDBO with STORM (biased)",
+            "MDBO with STORM (biased where nodes differ)",
             "Gao et al., 2022",
             "shared",
             1,
@@ -191,7 +191,7 @@ CATALOG = Catalog(
         ),
         Entry(
             "slam",
-            "EXTRA on both levels, local Neumann hypergradient (biased)",
+            "EXTRA on both levels, local Neumann hypergradient (biased where nodes differ)",
             "Lu et al., 2022",
             "shared",
             1,
@@ -221,15 +221,38 @@ CATALOG = Catalog(
             TWO,
         ),
         Entry("gt-dsgd", "INTERACT with batches", INTERACT, "personal", 1, "2p numbers", gt_dsgd, TWO),
-        Entry("d-sgd-bilevel", "no tracking (biased)", INTERACT, "personal", 1, "p numbers", dsgd_bilevel, TWO),
         Entry(
-            "lopa", "a personal auxiliary level, no tracking (biased)", SPARKLE, "personal", 1, "p numbers", lopa, THREE
+            "d-sgd-bilevel",
+            "no tracking (biased where nodes differ)",
+            INTERACT,
+            "personal",
+            1,
+            "p numbers",
+            dsgd_bilevel,
+            TWO,
+        ),
+        Entry(
+            "lopa",
+            "a personal auxiliary level, no tracking (biased where nodes differ)",
+            SPARKLE,
+            "personal",
+            1,
+            "p numbers",
+            lopa,
+            THREE,
         ),
         Entry(
             "lopa-gt", "LoPA with gradient tracking", SPARKLE, "personal", 1, "2p numbers", partial(lopa, True), THREE
         ),
         Entry(
-            "dsgd", "decentralized SGD (biased)", "Lian et al., 2017", "single", 1, "p numbers", dsgd, {"alpha": 0.05}
+            "dsgd",
+            "decentralized SGD (biased where nodes differ)",
+            "Lian et al., 2017",
+            "single",
+            1,
+            "p numbers",
+            dsgd,
+            {"alpha": 0.05},
         ),
         Entry(
             "ed", "Exact Diffusion, also D² and SPD", "Yuan et al., 2019", "single", 1, "p numbers", ed, {"alpha": 0.05}

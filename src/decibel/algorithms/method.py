@@ -17,6 +17,7 @@ from ..problem import Problem
 from ..strategies import Level, Strategy
 from ..vector import Vector
 
+RATES = ("alpha", "beta", "gamma", "theta", "relax")  # the step sizes, by the names they have in every method
 Rate = float | Array | Callable[[Array], Array]
 
 
@@ -57,6 +58,10 @@ class Method(eqx.Module):
         """Its fields as plain values, for the trace and for people."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
+    def __repr__(self) -> str:
+        shown = {key: value for key, value in self.settings.items() if key in RATES and value is not None}
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in shown.items())})"
+
     def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
         """Raises a sentence where the problem or a graph does not fit."""
         if problem.form not in self.forms:
@@ -67,8 +72,8 @@ class Method(eqx.Module):
 
 _MENDS = {
     "single": "it has no lower level, so choose a single-level method such as db.ed(alpha=...).",
-    "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...), "
-    "or set personal=False.",
+    "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...) "
+    "or db.sparkle('local', upper='ed', ...), or set personal=False.",
     "shared": "its lower level is shared, so choose a method such as db.sparkle('ed', ...), or set personal=True.",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import equinox as eqx
@@ -201,13 +202,16 @@ def _sizes(model: str, features: int, hidden: int, classes: int) -> list[int]:
 
 
 def _start(sizes: list[int], seed: int) -> Layers:
-    """The linear model starts at zero, where nothing is gained by chance; hidden layers need He's random weights."""
-    scale = 0.0 if len(sizes) == 2 else 1.0
-    keys = jax.random.split(jax.random.key(seed), len(sizes) - 1)
-    return [
-        {"weight": scale * (2 / fan) ** 0.5 * jax.random.normal(key, (fan, width)), "bias": jnp.zeros(width)}
-        for key, fan, width in zip(keys, sizes, sizes[1:], strict=False)
-    ]
+    """Zeros for the linear model, He's random weights where there are hidden units."""
+    shapes = list(pairwise(sizes))
+    if len(shapes) == 1:
+        weights = [jnp.zeros(shapes[0])]
+    else:
+        keys = jax.random.split(jax.random.key(seed), len(shapes))
+        weights = [
+            (2 / shape[0]) ** 0.5 * jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)
+        ]
+    return [{"weight": weight, "bias": jnp.zeros(weight.shape[1])} for weight in weights]
 
 
 def _accuracy(layers: Layers, inputs: Array, labels: Array) -> Array:

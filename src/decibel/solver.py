@@ -8,11 +8,15 @@ import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from .algorithms.method import Method
+from .engines.checkpoint import saving
+from .engines.cluster import Cluster
+from .engines.program import Run
 from .engines.simulator import Simulator
 from .graph import Graph, GraphSequence, Levels
 from .graphs import complete
@@ -41,7 +45,10 @@ def solve(
     eval_every: int | None = None,
     metrics: Sequence[str | Metric] | None = None,
     callbacks: Sequence[Callback] = (),
-    engine: Simulator | None = None,
+    engine: Simulator | Cluster | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1,
+    resume: bool = False,
     progress: bool | None = None,
 ) -> Result:
     """Runs `method` on `problem` over `graph` for `steps` iterations.
@@ -50,50 +57,73 @@ def solve(
     - `eval_every`: steps between rows of the trace (default: about fifty rows); `metrics`: names of
       `decibel.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
     - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run.
+    - `engine`: `Simulator()`, all nodes on one device (default), or `Cluster()`, nodes spread over devices.
+    - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
+      terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
     - `progress`: a bar with the newest metrics; None shows it in a terminal only.
     """
-    graphs = _levels(problem, graph)
-    _refuse(problem, method, graphs, steps, batch_size, eval_every)
+    graphs = levels_of(problem, method, graph)
+    refuse(problem, method, graphs, steps, batch_size, eval_every)
+    if resume and checkpoint is None:
+        raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
     run = (engine or Simulator()).start(problem, method, graphs, batch_size=batch_size, seed=seed)
     problem = run.program.problem
     chosen = resolve(metrics, problem, run.state)
     every = min(eval_every or max(1, steps // 50), steps)
+    log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), callbacks)
+    stopped = None
 
-    trace = Trace(provenance=_provenance(method, graphs, steps, batch_size, seed))
-    spent: dict[str, float] = dict.fromkeys(COLUMNS, 0.0)
-    seconds, stopped = 0.0, None
-
-    def record() -> bool:
-        row = {
-            "step": run.step,
-            **evaluate(chosen, Snapshot(problem, run.state)),
-            **spent,
-            "seconds": seconds,
-        }
-        trace.append(row)
-        bar.show(run.step, row)
-        return any([callback(run.step, row) is True for callback in callbacks])
-
-    with Progress(method.name, steps, progress) as bar:
+    with saving(checkpoint, run, graphs, seed) as saves, Progress(method.name, steps, progress) as bar:
+        if saves and resume:
+            log.take_up(saves.restore(run))
         for length in {every, steps % every or every}:
             run.compile(length)
-        ended = record()
+        ended = log.trace.rows == 0 and log.record(bar)
         while run.step < steps and not ended:
             length, begun = min(every, steps - run.step), time.perf_counter()
             cost = run.advance(length)
             if cost is None:
                 stopped = f"non-finite values between steps {run.step} and {run.step + length}"
                 break
-            seconds += time.perf_counter() - begun
-            spent = {name: spent[name] + cost[name] for name in COLUMNS}
-            ended = record()
-    if stopped:
+            log.spend(cost, time.perf_counter() - begun)
+            ended = log.record(bar)
+            if saves and saves.interrupted():
+                stopped, ended = f"the process was told to terminate at step {run.step}", True
+            if saves and (ended or run.step >= steps or log.trace.rows % checkpoint_every == 0):
+                saves.save(run, log.trace, log.spent)
+    if stopped and stopped.startswith("non-finite"):
         warnings.warn(
             f"{method.name} stopped at {stopped}; the state of step {run.step} is kept: use smaller step sizes.",
             NonFiniteWarning,
             stacklevel=2,
         )
-    return Result(problem, method, run.state, run.step, trace, stopped)
+    return Result(problem, method, run.state, run.step, log.trace, stopped)
+
+
+class Log:
+    """The trace as it grows, and what has been spent."""
+
+    def __init__(self, run: Run, metrics: dict[str, Metric], trace: Trace, callbacks: Sequence[Callback]) -> None:
+        self.run, self.metrics, self.trace, self.callbacks = run, metrics, trace, callbacks
+        self.spent: dict[str, float] = dict.fromkeys((*COLUMNS, "seconds"), 0.0)
+
+    def spend(self, cost: dict[str, float], seconds: float) -> None:
+        more = {**cost, "seconds": seconds}
+        self.spent = {name: amount + more[name] for name, amount in self.spent.items()}
+
+    def record(self, bar: Progress) -> bool:
+        """One more row; whether a callback wants to end here."""
+        measured = evaluate(self.metrics, Snapshot(self.run.program.problem, self.run.state))
+        row = {"step": self.run.step, **measured, **self.spent}
+        self.trace.append(row)
+        bar.show(self.run.step, row)
+        return any([callback(self.run.step, row) is True for callback in self.callbacks])
+
+    def take_up(self, saved: dict[str, Any] | None) -> None:
+        """The trace and the costs of the run that is continued."""
+        if saved is not None:
+            self.trace = Trace(saved["trace"], self.trace.provenance)
+            self.spent = dict(saved["spent"])
 
 
 def cost(
@@ -105,16 +135,17 @@ def cost(
 ) -> dict[str, float]:
     """What the first iteration costs each node, from tracing the step: samples, gradients, Hessian and Jacobian
     products, rounds and bytes."""
-    graphs = _levels(problem, graph)
-    _refuse(problem, method, graphs, 1, batch_size, None)
+    graphs = levels_of(problem, method, graph)
+    refuse(problem, method, graphs, 1, batch_size, None)
     run = Simulator().start(problem, method, graphs, batch_size=batch_size, seed=0)
     return run.advance(1) or {}
 
 
-def _levels(problem: Problem, graph: Graph | GraphSequence | Levels | None) -> Levels:
+def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
+    """A graph per level. None stands for the complete graph, for methods that are centralized."""
     if graph is None:
-        if problem.nodes is None:
-            raise ValueError("graph is missing and the data are functions: give a graph, or Problem(nodes=...).")
+        if problem.nodes is None or not (problem.nodes == 1 or getattr(method, "centralized", False)):
+            raise ValueError(f"graph is missing: give one such as db.graphs.ring({problem.nodes or 'nodes'}).")
         graph = complete(problem.nodes)
     if isinstance(graph, Levels):
         return graph
@@ -123,7 +154,7 @@ def _levels(problem: Problem, graph: Graph | GraphSequence | Levels | None) -> L
     return Levels(x=graph)
 
 
-def _refuse(
+def refuse(
     problem: Problem,
     method: Method,
     graphs: Levels,

@@ -1,0 +1,81 @@
+"""Draws which_method.svg and which_method.png, the picture of docs/which-method.md.
+
+python docs/figures/which_method.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import decibel as db
+from decibel import theory
+
+SIDES = (3, 4, 6, 8, 11, 16, 22, 32)  # so that a square torus exists
+GRAPHS = {
+    "ring": db.graphs.ring,
+    "torus": lambda n: db.graphs.torus(round(n**0.5)),
+    "exponential": db.graphs.exponential,
+}
+COLOURS = {"ring": "#0b6e6e", "torus": "#c2571a", "exponential": "#5b4a9e"}
+METHODS = {
+    "d-soba": ("D-SOBA, b = 1", {"linestyle": "-", "linewidth": 1.6}),
+    "sparkle-ed": ("SPARKLE-ED", {"linestyle": "--", "linewidth": 1.6}),
+    "sparkle-gt": ("SPARKLE-GT", {"linestyle": "", "marker": "o", "markersize": 6, "markerfacecolor": "none"}),
+}
+NODES, WEIGHTS = 20, [10 ** (-k / 4) for k in range(2, 19)]
+
+
+def against_nodes(ax: Axes) -> None:
+    counts = [side**2 for side in SIDES]
+    for graph, make in GRAPHS.items():
+        made = [make(n) for n in counts]
+        for method, (_, style) in METHODS.items():
+            orders = [theory.transient(method, n, one) for n, one in zip(counts, made, strict=True)]
+            ax.plot(counts, orders, color=COLOURS[graph], **style)
+            if method == "d-soba":
+                ax.annotate(
+                    graph,
+                    (counts[-1], orders[-1]),
+                    (5, 0),
+                    textcoords="offset points",
+                    color=COLOURS[graph],
+                    va="center",
+                )
+    ax.set(xscale="log", yscale="log", xlabel="nodes n", ylabel="transient, constants dropped", title="Default weights")
+    ax.set_xlim(8, 9000)
+
+
+def against_weight(ax: Axes) -> None:
+    rings = [db.graphs.adjusted_ring(NODES, weight) for weight in WEIGHTS]
+    gaps = [ring.spectral_gap for ring in rings]
+    for method, (_, style) in METHODS.items():
+        ax.plot(gaps, [theory.transient(method, NODES, ring) for ring in rings], color=COLOURS["ring"], **style)
+    ax.axvline(NODES**-3.0, color="#888888", linewidth=1)
+    ax.annotate(
+        "1−ρ = n⁻³", (NODES**-3.0, 0.04), (5, 0), ("data", "axes fraction"), textcoords="offset points", color="#555555"
+    )
+    ax.set(xscale="log", yscale="log", xlabel="spectral gap 1−ρ", title=f"A ring of {NODES}, ever weaker links")
+    ax.invert_xaxis()
+
+
+def main() -> None:
+    matplotlib.rcParams.update({"font.size": 11, "svg.hashsalt": "which_method"})
+    figure = Figure(figsize=(9.0, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    against_nodes(left)
+    against_weight(right)
+    for ax in (left, right):
+        ax.grid(True, color="#dddddd", linewidth=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+    keys = [left.plot([], [], color="#333333", label=label, **style)[0] for label, style in METHODS.values()]
+    figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(Path(__file__).with_suffix(".png"), dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The public face, on one screen."""
+
+from . import estimators, graphs, hypergradient, metrics, tasks, theory, weights
+from .algorithms.catalog import CATALOG
+from .algorithms.double_loop import dbsa, double_loop_dsgd, ma_dsbo
+from .algorithms.implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
+from .algorithms.matrices import dsbo, gossip_dsbo
+from .algorithms.single_level import dsgd, ed, extra, gt
+from .algorithms.sparkle import dsoba, lopa, soba, sparkle
+from .engines.cluster import Cluster
+from .engines.simulator import Simulator
+from .graph import Graph, GraphSequence, Levels
+from .problem import Problem
+from .result import Result
+from .solver import NonFiniteWarning, cost, solve
+from .trace import Trace
+from .tuning import tune
+
+__all__ = [
+    "CATALOG",
+    "Cluster",
+    "Graph",
+    "GraphSequence",
+    "Levels",
+    "NonFiniteWarning",
+    "Problem",
+    "Result",
+    "Simulator",
+    "Trace",
+    "cost",
+    "dbsa",
+    "double_loop_dsgd",
+    "dsbo",
+    "dsgd",
+    "dsgd_bilevel",
+    "dsoba",
+    "ed",
+    "estimators",
+    "extra",
+    "gossip_dsbo",
+    "graphs",
+    "gt",
+    "gt_dsgd",
+    "hypergradient",
+    "interact",
+    "lopa",
+    "ma_dsbo",
+    "mdbo",
+    "metrics",
+    "slam",
+    "soba",
+    "solve",
+    "sparkle",
+    "spdb",
+    "svr_interact",
+    "tasks",
+    "theory",
+    "tune",
+    "vrdbo",
+    "weights",
+]
+__version__: str

@@ -1,0 +1,180 @@
+"""Runs that survive: states saved by orbax in the background, whole or not at all, and taken up exactly.
+
+Random numbers depend on seed, step and node only, so a state, its step and the trace so far are all there is to save.
+Leaves carry the node axis, so a run may go on with another number of devices, or on the simulator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+
+from ..algorithms.method import State
+from ..graph import Levels
+from ..trace import Trace
+from .program import Program, Run
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be read, and an older one was used."""
+
+
+class Checkpoints:
+    """The last `keep` checkpoints of one run, in a folder of their own."""
+
+    def __init__(self, path: str | Path, fingerprint: dict[str, Any], *, keep: int = 3) -> None:
+        import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
+
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        self._ocp, self._fingerprint = ocp, fingerprint
+        self._told, self._before = False, None
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
+        self._manager = ocp.CheckpointManager(Path(path).absolute(), options=options)
+
+    def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
+        """Begins to write; the run goes on meanwhile."""
+        columns = {name: np.asarray(trace[name]).tolist() for name in trace}
+        meta = {"fingerprint": self._fingerprint, "trace": columns, "spent": spent, "step": run.step}
+        args = self._ocp.args
+        leaves = dict(_named(run.state))
+        self._manager.save(
+            run.step, args=args.Composite(state=args.StandardSave(leaves), meta=args.JsonSave(meta)), force=True
+        )
+
+    def restore(self, run: Run) -> dict[str, Any] | None:
+        """Puts the newest readable checkpoint into the run; returns what else it held, or None if there is none."""
+        args = self._ocp.args
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
+                self._refuse_another(meta["fingerprint"])
+                like = {
+                    name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for name, a in _named(run.state)
+                }
+                found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
+            except AnotherRun:
+                raise
+            except Exception as error:  # orbax raises whatever its storage raised
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+                warnings.warn(
+                    f"the checkpoint of step {step} cannot be read ({reason}); an older one is used.",
+                    CheckpointWarning,
+                    stacklevel=3,
+                )
+                continue
+            leaves = [found[name] for name, _ in _named(run.state)]
+            run.state = jax.tree.unflatten(jax.tree.structure(run.state), leaves)
+            run.step = int(meta["step"])
+            return meta
+        return None
+
+    def _refuse_another(self, saved: dict[str, Any]) -> None:
+        mine = json.loads(json.dumps(self._fingerprint))
+        changed = [name for name in mine if mine[name] != saved.get(name)]
+        if changed:
+            what = ", ".join(f"{name} (saved {_short(saved.get(name))}, now {_short(mine[name])})" for name in changed)
+            raise AnotherRun(
+                f"checkpoint holds another run: {what} changed; give the same settings, or another checkpoint folder."
+            )
+
+    def close(self) -> None:
+        """Waits until the last save is on disk."""
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    def interrupted(self) -> bool:
+        """Whether any process of the run was told to terminate."""
+        told = np.asarray(self._told, np.int32)
+        if jax.process_count() > 1:
+            told = multihost_utils.process_allgather(told)
+        return bool(np.any(told))
+
+    def listen(self) -> None:
+        """From now on SIGTERM asks the run to save and end, instead of killing it."""
+
+        def hear(*_: Any) -> None:
+            self._told = True
+
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, hear)
+
+
+@contextmanager
+def saving(path: str | Path | None, run: Run, graphs: Levels, seed: int) -> Iterator[Checkpoints | None]:
+    """The run's checkpoints while it lasts; None without a folder."""
+    if path is None:
+        yield None
+        return
+    saves = Checkpoints(path, fingerprint(run.program, graphs, seed))
+    saves.listen()
+    try:
+        yield saves
+    finally:
+        saves.close()
+
+
+class AnotherRun(ValueError):
+    """The checkpoint was written by a run with other settings."""
+
+
+def fingerprint(program: Program, graphs: Levels, seed: int) -> dict[str, Any]:
+    """What must be the same for a run to be the same run; independent of where nodes live."""
+    problem = program.problem
+    data = {"upper_data": problem.upper_data, "lower_data": problem.lower_data, "x0": problem.x0, "y0": problem.y0}
+    return {
+        "method": program.method.name,
+        "settings": json.loads(json.dumps(program.method.settings, default=str)),
+        "graph": {level: _digest(getattr(graphs, level)) for level in ("x", "y", "z")},
+        "nodes": graphs.x.nodes,
+        "batch_size": program.batch_size,
+        "seed": seed,
+        "form": problem.form,
+        **{name: _checksum(tree) for name, tree in data.items()},
+    }
+
+
+def _digest(graph: Any) -> str:
+    whole = hashlib.sha256()
+    for phase in graph.phases:
+        for part in (phase.matrix.indptr, phase.matrix.indices, np.asarray(phase.matrix.data, np.float64)):
+            whole.update(np.ascontiguousarray(part).tobytes())
+    return whole.hexdigest()[:16]
+
+
+def _checksum(tree: Any) -> str:
+    """Shapes, dtypes and a sum of the bits, which does not depend on how arrays are spread."""
+    parts = [f"{leaf.shape}{leaf.dtype}{int(_bits(leaf))}" for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+
+
+@jax.jit
+def _bits(leaf: Array) -> Array:
+    narrow = leaf.astype(jnp.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(jnp.int32)
+    words = jax.lax.bitcast_convert_type(narrow, jnp.uint32).ravel()
+    # Weighed by position, so that exchanged samples are noticed.
+    return jnp.sum(words * (jnp.arange(words.size, dtype=jnp.uint32) * jnp.uint32(2654435761) + jnp.uint32(1)))
+
+
+def _named(state: State) -> list[tuple[str, Array]]:
+    return [(f"leaf{number:04d}", leaf) for number, leaf in enumerate(jax.tree.leaves(state))]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,71 @@
+"""Every node's data on the device where the node lives, built only by the process that owns it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+
+from ..problem import Problem
+from ..samples import NodeData, as_float, count_nodes, lay_out, refuse_non_finite, stack_nodes
+
+
+def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhere: NamedSharding) -> Problem:
+    """The problem with data by node and starts everywhere. Data given as functions are called for local nodes only."""
+
+    def place(data: Any, argument: str) -> Any:
+        if data is None:
+            return None
+        if isinstance(data, NodeData):
+            return jax.tree.map(lambda leaf: _spread(leaf, by_node), data)
+        return _build(data, argument, problem, nodes, by_node)
+
+    copies = jax.tree.map(lambda leaf: jax.device_put(leaf, everywhere), (problem.x0, problem.y0))
+    return eqx.tree_at(
+        lambda p: (p.upper_data, p.lower_data, p.x0, p.y0),
+        problem,
+        (place(problem.upper_data, "upper_data"), place(problem.lower_data, "lower_data"), *copies),
+        is_leaf=lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData),
+    )
+
+
+def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
+    """The nodes that live on this process's devices, in order."""
+    spans = by_node.addressable_devices_indices_map((nodes,)).values()
+    return sorted(node for span in spans for node in range(*span[0].indices(nodes)))  # type: ignore[index]
+
+
+def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: NamedSharding) -> NodeData:
+    mine = local_nodes(nodes, by_node)
+    dtype = jax.numpy.result_type(*jax.tree.leaves(problem.x0))
+    per_node, own_counts = count_nodes([function(node) for node in mine], argument)
+    counts = np.zeros(nodes, np.int32)
+    counts[mine] = own_counts
+    if jax.process_count() > 1:
+        # How many samples each node holds is all that is shared.
+        counts = np.asarray(multihost_utils.process_allgather(counts)).sum(0)
+    tree = stack_nodes(per_node, own_counts, int(counts.max()))
+    refuse_non_finite(tree, argument)
+    rows = {node: row for row, node in enumerate(mine)}
+
+    def distribute(leaf: np.ndarray) -> jax.Array:
+        leaf = as_float(leaf, dtype)
+        here = lambda index: leaf[[rows[node] for node in range(*index[0].indices(nodes))]]  # noqa: E731
+        return jax.make_array_from_callback((nodes, *leaf.shape[1:]), by_node, here)
+
+    laid = lay_out(jax.tree.map(distribute, tree), counts)
+    return eqx.tree_at(
+        lambda data: (data.counts, data.offsets, data.weights),
+        laid,
+        jax.tree.map(lambda leaf: _spread(leaf, by_node), (laid.counts, laid.offsets, laid.weights)),
+        is_leaf=lambda leaf: leaf is None,
+    )
+
+
+def _spread(leaf: Any, by_node: NamedSharding) -> jax.Array:
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, by_node, lambda index: host[index])

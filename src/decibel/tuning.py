@@ -1,0 +1,141 @@
+"""Step sizes found by search: all candidates and seeds in one compiled, vmapped run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .algorithms.method import RATES, Method, State
+from .engines.program import Program
+from .engines.simulator import Simulator
+from .graph import Graph, GraphSequence, Levels
+from .metrics import Metric, Snapshot, resolve
+from .problem import Problem
+from .solver import levels_of, refuse
+
+WEIGHTS = ("theta", "relax")  # shares of a step, so at most 1
+DECADES = 1.5  # the search reaches this many factors of ten to either side
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The method with the best settings, and what every candidate scored: mean and spread over seeds, best first."""
+
+    method: Method
+    score: float
+    metric: str
+    table: tuple[dict[str, float], ...]
+
+    def __str__(self) -> str:
+        header = list(self.table[0])
+        rows = [header, *([f"{row[name]:.4g}" for name in header] for row in self.table)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+
+    def to_pandas(self) -> Any:
+        import pandas
+
+        return pandas.DataFrame(list(self.table))
+
+
+def tune(
+    problem: Problem,
+    method: Method,
+    graph: Graph | GraphSequence | Levels | None = None,
+    *,
+    budget: int = 32,
+    steps: int = 500,
+    batch_size: int | None = None,
+    metric: str | Metric = "upper",
+    search: str | Mapping[str, Sequence[float]] = "random",
+    seeds: Sequence[int] = (0, 1),
+    at_once: int | None = None,
+    seed: int = 0,
+) -> Tuned:
+    """Tries about `budget` settings of the method's step sizes, each for `steps` iterations and every one of `seeds`,
+    and returns the method with the smallest mean `metric` at the end. A run that turns non-finite scores infinity.
+
+    - `search="random"` draws each step size log-uniformly around the method's own, which is itself the first candidate;
+      `"grid"` lays a grid of about `budget` points over the same range; a mapping such as {"alpha": [0.1, 1.0]} names
+      the values to combine, and leaves the rest as they are.
+    - `at_once` bounds how many runs share the device at one time (default: all).
+
+    Schedules are left as they are.
+    """
+    graphs = levels_of(problem, method, graph)
+    refuse(problem, method, graphs, steps, batch_size, None)
+    start = Simulator().start(problem, method, graphs, batch_size=batch_size, seed=0)
+    name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
+    candidates = _candidates(method, budget, search, seed)
+    runs = [(c, s) for c in range(len(candidates)) for s in seeds]
+    rates = {key: jnp.asarray([candidates[c][key] for c, _ in runs]) for key in candidates[0]}
+    keys = jax.vmap(jax.random.key)(jnp.asarray([s for _, s in runs]))
+    scores = np.asarray(_scores(start.program, start.state, rates, keys, score, steps, at_once or len(runs)))
+    table = _table(candidates, scores.reshape(len(candidates), len(seeds)), name)
+    best = {key: value for key, value in table[0].items() if key in rates}
+    if not np.isfinite(table[0][name]):
+        raise ValueError(f"all {len(candidates)} settings turned non-finite: start from smaller step sizes.")
+    return Tuned(replace(method, **best), table[0][name], name, table)
+
+
+@eqx.filter_jit
+def _scores(
+    program: Program, state: State, rates: dict[str, Array], keys: Array, score: Metric, steps: int, at_once: int
+) -> Array:
+    def run(candidate: tuple[dict[str, Array], Array]) -> Array:
+        changed, key = candidate
+        one = replace(program, method=replace(program.method, **changed), key=key)
+        end, finite, _ = one.chunk(state, jnp.int32(0), steps)
+        value = score(Snapshot(program.problem, end))
+        value = next(iter(value.values())) if isinstance(value, dict) else value
+        return jnp.where(finite & jnp.isfinite(value), value, jnp.inf)
+
+    return jax.lax.map(run, (rates, keys), batch_size=at_once)
+
+
+def _candidates(
+    method: Method, budget: int, search: str | Mapping[str, Sequence[float]], seed: int
+) -> list[dict[str, float]]:
+    own = {
+        field.name: float(value)
+        for field in fields(method)
+        if field.name in RATES and isinstance(value := getattr(method, field.name), float | int)
+    }
+    if not own:
+        raise ValueError(f"{method.name} has no constant step sizes to tune: give numbers instead of schedules.")
+    if isinstance(search, Mapping):
+        unknown = [key for key in search if key not in own]
+        if unknown:
+            raise ValueError(f"search names {unknown[0]!r}, but {method.name} has the step sizes {', '.join(own)}.")
+        grid = {key: list(search.get(key, [value])) for key, value in own.items()}
+        return [dict(zip(grid, map(float, point), strict=True)) for point in product(*grid.values())]
+    if search == "grid":
+        each = max(2, round(budget ** (1 / len(own))))
+        offsets = np.linspace(-DECADES, DECADES, each)
+        grid = [[_within(key, value * 10**o) for o in offsets] for key, value in own.items()]
+        return [dict(zip(own, point, strict=True)) for point in product(*grid)]
+    if search == "random":
+        rng = np.random.default_rng(seed)
+        draw = lambda: {k: _within(k, v * 10 ** rng.uniform(-DECADES, DECADES)) for k, v in own.items()}  # noqa: E731
+        return [own, *(draw() for _ in range(budget - 1))]
+    raise ValueError(f"search={search!r} is not known: choose 'random', 'grid' or a mapping of values.")
+
+
+def _within(name: str, value: float) -> float:
+    return float(min(1.0, value) if name in WEIGHTS else value)
+
+
+def _table(candidates: list[dict[str, float]], scores: np.ndarray, name: str) -> tuple[dict[str, float], ...]:
+    rows = [
+        {**candidate, name: float(each.mean()), "spread": float(np.ptp(each)) if np.isfinite(each).all() else np.inf}
+        for candidate, each in zip(candidates, scores, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: row[name]))
