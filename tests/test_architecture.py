@@ -18,12 +18,12 @@ MODULES = {
 
 # From the ground up. A module imports from its own layer or from those before it; a package's name covers its modules.
 LAYERS = (
-    ("names", "vector", "ledger", "weights", "drawing"),
+    ("names", "vector", "ledger", "trace", "weights", "drawing"),
     ("samples", "exact", "check", "problem", "graph", "graphs"),
     ("network", "strategies", "oracles", "hypergradient", "estimators"),
     ("algorithms",),
     ("engines",),
-    ("metrics", "trace"),
+    ("metrics",),
     ("plots", "progress", "result", "solver", "tuning", "theory"),
     ("tasks",),
     ("studies",),

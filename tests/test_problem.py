@@ -173,7 +173,7 @@ def test_arrays_lists_and_functions_are_the_same_data():
     np.testing.assert_allclose(ways[3].hypergradient(x_point), ways[0].hypergradient(x_point), rtol=1e-14)
     with pytest.raises(ValueError, match=r"hypergradient needs the number of nodes: give Problem\(nodes=\.\.\.\)"):
         ways[2].hypergradient(x_point)
-    with pytest.raises(ValueError, match="graph is missing and the data are functions"):
+    with pytest.raises(ValueError, match="graph is missing: give one such as"):
         run(ways[2], db.ed(alpha=0.1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 Tree = Any
+PIECES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
 
 
 class Finding(NamedTuple):
@@ -40,7 +42,7 @@ def check(problem: Problem, *, seed: int, probes: int = 20) -> CheckReport:
     with jax.enable_x64(True):
         problem = jax.tree.map(_widen, problem)
         keys = jax.random.split(jax.random.key(seed), 2)
-        findings = [finding for number, key in enumerate(keys) for finding in _derivatives(problem, key, number)]
+        findings = [finding for key in keys for finding in _derivatives(problem, key)]
         if not problem.single_level:
             findings.append(_curvature(problem, keys[0], probes))
     return CheckReport(tuple(dict.fromkeys(_worst(findings))))
@@ -51,12 +53,19 @@ def _widen(leaf: Any) -> Any:
     return jnp.asarray(leaf, jnp.float64) if is_float else leaf
 
 
-def _derivatives(problem: Problem, key: Array, number: int) -> list[Finding]:
+def _derivatives(problem: Problem, key: Array) -> list[Finding]:
+    names = ("∇f",) if problem.single_level else PIECES
+    return [_compare(name, *map(float, pair)) for name, pair in zip(names, _pairs(problem, key), strict=True)]
+
+
+@eqx.filter_jit
+def _pairs(problem: Problem, key: Array) -> list[tuple[Array, Array]]:
+    """Each of PIECES along a random direction: by finite differences and by differentiation."""
     xkey, ykey, dxkey, dykey, zkey = jax.random.split(key, 5)
     x, dx = _around(problem.x0, xkey, 0.1), _around(_zeros(problem.x0), dxkey, 1.0)
     if problem.single_level:
         f = lambda x: exact.upper_mean(problem, x, None)  # noqa: E731
-        return [_compare("∇f", _directional(f, x, dx), _dot(jax.grad(f)(x), dx))]
+        return [(_directional(f, x, dx), _dot(jax.grad(f)(x), dx))]
     y0 = _per_node(problem) if problem.personal else problem.y0
     y, dy, z = _around(y0, ykey, 0.1), _around(_zeros(y0), dykey, 1.0), _around(_zeros(y0), zkey, 1.0)
     f = lambda x, y: exact.upper_mean(problem, x, y)  # noqa: E731
@@ -66,16 +75,15 @@ def _derivatives(problem: Problem, key: Array, number: int) -> list[Finding]:
     jz, hz = pull(z)
     slope = lambda x, y: _dot(jax.grad(g, 1)(x, y), z)  # noqa: E731
     return [
-        _compare("∇_x f", _directional(lambda x: f(x, y), x, dx), _dot(fx, dx)),
-        _compare("∇_y f", _directional(lambda y: f(x, y), y, dy), _dot(fy, dy)),
-        _compare("∇_y g", _directional(lambda y: g(x, y), y, dy), _dot(gy, dy)),
-        _compare("H z = ∇²_yy g z", _directional(lambda y: slope(x, y), y, dy), _dot(hz, dy)),
-        _compare("J z = ∇²_xy g z", _directional(lambda x: slope(x, y), x, dx), _dot(jz, dx)),
+        (_directional(lambda x: f(x, y), x, dx), _dot(fx, dx)),
+        (_directional(lambda y: f(x, y), y, dy), _dot(fy, dy)),
+        (_directional(lambda y: g(x, y), y, dy), _dot(gy, dy)),
+        (_directional(lambda y: slope(x, y), y, dy), _dot(hz, dy)),
+        (_directional(lambda x: slope(x, y), x, dx), _dot(jz, dx)),
     ]
 
 
-def _compare(name: str, difference: Array, derivative: Array) -> Finding:
-    a, b = float(difference), float(derivative)
+def _compare(name: str, a: float, b: float) -> Finding:
     scale = max(abs(a), abs(b))
     error = abs(a - b) / scale if scale > 1e-9 else abs(a - b)
     if error < 1e-4:
@@ -88,22 +96,29 @@ def _compare(name: str, difference: Array, derivative: Array) -> Finding:
 
 
 def _curvature(problem: Problem, key: Array, probes: int) -> Finding:
-    """wᵀHw/‖w‖² of g along random directions at random points (per node where personal)."""
-    y0 = _per_node(problem) if problem.personal else problem.y0
-    scale = float(problem.upper_data.nodes) if problem.personal else 1.0  # a mean over nodes, each with its own y
-
-    def probe(key: Array) -> Array:
-        ykey, wkey = jax.random.split(key)
-        y, w = _around(y0, ykey, 0.5), _around(_zeros(y0), wkey, 1.0)
-        gradient = jax.grad(lambda y: exact.lower_mean(problem, problem.x0, y))
-        return scale * _dot(w, jax.jvp(gradient, (y,), (w,))[1]) / _dot(w, w)
-
-    values = jax.lax.map(probe, jax.random.split(key, probes))
+    """wᵀHw/‖w‖² of g along random directions at random points; of every node's own g_i where personal."""
+    values = _curvatures(problem, jax.random.split(key, probes))
     low, high = float(values.min()), float(values.max())
     seen = f"curvature of g in y between {low:.3g} and {high:.3g} along {probes} random directions"
     if low > 1e-8 * max(high, 1.0):
         return Finding(True, f"g looks strongly convex in y: {seen}.")
     return Finding(False, f"g is not strongly convex in y: {seen}; add a regularizer such as 1e-3 ‖y‖² to lower.")
+
+
+@eqx.filter_jit
+def _curvatures(problem: Problem, keys: Array) -> Array:
+    def along(g: Any, key: Array) -> Array:
+        ykey, wkey = jax.random.split(key)
+        y, w = _around(problem.y0, ykey, 0.5), _around(_zeros(problem.y0), wkey, 1.0)
+        return _dot(w, jax.jvp(jax.grad(g), (y,), (w,))[1]) / _dot(w, w)
+
+    def probe(key: Array) -> Array:
+        if not problem.personal:
+            return along(lambda y: exact.lower_mean(problem, problem.x0, y), key)
+        alone = lambda batch: along(lambda y: problem.lower_loss(problem.x0, y, batch), key)  # noqa: E731
+        return jax.vmap(alone)(problem.lower_data.full()).min()
+
+    return jax.lax.map(probe, keys)
 
 
 def _worst(findings: list[Finding]) -> list[Finding]:

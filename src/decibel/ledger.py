@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 COLUMNS = ("samples", "gradients", "hvps", "jvps", "rounds", "bytes")
+COSTS = ("step", *COLUMNS, "seconds")  # the columns of a trace that are not metrics
 
 Counts = dict[str, float]
 

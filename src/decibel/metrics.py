@@ -12,6 +12,7 @@ from jax import Array
 
 from . import exact
 from .algorithms.method import State
+from .ledger import COSTS
 from .names import hint
 from .problem import Problem
 from .strategies import Level
@@ -138,6 +139,8 @@ def resolve(metrics: Sequence[str | Metric] | None, problem: Problem, state: Sta
             raise TypeError(f"metrics holds {metric!r}: give names or functions of a snapshot.")
         own = getattr(metric, "__name__", type(metric).__name__.lower())
         name = metric if isinstance(metric, str) else own
+        if name in COSTS:
+            raise ValueError(f"metrics holds one named {name!r}, which is a cost column: give it another __name__.")
         if name in chosen:
             raise ValueError(f"metrics holds two named {name!r}: leave one out, or give the function another __name__.")
         chosen[name] = _by_name(metric, problem, state) if isinstance(metric, str) else metric

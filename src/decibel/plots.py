@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .ledger import COLUMNS
+from .ledger import COSTS
 from .trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COSTS = ("step", *COLUMNS, "seconds")
 AXES = {
     "step": "iterations",
     "samples": "samples per node",

@@ -161,7 +161,7 @@ class Problem(eqx.Module):
     def _ready(self, use: str) -> Problem:
         if self.nodes is None:
             raise ValueError(f"{use} needs the number of nodes: give Problem(nodes=...), since the data are functions.")
-        return self
+        return self.bind(self.nodes)
 
     def _bound_data(self) -> list[NodeData]:
         return [data for data in (self.upper_data, self.lower_data) if isinstance(data, NodeData)]

@@ -133,12 +133,15 @@ def cost(
     *,
     batch_size: int | None = None,
 ) -> dict[str, float]:
-    """What the first iteration costs each node, from tracing the step: samples, gradients, Hessian and Jacobian
-    products, rounds and bytes."""
+    """What the first iteration costs each node: samples, gradients, Hessian and Jacobian products, rounds and bytes.
+    The step is traced and, only where its costs depend on chance or on the data, run."""
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, 1, batch_size, None)
     run = Simulator().start(problem, method, graphs, batch_size=batch_size, seed=0)
-    return run.advance(1) or {}
+    page = run.program.costs(run.state)
+    if page.repeated:
+        return run.advance(1) or page.total(1, [float("nan") for _ in page.repeated])
+    return page.total(1, [])
 
 
 def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,20 +72,19 @@ class Trace(Mapping[str, np.ndarray]):
         path.parent.mkdir(parents=True, exist_ok=True)
         columns = {f"column/{name}": self[name] for name in self}
         columns[_PROVENANCE] = np.array(json.dumps(self.provenance, default=str))
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, **columns)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         return path
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 columns = {n.removeprefix("column/"): file[n] for n in file.files if n.startswith("column/")}
                 return cls(columns, json.loads(str(file[_PROVENANCE])))
         except FileNotFoundError:

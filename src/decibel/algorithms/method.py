@@ -89,8 +89,9 @@ def refuse_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str) -
             f"strategy {strategy.name!r} on level {level} needs a symmetric W, and {graph.name} is directed: choose "
             "'gt' or an undirected graph."
         )
+    edge = -1 / 3 + 1e-9
     for phase in graph.phases:
-        if phase.lambda_min_bound <= -1 / 3 and phase.lambda_min <= -1 / 3 + 1e-9:
+        if phase.lambda_min_bound <= edge and phase.lambda_min <= edge:
             raise ValueError(
                 f"strategy {strategy.name!r} on level {level} diverges where λ_min(W) ≤ −1/3, and {graph.name} has "
                 f"{phase.lambda_min:.4f}: use graph.lazy()."

@@ -59,6 +59,12 @@ class Program(eqx.Module):
         finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
         return state, jnp.stack(finite).all(), repetitions
 
+    def costs(self, state: State) -> Page:
+        """One step's page, from tracing it."""
+        pages: list[Page] = []
+        jax.eval_shape(lambda k, state: pages.append(self.step(k, state)[1]), jnp.int32(0), state)
+        return pages[0]
+
 
 Wrap = Callable[[Callable[..., Any], Program, State], Callable[..., Any]]
 
@@ -104,7 +110,7 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
 
     def chunk(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
         here = eqx.combine(arrays, static)
-        jax.eval_shape(lambda k, state: pages.append(here.step(k, state)[1]), first, state)
+        pages.append(here.costs(state))
         return here.chunk(state, first, length)
 
     first = jax.ShapeDtypeStruct((), jnp.int32)

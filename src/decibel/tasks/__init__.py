@@ -1,7 +1,30 @@
 """Real problems on real data: each function returns a `Task`, a problem with its own evaluation."""
 
 from . import data, partition
+from .auprc import auprc
+from .domain_reweighting import domain_reweighting
+from .hyperparameter import hyperparameter_tuning
 from .label_cleaning import label_cleaning
+from .linear_regression import linear_regression
+from .logistic_regression import logistic_regression
+from .meta_learning import meta_learning
+from .personalization import personalization
+from .policy_evaluation import policy_evaluation
+from .speech import speech
 from .task import Task
 
-__all__ = ["Task", "data", "label_cleaning", "partition"]
+__all__ = [
+    "Task",
+    "auprc",
+    "data",
+    "domain_reweighting",
+    "hyperparameter_tuning",
+    "label_cleaning",
+    "linear_regression",
+    "logistic_regression",
+    "meta_learning",
+    "partition",
+    "personalization",
+    "policy_evaluation",
+    "speech",
+]

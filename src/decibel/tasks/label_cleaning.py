@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from ..metrics import Snapshot
 from ..problem import Problem
 from . import data, partition
+from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
+from .sources import deal, flat
 from .task import Task
 
-FEWEST = 10  # samples of a node, where the Dirichlet shares would leave it fewer
-Layers = list[dict[str, Array]]
 Batch = tuple[Array, ...]
-
-
-def predict(layers: Layers, inputs: Array) -> Array:
-    """Logits of a stack of affine layers with ReLU between them: one layer is the linear model."""
-    *hidden, last = layers
-    for layer in hidden:
-        inputs = jax.nn.relu(inputs @ layer["weight"] + layer["bias"])
-    return inputs @ last["weight"] + last["bias"]
-
-
-def cross_entropy(y: Layers, inputs: Array, labels: Array) -> Array:
-    return optax.softmax_cross_entropy_with_integer_labels(predict(y, inputs), labels)
 
 
 def clean_loss(x: Array, y: Layers, batch: Batch) -> Array:
@@ -50,27 +36,6 @@ class WeightedLoss(eqx.Module):
         losses = jax.nn.sigmoid(x[e]) * cross_entropy(y, inputs, labels)
         square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(y))
         return losses.mean() + self.regularization * square
-
-
-class Accuracy(eqx.Module):
-    """`test_accuracy`: the share of held-out samples that the average of the nodes' models classifies rightly."""
-
-    inputs: Array
-    labels: Array
-
-    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        return {"test_accuracy": _accuracy(snapshot.y, self.inputs, self.labels)}
-
-
-class NodeAccuracy(eqx.Module):
-    """`node_accuracy`: the same for every node's own model, averaged over nodes."""
-
-    inputs: Array
-    labels: Array
-
-    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        each = jax.vmap(_accuracy, (0, None, None))(snapshot.nodes.y, self.inputs, self.labels)
-        return {"node_accuracy": each.mean()}
 
 
 class Cleaning(eqx.Module):
@@ -141,14 +106,14 @@ def label_cleaning(
     source = data.load(dataset) if isinstance(dataset, str) else dataset
     if not len(source.y_test):
         raise ValueError(f"dataset={source.name!r} has no test part to judge the model by: choose one that has.")
-    split = _deal(source.y_train, nodes, heterogeneity, validation, seed)
+    split = deal(source.y_train, nodes, heterogeneity, validation, seed)
     origin = np.concatenate(split.train.indices)
     labels = Labels(
         true=source.y_train[origin],
         given=partition.corrupt_labels(source.y_train[origin], corruption, source.classes, seed).labels,
         origin=origin,
     )
-    inputs = _flat(source.x_train)
+    inputs = flat(source.x_train)
     samples = np.split(np.arange(len(origin), dtype=np.int32), np.cumsum(split.train.sizes)[:-1])
     sizes = _sizes(model, inputs.shape[1], hidden, source.classes)
     problem = Problem(
@@ -157,9 +122,9 @@ def label_cleaning(
         upper_data=[(inputs[part], source.y_train[part]) for part in split.validation.indices],
         lower_data=[(inputs[origin[e]], labels.given[e], e) for e in samples],
         x0=jnp.zeros(len(origin)),
-        y0=_start(sizes, seed),
+        y0=layers(sizes, seed),
     )
-    test = jnp.asarray(_flat(source.x_test), problem.x0.dtype), jnp.asarray(source.y_test)
+    test = jnp.asarray(flat(source.x_test), problem.x0.dtype), jnp.asarray(source.y_test)
     summary = {
         "dataset": source.name,
         "model": model,
@@ -178,41 +143,9 @@ def label_cleaning(
     return Task(problem, metrics, "label-cleaning", summary, split.train, labels)
 
 
-def _deal(labels: np.ndarray, nodes: int, alpha: float | None, validation: float, seed: int) -> partition.Split:
-    if not 0 < validation < 1:
-        raise ValueError(f"validation={validation} must be a share between 0 and 1.")
-    if alpha is None:
-        dealt = partition.iid(labels, nodes, seed=seed)
-    else:
-        fewest = max(2, min(FEWEST, len(labels) // max(nodes, 1)))
-        dealt = partition.dirichlet(labels, nodes, alpha=alpha, seed=seed, minimum=fewest)
-    return dealt.split(train=1 - validation, validation=validation, test=0.0, seed=seed)
-
-
-def _flat(images: np.ndarray) -> np.ndarray:
-    return images.reshape(len(images), -1)
-
-
 def _sizes(model: str, features: int, hidden: int, classes: int) -> list[int]:
     if model not in ("linear", "mlp"):
         raise ValueError(f"model={model!r} is not known: choose 'linear' or 'mlp'.")
     if hidden < 1:
         raise ValueError(f"hidden={hidden} must be at least 1.")
     return [features, *([hidden] if model == "mlp" else []), classes]
-
-
-def _start(sizes: list[int], seed: int) -> Layers:
-    """Zeros for the linear model, He's random weights where there are hidden units."""
-    shapes = list(pairwise(sizes))
-    if len(shapes) == 1:
-        weights = [jnp.zeros(shapes[0])]
-    else:
-        keys = jax.random.split(jax.random.key(seed), len(shapes))
-        weights = [
-            (2 / shape[0]) ** 0.5 * jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)
-        ]
-    return [{"weight": weight, "bias": jnp.zeros(weight.shape[1])} for weight in weights]
-
-
-def _accuracy(layers: Layers, inputs: Array, labels: Array) -> Array:
-    return (predict(layers, inputs).argmax(-1).astype(labels.dtype) == labels).mean(dtype=inputs.dtype)

@@ -1,0 +1,144 @@
+"""Average precision (the area under the precision-recall curve) optimized itself, as a personal bilevel problem."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from ..problem import Problem
+from . import data
+from .evaluation import AveragePrecision, Layers, layers, predict
+from .partition import Partition
+from .sources import Heterogeneity, alpha_of, find, refuse_unless_binary, spread
+from .task import Task
+
+FLOOR = 1e-4  # of margin²: what a precision is divided by at least
+MOST_ANCHORS = 64
+
+
+def score(x: Layers, inputs: Array) -> Array:
+    return predict(x, inputs)[..., 0]
+
+
+class NegativePrecision(eqx.Module):
+    """f: mean of −y_e1 / y_e2 over the batch's anchors e."""
+
+    floor: float
+
+    def __call__(self, x: Layers, y: Array, e: Array) -> Array:
+        above = y[e]
+        return -(above[:, 0] / jnp.maximum(above[:, 1], self.floor)).mean()
+
+
+class Above(eqx.Module):
+    """g: ½‖y‖² − Σ_e y_eᵀ h_e(x), so that y_e*(x) = h_e(x): how much of the positives, and of all samples, lies above
+    anchor e, counting a sample s as max(0, margin + score_s − score_e)²."""
+
+    anchors: Array  # (nodes, anchors, features): a node reads its own row only
+    margin: float
+
+    def __call__(self, x: Layers, y: Array, batch: tuple[Array, Array, Array]) -> Array:
+        inputs, labels, node = batch
+        gap = score(x, inputs) - score(x, self.anchors[node[0]])[:, None]  # (anchors, samples)
+        count = jnp.square(jax.nn.relu(self.margin + gap))
+        h = jnp.stack([(count * labels.astype(count.dtype)).mean(1), count.mean(1)], 1)
+        return 0.5 * jnp.sum(jnp.square(y)) - jnp.sum(y * h)
+
+
+def log_loss(x: Layers, batch: tuple[Array, Array]) -> Array:
+    """f of the baseline: mean cross entropy."""
+    inputs, labels = batch
+    scores = score(x, inputs)
+    return optax.sigmoid_binary_cross_entropy(scores, labels.astype(scores.dtype)).mean()
+
+
+def auprc(
+    dataset: str | data.Dataset = "a9a",
+    nodes: int = 10,
+    *,
+    objective: Literal["average-precision", "cross-entropy"] = "average-precision",
+    hidden: int = 0,
+    anchors: int | None = None,
+    margin: float = 1.0,
+    heterogeneity: Heterogeneity = None,
+    seed: int = 0,
+) -> Task:
+    """Nodes agree on a scoring model x that ranks positives first.
+
+    f_i(y) = −mean_e y_e1 / y_e2 over node i's anchors e, some of its positives, and
+    g_i(x, y) = ½‖y‖² − yᵀ h_i(x), whose solution is y_i*(x) = h_i(x) (INTERACT, Liu et al., 2022). h_e counts the
+    positives and all samples that score above e, by the squared hinge of Qi et al., 2021; their ratio is the precision
+    at e, and f is minus the average precision. y_i is node i's own: `personal`.
+
+    - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with two classes and a test
+      part; class 1 is positive.
+    - `objective="cross-entropy"` is the baseline: the same model, nodes and metric, with a single level.
+    - `hidden`: units of a hidden ReLU layer; 0 is the linear model, which starts at zero.
+    - `anchors`: positives of each node that f averages over; None takes as many as every node has, at most 64.
+    - `margin`: of the hinge. `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or None.
+
+    Differs from the papers: f averages over as many anchors at every node, so that all y_i have one shape.
+    """
+    if objective not in ("average-precision", "cross-entropy"):
+        raise ValueError(f"objective={objective!r} is not known: choose 'average-precision' or 'cross-entropy'.")
+    if not margin > 0 or hidden < 0:
+        raise ValueError(f"margin={margin} must be positive and hidden={hidden} not negative.")
+    source = find(dataset)
+    refuse_unless_binary(source)
+    if not len(source.y_test):
+        raise ValueError(f"dataset={source.name!r} has no test part to judge the ranking by: choose one that has.")
+    held = spread(source.y_train, nodes, heterogeneity, seed)
+    sizes = [source.x_train.shape[1], *([hidden] if hidden else []), 1]
+    x0 = layers(sizes, seed)
+    chosen = _anchors(held, anchors, seed) if objective == "average-precision" else None
+    dtype = jnp.result_type(float)
+    parts: list[Any] = [(source.x_train[part], source.y_train[part]) for part in held.indices]
+    if chosen is None:
+        problem = Problem(log_loss, upper_data=parts, x0=x0)
+    else:
+        count, positives = chosen.shape[1], float(np.mean(source.y_train))
+        problem = Problem(
+            NegativePrecision(FLOOR * margin**2),
+            Above(jnp.asarray(source.x_train[chosen], dtype), margin),
+            upper_data=np.tile(np.arange(count, dtype=np.int32), (nodes, 1)),
+            lower_data=[(*part, np.full(len(part[1]), node, np.int32)) for node, part in enumerate(parts)],
+            x0=x0,
+            y0=jnp.tile(margin**2 * jnp.array([positives, 1.0], dtype), (count, 1)),  # h where all scores are equal
+            personal=True,
+        )
+    summary = {
+        "dataset": source.name,
+        "objective": objective,
+        "layers": sizes,
+        "anchors": None if chosen is None else chosen.shape[1],
+        "margin": margin,
+        "samples": {"train": int(held.sizes.sum()), "test": len(source.y_test)},
+        "chance": float(np.mean(source.y_test)),
+        "heterogeneity": {"dirichlet": alpha_of(heterogeneity)},
+        "partition": held.describe(),
+        "convention": "class 1 is positive; chance is the average precision of a random ranking",
+        "seed": seed,
+    }
+    metric = AveragePrecision(jnp.asarray(source.x_test, dtype), jnp.asarray(source.y_test), score)
+    return Task(problem, (metric,), "auprc", summary, held)
+
+
+def _anchors(held: Partition, wanted: int | None, seed: int) -> np.ndarray:
+    """(nodes, anchors) places of positives in the training part."""
+    positives = [part[held.labels[part] == 1] for part in held.indices]
+    fewest = min(map(len, positives))
+    count = min(fewest, MOST_ANCHORS) if wanted is None else wanted
+    if not 1 <= count <= fewest:
+        raise ValueError(
+            f"anchors={wanted} cannot be had: a node holds only {fewest} positives; use fewer nodes or "
+            "anchors, or less heterogeneity."
+        )
+    return np.stack(
+        [np.random.default_rng([seed, node]).choice(own, count, replace=False) for node, own in enumerate(positives)]
+    )

@@ -1,0 +1,159 @@
+"""The tasks' networks, as functions of plain pytrees. All have second derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+Layer = dict[str, Array]
+BYTES = 256
+
+
+def affine(layer: Layer, inputs: Array) -> Array:
+    return inputs @ layer["weight"] + layer["bias"]
+
+
+def body(layers: Sequence[Layer], inputs: Array, activation: Callable[[Array], Array]) -> Array:
+    """Affine layers with the activation after each of them: what a last layer reads."""
+    for layer in layers:
+        inputs = activation(affine(layer, inputs))
+    return inputs
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Per sample, of integer labels."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def square(tree: Any) -> Array:
+    """Σ of the squared entries."""
+    return jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]).sum()
+
+
+def start_body(sizes: Sequence[int], key: Array) -> list[Layer]:
+    """Random weights of variance 1 / inputs, zero biases."""
+    shapes = list(pairwise(sizes))
+    keys = jax.random.split(key, len(shapes))
+    return [
+        {"weight": _normal(key, shape, shape[0]), "bias": jnp.zeros(shape[1])}
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
+
+
+def start_zero(inputs: int, outputs: int) -> Layer:
+    return {"weight": jnp.zeros((inputs, outputs)), "bias": jnp.zeros(outputs)}
+
+
+def start_identity(size: int) -> Layer:
+    return {"weight": jnp.eye(size), "bias": jnp.zeros(size)}
+
+
+def start_blstm(inputs: int, cells: int, key: Array) -> dict[str, dict[str, Array]]:
+    """Both directions of a bidirectional LSTM; the forget gates start open, with bias one."""
+
+    def direction(key: Array) -> dict[str, Array]:
+        outer, inner = jax.random.split(key)
+        return {
+            "input": _normal(outer, (inputs, 4 * cells), inputs),
+            "state": _normal(inner, (cells, 4 * cells), cells),
+            "bias": jnp.zeros((4, cells)).at[1].set(1.0).reshape(-1),  # gates: in, forget, out, new
+        }
+
+    forward, backward = jax.random.split(key)
+    return {"forward": direction(forward), "backward": direction(backward)}
+
+
+def blstm(layer: dict[str, dict[str, Array]], inputs: Array, lengths: Array) -> Array:
+    """(batch, 2 cells) from (batch, time, features): the mean over a sequence's own steps of the states of both
+    directions. What stands behind a sequence's length is never read."""
+    there = jnp.arange(inputs.shape[1], dtype=lengths.dtype) < lengths[:, None]  # (batch, time)
+    states = jnp.concatenate(
+        [
+            _lstm(layer["forward"], inputs, there, reverse=False),
+            _lstm(layer["backward"], inputs, there, reverse=True),
+        ],
+        axis=-1,
+    )  # (batch, time, 2 cells)
+    kept = jnp.where(there[..., None], states, 0)
+    return kept.sum(1) / jnp.maximum(lengths, 1)[:, None].astype(kept.dtype)
+
+
+def _lstm(weights: dict[str, Array], inputs: Array, there: Array, *, reverse: bool) -> Array:
+    """(batch, time, cells). A step that is not there leaves the state as it is."""
+    driven = jnp.moveaxis(inputs @ weights["input"] + weights["bias"], 1, 0)  # (time, batch, 4 cells)
+    cells = weights["state"].shape[0]
+
+    def step(carry: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+        (h, c), (drive, here) = carry, now
+        i, f, o, new = jnp.split(drive + h @ weights["state"], 4, axis=-1)
+        c_next = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(new)
+        h_next = jax.nn.sigmoid(o) * jnp.tanh(c_next)
+        here = here[:, None]
+        h, c = jnp.where(here, h_next, h), jnp.where(here, c_next, c)
+        return (h, c), h
+
+    rest = jnp.zeros((inputs.shape[0], cells), driven.dtype)
+    _, states = jax.lax.scan(step, (rest, rest), (driven, there.T), reverse=reverse)
+    return jnp.moveaxis(states, 0, 1)
+
+
+def start_transformer(width: int, layers: int, heads: int, context: int, key: Array) -> dict[str, Any]:
+    """A decoder over bytes whose last layer is the embedding transposed; the number of heads is in the shapes."""
+    embed, place, *keys = jax.random.split(key, 2 + layers)
+
+    def block(key: Array) -> dict[str, Array]:
+        qkv, out, up, down = jax.random.split(key, 4)
+        shrink = 2 * layers  # so that the sum over the residual branches keeps its variance
+        return {
+            "attend_scale": jnp.ones(width),
+            "qkv": _normal(qkv, (3, width, heads, width // heads), width),
+            "out": _normal(out, (heads, width // heads, width), shrink * width),
+            "think_scale": jnp.ones(width),
+            "up": _normal(up, (width, 4 * width), width),
+            "down": _normal(down, (4 * width, width), shrink * 4 * width),
+        }
+
+    return {
+        "embed": _normal(embed, (BYTES, width), width),
+        "place": _normal(place, (context, width), width),
+        "blocks": [block(key) for key in keys],
+        "scale": jnp.ones(width),
+    }
+
+
+def transformer(weights: dict[str, Any], tokens: Array) -> Array:
+    """(batch, time, 256) logits of the next byte, each from the bytes up to its own place."""
+    h = weights["embed"][tokens] + weights["place"][: tokens.shape[1]]
+    for block in weights["blocks"]:
+        h = h + _attend(block, _normalise(h, block["attend_scale"]))
+        h = h + jax.nn.gelu(_normalise(h, block["think_scale"]) @ block["up"]) @ block["down"]
+    return _normalise(h, weights["scale"]) @ weights["embed"].T
+
+
+def next_byte_loss(weights: dict[str, Any], windows: Array) -> Array:
+    """(batch,) mean cross entropy, in nats a byte, of a window's bytes from the second on."""
+    tokens = windows.astype(jnp.int32)
+    return cross_entropy(transformer(weights, tokens[:, :-1]), tokens[:, 1:]).mean(1)
+
+
+def _attend(block: dict[str, Array], h: Array) -> Array:
+    q, k, v = jnp.einsum("btw,swhd->sbhtd", h, block["qkv"])
+    time = np.arange(h.shape[1])
+    scores = jnp.einsum("bhtd,bhsd->bhts", q, k) * q.shape[-1] ** -0.5
+    shares = jax.nn.softmax(jnp.where(time[:, None] >= time, scores, -jnp.inf))
+    return jnp.einsum("bhts,bhsd,hdw->btw", shares, v, block["out"])
+
+
+def _normalise(h: Array, scale: Array) -> Array:
+    return scale * h * jax.lax.rsqrt(jnp.mean(jnp.square(h), -1, keepdims=True) + 1e-6)
+
+
+def _normal(key: Array, shape: tuple[int, ...], inputs: int) -> Array:
+    return jax.random.normal(key, shape) * inputs**-0.5
