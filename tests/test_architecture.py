@@ -18,7 +18,7 @@ MODULES = {
 
 # From the ground up. A module imports from its own layer or from those before it; a package's name covers its modules.
 LAYERS = (
-    ("names", "vector", "ledger", "trace", "weights", "drawing"),
+    ("names", "vector", "ledger", "trace", "spectrum", "weights", "drawing"),
     ("samples", "exact", "check", "problem", "graph", "graphs"),
     ("network", "strategies", "oracles", "hypergradient", "estimators"),
     ("algorithms",),
@@ -119,7 +119,7 @@ def test_the_public_face():
 @pytest.mark.parametrize("name", ["sparkle", "dsoba", "soba", "dsgd", "ed", "extra", "gt"])
 def test_the_same_names_mean_the_same_in_every_method(name):
     parameters = inspect.signature(getattr(db, name)).parameters
-    assert set(parameters) <= {"lower", "upper", "order", "alpha", "beta", "gamma", "theta", "delta", "forward"}
+    assert set(parameters) <= {"lower", "upper", "order", "alpha", "beta", "gamma", "theta", "delta", "forward", "difference"}
     assert "alpha" in parameters
 
 

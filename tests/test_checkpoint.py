@@ -104,13 +104,13 @@ def start(folder: Path, pause: float) -> subprocess.Popen:
 
 
 def test_terminating_saves_and_the_run_goes_on(tmp_path, whole):
-    worker = start(tmp_path, 0.2)
-    for line in worker.stdout:
-        if line.strip() == "20":
-            worker.send_signal(signal.SIGTERM)
-            break
-    rest = worker.stdout.read()
-    assert worker.wait(60) == 0 and "told to terminate" in rest
+    with start(tmp_path, 0.2) as worker:
+        for line in worker.stdout:
+            if line.strip() == "20":
+                worker.send_signal(signal.SIGTERM)
+                break
+        rest = worker.stdout.read()
+    assert worker.returncode == 0 and "told to terminate" in rest
     assert_same(db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS), whole)
 
 
@@ -119,11 +119,9 @@ def test_killed_at_random_moments_it_still_ends_the_same(tmp_path, whole):
     """Twenty kills; some fall into the writing of a checkpoint."""
     rng = np.random.default_rng(0)
     for _ in range(20):
-        worker = start(tmp_path, 0.05)
-        for _line in worker.stdout:
-            break  # it has begun
-        time.sleep(rng.uniform(0.0, 0.5))
-        worker.kill()
-        worker.wait()
+        with start(tmp_path, 0.05) as worker:
+            worker.stdout.readline()  # it has begun
+            time.sleep(rng.uniform(0.0, 0.5))
+            worker.kill()
     result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
     assert_same(result, whole)

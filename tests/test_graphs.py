@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import sparse
 
-from decibel import graphs, weights
+from decibel import graphs, spectrum, weights
 from decibel.graph import Graph, GraphSequence, Levels
 
 FAMILIES = {
@@ -173,7 +173,7 @@ def test_big_ring_is_cheap():
 
 
 def test_large_graphs_without_dense_factorizations():
-    nodes = weights.DENSE_LIMIT + 500
+    nodes = spectrum.DENSE_LIMIT + 500
     path = graphs.path(nodes)  # W = I - L/4, crowded at both ends of the spectrum
     assert path.rho == pytest.approx(np.cos(np.pi / (2 * nodes)) ** 2, abs=1e-12)
     assert path.lambda_min == pytest.approx(np.sin(np.pi / (2 * nodes)) ** 2, abs=1e-12)
@@ -253,7 +253,7 @@ def test_cycle_of_disconnected_phases():
 def test_large_sequence_matches_a_dense_one(monkeypatch):
     sequence = graphs.cycle(graphs.star(30), graphs.path(30))
     dense = sequence.rho
-    monkeypatch.setattr(weights, "DENSE_LIMIT", 10)
+    monkeypatch.setattr(spectrum, "DENSE_LIMIT", 10)
     assert graphs.cycle(graphs.star(30), graphs.path(30)).rho == pytest.approx(dense, rel=1e-10)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from decibel.weights import disagreement_norm, largest_eigenvalues
+from decibel.spectrum import disagreement_norm, largest_eigenvalues
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -94,12 +94,13 @@ def sparkle(
     gamma: Rate,
     theta: Rate = 1.0,
     order: str = "sequential",
+    difference: float | None = None,
 ) -> Sparkle:
     """SPARKLE-L-U (Zhu et al., 2024): strategy `lower` for y and z, `upper` (the same if None) for x.
 
     `alpha`, `beta`, `gamma` are the step sizes of x, y, z and `theta` the weight of the newest sample in the running
     average of the upper direction; numbers or schedules. `order="parallel"` evaluates all levels at the old point: one
-    vjp and one message per step.
+    vjp and one message per step. `difference=δ` replaces second derivatives by differences of gradients at y ± δ z.
 
     Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²).
     """
@@ -107,7 +108,7 @@ def sparkle(
         raise ValueError(f"order={order!r} is not known: choose 'sequential' or 'parallel'.")
     low = strategy(lower)
     up = low if upper is None else strategy(upper)
-    return Sparkle(low, up, alpha, beta, gamma, theta, auxiliary(), parallel=order == "parallel")
+    return Sparkle(low, up, alpha, beta, gamma, theta, auxiliary(difference), parallel=order == "parallel")
 
 
 def dsoba(

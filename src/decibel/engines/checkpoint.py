@@ -51,6 +51,8 @@ class Checkpoints:
         meta = {"fingerprint": self._fingerprint, "trace": columns, "spent": spent, "step": run.step}
         args = self._ocp.args
         leaves = dict(_named(run.state))
+        if run.step in self._manager.all_steps():
+            self._manager.delete(run.step)  # one that could not be read, or the end of the run before
         self._manager.save(
             run.step, args=args.Composite(state=args.StandardSave(leaves), meta=args.JsonSave(meta)), force=True
         )

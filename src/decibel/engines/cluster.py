@@ -21,7 +21,7 @@ from ..graph import Graph, GraphSequence, Levels
 from ..problem import Problem
 from ..vector import replicate
 from .halo import plan
-from .placement import place_problem
+from .placement import place_problem, spread
 from .program import Program, Run, step_sizes_as_arrays
 
 AXIS = "nodes"
@@ -43,18 +43,21 @@ class Cluster(eqx.Module):
         problem = place_problem(problem, nodes, by_node, everywhere)
         program = Program(
             problem,
-            _put(step_sizes_as_arrays(method), everywhere),
+            spread(step_sizes_as_arrays(method), everywhere),
             Neighbourhood.of(graphs, mesh),
-            _put(np.arange(nodes, dtype=np.int32), by_node),
-            _put(jax.random.key(seed), everywhere),
+            spread(np.arange(nodes, dtype=np.int32), by_node),
+            jax.jit(lambda: jax.random.key(seed), out_shardings=everywhere)(),
             batch_size,
         )
 
-        def begin() -> State:
-            y = None if problem.y0 is None else replicate(problem.y0, nodes)
-            return method.start(replicate(problem.x0, nodes), y)
+        # What a user's loss or method brings along (a module's arrays) is needed everywhere.
+        placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding in (by_node, everywhere)  # noqa: E731
+        program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
 
-        state = jax.jit(begin, out_shardings=by_node)()
+        def begin(x0: Any, y0: Any) -> State:
+            return method.start(replicate(x0, nodes), None if y0 is None else replicate(y0, nodes))
+
+        state = jax.jit(begin, out_shardings=by_node)(problem.x0, problem.y0)
         return Run(program, state, _Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
@@ -86,9 +89,9 @@ class Halo(eqx.Module):
         by_node = NamedSharding(mesh, P(AXIS))
         return cls(
             tuple(tuple(wave.pairs for wave in one.waves) for one in plans),
-            tuple(tuple(_put(wave.rows.astype(np.int32), by_node) for wave in one.waves) for one in plans),
-            tuple(_put(one.table.astype(np.int32), by_node) for one in plans),
-            tuple(_put(one.weights.astype(jax.dtypes.canonicalize_dtype(float)), by_node) for one in plans),
+            tuple(tuple(spread(wave.rows.astype(np.int32), by_node) for wave in one.waves) for one in plans),
+            tuple(spread(one.table.astype(np.int32), by_node) for one in plans),
+            tuple(spread(one.weights.astype(jax.dtypes.canonicalize_dtype(float)), by_node) for one in plans),
             sum(one.sent for one in plans) / (graph.nodes * len(plans)),
         )
 
@@ -183,7 +186,3 @@ def _pack(messages: dict[str, Any]) -> tuple[Array, Any]:
         )
 
     return jnp.concatenate(flat, axis=1), unpack
-
-
-def _put(tree: Any, sharding: NamedSharding) -> Any:
-    return jax.tree.map(lambda leaf: jax.device_put(leaf, sharding) if eqx.is_array_like(leaf) else leaf, tree)

@@ -21,10 +21,10 @@ def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhe
         if data is None:
             return None
         if isinstance(data, NodeData):
-            return jax.tree.map(lambda leaf: _spread(leaf, by_node), data)
+            return spread(data, by_node)
         return _build(data, argument, problem, nodes, by_node)
 
-    copies = jax.tree.map(lambda leaf: jax.device_put(leaf, everywhere), (problem.x0, problem.y0))
+    copies = spread((problem.x0, problem.y0), everywhere)
     return eqx.tree_at(
         lambda p: (p.upper_data, p.lower_data, p.x0, p.y0),
         problem,
@@ -61,11 +61,18 @@ def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: 
     return eqx.tree_at(
         lambda data: (data.counts, data.offsets, data.weights),
         laid,
-        jax.tree.map(lambda leaf: _spread(leaf, by_node), (laid.counts, laid.offsets, laid.weights)),
+        spread((laid.counts, laid.offsets, laid.weights), by_node),
         is_leaf=lambda leaf: leaf is None,
     )
 
 
-def _spread(leaf: Any, by_node: NamedSharding) -> jax.Array:
-    host = np.asarray(leaf)
-    return jax.make_array_from_callback(host.shape, by_node, lambda index: host[index])
+def spread(tree: Any, sharding: NamedSharding) -> Any:
+    """Arrays that every process holds, laid out over the devices of all of them."""
+
+    def lay(leaf: Any) -> Any:
+        if not eqx.is_array(leaf):
+            return leaf
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(lay, tree)

@@ -31,6 +31,7 @@ class Simulator(eqx.Module):
             jax.random.key(seed),
             batch_size,
         )
+        program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         y = None if problem.y0 is None else replicate(problem.y0, nodes)
         # A state that shares a buffer (zero carries) could not be donated, hence the copies.
         state = jax.tree.map(jnp.copy, method.start(replicate(problem.x0, nodes), y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -18,8 +19,12 @@ from .partition import Partition
 from .sources import Heterogeneity, alpha_of, find, refuse_unless_binary, spread
 from .task import Task
 
-FLOOR = 1e-4  # of margin²: what a precision is divided by at least
+FLOOR = 1e-4  # of the start: what a precision is divided by at least
 MOST_ANCHORS = 64
+SURROGATES: dict[str, Callable[[Array, float], Array]] = {  # of the indicator that gap = score_s − score_e ≥ 0
+    "squared-hinge": lambda gap, margin: jnp.square(jax.nn.relu(margin + gap)),
+    "sigmoid": lambda gap, margin: jax.nn.sigmoid(gap / margin),
+}
 
 
 def score(x: Layers, inputs: Array) -> Array:
@@ -38,15 +43,16 @@ class NegativePrecision(eqx.Module):
 
 class Above(eqx.Module):
     """g: ½‖y‖² − Σ_e y_eᵀ h_e(x), so that y_e*(x) = h_e(x): how much of the positives, and of all samples, lies above
-    anchor e, counting a sample s as max(0, margin + score_s − score_e)²."""
+    anchor e, by a surrogate of the indicator."""
 
     anchors: Array  # (nodes, anchors, features): a node reads its own row only
+    surrogate: Callable[[Array, float], Array]
     margin: float
 
     def __call__(self, x: Layers, y: Array, batch: tuple[Array, Array, Array]) -> Array:
         inputs, labels, node = batch
         gap = score(x, inputs) - score(x, self.anchors[node[0]])[:, None]  # (anchors, samples)
-        count = jnp.square(jax.nn.relu(self.margin + gap))
+        count = self.surrogate(gap, self.margin)
         h = jnp.stack([(count * labels.astype(count.dtype)).mean(1), count.mean(1)], 1)
         return 0.5 * jnp.sum(jnp.square(y)) - jnp.sum(y * h)
 
@@ -65,6 +71,7 @@ def auprc(
     objective: Literal["average-precision", "cross-entropy"] = "average-precision",
     hidden: int = 0,
     anchors: int | None = None,
+    surrogate: Literal["squared-hinge", "sigmoid"] = "squared-hinge",
     margin: float = 1.0,
     heterogeneity: Heterogeneity = None,
     seed: int = 0,
@@ -73,15 +80,17 @@ def auprc(
 
     f_i(y) = −mean_e y_e1 / y_e2 over node i's anchors e, some of its positives, and
     g_i(x, y) = ½‖y‖² − yᵀ h_i(x), whose solution is y_i*(x) = h_i(x) (INTERACT, Liu et al., 2022). h_e counts the
-    positives and all samples that score above e, by the squared hinge of Qi et al., 2021; their ratio is the precision
-    at e, and f is minus the average precision. y_i is node i's own: `personal`.
+    positives and all samples that score above e, by a surrogate; their ratio is the precision at e, and f is minus the
+    average precision (Qi et al., 2021). y_i is node i's own: `personal`.
 
     - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with two classes and a test
       part; class 1 is positive.
     - `objective="cross-entropy"` is the baseline: the same model, nodes and metric, with a single level.
     - `hidden`: units of a hidden ReLU layer; 0 is the linear model, which starts at zero.
     - `anchors`: positives of each node that f averages over; None takes as many as every node has, at most 64.
-    - `margin`: of the hinge. `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or None.
+    - `surrogate`: counts a sample that scores d above e as max(0, margin + d)² (Qi et al.), or as σ(d/margin), which is
+      closer to a count. `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or
+      None: evenly.
 
     Differs from the papers: f averages over as many anchors at every node, so that all y_i have one shape.
     """
@@ -89,6 +98,8 @@ def auprc(
         raise ValueError(f"objective={objective!r} is not known: choose 'average-precision' or 'cross-entropy'.")
     if not margin > 0 or hidden < 0:
         raise ValueError(f"margin={margin} must be positive and hidden={hidden} not negative.")
+    if surrogate not in SURROGATES:
+        raise ValueError(f"surrogate={surrogate!r} is not known: choose one of {', '.join(map(repr, SURROGATES))}.")
     source = find(dataset)
     refuse_unless_binary(source)
     if not len(source.y_test):
@@ -103,13 +114,14 @@ def auprc(
         problem = Problem(log_loss, upper_data=parts, x0=x0)
     else:
         count, positives = chosen.shape[1], float(np.mean(source.y_train))
+        start = SURROGATES[surrogate](jnp.zeros((), dtype), margin)  # where all scores are equal
         problem = Problem(
-            NegativePrecision(FLOOR * margin**2),
-            Above(jnp.asarray(source.x_train[chosen], dtype), margin),
+            NegativePrecision(FLOOR * float(start)),
+            Above(jnp.asarray(source.x_train[chosen], dtype), SURROGATES[surrogate], margin),
             upper_data=np.tile(np.arange(count, dtype=np.int32), (nodes, 1)),
             lower_data=[(*part, np.full(len(part[1]), node, np.int32)) for node, part in enumerate(parts)],
             x0=x0,
-            y0=jnp.tile(margin**2 * jnp.array([positives, 1.0], dtype), (count, 1)),  # h where all scores are equal
+            y0=jnp.tile(start * jnp.array([positives, 1.0], dtype), (count, 1)),
             personal=True,
         )
     summary = {
@@ -117,7 +129,7 @@ def auprc(
         "objective": objective,
         "layers": sizes,
         "anchors": None if chosen is None else chosen.shape[1],
-        "margin": margin,
+        "surrogate": {"name": surrogate, "margin": margin},
         "samples": {"train": int(held.sizes.sum()), "test": len(source.y_test)},
         "chance": float(np.mean(source.y_test)),
         "heterogeneity": {"dirichlet": alpha_of(heterogeneity)},

@@ -81,7 +81,7 @@ def hyperparameter_tuning(
     nodes: int = 5,
     *,
     loss: Literal["sigmoid", "logistic"] = "sigmoid",
-    positivity: Literal["identity", "softplus", "exp"] = "identity",
+    positivity: Literal["softplus", "exp", "identity"] = "softplus",
     ridge: float = 0.01,
     strength: float = 1.0,
     heterogeneity: Heterogeneity = None,
@@ -92,18 +92,20 @@ def hyperparameter_tuning(
     """Nodes agree on a linear classifier y and on a regularization coefficient for each of its entries.
 
     f_i(x, y) = mean ℓ(± wᵀy) on node i's validation samples, g_i(x, y) = the same on its training samples
-    + Σ_j c_j/2 y_j² (Gossip-DSBO, Yang et al., 2022), where c_j = x_j + ridge.
+    + Σ_j c_j/2 y_j² (Gossip-DSBO, Yang et al., 2022), where c_j = map(x_j) + ridge.
 
     - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with two classes.
     - `loss`: ℓ(m) = 1/(1 + e^m) of the margin m, as in the paper; or "logistic", log(1 + e^−m), which is convex.
-    - `positivity`: what makes a coefficient of x_j. As printed ("identity") nothing keeps x_j positive, and the sigmoid
-      loss is not convex: g is strongly convex for certain only where every c_j exceeds `summary["convex_above"]`,
-      less is often enough, and below zero it has no minimum. "softplus" and "exp" keep c_j above `ridge` for any x.
+    - `positivity`: the map. "softplus" and "exp" keep every c_j above `ridge`. "identity" is as printed, and nothing
+      keeps x_j positive: on australian, the paper's step sizes take it below zero, where g has no minimum.
+      With the sigmoid loss, g is strongly convex for certain only where every c_j exceeds `summary["convex_above"]`;
+      less is often enough.
     - `ridge`: fixed part of every coefficient. `strength`: c_j − ridge at the start, the same for all j.
     - `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or None: dealt evenly, as in the
       paper. `validation`: its share of a node's samples. `standardize`: mean 0 and deviation 1 for every feature.
 
-    Differs from the paper: the ridge, and features that are standardized (it does not say how they were scaled).
+    Differs from the paper: the map, the ridge, and features that are standardized (it does not say how
+    it scaled them).
     """
     for name, value, known in (("loss", loss, SURROGATES), ("positivity", positivity, MAPS)):
         if value not in known:
