@@ -4,6 +4,7 @@ Run it with `python examples/reweight_domains.py`: about a minute, no download. 
 loss on held-out text, beside that of the uniform mixture, and saves reweight_domains.png.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import decibel as db
@@ -50,6 +51,15 @@ for name in domains:
 print(f"perplexity of held-out text: {learned.trace.last['test_perplexity']:.2f} with the learned mixture,")
 print(f"                             {uniform.trace.last['test_perplexity']:.2f} with the uniform one")
 
-figure = learned.plot(*(f"weight_{name}" for name in domains), "test_loss", "entropy")
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+for name in domains:
+    left.plot(learned.trace["step"], learned.trace[f"weight_{name}"], label=name)
+left.axhline(0.1 / 3, color="grey", linestyle=":", label="floor")
+left.set(xlabel="iterations", ylabel="weight in the mixture", ylim=(0, None))
+for label, result in {"learned mixture": learned, "uniform mixture": uniform}.items():
+    right.plot(result.trace["step"], result.trace["test_loss"], label=label)
+right.set(xlabel="iterations", ylabel="test loss, nats a byte", yscale="log")
+for axis in (left, right):
+    axis.legend(frameon=False)
 figure.savefig("reweight_domains.png", dpi=150)
 print("saved reweight_domains.png")

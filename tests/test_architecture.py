@@ -27,7 +27,7 @@ LAYERS = (
     ("plots", "progress", "result", "solver", "tuning", "theory"),
     ("tasks",),
     ("studies",),
-    ("report", "demo", "cli"),
+    ("report", "demo", "running", "cli"),
 )
 FACE = ""  # `from decibel import …` is for whoever stands above all it shows
 

@@ -1,4 +1,4 @@
-"""Tabular and synthetic tasks: losses as printed, exact solutions, the heterogeneity dial, and short runs that learn."""
+"""Tabular and synthetic tasks: losses as printed, exact solutions, the heterogeneity dial, short runs that learn."""
 
 import os
 
@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from data_files import use_folders, use_small, write
 from sklearn.metrics import average_precision_score
 
 import decibel as db
-from data_files import use_folders, use_small, write
 from decibel.tasks import (
     auprc,
     hyperparameter_tuning,
@@ -35,11 +35,11 @@ def two_classes(samples: int = 240, seed: int = 0) -> Dataset:
 PAIR = two_classes()
 SMALL = {"samples": 240, "features": 6, "informative": 2, "classes": 3}
 MAKERS = {
-    "linear": lambda **options: linear_regression(NODES, dimension=3, **{"samples": [10, 14, 10, 17], **options}),
+    "linear": lambda **options: linear_regression(NODES, dimension=3, **{"samples": [10, 12, 10, 13], **options}),
     "logistic": lambda **options: logistic_regression(NODES, **{**SMALL, **options}),
     "target": lambda **options: policy_evaluation(NODES, **{"states": 12, "features": 3, **options}),
     "residual": lambda **options: policy_evaluation(NODES, form="residual", states=12, features=3, **options),
-    "sampled": lambda **options: policy_evaluation(NODES, states=12, features=3, sweeps=[4, 6, 8, 5], **options),
+    "sampled": lambda **options: policy_evaluation(NODES, states=12, features=3, sweeps=[4, 5, 4, 5], **options),
     "tuning": lambda **options: hyperparameter_tuning(PAIR, NODES, **options),
     "auprc": lambda **options: auprc(PAIR, NODES, **{"anchors": 8, **options}),
     "log-loss": lambda **options: auprc(PAIR, NODES, objective="cross-entropy", **options),
@@ -74,20 +74,12 @@ def test_every_task_is_seeded_and_told_in_plain_types(name):
     assert all(type(leaf) in (str, int, float, bool) for leaf in jax.tree.leaves(dict(first.summary)))
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_derivatives_are_right(name):
-    problem = MAKERS[name]().problem
-    if not problem.single_level:
-        assert problem.check().ok
-
-
 # Exact solutions
 
 
-@pytest.mark.parametrize("heterogeneity", [0.0, "mild", "severe"])
-@pytest.mark.parametrize("name", ["linear", "target", "residual", "sampled"])
-def test_the_known_solution_is_stationary(name, heterogeneity):
-    task = MAKERS[name](heterogeneity=heterogeneity)
+@pytest.mark.parametrize("name", ["linear", "residual", "sampled"])
+def test_the_known_solution_is_stationary(name):
+    task = MAKERS[name](heterogeneity="severe")
     x = jnp.asarray(task.truth.solution)
     assert jnp.abs(task.problem.hypergradient(x)).max() < 1e-9
     assert jnp.abs(task.problem.hypergradient(x + 1)).max() > 1e-3
@@ -101,7 +93,6 @@ def test_linear_regression_as_printed():
     lower = np.mean([((m @ y - x) ** 2).sum() for m in a]) + 0.3 * (y**2).sum()
     assert task.problem.upper(x, y, (a, b)) == pytest.approx(upper)
     assert task.problem.lower(x, y, (a, b)) == pytest.approx(lower)
-    np.testing.assert_allclose(task.truth.lower, task.problem.solve_lower(jnp.asarray(task.truth.solution)), atol=1e-8)
 
 
 def test_policy_evaluation_as_printed():
@@ -169,19 +160,17 @@ def test_heterogeneity_hurts_only_methods_that_do_not_correct_it():
 # Short runs
 
 
-@pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("name", ["linear", "target", "residual", "sampled"])
+@pytest.mark.parametrize(("name", "batch_size"), [("linear", 4), ("sampled", 3), ("residual", None)])
 def test_synthetic_tasks_approach_the_solution(name, batch_size):
     method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, theta=0.5)
     first, last = ends(MAKERS[name](), method, steps=300, batch_size=batch_size)
     assert last["distance"] < 0.05 * first["distance"]
 
 
-@pytest.mark.parametrize("batch_size", [None, 8])
-def test_logistic_regression_learns(batch_size):
+def test_logistic_regression_learns():
     task = MAKERS["logistic"]()
     method = db.sparkle("ed", alpha=1.0, beta=0.3, gamma=0.3, theta=0.5)
-    first, last = ends(task, method, steps=300, batch_size=batch_size)
+    first, last = ends(task, method, steps=300, batch_size=8)
     assert last["validation_loss"] < 0.7 * first["validation_loss"]
     assert last["test_accuracy"] > 0.65 and last["node_accuracy"] > 0.6
     assert last["noise_strength"] > last["informative_strength"] + 0.5
@@ -205,7 +194,7 @@ def test_logistic_regression_takes_digits():
     assert task.problem.y0.shape == (64, 10) and task.summary["samples"]["test"] == 359
 
 
-@pytest.mark.parametrize("options", [{}, {"positivity": "exp"}, {"positivity": "identity"}, {"loss": "logistic"}])
+@pytest.mark.parametrize("options", [{}, {"positivity": "exp", "loss": "logistic"}])
 def test_tuning_learns_and_starts_where_it_says(options):
     method = db.sparkle("ed", alpha=0.2, beta=0.5, gamma=0.5, theta=0.5)
     first, last = ends(MAKERS["tuning"](strength=0.5, **options), method, steps=100, batch_size=16)
@@ -258,18 +247,21 @@ def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
         "squared-hinge": lambda gap: max(0.0, 0.7 + gap) ** 2,
         "sigmoid": lambda gap: 1 / (1 + np.exp(-gap / 0.7)),
     }[surrogate]
-    solution, precision = problem.solve_lower(x), []
+    solution, precision = [], []
     for node, (inputs, labels, own) in enumerate(stacked(task, "lower_data")):
         assert (own == node).all()
         anchors = np.asarray(problem.lower.anchors[node])
         held = {tuple(row) for row in inputs[labels == 1]}
-        for e, anchor in enumerate(anchors):
+        for anchor in anchors:
             assert tuple(anchor) in held
             counts = np.array([count(weight @ (row - anchor)) for row in inputs])
             expected = (counts * labels).mean(), counts.mean()
-            np.testing.assert_allclose(solution[node, e], expected, rtol=1e-8)
+            solution.append(expected)
             precision.append(expected[0] / expected[1])
-    upper = jax.vmap(problem.upper, (None, 0, 0))(x, solution, problem.upper_data.tree)
+    y = jnp.asarray(solution).reshape(NODES, 8, 2)
+    slope = jax.vmap(jax.grad(problem.lower_loss, 1), (None, 0, 0))(x, y, problem.lower_data.full())
+    np.testing.assert_allclose(slope, 0, atol=1e-12)
+    upper = jax.vmap(problem.upper, (None, 0, 0))(x, y, problem.upper_data.tree)
     assert upper.mean() == pytest.approx(-np.mean(precision))
 
 

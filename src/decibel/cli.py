@@ -34,6 +34,33 @@ def demo(
     run(out, seed=seed, quick=quick, console=_console())
 
 
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="A task of `decibel list`, such as label_cleaning.")],
+    method: Annotated[str, typer.Option(help="A method of `decibel list`.")] = "sparkle-ed",
+    graph: Annotated[
+        str, typer.Option(help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number.")
+    ] = "ring",
+    nodes: Annotated[int, typer.Option(min=1)] = 10,
+    steps: Annotated[int, typer.Option(min=1)] = 1000,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per node and step; all if left out.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the data's deal and the batches.")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a step size, or task.KEY=VALUE.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the trace and the figure.")] = Path("decibel-run"),
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in as it goes.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --checkpoint.")] = False,
+) -> None:
+    """Solve a task by a method over a graph; leave a trace and a figure."""
+    from .running import run as run_task
+
+    _or_exit(
+        lambda: run_task(
+            task, method, graph, nodes=nodes, steps=steps, batch_size=batch_size, seed=seed, settings=set_ or [],
+            out=out, checkpoint=checkpoint, resume=resume, console=_console(),
+        )
+    )  # fmt: skip
+
+
 @app.command("list")
 def list_() -> None:
     """Show the methods, strategies, graph families, metrics and tasks there are."""
@@ -133,6 +160,7 @@ def _or_exit(function: Callable[..., Answer], *arguments: Any) -> Answer:
 
     try:
         return function(*arguments)
-    except (DataError, ValueError) as error:
-        Console(stderr=True, highlight=False).print(f"[red]{error}", soft_wrap=True)
+    except (DataError, ValueError, TypeError, KeyError) as error:
+        sentence = error.args[0] if error.args else error
+        Console(stderr=True, highlight=False, markup=False).print(str(sentence), style="red", soft_wrap=True)
         raise typer.Exit(1) from None

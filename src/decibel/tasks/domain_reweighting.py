@@ -164,7 +164,7 @@ def domain_reweighting(
             (tokens[part], domain[part], np.full(len(part), nodes * len(part) / windows)) for part in dealt.indices
         ],
         x0=jnp.asarray(x0, float),
-        y0=start_transformer(width, layers, heads, context, jax.random.key(seed)),
+        y0=start_transformer(width, layers, heads, context, np.random.default_rng(seed)),
     )
     summary = {
         "domains": {name: len(_bytes(documents)) for name, documents in texts.items()},

@@ -69,7 +69,7 @@ def average_precision(scores: Array, labels: Array) -> Array:
     """Σ_k (R_k − R_{k−1}) P_k over the distinct scores, labels 0 or 1: the mean, over positives, of the share of
     positives among all samples that score at least as high."""
     ranked, positives = jnp.sort(scores), jnp.sort(jnp.where(labels == 1, scores, jnp.inf))
-    count, positive = scores.size, jnp.sum(labels == 1)
+    count, positive = scores.size, jnp.sum(labels == 1, dtype=jnp.int32)
     above = count - jnp.searchsorted(ranked, scores)
     right = positive - jnp.searchsorted(positives, scores)
     precision = right.astype(scores.dtype) / above.astype(scores.dtype)

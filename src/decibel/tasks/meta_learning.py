@@ -132,7 +132,7 @@ def meta_learning(
         AdaptationLoss(regularization),
         upper_data=own(split.validation),
         lower_data=own(split.train),
-        x0=start_body(sizes[:-1], jax.random.key(seed)),
+        x0=start_body(sizes[:-1], np.random.default_rng(seed)),
         y0=start_zero(*sizes[-2:]),
         personal=True,
     )

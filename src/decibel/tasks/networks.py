@@ -37,14 +37,9 @@ def square(tree: Any) -> Array:
     return jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]).sum()
 
 
-def start_body(sizes: Sequence[int], key: Array) -> list[Layer]:
+def start_body(sizes: Sequence[int], rng: np.random.Generator) -> list[Layer]:
     """Random weights of variance 1 / inputs, zero biases."""
-    shapes = list(pairwise(sizes))
-    keys = jax.random.split(key, len(shapes))
-    return [
-        {"weight": _normal(key, shape, shape[0]), "bias": jnp.zeros(shape[1])}
-        for key, shape in zip(keys, shapes, strict=True)
-    ]
+    return [{"weight": _normal(rng, shape, shape[0]), "bias": jnp.zeros(shape[1])} for shape in pairwise(sizes)]
 
 
 def start_zero(inputs: int, outputs: int) -> Layer:
@@ -55,19 +50,17 @@ def start_identity(size: int) -> Layer:
     return {"weight": jnp.eye(size), "bias": jnp.zeros(size)}
 
 
-def start_blstm(inputs: int, cells: int, key: Array) -> dict[str, dict[str, Array]]:
+def start_blstm(inputs: int, cells: int, rng: np.random.Generator) -> dict[str, dict[str, Array]]:
     """Both directions of a bidirectional LSTM; the forget gates start open, with bias one."""
 
-    def direction(key: Array) -> dict[str, Array]:
-        outer, inner = jax.random.split(key)
+    def direction() -> dict[str, Array]:
         return {
-            "input": _normal(outer, (inputs, 4 * cells), inputs),
-            "state": _normal(inner, (cells, 4 * cells), cells),
-            "bias": jnp.zeros((4, cells)).at[1].set(1.0).reshape(-1),  # gates: in, forget, out, new
+            "input": _normal(rng, (inputs, 4 * cells), inputs),
+            "state": _normal(rng, (cells, 4 * cells), cells),
+            "bias": jnp.asarray(np.repeat([0.0, 1.0, 0.0, 0.0], cells)),  # gates: in, forget, out, new
         }
 
-    forward, backward = jax.random.split(key)
-    return {"forward": direction(forward), "backward": direction(backward)}
+    return {"forward": direction(), "backward": direction()}
 
 
 def blstm(layer: dict[str, dict[str, Array]], inputs: Array, lengths: Array) -> Array:
@@ -104,26 +97,24 @@ def _lstm(weights: dict[str, Array], inputs: Array, there: Array, *, reverse: bo
     return jnp.moveaxis(states, 0, 1)
 
 
-def start_transformer(width: int, layers: int, heads: int, context: int, key: Array) -> dict[str, Any]:
+def start_transformer(width: int, layers: int, heads: int, context: int, rng: np.random.Generator) -> dict[str, Any]:
     """A decoder over bytes whose last layer is the embedding transposed; the number of heads is in the shapes."""
-    embed, place, *keys = jax.random.split(key, 2 + layers)
 
-    def block(key: Array) -> dict[str, Array]:
-        qkv, out, up, down = jax.random.split(key, 4)
+    def block() -> dict[str, Array]:
         shrink = 2 * layers  # so that the sum over the residual branches keeps its variance
         return {
             "attend_scale": jnp.ones(width),
-            "qkv": _normal(qkv, (3, width, heads, width // heads), width),
-            "out": _normal(out, (heads, width // heads, width), shrink * width),
+            "qkv": _normal(rng, (3, width, heads, width // heads), width),
+            "out": _normal(rng, (heads, width // heads, width), shrink * width),
             "think_scale": jnp.ones(width),
-            "up": _normal(up, (width, 4 * width), width),
-            "down": _normal(down, (4 * width, width), shrink * 4 * width),
+            "up": _normal(rng, (width, 4 * width), width),
+            "down": _normal(rng, (4 * width, width), shrink * 4 * width),
         }
 
     return {
-        "embed": _normal(embed, (BYTES, width), width),
-        "place": _normal(place, (context, width), width),
-        "blocks": [block(key) for key in keys],
+        "embed": _normal(rng, (BYTES, width), width),
+        "place": _normal(rng, (context, width), width),
+        "blocks": [block() for _ in range(layers)],
         "scale": jnp.ones(width),
     }
 
@@ -155,5 +146,5 @@ def _normalise(h: Array, scale: Array) -> Array:
     return scale * h * jax.lax.rsqrt(jnp.mean(jnp.square(h), -1, keepdims=True) + 1e-6)
 
 
-def _normal(key: Array, shape: tuple[int, ...], inputs: int) -> Array:
-    return jax.random.normal(key, shape) * inputs**-0.5
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], inputs: int) -> Array:
+    return jnp.asarray(rng.normal(scale=inputs**-0.5, size=shape))

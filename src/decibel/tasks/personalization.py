@@ -120,7 +120,7 @@ def personalization(
     problem = same_loss(
         PersonalLoss(regularization),
         [(inputs[part], source.y_train[part]) for part in train.indices],
-        start_body(sizes[:-1], jax.random.key(seed)),
+        start_body(sizes[:-1], np.random.default_rng(seed)),
         start_zero(*sizes[1:]),
         shared=shared,
     )

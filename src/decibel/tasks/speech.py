@@ -91,7 +91,7 @@ def speech(
     features, lengths = pad(spoken, frames)
     of = lambda part: [(features[rows], lengths[rows], source.digit[rows]) for rows in part.indices]  # noqa: E731
     x0 = {
-        "blstm": start_blstm(bands, hidden, jax.random.key(seed)),
+        "blstm": start_blstm(bands, hidden, np.random.default_rng(seed)),
         "last": start_zero(2 * hidden, int(source.digit.max()) + 1),
     }
     problem = same_loss(SpeakerLoss(regularization), of(train), x0, start_identity(bands), shared=shared)
