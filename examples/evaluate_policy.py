@@ -22,7 +22,8 @@ methods = {
 }
 traces = {}
 for name, method in methods.items():
-    result = db.solve(task.problem, method, graph, steps=2_000, batch_size=5, metrics=task.metrics, eval_every=50)
+    metrics = [*task.metrics, "consensus_x"]
+    result = db.solve(task.problem, method, graph, steps=2_000, batch_size=5, metrics=metrics, eval_every=50)
     traces[name] = result.trace
     print(f"{name}: ‖x_i − x*‖² = {result.trace.last['distance']:.1e} on average,", end=" ")
     print(f"value error {result.trace.last['value_error']:.2%}")
@@ -34,5 +35,5 @@ value = np.linalg.solve(np.eye(100) - 0.9 * truth.transition, own.T).T
 alone = np.square(value - truth.value).sum(1) / np.square(truth.value).sum()
 print(f"an agent alone: value error {alone.mean():.0%}")
 
-plot_traces(traces, "distance", "value_error").savefig("evaluate_policy.png", dpi=150)
+plot_traces(traces, "distance", "consensus_x").savefig("evaluate_policy.png", dpi=150)
 print("saved evaluate_policy.png")

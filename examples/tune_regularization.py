@@ -29,7 +29,7 @@ for name, run in (("one strength for all", untuned), ("a strength per feature", 
 order = np.argsort(result.x)
 print(f"the ten features regularized least: {sorted(order[:10].tolist())} (the first ten matter)")
 
-columns = "test_accuracy", "validation_loss", "informative_strength", "noise_strength"
-figure = plot_traces({"tuned": result.trace, "alike": untuned.trace}, *columns)
+traces = {"a strength per feature": result.trace, "one strength for all": untuned.trace}
+figure = plot_traces(traces, "test_accuracy", "validation_loss", "informative_strength")
 figure.savefig("tune_regularization.png", dpi=150)
 print("saved tune_regularization.png")

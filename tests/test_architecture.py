@@ -119,7 +119,18 @@ def test_the_public_face():
 @pytest.mark.parametrize("name", ["sparkle", "dsoba", "soba", "dsgd", "ed", "extra", "gt"])
 def test_the_same_names_mean_the_same_in_every_method(name):
     parameters = inspect.signature(getattr(db, name)).parameters
-    assert set(parameters) <= {"lower", "upper", "order", "alpha", "beta", "gamma", "theta", "delta", "forward", "difference"}
+    assert set(parameters) <= {
+        "lower",
+        "upper",
+        "order",
+        "alpha",
+        "beta",
+        "gamma",
+        "theta",
+        "delta",
+        "forward",
+        "difference",
+    }
     assert "alpha" in parameters
 
 

@@ -29,7 +29,12 @@ needs_data = pytest.mark.skipif(
 
 
 def two_classes(samples: int = 240, seed: int = 0) -> Dataset:
-    return classification(samples, 6, 3, 2, seed=seed)
+    """A class that the first of six features all but decides."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(samples, 6)).astype(np.float32)
+    labels = (inputs[:, 0] + 0.2 * rng.normal(size=samples) > 0).astype(np.int32)
+    cut = samples * 3 // 4
+    return Dataset(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:], "two-classes", 2, ("0", "1"))
 
 
 PAIR = two_classes()
@@ -147,14 +152,14 @@ def test_words_and_numbers_deal_classes_unevenly():
 
 
 def test_heterogeneity_hurts_only_methods_that_do_not_correct_it():
-    rates = {"alpha": 0.1, "beta": 0.1, "gamma": 0.1}
+    rates = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
     last = {}
     for h in ("mild", "severe"):
         task = MAKERS["linear"](heterogeneity=h)
         for method in (db.sparkle("ed", **rates), db.dsoba(**rates, theta=1.0)):
             last[method.name, h] = ends(task, method, steps=400)[1]["distance"]
     assert last["sparkle-ed", "mild"] < 1e-7 and last["sparkle-ed", "severe"] < 1e-7
-    assert last["d-soba", "severe"] > 10 * last["d-soba", "mild"] > 1e-5
+    assert last["d-soba", "severe"] > 100 * last["d-soba", "mild"] > 1e-5
 
 
 # Short runs
@@ -222,8 +227,9 @@ def test_g_is_strongly_convex_above_the_stated_coefficient():
         x = jnp.full(6, bound)
         return jax.vmap(lambda part: task.problem.lower_loss(x, y, part))(batch).mean()
 
-    for y in np.random.default_rng(0).normal(size=(20, 6)):
-        assert jnp.linalg.eigvalsh(jax.hessian(g)(jnp.asarray(y)))[0] > 0
+    hessian = jax.jit(jax.hessian(g))
+    for y in np.random.default_rng(0).normal(size=(10, 6)):
+        assert jnp.linalg.eigvalsh(hessian(jnp.asarray(y)))[0] > 0
 
 
 # Average precision
@@ -239,7 +245,7 @@ def test_average_precision_is_scikit_learns():
 
 @pytest.mark.parametrize("surrogate", ["squared-hinge", "sigmoid"])
 def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
-    task = MAKERS["auprc"](surrogate=surrogate, margin=0.7, heterogeneity="mild")
+    task = MAKERS["auprc"](surrogate=surrogate, margin=0.7)
     problem = task.problem
     weight = np.random.default_rng(0).normal(size=6)
     x = [{"weight": jnp.asarray(weight[:, None]), "bias": jnp.zeros(1)}]

@@ -7,6 +7,7 @@ find z at each node from its own H_i, which is exact for a personal lower level 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -80,9 +81,11 @@ class Neumann(Local):
         return (self._random if self.randomized else self._truncated)(here, L)
 
     def _truncated(self, here: Point, L: Array) -> Vector:
+        factor = _factors(here)
+
         def add(j: Array, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
             term, total = both
-            term = term - _each(1 / L, _factor(here, j).hessian(term))
+            term = term - _each(1 / L, factor(j).hessian(term))
             return term, total + term
 
         _, total = here.ledger.loop(self.terms - 1, add, (here.fy, here.fy))
@@ -91,9 +94,10 @@ class Neumann(Local):
     def _random(self, here: Point, L: Array) -> Vector:
         keys = here.draw.again(TRUNCATION).node_keys
         k = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.terms, jnp.int32))(keys)
+        factor = _factors(here)
 
         def multiply(j: Array, term: Vector) -> Vector:
-            longer = term - _each(1 / L, _factor(here, j).hessian(term))
+            longer = term - _each(1 / L, factor(j).hessian(term))
             return _choose(j < k, longer, term)
 
         term = here.ledger.loop(k.max(), multiply, here.fy, counted=k.mean(dtype=jnp.float32))
@@ -149,7 +153,9 @@ def direct() -> Direct:
 
 
 def largest_curvature(here: Point) -> Array:
-    """(nodes,) an upper estimate of the largest eigenvalue of H, by power iteration."""
+    """(nodes,) the largest eigenvalue of H, estimated from above where power iteration has converged to within the
+    margin; more than half of it, which is all a Neumann series needs, where it has not."""
+    here = here.linearized()
 
     def multiply(j: Array, both: tuple[Vector, Array]) -> tuple[Vector, Array]:
         w, _ = both
@@ -158,7 +164,8 @@ def largest_curvature(here: Point) -> Array:
         return _each(1 / _positive(size), hw), size
 
     # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
-    start = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), here.fy)
+    wave = lambda leaf: jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])  # noqa: E731
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.fy)
     start = _each(1 / jnp.sqrt(start.squared_norms()), start)
     _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms())))
     return POWER_MARGIN * size
@@ -201,9 +208,13 @@ def _stacked(tree: Any, like: Any, problem: Problem) -> Vector:
     return Vector(jax.tree.map(jnp.asarray, tree)) if everywhere else replicate(tree, problem.upper_data.nodes)
 
 
-def _factor(here: Point, j: Array) -> Point:
-    """The point on the j-th independent sample."""
-    return here if here.draw.full else here.moved_to(here.draw.again(j))
+def _factors(here: Point) -> Callable[[Array], Point]:
+    """The point on the j-th independent sample. A draw that serves two points draws its factors once."""
+    if here.draw.full:
+        return lambda j: here
+    first = not here.draw.factors_drawn
+    here.draw.factors_drawn = True
+    return lambda j: here.moved_to(here.draw.again(j, counted=first))
 
 
 def _each(factors: Array, vector: Vector) -> Vector:

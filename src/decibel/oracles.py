@@ -61,17 +61,20 @@ class Oracle:
 class Draw:
     """One batch per level and node, taken when first used, so that all derivatives on one draw share its samples."""
 
-    def __init__(self, oracle: Oracle, key: Array, batch_size: int | None) -> None:
-        self.oracle, self.key, self.batch_size = oracle, key, batch_size
+    def __init__(self, oracle: Oracle, key: Array, batch_size: int | None, *, counted: bool = True) -> None:
+        self.oracle, self.key, self.batch_size, self._counted = oracle, key, batch_size, counted
         self.problem, self.ledger = oracle.problem, oracle.ledger
+        self.factors_drawn = False
 
     @property
     def full(self) -> bool:
         return self.batch_size is None
 
-    def again(self, number: int | Array) -> Draw:
+    def again(self, number: int | Array, *, counted: bool = True) -> Draw:
         """A further independent draw that belongs to this one; the draw itself where it takes all samples."""
-        return self if self.full else Draw(self.oracle, jax.random.fold_in(self.key, number + 1), self.batch_size)
+        if self.full:
+            return self
+        return Draw(self.oracle, jax.random.fold_in(self.key, number + 1), self.batch_size, counted=counted)
 
     @cached_property
     def upper(self) -> Batch:
@@ -95,7 +98,8 @@ class Draw:
         if self.batch_size is None:
             self.ledger.add(samples=data.samples_per_node)
             return data.full()
-        self.ledger.add(samples=self.batch_size)
+        if self._counted:
+            self.ledger.add(samples=self.batch_size)
         return data.draw(self._bits[:, level])
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:

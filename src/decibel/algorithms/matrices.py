@@ -94,13 +94,13 @@ class GossipDsbo(MatrixMethod):
         """(nodes, b, q, q): H on b independent samples."""
         if here.draw.full:
             return jnp.repeat(here.hessian_matrix()[:, None], self.terms, 1)
-        one = jax.eval_shape(lambda: here.moved_to(here.draw.again(0)).hessian_matrix())
-        nodes, q, _ = one.shape
+        flat, _ = flatten(here.fy)
+        nodes, q = flat.shape
 
         def fill(j: Array, V: Array) -> Array:
             return V.at[:, j].set(here.moved_to(here.draw.again(j)).hessian_matrix())
 
-        return here.ledger.loop(self.terms, fill, jnp.zeros((nodes, self.terms, q, q), one.dtype))
+        return here.ledger.loop(self.terms, fill, jnp.zeros((nodes, self.terms, q, q), flat.dtype))
 
     def _inverse_times(self, U: Vector, V: Vector, h: Vector, like: Vector) -> Vector:
         """U Q h by b matrix-vector products: Q_i h = h + (I − V_i/L) Q_{i−1} h."""

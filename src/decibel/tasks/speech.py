@@ -48,9 +48,9 @@ class ErrorRate(eqx.Module):
     heldout: NodeData
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        models, heldout = own_models(snapshot), self.heldout.full()
-        over = lambda loss: jax.vmap(lambda x, y, batch: batch.mean(loss, x, y))(*models, heldout).mean()  # noqa: E731
-        return {"error_rate": over(_errors), "heldout_loss": over(_loss)}
+        score = jax.vmap(lambda x, y, batch: batch.mean(_score, x, y))
+        each = score(*own_models(snapshot), self.heldout.full())  # (nodes, 2)
+        return dict(zip(("error_rate", "heldout_loss"), each.mean(0), strict=True))
 
 
 def speech(
@@ -123,7 +123,9 @@ def _loss(x: Recogniser, y: Layer, batch: Batch) -> Array:
     return cross_entropy(recognise(x, y, features, lengths), digits).mean()
 
 
-def _errors(x: Recogniser, y: Layer, batch: Batch) -> Array:
+def _score(x: Recogniser, y: Layer, batch: Batch) -> Array:
+    """The share of wrong answers and the loss."""
     features, lengths, digits = batch
-    wrong = recognise(x, y, features, lengths).argmax(-1).astype(digits.dtype) != digits
-    return wrong.mean(dtype=features.dtype)
+    logits = recognise(x, y, features, lengths)
+    wrong = (logits.argmax(-1).astype(digits.dtype) != digits).mean(dtype=logits.dtype)
+    return jnp.stack([wrong, cross_entropy(logits, digits).mean()])
