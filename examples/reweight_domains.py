@@ -58,7 +58,7 @@ left.axhline(0.1 / 3, color="grey", linestyle=":", label="floor")
 left.set(xlabel="iterations", ylabel="weight in the mixture", ylim=(0, None))
 for label, result in {"learned mixture": learned, "uniform mixture": uniform}.items():
     right.plot(result.trace["step"], result.trace["test_loss"], label=label)
-right.set(xlabel="iterations", ylabel="test loss, nats a byte", yscale="log")
+right.set(xlabel="iterations", ylabel="test loss, nats a byte", ylim=(0, None))
 for axis in (left, right):
     axis.legend(frameon=False)
 figure.savefig("reweight_domains.png", dpi=150)

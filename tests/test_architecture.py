@@ -18,7 +18,7 @@ MODULES = {
 
 # From the ground up. A module imports from its own layer or from those before it; a package's name covers its modules.
 LAYERS = (
-    ("names", "vector", "ledger", "trace", "spectrum", "weights", "drawing"),
+    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing"),
     ("samples", "exact", "check", "problem", "graph", "graphs"),
     ("network", "strategies", "oracles", "hypergradient", "estimators"),
     ("algorithms",),

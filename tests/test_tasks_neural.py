@@ -72,11 +72,15 @@ def second_derivatives(task):
     g, batch = task.problem.lower, node_batch(task.problem.lower_data, 0)
     shift = lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape)  # noqa: E731
     x, y = jax.tree.map(shift, task.problem.x0), jax.tree.map(shift, task.problem.y0)
-    slope = jax.jit(lambda x, y: jax.grad(g, 1)(x, y, batch))
-    products = jax.jit(lambda x, y, z: jax.vjp(slope, x, y)[1](z))
-    moved = lambda h: jax.tree.map(lambda leaf: leaf + h, y)  # noqa: E731
-    differences = jax.tree.map(lambda a, b: (a - b) / 2e-5, slope(x, moved(1e-5)), slope(x, moved(-1e-5)))
-    return *products(x, y, jax.tree.map(jnp.ones_like, y)), differences
+
+    @jax.jit
+    def differentiate(y):
+        slope, pull = jax.vjp(lambda x, y: jax.grad(g, 1)(x, y, batch), x, y)
+        return slope, pull(jax.tree.map(jnp.ones_like, y))
+
+    ahead, behind = (differentiate(jax.tree.map(lambda leaf: leaf + h, y))[0] for h in (1e-5, -1e-5))  # noqa: B023
+    differences = jax.tree.map(lambda a, b: (a - b) / 2e-5, ahead, behind)
+    return *differentiate(y)[1], differences
 
 
 def assert_second_derivatives(task):

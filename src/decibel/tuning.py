@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from . import keys
 from .algorithms.method import RATES, Method, State
 from .engines.program import Program
 from .engines.simulator import Simulator
@@ -77,8 +78,8 @@ def tune(
     candidates = _candidates(method, budget, search, seed)
     runs = [(c, s) for c in range(len(candidates)) for s in seeds]
     rates = {key: jnp.asarray([candidates[c][key] for c, _ in runs]) for key in candidates[0]}
-    keys = jax.vmap(jax.random.key)(jnp.asarray([s for _, s in runs]))
-    scores = np.asarray(_scores(start.program, start.state, rates, keys, score, steps, at_once or len(runs)))
+    seeded = jax.vmap(keys.key)(jnp.asarray([s for _, s in runs]))
+    scores = np.asarray(_scores(start.program, start.state, rates, seeded, score, steps, at_once or len(runs)))
     table = _table(candidates, scores.reshape(len(candidates), len(seeds)), name)
     best = {key: value for key, value in table[0].items() if key in rates}
     if not np.isfinite(table[0][name]):
@@ -88,7 +89,7 @@ def tune(
 
 @eqx.filter_jit
 def _scores(
-    program: Program, state: State, rates: dict[str, Array], keys: Array, score: Metric, steps: int, at_once: int
+    program: Program, state: State, rates: dict[str, Array], seeded: Array, score: Metric, steps: int, at_once: int
 ) -> Array:
     def run(candidate: tuple[dict[str, Array], Array]) -> Array:
         changed, key = candidate
@@ -98,7 +99,7 @@ def _scores(
         value = next(iter(value.values())) if isinstance(value, dict) else value
         return jnp.where(finite & jnp.isfinite(value), value, jnp.inf)
 
-    return jax.lax.map(run, (rates, keys), batch_size=at_once)
+    return jax.lax.map(run, (rates, seeded), batch_size=at_once)
 
 
 def _candidates(

@@ -16,6 +16,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .. import keys
 from ..algorithms.method import Method, State
 from ..graph import Graph, GraphSequence, Levels
 from ..problem import Problem
@@ -46,7 +47,7 @@ class Cluster(eqx.Module):
             spread(step_sizes_as_arrays(method), everywhere),
             Neighbourhood.of(graphs, mesh),
             spread(np.arange(nodes, dtype=np.int32), by_node),
-            jax.jit(lambda: jax.random.key(seed), out_shardings=everywhere)(),
+            jax.jit(lambda: keys.key(seed), out_shardings=everywhere)(),
             batch_size,
         )
 

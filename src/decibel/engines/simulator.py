@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .. import keys
 from ..algorithms.method import Method
 from ..graph import Levels
 from ..network import Mixers
@@ -28,7 +29,7 @@ class Simulator(eqx.Module):
             step_sizes_as_arrays(method),
             InMemory(Mixers.of(graphs)),
             jnp.arange(nodes, dtype=jnp.int32),
-            jax.random.key(seed),
+            keys.key(seed),
             batch_size,
         )
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)

@@ -1,0 +1,36 @@
+"""Our unrolled hash gives JAX's own random numbers, bit for bit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decibel import keys
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
+def test_the_numbers_are_jaxs(seed):
+    ours, theirs = keys.key(seed), jax.random.key(seed, impl="threefry2x32")
+    draws = {
+        "bits8": lambda key: jax.random.bits(key, (7,), jnp.uint8),
+        "bits32": lambda key: jax.random.bits(key, (3, 5), jnp.uint32),
+        "bits64": lambda key: jax.random.bits(key, (3, 5), jnp.uint64),
+        "odd": lambda key: jax.random.bits(key, (1,), jnp.uint32),
+        "normal": lambda key: jax.random.normal(key, (11,)),
+        "randint": lambda key: jax.random.randint(key, (9,), 0, 1000),
+        "permutation": lambda key: jax.random.permutation(key, 20),
+        "split": lambda key: jax.random.normal(jax.random.split(key, 3)[1], (2,)),
+        "fold_in": lambda key: jax.random.bits(jax.random.fold_in(jax.random.fold_in(key, 5), 3), (4,), jnp.uint32),
+        "vmapped": lambda key: jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i), (4,), jnp.uint32))(
+            jnp.arange(6)
+        ),
+    }
+    for name, draw in draws.items():
+        np.testing.assert_array_equal(draw(ours), draw(theirs), err_msg=name)
+
+
+def test_too_many_numbers_are_refused():
+    with pytest.raises(ValueError, match="4294967296 random numbers in one call are too many"):
+        jax.jit(lambda key: jax.random.bits(key, (2**16, 2**16), jnp.uint32)).lower(keys.key(0))
