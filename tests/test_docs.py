@@ -1,11 +1,16 @@
-"""The pages tell the truth: their Python runs, page by page, and their table of strategies is the library's."""
+"""The pages tell the truth: their Python runs, page by page, and their tables are the library's."""
 
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 
+import decibel
 from decibel import CATALOG
 from decibel.strategies import STRATEGIES
 from decibel.vector import Vector
@@ -14,6 +19,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_PYTHON = [page for page in PAGES if BLOCK.search(page.read_text())]
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+TITLED = {'title="worker.py"', 'title="with Flax"'}  # run below as processes; needs what Decibel does not
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
@@ -27,13 +34,42 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 def test_pages_have_python():
-    assert {page.name for page in WITH_PYTHON} >= {"README.md", "index.md", "tutorial.md", "concepts.md"}
+    pages = {"README.md", "index.md", "tutorial.md", "concepts.md", "tasks.md", "cluster.md", "which-method.md"}
+    assert {page.name for page in WITH_PYTHON} >= pages
+
+
+def test_every_python_block_is_run():
+    for page in PAGES:
+        for rest in re.findall(r"^ *```+ *(?:python|py)\b(.*)$", page.read_text(), re.MULTILINE):
+            assert not rest or rest.strip() in TITLED, f"{page.name} has a block that no test runs:{rest}"
+
+
+def test_worker_of_the_cluster_page_runs(tmp_path):
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    script = tmp_path / "worker.py"
+    script.write_text(re.search(r'^```python title="worker.py"\n(.*?)^```', page, re.MULTILINE | re.DOTALL)[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    workers = [subprocess.Popen([sys.executable, script, str(rank), "2", address], **options) for rank in range(2)]
+    outputs = [worker.communicate(timeout=240)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    assert "done 100" in outputs[0]
 
 
 def test_links_between_pages_exist():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        text = FENCED.sub("", page.read_text())
+        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) + re.findall(r'<img src="([^":]+)"', text)
+        for target in targets:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_reference_has_every_public_name():
+    named = set(re.findall(r"^(?:::: |`)decibel\.(\w+)", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE))
+    assert not set(decibel.__all__) - named
 
 
 def strategy_rows():
@@ -83,3 +119,12 @@ def test_readme_table_is_the_catalogue():
     for name, form, summary, sends in rows:
         entry = CATALOG[name]
         assert (form, summary, sends) == (entry.form, entry.summary, entry.sends)
+
+
+@pytest.mark.parametrize(("page", "column"), [("which-method.md", 3), ("cluster.md", 2)])
+def test_tables_of_what_is_sent_are_the_catalogue(page, column):
+    rows = re.findall(r"^\| `([a-z-]+)` \|.* numbers \|.*$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    lines = re.findall(r"^\| `[a-z-]+` \|.* numbers \|.*$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    assert {name for name in CATALOG if not name.startswith("sparkle-")} <= set(rows)
+    for name, line in zip(rows, lines, strict=True):
+        assert line.strip("|").split("|")[column].strip() == CATALOG[name].sends

@@ -29,8 +29,13 @@ def run(
 ) -> Result:  # fmt: skip
     """Solves a task and leaves its trace and figure in `out`."""
     for_task, for_method = _settings(settings)
-    made = _named(TASKS, task, "task")(nodes=nodes, seed=seed, **for_task)
+    make = _named(TASKS, task, "task")
+    if "nodes" in inspect.signature(make).parameters:
+        for_task = {"nodes": nodes, **for_task}
+    made = make(seed=seed, **for_task)
     algorithm = CATALOG[method](**for_method)
+    # Some tasks know their nodes: a speaker each.
+    nodes = made.nodes or nodes
     network = make_graph(graph, nodes)
     console.print(f"[bold]{made.name}[/] by {algorithm} over {network.name} of {nodes} nodes")
     for key, value in made.summary.items():

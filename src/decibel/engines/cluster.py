@@ -32,7 +32,7 @@ LEVELS = ("x", "y", "z")
 class Cluster(eqx.Module):
     """Nodes spread evenly over JAX devices, in order: all of them, on all processes, or the first `devices`.
 
-    With several processes call `jax.distributed.initialize()` first, or start them by `decibel launch`.
+    With several processes, call `jax.distributed.initialize()` in each of them first.
     """
 
     devices: int | None = eqx.field(static=True, default=None)

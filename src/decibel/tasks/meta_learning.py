@@ -102,6 +102,7 @@ def meta_learning(
     g_i(x, y_i) = mean cross entropy on node i's training samples + C‖y_i‖², strongly convex in y_i.
 
     - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with a test part.
+      Inputs are centred by the mean of its training part; with pixels in [0, 1] the paper's step sizes are too large.
     - `ways`: classes of a task, which numbers them in an order of its own. Tasks overlap: node i's classes are the next
       `ways` of a shuffled circle of classes.
     - `samples`: of a node, equally many per class, no sample at two nodes; None takes 1,000, or what the labels allow.
@@ -122,7 +123,8 @@ def meta_learning(
     split = _deal(source.y_train, tasks, samples, seed).split(
         train=1 - validation, validation=validation, test=0.0, seed=seed
     )
-    inputs, sizes = flat(source.x_train), [flat(source.x_train).shape[1], *hidden, ways]
+    centre = flat(source.x_train).mean(0)
+    inputs, sizes = flat(source.x_train) - centre, [len(centre), *hidden, ways]
     numbers = _renumber(tasks, source.classes)
     own = lambda part: [  # noqa: E731
         (inputs[held], numbers[node][source.y_train[held]]) for node, held in enumerate(part.indices)
@@ -137,7 +139,7 @@ def meta_learning(
         personal=True,
     )
     dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
-    metrics = (TaskAccuracy(jnp.asarray(flat(source.x_test), dtype), jnp.asarray(numbers[:, source.y_test])),)
+    metrics = (TaskAccuracy(jnp.asarray(flat(source.x_test) - centre, dtype), jnp.asarray(numbers[:, source.y_test])),)
     summary = {
         "dataset": source.name,
         "layers": sizes,

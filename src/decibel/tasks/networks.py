@@ -50,51 +50,40 @@ def start_identity(size: int) -> Layer:
     return {"weight": jnp.eye(size), "bias": jnp.zeros(size)}
 
 
-def start_blstm(inputs: int, cells: int, rng: np.random.Generator) -> dict[str, dict[str, Array]]:
-    """Both directions of a bidirectional LSTM; the forget gates start open, with bias one."""
-
-    def direction() -> dict[str, Array]:
-        return {
-            "input": _normal(rng, (inputs, 4 * cells), inputs),
-            "state": _normal(rng, (cells, 4 * cells), cells),
-            "bias": jnp.asarray(np.repeat([0.0, 1.0, 0.0, 0.0], cells)),  # gates: in, forget, out, new
-        }
-
-    return {"forward": direction(), "backward": direction()}
+def start_blstm(inputs: int, cells: int, rng: np.random.Generator) -> dict[str, Array]:
+    """A bidirectional LSTM, leaves (2, ...) for forward and backward; the forget gates start open, with bias one."""
+    return {
+        "input": _normal(rng, (2, inputs, 4 * cells), inputs),
+        "state": _normal(rng, (2, cells, 4 * cells), cells),
+        "bias": jnp.asarray(np.tile(np.repeat([0.0, 1.0, 0.0, 0.0], cells), (2, 1))),  # gates: in, forget, out, new
+    }
 
 
-def blstm(layer: dict[str, dict[str, Array]], inputs: Array, lengths: Array) -> Array:
+def blstm(layer: dict[str, Array], inputs: Array, lengths: Array) -> Array:
     """(batch, 2 cells) from (batch, time, features): the mean over a sequence's own steps of the states of both
     directions. What stands behind a sequence's length is never read."""
     there = jnp.arange(inputs.shape[1], dtype=lengths.dtype) < lengths[:, None]  # (batch, time)
-    states = jnp.concatenate(
-        [
-            _lstm(layer["forward"], inputs, there, reverse=False),
-            _lstm(layer["backward"], inputs, there, reverse=True),
-        ],
-        axis=-1,
-    )  # (batch, time, 2 cells)
-    kept = jnp.where(there[..., None], states, 0)
-    return kept.sum(1) / jnp.maximum(lengths, 1)[:, None].astype(kept.dtype)
+    both = lambda steps: jnp.stack([steps, steps[:, ::-1]])  # noqa: E731
+    totals = jax.vmap(_lstm)(layer, both(inputs), both(there))  # (2, batch, cells)
+    return jnp.concatenate([*totals], -1) / jnp.maximum(lengths, 1)[:, None].astype(totals.dtype)
 
 
-def _lstm(weights: dict[str, Array], inputs: Array, there: Array, *, reverse: bool) -> Array:
-    """(batch, time, cells). A step that is not there leaves the state as it is."""
+def _lstm(weights: dict[str, Array], inputs: Array, there: Array) -> Array:
+    """(batch, cells): the sum of the states. A step that is not there leaves the state as it is and is not summed."""
     driven = jnp.moveaxis(inputs @ weights["input"] + weights["bias"], 1, 0)  # (time, batch, 4 cells)
-    cells = weights["state"].shape[0]
 
-    def step(carry: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        (h, c), (drive, here) = carry, now
+    def step(carry: tuple[Array, Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array, Array], None]:
+        (h, c, total), (drive, here) = carry, now
         i, f, o, new = jnp.split(drive + h @ weights["state"], 4, axis=-1)
         c_next = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(new)
         h_next = jax.nn.sigmoid(o) * jnp.tanh(c_next)
         here = here[:, None]
         h, c = jnp.where(here, h_next, h), jnp.where(here, c_next, c)
-        return (h, c), h
+        return (h, c, total + jnp.where(here, h, 0)), None
 
-    rest = jnp.zeros((inputs.shape[0], cells), driven.dtype)
-    _, states = jax.lax.scan(step, (rest, rest), (driven, there.T), reverse=reverse)
-    return jnp.moveaxis(states, 0, 1)
+    rest = jnp.zeros((inputs.shape[0], weights["state"].shape[0]), driven.dtype)
+    (_, _, total), _ = jax.lax.scan(step, (rest, rest, rest), (driven, there.T))
+    return total
 
 
 def start_transformer(width: int, layers: int, heads: int, context: int, rng: np.random.Generator) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from .networks import Layer, affine, blstm, cross_entropy, square, start_blstm, 
 from .personalization import own_models, same_loss
 from .task import Task
 
-Recogniser = dict[str, dict]
+Recogniser = dict[str, dict[str, Array]]
 Batch = tuple[Array, Array, Array]  # features (recordings, frames, bands), frames of each, digits
 
 
