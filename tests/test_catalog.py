@@ -99,7 +99,7 @@ def advance(run, steps=STEPS):
 def test_runs_with_its_defaults(name):
     entry = db.CATALOG[name]
     method = entry()
-    assert method.name == name and method.forms == (entry.form,)
+    assert method.name == name and method.form == entry.form
     assert entry.loops in (1, 2) and entry.summary and entry.paper
     quiet = dict(steps=STEPS, eval_every=1, metrics=[], progress=False)
     result = db.solve(problem(name), method, graph_for(name), **quiet)

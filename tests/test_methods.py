@@ -31,7 +31,7 @@ def problem(nodes, personal):
 
 
 def run(nodes, method, graph, steps=STEPS):
-    shared = method.forms == ("shared",)
+    shared = method.form == "shared"
     return db.solve(
         problem(nodes, not shared), method, graph, steps=steps, eval_every=STEPS, metrics=[], progress=False
     )
@@ -178,7 +178,7 @@ DRIFTING = {
 @pytest.mark.parametrize("name", DRIFTING)
 def test_a_bias_of_the_network_vanishes_with_the_step_size(name):
     make = DRIFTING[name]
-    personal = make(1.0).forms == ("personal",)
+    personal = make(1.0).form == "personal"
     target = QUADRATIC.personal_solution() if personal else QUADRATIC.solution()
     errors = [np.abs(run(FLAT, make(h), GRAPH, round(800 / h)).nodes.x - target).max() for h in (0.5, 0.25, 0.125)]
     assert errors[0] > 1e-3
@@ -252,7 +252,7 @@ def test_growing_inner_loops_on_a_complete_graph(name):
 
 @pytest.mark.parametrize("method", [db.interact(**TWO), db.spdb(**TWO), db.slam(**TWO)], ids=lambda m: m.name)
 def test_the_other_form_of_problem_is_refused(method):
-    shared = method.forms == ("shared",)
+    shared = method.form == "shared"
     with pytest.raises(ValueError, match="personal"):
         db.solve(problem(FLAT, shared), method, GRAPH, steps=1)
 

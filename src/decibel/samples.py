@@ -8,6 +8,8 @@ n_i minus that. A chunk that a node does not need gets weight zero. So one progr
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +31,8 @@ class Batch(eqx.Module):
         values = [loss(*point, part) for part in self.parts]
         if self.weights is None:
             return values[0]
-        return sum(self.weights[k].astype(value.dtype) * value for k, value in enumerate(values))  # type: ignore[return-value]
+        shares = [self.weights[k].astype(value.dtype) * value for k, value in enumerate(values)]
+        return functools.reduce(operator.add, shares)
 
 
 class NodeData(eqx.Module):

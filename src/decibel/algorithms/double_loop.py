@@ -37,14 +37,6 @@ class DoubleLoop(Method):
     label: str = eqx.field(static=True)
 
     @property
-    def name(self) -> str:
-        return self.label
-
-    @property
-    def forms(self) -> tuple[str, ...]:
-        return ("shared",)
-
-    @property
     def strategies(self) -> dict[str, Strategy]:
         levels = {"x": self.upper, "y": self.lower}
         return levels if self.hypergradient else levels | {"z": self.lower}

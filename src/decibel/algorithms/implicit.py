@@ -42,14 +42,6 @@ class Implicit(Method):
     relax: Rate | None = None
 
     @property
-    def name(self) -> str:
-        return self.label
-
-    @property
-    def forms(self) -> tuple[str, ...]:
-        return ("shared",) if self.lower.mixes else ("personal",)
-
-    @property
     def strategies(self) -> dict[str, Strategy]:
         return {"x": self.upper, "y": self.lower}
 

@@ -29,10 +29,6 @@ class MatrixMethod(Method):
         """Entries of the matrices one node holds."""
 
     @property
-    def forms(self) -> tuple[str, ...]:
-        return ("shared",)
-
-    @property
     def strategies(self) -> dict[str, Strategy]:
         return {"x": strategy("consensus"), "y": strategy("consensus")}
 
@@ -57,10 +53,7 @@ class GossipDsbo(MatrixMethod):
     smoothness: float | Array
     convexity: float | Array
     terms: int = eqx.field(static=True)
-
-    @property
-    def name(self) -> str:
-        return "gossip-dsbo"
+    label: str = eqx.field(static=True, default="gossip-dsbo")
 
     def matrices(self, p: int, q: int) -> int:
         return p * q + self.terms * q * q
@@ -124,10 +117,7 @@ class Dsbo(MatrixMethod):
     gamma: Rate
     lower_steps: int = eqx.field(static=True)
     auxiliary_steps: int = eqx.field(static=True)
-
-    @property
-    def name(self) -> str:
-        return "dsbo"
+    label: str = eqx.field(static=True, default="dsbo")
 
     @property
     def strategies(self) -> dict[str, Strategy]:

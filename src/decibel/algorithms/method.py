@@ -34,13 +34,15 @@ class Method(eqx.Module):
     """A point in the space of algorithms. Step sizes are array leaves: runs that differ in them share a program."""
 
     @property
-    @abstractmethod
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The catalogue's name: the field `label` where a class stands for several methods."""
+        return getattr(self, "label", type(self).__name__.lower())
 
     @property
-    @abstractmethod
-    def forms(self) -> tuple[str, ...]:
-        """The problems it solves: of "shared", "personal", "single"."""
+    def form(self) -> str:
+        """The problems it solves: shared, personal (y never leaves the node) or single (there is no y)."""
+        lower = self.strategies.get("y")
+        return "single" if lower is None else "shared" if lower.mixes else "personal"
 
     @property
     @abstractmethod
@@ -64,7 +66,7 @@ class Method(eqx.Module):
 
     def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
         """Raises a sentence where the problem or a graph does not fit."""
-        if problem.form not in self.forms:
+        if problem.form != self.form:
             raise ValueError(f"{self.name} does not solve this problem: {_MENDS[problem.form]}")
         for level, strategy in self.strategies.items():
             refuse_graph(getattr(graphs, level), strategy, level)

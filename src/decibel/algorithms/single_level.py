@@ -19,14 +19,6 @@ class SingleLevel(Method):
     label: str = eqx.field(static=True)
 
     @property
-    def name(self) -> str:
-        return self.label
-
-    @property
-    def forms(self) -> tuple[str, ...]:
-        return ("single",)
-
-    @property
     def strategies(self) -> dict[str, Strategy]:
         return {"x": self.upper}
 

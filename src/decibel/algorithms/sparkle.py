@@ -29,21 +29,11 @@ class Sparkle(Method):
     gamma: Rate
     theta: Rate
     hypergradient: Products
+    label: str = eqx.field(static=True)
     parallel: bool = eqx.field(static=True)
     lag: bool = eqx.field(static=True, default=False)
-    label: str = eqx.field(static=True, default="")
     centralized: bool = eqx.field(static=True, default=False)
     relax: Rate | None = None
-
-    @property
-    def name(self) -> str:
-        same = self.lower.name == self.upper.name
-        return self.label or "sparkle-" + (self.lower.name if same else f"{self.lower.name}-{self.upper.name}")
-
-    @property
-    def forms(self) -> tuple[str, ...]:
-        # A lower level that never mixes solves the personal problem.
-        return ("shared",) if self.lower.mixes else ("personal",)
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -108,7 +98,9 @@ def sparkle(
         raise ValueError(f"order={order!r} is not known: choose 'sequential' or 'parallel'.")
     low = strategy(lower)
     up = low if upper is None else strategy(upper)
-    return Sparkle(low, up, alpha, beta, gamma, theta, auxiliary(difference), parallel=order == "parallel")
+    label = f"sparkle-{low.name}" if low.name == up.name else f"sparkle-{low.name}-{up.name}"
+    products = auxiliary(difference)
+    return Sparkle(low, up, alpha, beta, gamma, theta, products, label, parallel=order == "parallel")
 
 
 def dsoba(
@@ -133,7 +125,7 @@ def dsoba(
     products = auxiliary() if order == 2 else auxiliary(difference=delta, forward=forward)
     label = "d-soba" if order == 2 else "d-soba-fo"
     mix = strategy("diffusion")
-    return Sparkle(mix, mix, alpha, beta, gamma, theta, products, parallel=True, lag=True, label=label)
+    return Sparkle(mix, mix, alpha, beta, gamma, theta, products, label, parallel=True, lag=True)
 
 
 def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Sparkle:
@@ -142,7 +134,7 @@ def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Sparkle:
     Differs from the paper: `theta` below 1 adds a running average of the upper direction.
     """
     mix = strategy("diffusion")
-    return Sparkle(mix, mix, alpha, beta, gamma, theta, auxiliary(), parallel=True, label="soba", centralized=True)
+    return Sparkle(mix, mix, alpha, beta, gamma, theta, auxiliary(), "soba", parallel=True, centralized=True)
 
 
 def lopa(

@@ -36,7 +36,7 @@ def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhe
 def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
     """The nodes that live on this process's devices, in order."""
     spans = by_node.addressable_devices_indices_map((nodes,)).values()
-    return sorted(node for span in spans for node in range(*span[0].indices(nodes)))  # type: ignore[index]
+    return sorted(node for span in spans if span for node in range(*span[0].indices(nodes)))
 
 
 def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: NamedSharding) -> NodeData:
