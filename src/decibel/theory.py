@@ -70,7 +70,7 @@ def transient(
         return sparkle(nodes, rho, lower=name)
     if name in OTHERS:
         return nodes**3 / _gap(rho) ** OTHERS[name]
-    if isinstance(made, Sparkle) and not made.label:
+    if isinstance(made, Sparkle) and name.startswith("sparkle-"):
         return sparkle(nodes, x, max(y, z), lower=made.lower.name, upper=made.upper.name)
     raise ValueError(f"no transient is published for {name!r}: db.theory knows SPARKLE, D-SOBA and single levels.")
 
