@@ -18,16 +18,16 @@ MODULES = {
 
 # From the ground up. A module imports from its own layer or from those before it; a package's name covers its modules.
 LAYERS = (
-    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing"),
+    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing", "environment"),
     ("samples", "exact", "check", "problem", "graph", "graphs"),
-    ("network", "strategies", "oracles", "hypergradient", "estimators"),
+    ("network", "faults", "strategies", "oracles", "hypergradient", "estimators"),
     ("algorithms",),
     ("engines",),
     ("metrics",),
     ("plots", "progress", "result", "solver", "tuning", "theory"),
     ("tasks",),
     ("studies",),
-    ("report", "demo", "running", "cli"),
+    ("report", "demo", "running", "launch", "launched", "cli"),
 )
 FACE = ""  # `from decibel import …` is for whoever stands above all it shows
 

@@ -269,8 +269,9 @@ def test_names():
     wanted = (
         "d-soba d-soba-fo gossip-dsbo dbsa double-loop-dsgd spdb interact svr-interact gt-dsgd d-sgd-bilevel ma-dsbo "
     )
-    wanted += "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt sparkle-semi-gt sparkle-extra-gt"
-    assert set(wanted.split()) | DEFAULT_MIXTURES <= set(db.CATALOG) and len(db.CATALOG) == 49 + 23
+    wanted += "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt sparkle-semi-gt sparkle-extra-gt "
+    wanted += "sparkle-edge-ed"
+    assert set(wanted.split()) | DEFAULT_MIXTURES <= set(db.CATALOG) and len(db.CATALOG) == 49 + 24
     assert all(entry.name == name and "\n" not in entry.summary for name, entry in db.CATALOG.items())
 
 

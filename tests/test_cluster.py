@@ -12,10 +12,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from compiled import permutes
 from quadratics import random_quadratic
 
 import decibel as db
 from decibel.engines.halo import plan
+from decibel.engines.links import slots
 from decibel.graph import Levels
 
 NODES = 8
@@ -87,17 +89,6 @@ def test_a_graph_per_level_and_unequal_nodes():
     np.testing.assert_allclose(np.asarray(lazily.nodes.y), np.asarray(expected.nodes.y), rtol=1e-12)
 
 
-def permutes(text: str) -> list[tuple[int, int]]:
-    """(pairs, bytes per pair) of every collective-permute in a compiled program."""
-    found = []
-    for line in text.splitlines():
-        match = re.search(r"= f64\[([\d,]*)\]\S* collective-permute\(.*source_target_pairs=(\{.*?\}\})", line)
-        if match:
-            size = int(np.prod([int(n) for n in match[1].split(",")]))
-            found.append((match[2].count("},{") + 1, 8 * size))
-    return found
-
-
 @pytest.mark.parametrize("devices", [8, 4])
 def test_the_ledger_is_what_the_collectives_move(devices):
     """And nothing else moves: no all-reduce, no all-gather inside the step."""
@@ -118,7 +109,8 @@ def test_the_ledger_is_what_the_collectives_move(devices):
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
 def test_a_plan_brings_every_row_once_to_who_needs_it(name, devices):
     graph, each = GRAPHS[name], NODES // devices
-    made = plan(graph, devices)
+    tables = slots(graph)
+    made = plan(np.where(tables.weights[:, 0] != 0, tables.neighbours, -1), NODES, devices)
     links = {(j, i // each) for i, j in zip(*np.nonzero(graph.W), strict=True) if j // each != i // each}
     arrived = []
     for wave in made.waves:

@@ -1,6 +1,6 @@
 """The public face, on one screen."""
 
-from . import estimators, graphs, hypergradient, metrics, tasks, theory, weights
+from . import estimators, faults, graphs, hypergradient, metrics, tasks, theory, weights
 from .algorithms.catalog import CATALOG
 from .algorithms.double_loop import dbsa, double_loop_dsgd, ma_dsbo
 from .algorithms.implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
@@ -37,6 +37,7 @@ __all__ = [
     "ed",
     "estimators",
     "extra",
+    "faults",
     "gossip_dsbo",
     "graphs",
     "gt",

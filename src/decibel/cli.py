@@ -61,15 +61,84 @@ def run(
     )  # fmt: skip
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def launch(
+    script: Annotated[Path, typer.Argument(help="A Python script that calls solve(..., engine=db.Cluster()).")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script is given.")] = None,
+    processes: Annotated[int, typer.Option("--processes", "-n", min=1, help="How many to start.")] = 2,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="Go on without a process that is killed, from the last checkpoint.")
+    ] = False,
+    return_after: Annotated[float, typer.Option(min=0, help="Elastic: seconds until a lost process is back.")] = 30.0,
+    max_restarts: Annotated[int, typer.Option(min=0, help="Elastic: how many losses to live through.")] = 10,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to save and end in, when told to.")] = 60.0,
+) -> None:
+    """Run a script in several processes of this machine: decibel launch -n 4 script.py
+
+    The script calls solve(..., engine=db.Cluster()); nodes are dealt to processes in order, equally.
+
+    Every line is shown behind the number of its process. Where one fails, all end.
+
+    With solve(..., checkpoint="folder", resume=True), Ctrl-C saves; started again, it continues.
+
+    Processes compute on the CPU, unless JAX_PLATFORMS says otherwise.
+    """
+    from .launch import Elastic
+    from .launch import launch as start
+
+    if not script.is_file():
+        raise typer.BadParameter(f"{script} is no file: give the path of a Python script.")
+    plan = Elastic(return_after, max_restarts) if elastic else None
+    raise typer.Exit(start([str(script), *(arguments or [])], processes, elastic=plan, grace=grace))
+
+
+@app.command()
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Studies such as sparkle/hyper-cleaning, or all.")],
+    size: Annotated[str, typer.Option(help="smoke (seconds), small (minutes on two cores) or full (a GPU).")] = "small",
+    out: Annotated[Path | None, typer.Option(help="Folder for the results [default: decibel-results/SIZE].")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is there already.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="First search the step sizes, where not done yet.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Several studies: processes at a time.")] = 1,
+) -> None:
+    """Run a published experiment and judge its claims from the numbers.
+
+    What is there already is not run again; a run that was interrupted continues.
+    """
+    from .report import draw
+    from .studies.command import run as run_studies
+
+    folder, done = _or_exit(
+        lambda: run_studies(names, size, out, fresh=fresh, tune=tune, jobs=jobs, console=_console())
+    )
+    for name in done:
+        draw(name, folder)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Option(help="Folder that `decibel reproduce` left.")] = Path(
+        "decibel-results/small"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("decibel-report"),
+) -> None:
+    """Make pages from results: figures, claims with verdicts, settings. They need no network."""
+    from .report import write
+
+    pages = _or_exit(write, results, out)
+    _console().print(f"{len(pages)} pages; begin with {out / 'index.html'}.", soft_wrap=True)
+
+
 @app.command("list")
 def list_() -> None:
-    """Show the methods, strategies, graph families, metrics and tasks there are."""
+    """Show the methods, strategies, graph families, metrics, tasks and studies there are."""
     import inspect
 
     from . import graphs, tasks
     from .algorithms.catalog import CATALOG
     from .metrics import METRICS
     from .strategies import STRATEGIES
+    from .studies import NAMES
 
     families = inspect.getmembers(graphs, lambda item: inspect.isfunction(item) and item.__module__ == graphs.__name__)
     known = {
@@ -78,6 +147,7 @@ def list_() -> None:
         "graphs": [name for name, _ in families if not name.startswith("_")],
         "metrics": METRICS,
         "tasks": [name for name in tasks.__all__ if inspect.isfunction(getattr(tasks, name))],
+        "studies": NAMES,
     }
     table = Table(show_header=False, box=None, padding=(0, 2, 1, 0))
     for kind, names in known.items():
@@ -164,3 +234,7 @@ def _or_exit(function: Callable[..., Answer], *arguments: Any) -> Answer:
         sentence = error.args[0] if error.args else error
         Console(stderr=True, highlight=False, markup=False).print(str(sentence), style="red", soft_wrap=True)
         raise typer.Exit(1) from None
+
+
+if __name__ == "__main__":
+    app()

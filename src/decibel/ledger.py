@@ -59,6 +59,13 @@ class Ledger:
         elif any(counts.values()):
             self.page.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
 
+    def scale(self, share: Array) -> None:
+        """Only that share of all counted so far was spent; rounds go on for whoever takes part."""
+        spent = {name: amount for name, amount in self.page.fixed.items() if name != "rounds"}
+        self.page.repeated = [(share * times, counts) for times, counts in self.page.repeated]
+        self.page.fixed |= dict.fromkeys(spent, 0)
+        self.add_repeated(share, spent)
+
     def loop(
         self, times: int | Array, body: Callable[[Array, Any], Any], carry: Any, *, counted: Array | None = None
     ) -> Any:

@@ -18,6 +18,7 @@ from jax import Array
 
 from .graph import Graph, GraphSequence, Levels
 from .ledger import Ledger
+from .strategies import Cumulative
 from .vector import Vector
 
 GATHER_DEGREE = 16  # beyond it, unrolled gathers would bloat the compiled step
@@ -181,16 +182,20 @@ class Network:
     def __init__(
         self,
         exchange: Callable[[dict[str, Any]], dict[str, Any]],
-        degree: Callable[[str], float],
+        sends: Callable[..., float],
         ledger: Ledger,
     ) -> None:
-        self._exchange, self._degree, self._ledger = exchange, degree, ledger
+        self._exchange, self._sends, self._ledger = exchange, sends, ledger
 
     def flow(self, messages: dict[str, Any]) -> dict[str, Any]:
         """One round: δ of every level's message, all levels in one exchange."""
-        sent = sum(self._degree(level) * _size(message) for level, message in messages.items())
-        self._ledger.add(rounds=1, bytes=sent)
+        self._ledger.add(rounds=1, bytes=sum(self._bytes(level, message) for level, message in messages.items()))
         return self._exchange(messages)
+
+    def _bytes(self, level: str, message: Any) -> float:
+        if isinstance(message, Cumulative):  # the message and the link's flow
+            return 2 * self._sends(level, per_link=True) * _size(message.message)
+        return self._sends(level) * _size(message)
 
     def __call__(self, **moves: Generator) -> Any:
         """Runs the levels' moves in lockstep; returns their new values, in order (bare if there is one)."""

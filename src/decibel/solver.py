@@ -14,10 +14,13 @@ from typing import Any
 import jax
 
 from .algorithms.method import Method
-from .engines.checkpoint import saving
+from .engines.checkpoint import identity, saving
 from .engines.cluster import Cluster
+from .engines.membership import present
+from .engines.preflight import agree
 from .engines.program import Run
 from .engines.simulator import Simulator
+from .faults import Fault, as_faults, refuse_faults
 from .graph import Graph, GraphSequence, Levels
 from .graphs import complete
 from .ledger import COLUMNS
@@ -49,6 +52,7 @@ def solve(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: bool = False,
+    faults: Fault | Sequence[Fault] | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Runs `method` on `problem` over `graph` for `steps` iterations.
@@ -60,20 +64,35 @@ def solve(
     - `engine`: `Simulator()`, all nodes on one device (default), or `Cluster()`, nodes spread over devices.
     - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
       terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
+    - `faults`: trouble to live through, such as `db.faults.drop(0.2)`; one or several.
     - `progress`: a bar with the newest metrics; None shows it in a terminal only.
     """
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, steps, batch_size, eval_every)
+    refuse_faults(trouble := as_faults(faults), graphs)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
-    run = (engine or Simulator()).start(problem, method, graphs, batch_size=batch_size, seed=seed)
+    engine = engine or Simulator()
+    here = present(graphs, problem, engine.taking_part(graphs.nodes))
+    if here.graphs != graphs:
+        method.refuse(here.problem, here.graphs, batch_size)
+    together = isinstance(engine, Cluster) and jax.process_count() > 1
+    own = {}
+    if together or checkpoint is not None:
+        own = identity(problem, method, graphs, batch_size, seed, trouble)
+    if together:
+        names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
+        saved = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+        agree(own, members=here.members, steps=steps, eval_every=eval_every, metrics=names, **saved)
+    options = {"batch_size": batch_size, "seed": seed, "faults": trouble, "members": here.members}
+    run = engine.start(here.problem, method, here.graphs, **options)
     problem = run.program.problem
     chosen = resolve(metrics, problem, run.state)
     every = min(eval_every or max(1, steps // 50), steps)
     log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), callbacks)
     stopped = None
 
-    with saving(checkpoint, run, graphs, seed) as saves, Progress(method.name, steps, progress) as bar:
+    with saving(checkpoint, run, own, here.members) as saves, Progress(method.name, steps, progress) as bar:
         if saves and resume:
             log.take_up(saves.restore(run))
         for length in {every, steps % every or every}:

@@ -56,6 +56,18 @@ def exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
     return φ + δ, (c + δ,)
 
 
+class Cumulative(NamedTuple):
+    """A message whose flows the network sums over the steps, link by link; the answer is Σ_j F_ij."""
+
+    message: Any
+
+
+def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
+    """ED with c = Σ_j F_ij kept per link: F_ij ← −F_ji + w_ij (φ_j − φ_i) replaces what a lost message left behind."""
+    c = yield Cumulative(s - d + c)
+    return s - d + c, (c,)
+
+
 def extra(s: Vector, d: Vector, c: Vector, δ: Vector) -> Flows:
     """s⁺⁺ = W (2 s⁺ − s) − Δd; δ(s) is kept from the step before, so that one vector travels."""
     s = s + δ - d + c
@@ -99,6 +111,7 @@ class Strategy(eqx.Module):
     C: tuple[float, ...] = eqx.field(static=True)
     # ED and EXTRA iterate t² − 2λt + λ = 0, which leaves the unit disc at λ ≤ −1/3, and need real λ.
     needs_positive: bool = eqx.field(static=True, default=False)
+    per_link: bool = eqx.field(static=True, default=False)  # its flows are remembered by the network, link by link
 
     @property
     def mixes(self) -> bool:
@@ -107,6 +120,11 @@ class Strategy(eqx.Module):
     def start(self, s: Vector) -> Level:
         """All nodes start at a common s, so every flow is zero."""
         return Level(s, (s.zeros(),) * self.carries)
+
+    def repair(self, carry: Carry) -> Carry:
+        """A carry after nodes left or came: with mean zero over nodes again (a tracked h counts by differences only).
+        What the network remembers link by link starts anew, and its sum with it."""
+        return tuple(c.zeros() if self.per_link else c.centred() for c in carry)
 
     def __call__(self, level: Level, d: Vector, *, relax: Any = None) -> Flows:
         """Moves a level; with `relax` only that part of the way."""
@@ -131,6 +149,7 @@ STRATEGIES = {
         Strategy("gt", gradient_tracking, 1, W2, I_W2, W2),
         Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2),
         Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2),
+        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, needs_positive=True, per_link=True),
     )
 }
 

@@ -56,7 +56,7 @@ def tune(
     steps: int = 500,
     batch_size: int | None = None,
     metric: str | Metric = "upper",
-    search: str | Mapping[str, Sequence[float]] = "random",
+    search: str | Mapping[str, Sequence[float]] | Sequence[Mapping[str, float]] = "random",
     seeds: Sequence[int] = (0, 1),
     at_once: int | None = None,
     seed: int = 0,
@@ -66,7 +66,7 @@ def tune(
 
     - `search="random"` draws each step size log-uniformly around the method's own, which is itself the first candidate;
       `"grid"` lays a grid of about `budget` points over the same range; a mapping such as {"alpha": [0.1, 1.0]} names
-      the values to combine, and leaves the rest as they are.
+      the values to combine, and leaves the rest as they are; a list of settings is tried as it is.
     - `at_once` bounds how many runs share the device at one time (default: all).
 
     Schedules are left as they are.
@@ -103,7 +103,7 @@ def _scores(
 
 
 def _candidates(
-    method: Method, budget: int, search: str | Mapping[str, Sequence[float]], seed: int
+    method: Method, budget: int, search: str | Mapping[str, Any] | Sequence[Mapping[str, float]], seed: int
 ) -> list[dict[str, float]]:
     own = {
         field.name: float(value)
@@ -112,10 +112,13 @@ def _candidates(
     }
     if not own:
         raise ValueError(f"{method.name} has no constant step sizes to tune: give numbers instead of schedules.")
+    named = [search] if isinstance(search, Mapping) else [] if isinstance(search, str) else search
+    unknown = [key for names in named for key in names if key not in own]
+    if unknown:
+        raise ValueError(f"search names {unknown[0]!r}, but {method.name} has the step sizes {', '.join(own)}.")
+    if not isinstance(search, str | Mapping):
+        return [own | {key: float(value) for key, value in settings.items()} for settings in search]
     if isinstance(search, Mapping):
-        unknown = [key for key in search if key not in own]
-        if unknown:
-            raise ValueError(f"search names {unknown[0]!r}, but {method.name} has the step sizes {', '.join(own)}.")
         grid = {key: list(search.get(key, [value])) for key, value in own.items()}
         return [dict(zip(grid, map(float, point), strict=True)) for point in product(*grid.values())]
     if search == "grid":

@@ -53,6 +53,10 @@ class Vector:
         """The average over nodes, as the user's own pytree."""
         return jax.tree.map(lambda leaf: leaf.mean(0), self.tree)
 
+    def centred(self) -> Vector:
+        """Less its average over nodes."""
+        return Vector(jax.tree.map(lambda leaf: leaf - leaf.mean(0, keepdims=True), self.tree))
+
     def squared_norms(self) -> Array:
         """(nodes,) squared Euclidean norms."""
         squares = [jnp.sum(jnp.square(leaf.reshape(leaf.shape[0], -1)), 1) for leaf in jax.tree.leaves(self.tree)]

@@ -65,6 +65,16 @@ class Catalog(Mapping[str, Entry]):
 
 THREE = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.3}
 TWO = {"alpha": 0.05, "beta": 0.1}
+EDGE_ED = Entry(
+    "sparkle-edge-ed",
+    "SPARKLE with ED's flows kept per link: exact where messages are lost one way",
+    "ours, on " + SPARKLE,
+    "shared",
+    1,
+    "2p + 4q numbers",
+    partial(sparkle, "edge-ed"),
+    THREE,
+)
 MIXES = {"ed": 1, "extra": 1, "gt": 2, "semi-gt": 2, "non-gt": 2, "diffusion": 1, "consensus": 1}
 
 
@@ -79,6 +89,7 @@ CATALOG = Catalog(
     [
         *(_sparkle(lower, lower) for lower in MIXES),
         *(_sparkle(lower, upper) for lower in MIXES for upper in MIXES if lower != upper),
+        EDGE_ED,
         Entry(
             "d-soba",
             "diffusion on every level, all at the old point (biased where nodes differ)",

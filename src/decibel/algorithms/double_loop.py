@@ -47,7 +47,7 @@ class DoubleLoop(Method):
         return State(self.upper.start(x), self.lower.start(y), z, memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        (x, y, z, r), L, U = state, self.lower, self.upper
+        (x, y, z, r), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
 
         def lower(j: Array, y: Level) -> Level:

@@ -54,14 +54,14 @@ class Implicit(Method):
         return (self._sequential if self.sequential else self._parallel)(k, state, oracle, network)
 
     def _parallel(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        (x, y, _, memory), L, U = state, self.lower, self.upper
+        (x, y, _, memory), L, U = state[:4], self.lower, self.upper
         α, β, η = rate(self.alpha, k), rate(self.beta, k), rate(self.relax, k)
         (v, u), memory = self.estimator(k, memory, (x.s, y.s), oracle, self._directions)
         x, y = network(x=U(x, α * u, relax=η), y=L(y, β * v, relax=η))
         return State(x, y, memory=memory)
 
     def _sequential(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        (x, y, _, _), L, U = state, self.lower, self.upper
+        (x, y, _, _), L, U = state[:4], self.lower, self.upper
         α, β = rate(self.alpha, k), rate(self.beta, k)
         draw = oracle.draw()
         y = network(y=L(y, β * draw.at(x.s, y.s).v))

@@ -69,7 +69,7 @@ class GossipDsbo(MatrixMethod):
         return State(strategy("consensus").start(x), strategy("consensus").start(y), memory=memory)
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        (x, y, _, (s, h, U, V)), draw = state, oracle.draw()
+        (x, y, _, (s, h, U, V)), draw = state[:4], oracle.draw()
         α, β, θ = (rate(value, k) for value in (self.alpha, self.beta, self.theta))
         here = draw.at(x.s, y.s)
         fresh_V = Vector(self._hessians(here))
@@ -134,7 +134,7 @@ class Dsbo(MatrixMethod):
         return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(Z))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        (x, y, z, _), mix, track = state, self.strategies["x"], self.strategies["z"]
+        (x, y, z, _), mix, track = state[:4], self.strategies["x"], self.strategies["z"]
         α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
 
         def lower(j: Array, y: Level) -> Level:

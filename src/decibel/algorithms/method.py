@@ -22,12 +22,14 @@ Rate = float | Array | Callable[[Array], Array]
 
 
 class State(NamedTuple):
-    """What a run continues with: a `Level` per variable (None where a method has none) and the method's memory."""
+    """What a run continues with: a `Level` per variable (None where a method has none), the method's memory, and what
+    the network remembers by link, which is its own affair."""
 
     x: Level
     y: Any = None
     z: Any = None
     memory: Any = ()
+    links: Any = ()
 
 
 class Method(eqx.Module):
@@ -48,6 +50,11 @@ class Method(eqx.Module):
     @abstractmethod
     def strategies(self) -> dict[str, Strategy]:
         """The strategy of each level that exists."""
+
+    @property
+    def per_link(self) -> bool:
+        """Whether the network must remember flows link by link."""
+        return any(strategy.per_link for strategy in self.strategies.values())
 
     @abstractmethod
     def start(self, x: Vector, y: Vector | None) -> State: ...

@@ -47,7 +47,7 @@ class Sparkle(Method):
         return (self._parallel if self.parallel else self._sequential)(k, state, oracle, network)
 
     def _sequential(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        (x, y, z, r), L, U = state, self.lower, self.upper
+        (x, y, z, r), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         draw = oracle.draw()
         y = network(y=L(y, β * draw.at(x.s, y.s).v))
@@ -58,7 +58,7 @@ class Sparkle(Method):
         return State(x, y, z, r)
 
     def _parallel(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        (x, y, z, h), L, U = state, self.lower, self.upper
+        (x, y, z, h), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         here = oracle.draw().at(x.s, y.s, self.hypergradient)
         r = (1 - θ) * h + θ * here.u(z.s)

@@ -1,7 +1,7 @@
 """Runs that survive: states saved by orbax in the background, whole or not at all, and taken up exactly.
 
 Random numbers depend on seed, step and node only, so a state, its step and the trace so far are all there is to save.
-Leaves carry the node axis, so a run may go on with another number of devices, or on the simulator.
+Leaves carry the node axis, so a run may go on with another number of devices, on the simulator, or with other members.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 
-from ..algorithms.method import State
+from ..algorithms.method import Method, State
 from ..graph import Levels
+from ..problem import Problem
 from ..trace import Trace
-from .program import Program, Run
+from .membership import Members, take_over
+from .program import Run
 
 
 class CheckpointWarning(UserWarning):
@@ -36,11 +39,11 @@ class CheckpointWarning(UserWarning):
 class Checkpoints:
     """The last `keep` checkpoints of one run, in a folder of their own."""
 
-    def __init__(self, path: str | Path, fingerprint: dict[str, Any], *, keep: int = 3) -> None:
+    def __init__(self, path: str | Path, fingerprint: dict[str, Any], members: Members, *, keep: int = 3) -> None:
         import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
 
         logging.getLogger("absl").setLevel(logging.ERROR)
-        self._ocp, self._fingerprint = ocp, fingerprint
+        self._ocp, self._fingerprint, self._members = ocp, fingerprint, members
         self._told, self._before = False, None
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
         self._manager = ocp.CheckpointManager(Path(path).absolute(), options=options)
@@ -48,9 +51,15 @@ class Checkpoints:
     def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
         """Begins to write; the run goes on meanwhile."""
         columns = {name: np.asarray(trace[name]).tolist() for name in trace}
-        meta = {"fingerprint": self._fingerprint, "trace": columns, "spent": spent, "step": run.step}
-        args = self._ocp.args
-        leaves = dict(_named(run.state))
+        args, leaves = self._ocp.args, dict(_named(run.state))
+        meta = {
+            "fingerprint": self._fingerprint,
+            "members": list(self._members),
+            "shapes": {name: list(leaf.shape) for name, leaf in leaves.items()},
+            "trace": columns,
+            "spent": spent,
+            "step": run.step,
+        }
         if run.step in self._manager.all_steps():
             self._manager.delete(run.step)  # one that could not be read, or the end of the run before
         self._manager.save(
@@ -63,10 +72,9 @@ class Checkpoints:
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
-                self._refuse_another(meta["fingerprint"])
-                like = {
-                    name: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for name, a in _named(run.state)
-                }
+                before = tuple(meta["members"])
+                self._refuse_another(meta["fingerprint"], before)
+                like = {name: _like(a, meta["shapes"][name]) for name, a in _named(run.state)}
                 found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
             except AnotherRun:
                 raise
@@ -79,14 +87,23 @@ class Checkpoints:
                 )
                 continue
             leaves = [found[name] for name, _ in _named(run.state)]
-            run.state = jax.tree.unflatten(jax.tree.structure(run.state), leaves)
+            run.state = self._among_members(jax.tree.unflatten(jax.tree.structure(run.state), leaves), run, before)
             run.step = int(meta["step"])
             return meta
         return None
 
-    def _refuse_another(self, saved: dict[str, Any]) -> None:
+    def _among_members(self, saved: State, run: Run, before: Members) -> State:
+        if before == self._members:
+            return saved
+        strategies = run.program.method.strategies
+        change = lambda saved, start: take_over(saved, start, before, self._members, strategies)  # noqa: E731
+        return jax.jit(change, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, run.state))(saved, run.state)
+
+    def _refuse_another(self, saved: dict[str, Any], before: Members) -> None:
         mine = json.loads(json.dumps(self._fingerprint))
-        changed = [name for name in mine if mine[name] != saved.get(name)]
+        # Each node's data are its own: other members, other data.
+        compared = [name for name in mine if before == self._members or name not in ("upper_data", "lower_data")]
+        changed = [name for name in compared if mine[name] != saved.get(name)]
         if changed:
             what = ", ".join(f"{name} (saved {_short(saved.get(name))}, now {_short(mine[name])})" for name in changed)
             raise AnotherRun(
@@ -118,12 +135,16 @@ class Checkpoints:
 
 
 @contextmanager
-def saving(path: str | Path | None, run: Run, graphs: Levels, seed: int) -> Iterator[Checkpoints | None]:
+def saving(
+    path: str | Path | None, run: Run, identity: dict[str, Any], members: Members
+) -> Iterator[Checkpoints | None]:
     """The run's checkpoints while it lasts; None without a folder."""
     if path is None:
         yield None
         return
-    saves = Checkpoints(path, fingerprint(run.program, graphs, seed))
+    problem = run.program.problem
+    data = {"upper_data": _checksum(problem.upper_data), "lower_data": _checksum(problem.lower_data)}
+    saves = Checkpoints(path, identity | data, members)
     saves.listen()
     try:
         yield saves
@@ -135,19 +156,21 @@ class AnotherRun(ValueError):
     """The checkpoint was written by a run with other settings."""
 
 
-def fingerprint(program: Program, graphs: Levels, seed: int) -> dict[str, Any]:
-    """What must be the same for a run to be the same run; independent of where nodes live."""
-    problem = program.problem
-    data = {"upper_data": problem.upper_data, "lower_data": problem.lower_data, "x0": problem.x0, "y0": problem.y0}
+def identity(
+    problem: Problem, method: Method, graphs: Levels, batch_size: int | None, seed: int, faults: Sequence[Any]
+) -> dict[str, Any]:
+    """What must be the same for a run to be the same run, besides its data; independent of where nodes live."""
     return {
-        "method": program.method.name,
-        "settings": json.loads(json.dumps(program.method.settings, default=str)),
+        "method": method.name,
+        "settings": json.loads(json.dumps(method.settings, default=str)),
         "graph": {level: _digest(getattr(graphs, level)) for level in ("x", "y", "z")},
         "nodes": graphs.x.nodes,
-        "batch_size": program.batch_size,
+        "batch_size": batch_size,
         "seed": seed,
+        "faults": [repr(fault) for fault in faults],
         "form": problem.form,
-        **{name: _checksum(tree) for name, tree in data.items()},
+        "x0": _checksum(problem.x0),
+        "y0": _checksum(problem.y0),
     }
 
 
@@ -171,6 +194,14 @@ def _bits(leaf: Array) -> Array:
     words = jax.lax.bitcast_convert_type(narrow, jnp.uint32).ravel()
     # Weighed by position, so that exchanged samples are noticed.
     return jnp.sum(words * (jnp.arange(words.size, dtype=jnp.uint32) * jnp.uint32(2654435761) + jnp.uint32(1)))
+
+
+def _like(leaf: Array, saved: list[int]) -> jax.ShapeDtypeStruct:
+    """What to restore for a leaf: as it is spread now, or whole everywhere where the number of nodes has changed."""
+    shape, sharding = tuple(saved), leaf.sharding
+    if shape != leaf.shape and isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
 
 
 def _named(state: State) -> list[tuple[str, Array]]:

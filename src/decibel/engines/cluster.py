@@ -6,6 +6,7 @@ buffer. Inside a step there is no other collective.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -18,35 +19,54 @@ from jax.sharding import PartitionSpec as P
 
 from .. import keys
 from ..algorithms.method import Method, State
+from ..faults import Fault, weather
 from ..graph import Graph, GraphSequence, Levels
 from ..problem import Problem
 from ..vector import replicate
 from .halo import plan
+from .links import LEVELS, LinkByLink, Slots, pack, slots
+from .membership import survivors
 from .placement import place_problem, spread
-from .program import Program, Run, step_sizes_as_arrays
+from .program import Exchange, Program, Run, step_sizes_as_arrays
 
 AXIS = "nodes"
-LEVELS = ("x", "y", "z")
 
 
 class Cluster(eqx.Module):
     """Nodes spread evenly over JAX devices, in order: all of them, on all processes, or the first `devices`.
 
-    With several processes, call `jax.distributed.initialize()` in each of them first.
+    Several processes are started by `decibel launch`, or call `jax.distributed.initialize()` first, each of them. With
+    `members`, the numbers of some nodes, only those take part; None is all of them, or those of the processes that an
+    elastic launch has left.
     """
 
     devices: int | None = eqx.field(static=True, default=None)
+    members: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def start(self, problem: Problem, method: Method, graphs: Levels, *, batch_size: int | None, seed: int) -> Run:
+    def taking_part(self, nodes: int) -> tuple[int, ...] | None:
+        return survivors(nodes) if self.members is None else self.members
+
+    def start(
+        self,
+        problem: Problem,
+        method: Method,
+        graphs: Levels,
+        *,
+        batch_size: int | None,
+        seed: int,
+        faults: tuple[Fault, ...] = (),
+        members: tuple[int, ...] | None = None,
+    ) -> Run:
         mesh = self.mesh(graphs.x.nodes)
         nodes = graphs.x.nodes
+        numbers = np.arange(nodes, dtype=np.int32) if members is None else np.asarray(members, np.int32)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
         problem = place_problem(problem, nodes, by_node, everywhere)
         program = Program(
             problem,
             spread(step_sizes_as_arrays(method), everywhere),
-            Neighbourhood.of(graphs, mesh),
-            spread(np.arange(nodes, dtype=np.int32), by_node),
+            _exchange(method, graphs, faults, seed, mesh, numbers),
+            spread(numbers, by_node),
             jax.jit(lambda: keys.key(seed), out_shardings=everywhere)(),
             batch_size,
         )
@@ -59,6 +79,9 @@ class Cluster(eqx.Module):
             return method.start(replicate(x0, nodes), None if y0 is None else replicate(y0, nodes))
 
         state = jax.jit(begin, out_shardings=by_node)(problem.x0, problem.y0)
+        shapes = program.remembered(state)
+        zeros = lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # noqa: E731
+        state = state._replace(links=jax.jit(zeros, out_shardings=by_node)())
         return Run(program, state, _Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
@@ -75,48 +98,129 @@ class Cluster(eqx.Module):
         return Mesh(np.asarray(found[:count]), (AXIS,))
 
 
-class Halo(eqx.Module):
-    """One graph's exchange: for each phase the permutations (static) and the rows and neighbours (by device)."""
+class Route(eqx.Module):
+    """How rows travel in one exchange: the permutations (static), the rows each device sends, where each slot looks."""
 
-    pairs: tuple[tuple[tuple[tuple[int, int], ...], ...], ...] = eqx.field(static=True)  # phases, waves, pairs
-    rows: tuple[tuple[Array, ...], ...]  # phases, waves, (devices, rows)
-    table: tuple[Array, ...]  # phases, (nodes, degree)
+    pairs: tuple[tuple[tuple[int, int], ...], ...] = eqx.field(static=True)  # waves, pairs
+    rows: tuple[Array, ...]  # waves, (devices, rows)
+    table: Array  # (nodes, slots)
+    sent: int = eqx.field(static=True)  # rows that cross a link
+
+    @classmethod
+    def of(cls, sources: np.ndarray, rows: int, mesh: Mesh) -> Route:
+        planned, by_node = plan(sources, rows, mesh.size), NamedSharding(mesh, P(AXIS))
+        return cls(
+            tuple(wave.pairs for wave in planned.waves),
+            tuple(spread(wave.rows.astype(np.int32), by_node) for wave in planned.waves),
+            spread(planned.table.astype(np.int32), by_node),
+            planned.sent,
+        )
+
+    def around(self, buffer: Array) -> Array:
+        """The rows that live here and those that arrive."""
+        sent = zip(self.pairs, self.rows, strict=True)
+        arrived = [jax.lax.ppermute(buffer[rows[0]], AXIS, pairs) for pairs, rows in sent]
+        return jnp.concatenate([buffer, *arrived])
+
+
+class Halo(eqx.Module):
+    """One graph's exchange: a route and weights (nodes, slots) for each phase."""
+
+    routes: tuple[Route, ...]
     weights: tuple[Array, ...]
-    sent: float = eqx.field(static=True)  # rows that cross a link in one exchange, over the nodes and phases
+    nodes: int = eqx.field(static=True)
 
     @classmethod
     def of(cls, graph: Graph | GraphSequence, mesh: Mesh) -> Halo:
-        plans = [plan(phase, mesh.size) for phase in graph.phases]
-        by_node = NamedSharding(mesh, P(AXIS))
+        phases = [slots(phase) for phase in graph.phases]
         return cls(
-            tuple(tuple(wave.pairs for wave in one.waves) for one in plans),
-            tuple(tuple(spread(wave.rows.astype(np.int32), by_node) for wave in one.waves) for one in plans),
-            tuple(spread(one.table.astype(np.int32), by_node) for one in plans),
-            tuple(spread(one.weights.astype(jax.dtypes.canonicalize_dtype(float)), by_node) for one in plans),
-            sum(one.sent for one in plans) / (graph.nodes * len(plans)),
+            tuple(Route.of(_neighbours(one), graph.nodes, mesh) for one in phases),
+            tuple(_spread_weights(one.weights[:, 0], mesh) for one in phases),
+            graph.nodes,
         )
 
     def flow(self, k: Array, buffer: Array) -> Array:
         """δ of a packed (local nodes, entries) buffer."""
-        if len(self.pairs) == 1:
-            return self._phase(0, buffer)
-        branches = [lambda buffer, i=i: self._phase(i, buffer) for i in range(len(self.pairs))]
-        return jax.lax.switch(k % len(self.pairs), branches, buffer)
+        return _in_phase(self._phase, len(self.routes), k, buffer)
 
     def _phase(self, phase: int, buffer: Array) -> Array:
-        arrived = [
-            jax.lax.ppermute(buffer[rows[0]], AXIS, pairs)
-            for pairs, rows in zip(self.pairs[phase], self.rows[phase], strict=True)
-        ]
-        around = jnp.concatenate([buffer, *arrived])
-        table, weights = self.table[phase], self.weights[phase].astype(buffer.dtype)
+        around, table = self.routes[phase].around(buffer), self.routes[phase].table
+        weights = self.weights[phase].astype(buffer.dtype)
         total = jnp.zeros_like(buffer)
         for slot in range(table.shape[1]):
             total = total + weights[:, slot, None] * (around[table[:, slot]] - buffer)
         return total
 
+    def sends(self) -> float:
+        return sum(route.sent for route in self.routes) / (self.nodes * len(self.routes))
 
-class Neighbourhood(eqx.Module):
+
+class RowsBetweenDevices(eqx.Module):
+    """Fills slots from here and from other devices: the rows of nodes, and the rows of links."""
+
+    by_node: tuple[Route, ...]  # a phase each
+    by_link: tuple[Route, ...]
+    nodes: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, links: Slots, mesh: Mesh) -> RowsBetweenDevices:
+        nodes, wide = links.neighbours.shape
+        sources = [_neighbours(links, phase) for phase in range(links.weights.shape[1])]
+        per_link = [np.where(one >= 0, one * wide + links.back, -1) for one in sources]
+        return cls(
+            tuple(Route.of(one, nodes, mesh) for one in sources),
+            tuple(Route.of(one, nodes * wide, mesh) for one in per_link),
+            nodes,
+        )
+
+    def rows(self, k: Array, buffer: Array) -> Array:
+        return self._gather(self.by_node, k, buffer)
+
+    def links(self, k: Array, buffer: Array) -> Array:
+        return self._gather(self.by_link, k, buffer.reshape(-1, buffer.shape[-1]))
+
+    def _gather(self, routes: tuple[Route, ...], k: Array, buffer: Array) -> Array:
+        look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
+        return _in_phase(look, len(routes), k, buffer)
+
+    def sends(self, per_link: bool) -> float:
+        routes = self.by_link if per_link else self.by_node
+        return sum(route.sent for route in routes) / (self.nodes * len(routes))
+
+
+def _neighbours(links: Slots, phase: int = 0) -> np.ndarray:
+    """Per node and slot the neighbour; −1 where the phase has none."""
+    return np.where(links.weights[:, phase] != 0, links.neighbours, -1)
+
+
+def _spread_weights(weights: np.ndarray, mesh: Mesh) -> Array:
+    return spread(weights.astype(jax.dtypes.canonicalize_dtype(float)), NamedSharding(mesh, P(AXIS)))
+
+
+def _in_phase(function: Any, phases: int, k: Array, buffer: Array) -> Array:
+    """`function(phase, buffer)` for the phase of step k."""
+    if phases == 1:
+        return function(0, buffer)
+    return jax.lax.switch(k % phases, [partial(function, phase) for phase in range(phases)], buffer)
+
+
+def _exchange(
+    method: Method, graphs: Levels, faults: tuple[Fault, ...], seed: int, mesh: Mesh, numbers: np.ndarray
+) -> Exchange:
+    if not (faults or method.per_link):
+        return Neighbourhood.of(graphs, mesh)
+    everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
+
+    def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, RowsBetweenDevices]:
+        neighbours = spread(numbers[links.neighbours], by_node)
+        return neighbours, _spread_weights(links.weights, mesh), RowsBetweenDevices.of(links, mesh)
+
+    here = spread(numbers, by_node)
+    skies = jax.jit(lambda: jax.tree.map(jnp.asarray, weather(faults, seed)), out_shardings=everywhere)()
+    return LinkByLink.of(graphs, here, skies, carry)
+
+
+class Neighbourhood(Exchange):
     """The exchange of all levels; levels on the same graph travel together."""
 
     halos: tuple[Halo, ...]
@@ -129,17 +233,17 @@ class Neighbourhood(eqx.Module):
         x, y, z = (distinct.index(graph) for graph in by_level)
         return cls(tuple(Halo.of(graph, mesh) for graph in distinct), (x, y, z))
 
-    def __call__(self, k: Array, messages: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, now: Array, number: int, messages: dict[str, Any], memory: Any) -> tuple[dict[str, Any], Any]:
         flows: dict[str, Any] = {}
-        for number, halo in enumerate(self.halos):
-            together = {level: m for level, m in messages.items() if self.which[LEVELS.index(level)] == number}
+        for graph, halo in enumerate(self.halos):
+            together = {level: m for level, m in messages.items() if self.which[LEVELS.index(level)] == graph}
             if together:
-                buffer, unpack = _pack(together)
-                flows |= unpack(halo.flow(k, buffer))
-        return flows
+                buffer, unpack = pack(together)
+                flows |= unpack(halo.flow(now, buffer))
+        return flows, ()
 
-    def sends(self, level: str) -> float:
-        return self.halos[self.which[LEVELS.index(level)]].sent
+    def sends(self, level: str, per_link: bool = False) -> float:
+        return self.halos[self.which[LEVELS.index(level)]].sends()
 
 
 class _Spread:
@@ -172,18 +276,3 @@ class _Spread:
             return state, finite.all(), [times.mean(0) for times in repetitions]
 
         return spread
-
-
-def _pack(messages: dict[str, Any]) -> tuple[Array, Any]:
-    """All leaves of all levels as one (local nodes, entries) buffer, and the way back."""
-    leaves, structure = jax.tree.flatten(messages)
-    flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
-    ends = np.cumsum([part.shape[1] for part in flat])[:-1].tolist()
-
-    def unpack(buffer: Array) -> dict[str, Any]:
-        parts = jnp.split(buffer, ends, axis=1)
-        return jax.tree.unflatten(
-            structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-        )
-
-    return jnp.concatenate(flat, axis=1), unpack

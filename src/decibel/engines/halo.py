@@ -12,8 +12,6 @@ from typing import NamedTuple
 import networkx as nx
 import numpy as np
 
-from ..graph import Graph
-
 
 class Wave(NamedTuple):
     """One permutation: `pairs` of (sender, receiver) devices; `rows` (devices, rows) are the local rows each sends."""
@@ -23,43 +21,35 @@ class Wave(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The waves, and per node its neighbours as positions in [own rows, received rows], filled up with the node itself.
-
-    `table` and `weights` are (nodes, degree); `sent` counts rows over all links of one exchange.
-    """
+    """The waves; per node and slot the position in [own rows, received rows] of what it needs, or of a row of its own;
+    and the rows that cross all links in one exchange."""
 
     waves: tuple[Wave, ...]
     table: np.ndarray
-    weights: np.ndarray
     sent: int
 
 
-def plan(graph: Graph, devices: int) -> Plan:
-    each = graph.nodes // devices
-    csr = graph.matrix.tocsr()
-    rows = np.repeat(np.arange(graph.nodes), np.diff(csr.indptr))
-    off = rows != csr.indices
-    receivers, senders, values = rows[off], csr.indices[off], csr.data[off]
+def plan(sources: np.ndarray, rows: int, devices: int) -> Plan:
+    """For the `rows` of all nodes and, per node and slot, the row it needs (−1 for none)."""
+    nodes, each = len(sources), rows // devices
+    per_device = nodes // devices
+    receivers, slots = np.nonzero(sources >= 0)
+    wanted = sources[receivers, slots]
 
     needed: dict[tuple[int, int], list[int]] = {}
-    for sender, receiver in sorted({(int(s), int(r) // each) for s, r in zip(senders, receivers, strict=True)}):
-        if sender // each != receiver:
-            needed.setdefault((sender // each, receiver), []).append(sender)
-    sent = sum(len(nodes) for nodes in needed.values())
+    for row, receiver in sorted({(int(r), int(n) // per_device) for r, n in zip(wanted, receivers, strict=True)}):
+        if row // each != receiver:
+            needed.setdefault((row // each, receiver), []).append(row)
+    sent = sum(len(numbers) for numbers in needed.values())
     waves, received = _waves(needed, devices, each)
 
     place = [{d * each + i: i for i in range(each)} for d in range(devices)]
     for device, arrivals in enumerate(received):
-        place[device].update({node: each + position for position, node in enumerate(arrivals) if node >= 0})
-    degree = max(1, int(np.bincount(receivers, minlength=1).max(initial=0)))
-    table = np.tile((np.arange(graph.nodes) % each)[:, None], (1, degree))
-    weights = np.zeros((graph.nodes, degree))
-    slot = np.zeros(graph.nodes, int)
-    for receiver, sender, value in zip(receivers, senders, values, strict=True):
-        table[receiver, slot[receiver]] = place[receiver // each][int(sender)]
-        weights[receiver, slot[receiver]] = value
-        slot[receiver] += 1
-    return Plan(tuple(waves), table, weights, sent)
+        place[device].update({row: each + position for position, row in enumerate(arrivals) if row >= 0})
+    table = np.tile((np.arange(nodes) % per_device)[:, None], (1, sources.shape[1]))
+    for receiver, slot, row in zip(receivers, slots, wanted, strict=True):
+        table[receiver, slot] = place[receiver // per_device][int(row)]
+    return Plan(tuple(waves), table, sent)
 
 
 def _waves(needed: dict[tuple[int, int], list[int]], devices: int, each: int) -> tuple[list[Wave], list[list[int]]]:
@@ -68,9 +58,10 @@ def _waves(needed: dict[tuple[int, int], list[int]], devices: int, each: int) ->
     waves: list[Wave] = []
     received: list[list[int]] = [[] for _ in range(devices)]
     while waiting:
-        bipartite = nx.Graph((("from", a), ("to", b)) for a, b in waiting)
-        matching = nx.bipartite.hopcroft_karp_matching(bipartite, [("from", a) for a, _ in waiting])
-        pairs = sorted((a[1], b[1]) for a, b in matching.items() if a[0] == "from")
+        # Numbers, not names: the hashes of strings differ between processes, and so would their matchings.
+        bipartite = nx.Graph((a, devices + b) for a, b in waiting)
+        matching = nx.bipartite.hopcroft_karp_matching(bipartite, [a for a, _ in waiting])
+        pairs = sorted((a, b - devices) for a, b in matching.items() if a < devices)
         count = min(len(waiting[pair]) for pair in pairs)
         rows = np.zeros((devices, count), int)
         arrived = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,18 +18,31 @@ from ..ledger import Counts, Ledger, Page
 from ..network import Network
 from ..oracles import Oracle
 from ..problem import Problem
+from ..strategies import Cumulative
 
 
-class Exchange(Protocol):
-    """How messages travel; an equinox module, so that its tables are arguments of the compiled chunk."""
+class Exchange(eqx.Module):
+    """How messages travel; its tables are arguments of the compiled chunk."""
 
-    def __call__(self, k: Array, messages: dict[str, Any]) -> dict[str, Any]:
-        """δ of every level's message at step k."""
-        ...
+    def conditions(self, k: Array) -> Any:
+        """What all exchanges of step k have in common."""
+        return k
 
-    def sends(self, level: str) -> float:
-        """How many copies of its message a node sends, on average."""
-        ...
+    @abstractmethod
+    def __call__(self, now: Any, number: int, messages: dict[str, Any], memory: Any) -> tuple[dict[str, Any], Any]:
+        """The answers to every level's message in a step's exchange of that number, and what it remembers of it."""
+
+    @abstractmethod
+    def sends(self, level: str, per_link: bool = False) -> float:
+        """How many copies of its message a node sends, on average; or of messages that differ by link."""
+
+    def remembers(self, messages: dict[str, Any]) -> Any:
+        """The shapes of what it remembers of an exchange of such messages."""
+        return ()
+
+    def active(self, now: Any) -> Array | None:
+        """Which nodes take part in the step; None if all always do."""
+        return None
 
 
 class Program(eqx.Module):
@@ -36,7 +50,7 @@ class Program(eqx.Module):
 
     problem: Problem
     method: Method
-    exchange: Any  # Exchange
+    exchange: Exchange
     nodes: Array  # the numbers of the nodes that live here
     key: Array
     batch_size: int | None = eqx.field(static=True)
@@ -45,8 +59,38 @@ class Program(eqx.Module):
         """One iteration of every node, and what it cost."""
         ledger = Ledger()
         oracle = Oracle(self.problem, self.nodes, jax.random.fold_in(self.key, k), self.batch_size, ledger)
-        network = Network(lambda messages: self.exchange(k, messages), self.exchange.sends, ledger)
-        return self.method.step(k, state, oracle, network), ledger.page
+        now = self.exchange.conditions(k)
+        exchanges = Exchanges(self.exchange, now, state.links)
+        new = self.method.step(k, state, oracle, Network(exchanges, self.exchange.sends, ledger))
+        active = self.exchange.active(now)
+        if active is not None:
+            new = _where(active, new, state._replace(links=()))
+            ledger.scale(active.mean(dtype=jnp.float32))
+        return new._replace(links=exchanges.after if state.links else ()), ledger.page
+
+    def remembered(self, state: State) -> tuple[Any, ...]:
+        """The shapes of what the exchanges of one step remember; it starts at zero."""
+        memory: list[Any] = []
+
+        def trace(program: Program, k: Array, state: State) -> None:
+            ledger = Ledger()
+            oracle = Oracle(program.problem, program.nodes, jax.random.fold_in(program.key, k), self.batch_size, ledger)
+            outermost = ledger.page
+
+            def record(messages: dict[str, Any]) -> dict[str, Any]:
+                kept = self.exchange.remembers(messages)
+                if jax.tree.leaves(kept) and ledger.page is not outermost:
+                    raise ValueError(
+                        f"{self.method.name} repeats exchanges inside a step, and late links cannot be remembered "
+                        "there: choose a single-loop method, or faults other than db.faults.late."
+                    )
+                memory.append(kept)
+                return {level: m.message if isinstance(m, Cumulative) else m for level, m in messages.items()}
+
+            program.method.step(k, state, oracle, Network(record, self.exchange.sends, ledger))
+
+        eqx.filter_eval_shape(trace, self, jnp.int32(0), state)
+        return tuple(memory) if jax.tree.leaves(memory) else ()
 
     def chunk(self, state: State, first: Array, length: int) -> tuple[State, Array, list[Array]]:
         """`length` iterations; whether all that came out is finite; and how often what varies was repeated."""
@@ -64,6 +108,26 @@ class Program(eqx.Module):
         pages: list[Page] = []
         jax.eval_shape(lambda k, state: pages.append(self.step(k, state)[1]), jnp.int32(0), state)
         return pages[0]
+
+
+class Exchanges:
+    """The exchanges of one step, in order, each with what it remembers."""
+
+    def __init__(self, exchange: Exchange, now: Any, before: tuple[Any, ...]) -> None:
+        self._exchange, self._now, self._before, self.after = exchange, now, before, ()
+
+    def __call__(self, messages: dict[str, Any]) -> dict[str, Any]:
+        number = len(self.after)
+        memory = self._before[number] if self._before else ()
+        answers, after = self._exchange(self._now, number, messages, memory)
+        self.after = (*self.after, after)
+        return answers
+
+
+def _where(active: Array, new: State, old: State) -> State:
+    """The new state of the nodes that took part."""
+    choose = lambda a, b: jnp.where(active.reshape((-1,) + (1,) * (a.ndim - 1)), a, b)  # noqa: E731
+    return jax.tree.map(choose, new, old)
 
 
 Wrap = Callable[[Callable[..., Any], Program, State], Callable[..., Any]]

@@ -56,7 +56,9 @@ class Cleaning(eqx.Module):
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         x = snapshot.x
         weight = jax.nn.sigmoid(x)
-        least = jnp.zeros_like(x).at[jnp.argsort(x)[: self.corrupted.size]].set(1)
+        samples = jnp.concatenate([self.clean, self.corrupted])
+        suspects = samples[jnp.argsort(x[samples])[: self.corrupted.size]]
+        least = jnp.zeros_like(x).at[suspects].set(1)
         return {
             "clean_weight": weight[self.clean].mean(),
             "corrupted_weight": weight[self.corrupted].mean(),

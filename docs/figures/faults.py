@@ -1,0 +1,157 @@
+"""What trouble does to each strategy: distance to x* while messages are lost, and steps needed with stragglers.
+
+    python docs/figures/faults.py            # about two minutes on two cores; writes faults.json and faults.svg
+    python docs/figures/faults.py --figure   # draws faults.svg again from faults.json
+
+SPARKLE on ten nodes of a ring whose quadratics differ; full batches, float64, parallel order, the step sizes below.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+from pathlib import Path
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+import decibel as db  # noqa: E402
+
+HERE = Path(__file__).parent
+NODES, SIZE, STEPS, EVERY, TARGET = 10, 4, 6000, 20, 1e-6
+RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
+STRATEGIES = ("ed", "extra", "gt", "edge-ed", "diffusion")
+TROUBLE = {
+    "none": None,
+    "20 % of links down": db.faults.drop(0.2),
+    "50 % of links down": db.faults.drop(0.5),
+    "10 % of messages lost one way": db.faults.drop(0.1, one_way=True),
+    "30 % of messages lost one way": db.faults.drop(0.3, one_way=True),
+    "60 % of messages lost one way": db.faults.drop(0.6, one_way=True),
+    "nodes pause, 10 % of steps": db.faults.pause(probability=0.1),
+    "nodes pause, 50 % of steps": db.faults.pause(probability=0.5),
+    "one node pauses, 90 % of steps": db.faults.pause(0, probability=0.9),
+    "20 % of links one step late": db.faults.late(1, 0.2),
+    "20 % of links three steps late": db.faults.late(3, 0.2),
+    "all links one step late": db.faults.late(1),
+}
+DRAWN = "30 % of messages lost one way"
+
+
+def make_data():
+    rng = np.random.default_rng(1)
+    positive = lambda A: A @ A.transpose(0, 2, 1) / SIZE + np.eye(SIZE)  # noqa: E731
+    draw = lambda *shape: rng.normal(size=(NODES, *shape))  # noqa: E731
+    lower = {"H": positive(draw(SIZE, SIZE) / 2), "B": draw(SIZE, SIZE) / 2, "c": 2 * draw(SIZE)}
+    return lower, {"a": 2 * draw(SIZE), "e": 2 * draw(SIZE)}
+
+
+LOWER, UPPER = make_data()
+
+
+def lower(x, y, batch):
+    H, B, c = batch["H"][0], batch["B"][0], batch["c"][0]
+    return 0.5 * y @ (H @ y) - y @ (B @ x + c)
+
+
+def upper(x, y, batch):
+    return 0.5 * ((y - batch["a"][0]) ** 2).sum() + 0.5 * ((x - batch["e"][0]) ** 2).sum()
+
+
+def solution():
+    inverse = np.linalg.inv(LOWER["H"].mean(0))
+    T, t = inverse @ LOWER["B"].mean(0), inverse @ LOWER["c"].mean(0)
+    return np.linalg.solve(np.eye(SIZE) + T.T @ T, UPPER["e"].mean(0) + T.T @ (UPPER["a"].mean(0) - t))
+
+
+def distances(strategy, faults):
+    problem = db.Problem(
+        upper,
+        lower,
+        upper_data={name: part[:, None] for name, part in UPPER.items()},
+        lower_data={name: part[:, None] for name, part in LOWER.items()},
+        x0=jnp.zeros(SIZE),
+        y0=jnp.zeros(SIZE),
+    )
+    best = solution()
+    distance = lambda snapshot: jnp.abs(snapshot.nodes.x - best).max()  # noqa: E731
+    method = db.sparkle(strategy, **RATES, order="parallel")
+    graph = db.graphs.ring(NODES)
+    result = db.solve(
+        problem, method, graph, steps=STEPS, eval_every=EVERY, metrics=[distance], faults=faults, progress=False
+    )
+    column = next(name for name in result.trace if "lambda" in name or "distance" in name)
+    return result.trace["step"].tolist(), result.trace[column].tolist()
+
+
+def measure():
+    runs = []
+    for trouble, faults in TROUBLE.items():
+        for strategy in STRATEGIES:
+            steps, errors = distances(strategy, faults)
+            reached = next((step for step, error in zip(steps, errors, strict=True) if error < TARGET), None)
+            stopped = len(errors) <= STEPS // EVERY or not errors[-1] < 1e3
+            runs.append(
+                {
+                    "trouble": trouble,
+                    "strategy": strategy,
+                    "steps_to_target": reached,
+                    "end": None if stopped else errors[-1],
+                    **({"errors": errors} if trouble in ("none", DRAWN) else {}),
+                }
+            )
+            print(f"{trouble:32} {strategy:10} {reached} {errors[-1]:.1e}", flush=True)
+    provenance = {"python": platform.python_version(), "jax": jax.__version__, "device": jax.devices()[0].device_kind}
+    return {"steps": STEPS, "every": EVERY, "target": TARGET, "rates": RATES, "provenance": provenance, "runs": runs}
+
+
+def draw(found):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "decibel"
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    colours = dict(zip(STRATEGIES, ("C0", "C1", "C2", "C3", "0.6"), strict=True))
+    for ax, trouble in zip(axes, ("none", DRAWN), strict=True):
+        for run in found["runs"]:
+            if run["trouble"] == trouble:
+                steps = np.arange(len(run["errors"])) * found["every"]
+                ax.semilogy(steps, run["errors"], color=colours[run["strategy"]], label=run["strategy"])
+        ax.set(title=trouble if trouble != "none" else "nothing lost", xlabel="iteration", ylim=(1e-16, 10))
+        ax.grid(alpha=0.3)
+    axes[0].set_ylabel("max |x_i − x*|")
+    axes[1].legend(frameon=False, loc="center right")
+    figure.savefig(HERE / "faults.svg", metadata={"Date": None})
+    text = (HERE / "faults.svg").read_text()
+    (HERE / "faults.svg").write_text(re.sub(r"[ \t]+\n", "\n", text))
+
+
+def table(found):
+    """The rows of docs/faults.md: steps to the target, or how far the run ends from x*."""
+
+    def cell(run):
+        if run["steps_to_target"]:
+            return str(run["steps_to_target"])
+        return "diverges" if run["end"] is None else f"never ({run['end']:.2g})"
+
+    rows = {}
+    for run in found["runs"]:
+        rows.setdefault(run["trouble"], {})[run["strategy"]] = cell(run)
+    return [f"| {trouble} | {' | '.join(cells[name] for name in STRATEGIES)} |" for trouble, cells in rows.items()]
+
+
+if __name__ == "__main__":
+    path = HERE / "faults.json"
+    if "--figure" not in sys.argv:
+        path.write_text(json.dumps(measure(), indent=1) + "\n")
+    found = json.loads(path.read_text())
+    draw(found)
+    print(*table(found), sep="\n")

@@ -1,0 +1,82 @@
+"""Before the first step of several processes: that they are about to do the same.
+
+Processes that disagree would wait for each other forever, or compute what nobody asked for. What must agree is told in
+slots of fixed size, so that one small gather serves whatever it is, and every process reads the same sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+SLOTS, DIGEST, WIDTH = 64, 16, 96  # facts, bytes of digest and bytes in all of one slot
+MEND = "start every process with the same script, settings and packages."
+
+
+def agree(identity: Mapping[str, Any], **more: Any) -> None:
+    """Raises, on every process alike, a sentence that names who differs from process 0 and in what."""
+    if jax.process_count() == 1:
+        return
+    refuse_unequal_devices([device.process_index for device in jax.devices()])
+    told = facts(identity, **more)
+    everyone = multihost_utils.process_allgather(encode(told))
+    compare(list(told), np.asarray(everyone))
+
+
+def facts(identity: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What must agree, each part by a name that a person knows."""
+    own = {"decibel": version("decibel-opt"), "python": platform.python_version()}
+    own |= {package: version(package) for package in ("jax", "jaxlib")} | {"x64": jax.config.read("jax_enable_x64")}
+    for name, value in {**identity, **more}.items():
+        parts = value if isinstance(value, Mapping) else {"": value}
+        own |= {f"{name} {part}".strip(): one for part, one in parts.items()}
+    return own
+
+
+def refuse_unequal_devices(owners: Sequence[int]) -> None:
+    """`owners` are the processes of all devices, which every process knows without asking."""
+    counts = Counter(owners)
+    for process in sorted(counts):
+        if counts[process] != counts[0]:
+            raise ValueError(
+                f"process {process} has {counts[process]} devices where process 0 has {counts[0]}: give every process "
+                "equally many."
+            )
+
+
+def encode(facts: Mapping[str, Any]) -> np.ndarray:
+    """(slots, bytes): a digest of each fact and the beginning of its text."""
+    slots = np.zeros((SLOTS, WIDTH), np.uint8)
+    for slot, (name, value) in zip(slots, facts.items(), strict=False):
+        text = f"{value}".encode()
+        content = hashlib.sha256(f"{name}=".encode() + text).digest()[:DIGEST]
+        content += text[: WIDTH - DIGEST]
+        slot[: len(content)] = np.frombuffer(content, np.uint8)
+    return slots
+
+
+def compare(names: Sequence[str], everyone: np.ndarray) -> None:
+    """`everyone` is (processes, slots, bytes) as each encoded its own."""
+    first = everyone[0]
+    for process, told in enumerate(everyone):
+        different = np.flatnonzero((told[:, :DIGEST] != first[:, :DIGEST]).any(1))
+        if different.size:
+            named = [
+                f"{names[slot] if slot < len(names) else f'fact {slot}'} {_text(told[slot])} where process 0 has "
+                f"{_text(first[slot])}"
+                for slot in different[:3]
+            ]
+            raise ValueError(f"process {process} has {', and '.join(named)}: {MEND}")
+
+
+def _text(slot: np.ndarray) -> str:
+    text = bytes(slot[DIGEST:]).rstrip(b"\0").decode(errors="ignore") or "nothing"
+    return text if len(text.encode()) < WIDTH - DIGEST - 4 else text + "..."

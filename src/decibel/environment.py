@@ -1,0 +1,80 @@
+"""The variables by which the processes of one run find each other, whoever started them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+COORDINATOR = "DECIBEL_COORDINATOR"  # host:port of process 0
+PROCESSES = "DECIBEL_PROCESSES"
+PROCESS = "DECIBEL_PROCESS"
+ABSENT = "DECIBEL_ABSENT"  # the numbers, separated by commas, of processes that were lost
+
+KUBERNETES_INDEX = "JOB_COMPLETION_INDEX"
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
+SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_LOCALID")  # only what srun starts has all of them
+
+
+class Place(NamedTuple):
+    """One process among others. Without a `coordinator`, JAX finds it by its own knowledge of Slurm and Open MPI."""
+
+    process: int
+    processes: int
+    coordinator: str | None
+
+
+def place(variables: Mapping[str, str]) -> Place | None:
+    """This process's place: by DECIBEL_*, then Open MPI's variables, then Slurm's. None for a process of its own."""
+    rank, count = _numbers(variables)
+    if rank is None:
+        return None
+    process, processes = _whole(variables, rank), _whole(variables, count)
+    if process >= processes:
+        raise ValueError(f"{rank}={process} is not below {count}={processes}: number the processes from 0.")
+    if processes == 1:
+        return None
+    return Place(process, processes, variables.get(COORDINATOR) or _coordinator(variables, rank))
+
+
+def absent(variables: Mapping[str, str]) -> tuple[int, ...]:
+    """The processes that were lost."""
+    return tuple(sorted(int(number) for number in variables.get(ABSENT, "").split(",") if number.strip()))
+
+
+def _numbers(variables: Mapping[str, str]) -> tuple[str | None, str]:
+    """The names of the variables that hold this process's number and how many there are."""
+    if PROCESSES in variables:
+        for rank in (PROCESS, KUBERNETES_INDEX, OPEN_MPI[0], SLURM[0]):
+            if rank in variables:
+                return rank, PROCESSES
+        raise ValueError(f"{PROCESSES} is set and {PROCESS} is not: set it to this process's number, from 0.")
+    for given in (PROCESS, COORDINATOR):
+        if given in variables and not (OPEN_MPI[1] in variables or SLURM[1] in variables):
+            raise ValueError(f"{given} is set and {PROCESSES} is not: set it to the number of processes.")
+    if OPEN_MPI[0] in variables:
+        return OPEN_MPI
+    if all(name in variables for name in (*SLURM, *SLURM_STEP)):
+        return SLURM
+    return None, PROCESSES
+
+
+def _coordinator(variables: Mapping[str, str], rank: str) -> str | None:
+    if rank == SLURM[0]:
+        return None
+    if rank == OPEN_MPI[0]:
+        if "OMPI_MCA_orte_hnp_uri" in variables:  # Open MPI 4, which JAX knows
+            return None
+        name = variables.get("PMIX_NAMESPACE")
+        if name and variables.get("OMPI_COMM_WORLD_LOCAL_SIZE") == variables[OPEN_MPI[1]]:
+            digest = hashlib.sha256(name.encode()).digest()
+            return f"127.0.0.1:{61440 + int.from_bytes(digest[:2]) % 4096}"
+    raise ValueError(f"{COORDINATOR} is not set: set it to HOST:PORT, where HOST is the machine of process 0.")
+
+
+def _whole(variables: Mapping[str, str], name: str) -> int:
+    value = variables[name]
+    if not value.isdigit():
+        raise ValueError(f"{name}={value!r} must be a whole number.")
+    return int(value)

@@ -1,0 +1,121 @@
+"""Cases of one method on one graph, run by any engine; and, as a script, one of several processes that run them.
+
+Losses are products entry by entry: as different from node to node as any, and quick to compile.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import decibel as db
+
+NODES, STEPS, SAMPLES, SIZE = 8, 3, 3, 2
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+
+
+def matching(first: int) -> db.Graph:
+    """Half the edges of the ring: every node talks to one neighbour."""
+    W = 2 / 3 * np.eye(NODES)
+    for i in range(first, NODES, 2):
+        W[i, (i + 1) % NODES] = W[(i + 1) % NODES, i] = 1 / 3
+    return db.graphs.from_matrix(W, disconnected=True)
+
+
+GRAPHS = {
+    "ring": db.graphs.ring(NODES),
+    "torus": db.graphs.torus(2, 4),
+    "erdos-renyi": db.graphs.erdos_renyi(NODES, 0.5, seed=1),
+    "time-varying": db.graphs.cycle(matching(0), matching(1)),
+}
+KINDS = tuple(GRAPHS)
+
+
+class Case(NamedTuple):
+    method: str
+    graph: str
+    dtype: str = "float64"
+    batch_size: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.graph} {self.dtype}"
+
+    @classmethod
+    def of(cls, method: str, kind: int, wide: bool = True) -> Case:
+        """On the graph of that number, all samples where a method or its place in the catalogue says so."""
+        place = list(db.CATALOG).index(method)
+        sampled = method != "interact" and (place + kind) % 3 == 0
+        graph = "complete" if method == "soba" else KINDS[kind % len(KINDS)]  # SOBA is centralized
+        return cls(method, graph, "float64" if wide else "float32", 2 if sampled else None)
+
+
+def upper(x, y, batch):
+    return jnp.mean(0.5 * batch["m"] * (y - batch["a"]) ** 2) + upper_of_x(x, batch)
+
+
+def upper_of_x(x, batch):
+    return jnp.mean(0.5 * (x - batch["e"]) ** 2)
+
+
+def lower(x, y, batch):
+    return jnp.mean(0.5 * batch["h"] * y**2 - y * (batch["c"] + batch["b"] * x**2))
+
+
+def draws(seed: int, *names: str) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    made = {name: rng.normal(size=(NODES, SAMPLES, SIZE)) for name in names}
+    return {name: 0.5 + value**2 if name in "mh" else value for name, value in made.items()}
+
+
+def problem(form: str, dtype: str) -> db.Problem:
+    x0, y0 = jnp.full(SIZE, 0.5, dtype), jnp.full(SIZE, -0.5, dtype)
+    if form == "single":
+        return db.Problem(upper_of_x, upper_data=draws(0, "e"), x0=x0)
+    above, below = draws(0, "m", "a", "e"), draws(1, "h", "c", "b")
+    return db.Problem(upper, lower, upper_data=above, lower_data=below, x0=x0, y0=y0, personal=form == "personal")
+
+
+def run(case: Case, engine: db.Simulator | db.Cluster) -> list[jax.Array]:
+    """Every array of the state after a few steps."""
+    entry = db.CATALOG[case.method]
+    graph = db.graphs.complete(NODES) if case.graph == "complete" else GRAPHS[case.graph]
+    made, method, levels = problem(entry.form, case.dtype), entry(), db.Levels(x=graph)
+    method.refuse(made, levels, case.batch_size)
+    started = engine.start(made, method, levels, batch_size=case.batch_size, seed=0)
+    assert started.advance(STEPS) is not None, f"{case} turned non-finite"
+    return jax.tree.leaves(started.state)
+
+
+def assert_equal(case: Case, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    within = TOLERANCE[case.dtype]
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype == case.dtype
+        np.testing.assert_allclose(a, b, rtol=within, atol=within, err_msg=str(case))
+    x = expected[0]
+    if case.graph != "complete":
+        assert np.abs(x[0] - x[1:]).max(1).min() > 1e-4, (
+            f"{case}: nodes are so alike that exchanging two would not show"
+        )
+
+
+def worker(rank: int, count: int, port: int, out: str, *cases: str) -> None:
+    """Leaves what its own nodes hold in `out`."""
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(f"127.0.0.1:{port}", count, rank)
+    held = {}
+    for number, text in enumerate(cases):
+        method, graph, dtype, batch_size = text.split()
+        case = Case(method, graph, dtype, int(batch_size) or None)
+        for leaf, array in enumerate(run(case, db.Cluster())):
+            held[f"{number} {leaf}"] = np.concatenate([shard.data for shard in array.addressable_shards])
+    np.savez(f"{out}/{rank}.npz", **held)
+
+
+if __name__ == "__main__":
+    rank, count, port = map(int, sys.argv[1:4])
+    worker(rank, count, port, *sys.argv[4:])

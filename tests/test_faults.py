@@ -1,0 +1,264 @@
+"""Trouble on purpose: what stays exact under it, what does not, and the same trouble in every engine."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import permutes
+from quadratics import Quadratic, random_quadratic
+
+import decibel as db
+from decibel.engines.links import slots
+from decibel.graph import Levels
+
+NODES = 10
+QUADRATIC = random_quadratic(NODES, seed=1, spread=2.0)
+RING = db.graphs.ring(NODES)
+CHANGING = db.graphs.cycle(RING, db.graphs.star(NODES))
+RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
+
+
+def run(strategy, faults, *, steps=4000, quadratic=QUADRATIC, graph=RING, upper=None, order="parallel", **options):
+    method = db.sparkle(strategy, upper, **RATES, order=order)
+    options = {"eval_every": steps, "metrics": []} | options
+    return db.solve(quadratic.problem(), method, graph, steps=steps, faults=faults, **options)
+
+
+def error(result, solution=None, nodes=slice(None)):
+    solution = QUADRATIC.solution() if solution is None else solution
+    return np.abs(np.asarray(result.nodes.x)[nodes] - solution).max()
+
+
+@pytest.mark.parametrize("probability", [0.2, 0.5])
+@pytest.mark.parametrize("strategy", ["ed", "extra", "gt", "edge-ed"])
+def test_exact_with_links_that_fail_at_random(strategy, probability):
+    assert error(run(strategy, db.faults.drop(probability))) < 1e-12
+
+
+@pytest.mark.parametrize("strategy", ["ed", "extra", "gt"])
+def test_exact_with_nodes_that_pause_at_random(strategy):
+    assert error(run(strategy, db.faults.pause(probability=0.2))) < 1e-12
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.3])
+def test_edge_flows_are_exact_where_messages_are_lost_one_way(probability):
+    lost = db.faults.drop(probability, one_way=True)
+    assert error(run("edge-ed", lost)) < 1e-12
+    assert error(run("ed", lost)) > 0.01  # so the line above says something
+
+
+def test_edge_flows_are_exact_in_the_sequential_order_and_on_changing_graphs():
+    lost = db.faults.drop(0.2, one_way=True)
+    assert error(run("edge-ed", lost, order="sequential", graph=db.graphs.cycle(RING, db.graphs.path(NODES)))) < 1e-12
+
+
+def test_a_node_leaves_and_returns_while_messages_are_lost():
+    trouble = [db.faults.drop(0.1, one_way=True), db.faults.leave(3, during=(200, 4000))]
+    stayed = [node for node in range(NODES) if node != 3]
+    theirs = Quadratic(*(part[stayed] for part in QUADRATIC)).solution()
+    apart = run("edge-ed", trouble)
+    assert error(apart, theirs, stayed) < 1e-12
+    assert np.abs(theirs - QUADRATIC.solution()).max() > 0.01
+    # What the others' carries owe to the one that left stays with them.
+    assert error(run("ed", trouble[1:]), theirs, stayed) > 1e-3
+    assert error(run("edge-ed", trouble, steps=8000)) < 1e-12
+
+
+@pytest.mark.parametrize("order", ["sequential", "parallel"])
+@pytest.mark.parametrize("graph", [RING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), CHANGING], ids=lambda g: g.name)
+def test_without_loss_edge_flows_are_exact_diffusion(graph, order):
+    found, expected = (run(name, None, steps=60, graph=graph, order=order) for name in ("edge-ed", "ed"))
+    for a, b in zip(jax.tree.leaves(found.nodes), jax.tree.leaves(expected.nodes), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_both_ends_of_a_link_remember_the_same_to_the_last_bit():
+    method = db.sparkle("edge-ed", **RATES, order="parallel")
+    problem = QUADRATIC.problem(dtype=jnp.float32)
+    result = db.solve(problem, method, RING, steps=2000, eval_every=2000, metrics=[])
+    links = slots(RING)
+    (remembered,) = result.state.links
+    F = np.asarray(remembered[0].flows)
+    assert F.dtype == np.float32 and np.abs(F).max() > 1e-3
+    np.testing.assert_array_equal(F, -F[links.neighbours, links.back])
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        db.faults.drop(0.4),
+        db.faults.pause(probability=0.3),
+        db.faults.leave([2, 5], during=(1, 3)),
+        [db.faults.drop(links=[(0, 1), (7, 8)]), db.faults.pause(4)],
+    ],
+    ids=["drop", "pause", "leave", "named"],
+)
+def test_the_mixing_matrix_stays_doubly_stochastic(faults):
+    """Consensus on a problem without slope applies W once a step: from the identity it shows the matrix itself."""
+    flat = db.Problem(lambda x, batch: 0.0 * x.sum(), upper_data=np.zeros((NODES, 1)), x0=jnp.zeros(NODES))
+    for graph in (RING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), CHANGING):
+        matrices = []
+        for steps in (1, 2, 3):
+            engine = _FromIdentity()
+            result = db.solve(flat, db.dsgd(alpha=1.0), graph, steps=steps, metrics=[], faults=faults, engine=engine)
+            matrices.append(np.asarray(result.nodes.x))
+        np.testing.assert_allclose(matrices[0], matrices[0].T, atol=1e-14)
+        for product in matrices:
+            np.testing.assert_allclose(product.sum(0), 1.0, atol=1e-14)
+            np.testing.assert_allclose(product.sum(1), 1.0, atol=1e-14)
+        undisturbed = np.linalg.multi_dot([graph.phases[k % graph.period].W for k in (2, 1, 0)])
+        assert np.abs(matrices[-1] - undisturbed).max() > 0.05
+
+
+class _FromIdentity(db.Simulator):
+    """Node i starts at the i-th unit vector."""
+
+    def start(self, *arguments, **options):
+        run = super().start(*arguments, **options)
+        level = run.state.x
+        run.state = run.state._replace(x=level._replace(s=jax.tree.map(lambda s: jnp.eye(len(s)), level.s)))
+        return run
+
+
+def test_late_links_conserve_the_mean_and_gradient_tracking_stays_exact():
+    late = db.faults.late(2, 0.3)
+    assert error(run("gt", late)) < 1e-12
+    result = run("gt", late, steps=50)
+    for level in (result.state.x, result.state.y, result.state.z):
+        (carry,) = level.carry
+        assert np.abs(carry.tree).max() > 1e-3
+        np.testing.assert_allclose(np.asarray(carry.tree).mean(0), 0.0, atol=1e-14)
+
+
+def test_a_late_link_delivers_what_was_said_then():
+    """On two nodes: nothing arrives before the delay has passed, and then what it would have been at once."""
+    pair, problem = db.graphs.complete(2), random_quadratic(2, seed=4).single()
+    at_once = db.solve(problem, db.dsgd(alpha=0.1), pair, steps=1, metrics=[])
+    late = {
+        steps: db.solve(problem, db.dsgd(alpha=0.1), pair, steps=steps, metrics=[], faults=db.faults.late(1))
+        for steps in (1, 2)
+    }
+    alone = db.solve(problem, db.dsgd(alpha=0.1), db.graphs.isolated(2), steps=2, eval_every=1, metrics=[])
+    first = db.solve(problem, db.dsgd(alpha=0.1), db.graphs.isolated(2), steps=1, metrics=[])
+    np.testing.assert_allclose(late[1].nodes.x, first.nodes.x, atol=1e-14)
+    arrived = np.asarray(at_once.nodes.x) - np.asarray(first.nodes.x)
+    np.testing.assert_allclose(late[2].nodes.x, np.asarray(alone.nodes.x) + arrived, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "upper", "order"), [("edge-ed", "gt", "sequential"), ("extra", None, "parallel")], ids=str
+)
+def test_the_cluster_has_the_same_trouble(strategy, upper, order):
+    quadratic, graph = random_quadratic(8, seed=3), db.graphs.erdos_renyi(8, 0.4, seed=1)
+    faults = [
+        db.faults.drop(0.3, one_way=True),
+        db.faults.drop(0.2),
+        db.faults.leave(5, during=(4, 9)),
+        db.faults.late(2, 0.3),
+    ]
+    results = [
+        run(strategy, faults, steps=12, quadratic=quadratic, graph=graph, upper=upper, order=order, engine=engine)
+        for engine in (db.Simulator(), db.Cluster(devices=4))
+    ]
+    for a, b in zip(*(jax.tree.leaves(result.state) for result in results), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-13)
+    assert results[0].trace.last["samples"] == results[1].trace.last["samples"]
+
+
+def test_nothing_but_rows_to_neighbours_travels_and_the_ledger_says_how_many():
+    """Of a link's own flow and of the message with it, also where two nodes share a device."""
+    graph, method = db.graphs.erdos_renyi(8, 0.5, seed=1), db.sparkle("edge-ed", "gt", **RATES)
+    for devices in (8, 4):
+        start = db.Cluster(devices=devices).start
+        run = start(random_quadratic(8, seed=3).problem(), method, Levels(x=graph), batch_size=None, seed=0)
+        chunk, page = run.compile(5)
+        text = chunk.as_text()
+        body = "\n".join(block for block in text.split("\n\n") if "collective-permute" in block)
+        assert not re.search(r"all-(reduce|gather|to-all)|reduce-scatter", body)
+        assert sum(pairs * size for pairs, size in permutes(text)) == pytest.approx(page.fixed["bytes"] * 8)
+
+
+def test_edge_flows_and_faults_resume_exactly(tmp_path):
+    faults = [db.faults.drop(0.2, one_way=True), db.faults.late(1, 0.2)]
+    options = {"upper": "gt", "eval_every": 5}
+    whole = run("edge-ed", faults, steps=20, **options)
+    run("edge-ed", faults, steps=10, checkpoint=tmp_path, **options)
+    resumed = run("edge-ed", faults, steps=20, checkpoint=tmp_path, resume=True, **options)
+    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="faults"):
+        run("edge-ed", faults[:1], steps=20, checkpoint=tmp_path, resume=True, **options)
+
+
+def test_who_pauses_spends_nothing():
+    half = run("ed", db.faults.pause([0, 1, 2, 3, 4], during=(0, 100)), steps=100).trace.last
+    whole = run("ed", db.faults.drop(0.5), steps=100).trace.last
+    assert half["samples"] == pytest.approx(whole["samples"] / 2) and half["bytes"] == pytest.approx(whole["bytes"] / 2)
+    assert half["rounds"] == whole["rounds"] == 100
+
+
+def test_edge_flows_send_two_vectors_over_every_link():
+    sent = {name: db.cost(QUADRATIC.problem(), db.sparkle(name, **RATES), RING)["bytes"] for name in ("ed", "edge-ed")}
+    assert sent["edge-ed"] == 2 * sent["ed"]
+
+
+def test_the_chances_are_what_they_say_and_the_same_at_both_ends():
+    weather = db.faults.weather((db.faults.drop(0.3), db.faults.drop(0.2, one_way=True)), seed=5)
+    a, b = (jnp.asarray(ends, jnp.int32) for ends in RING.edges.T)
+
+    def fates(k):
+        return weather.down(k, a, b), weather.down(k, b, a), weather.lost(k, 0, a, b), weather.lost(k, 0, b, a)
+
+    down, other, lost, back = (np.asarray(fate) for fate in jax.vmap(fates)(jnp.arange(2000, dtype=jnp.int32)))
+    np.testing.assert_array_equal(down, other)
+    assert abs(down.mean() - 0.3) < 0.015 and abs(lost.mean() - 0.2) < 0.015
+    assert abs(np.corrcoef(lost.ravel(), back.ravel())[0, 1]) < 0.03
+    assert abs(np.corrcoef(down[:, 0], down[:, 1])[0, 1]) < 0.1
+    assert abs(np.corrcoef(down[1:, 0], down[:-1, 0])[0, 1]) < 0.1
+
+
+def test_slots_point_back():
+    for graph in (RING, CHANGING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), db.graphs.star(NODES)):
+        links = slots(graph)
+        present = links.weights.any(1)
+        i, slot = np.nonzero(present)
+        j, back = links.neighbours[i, slot], links.back[i, slot]
+        np.testing.assert_array_equal(links.neighbours[j, back], i)
+        np.testing.assert_array_equal(links.weights[j, :, back], links.weights[i, :, slot])
+        for phase, one in enumerate(graph.phases):
+            W = np.zeros((NODES, NODES))
+            W[i, j] = links.weights[i, phase, slot]
+            np.testing.assert_array_equal(W + np.diag(np.diag(one.W)), one.W)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: db.faults.drop(1.5), "probability=1.5"),
+        (lambda: db.faults.drop(links=[(1, 1)]), "pairs of different nodes"),
+        (lambda: db.faults.late(0), "delay=0"),
+        (lambda: db.faults.pause(during=(5, 5)), "during"),
+        (lambda: run("ed", db.faults.pause(NODES), steps=1), "node 10"),
+        (lambda: run("gt", db.faults.drop(0.1), steps=1, graph=db.graphs.one_peer_exponential(NODES)), "undirected"),
+        (lambda: run("ed", ["drop"], steps=1), "str"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_late_links_refuse_methods_that_exchange_inside_a_loop():
+    method = db.ma_dsbo(alpha=0.02, beta=0.1, gamma=0.1, theta=0.5, lower_steps=2, auxiliary_steps=2)
+    with pytest.raises(ValueError, match="single-loop"):
+        db.solve(QUADRATIC.problem(), method, RING, steps=1, faults=db.faults.late(1))
+    db.solve(QUADRATIC.problem(), method, RING, steps=2, faults=db.faults.drop(0.5), metrics=[])
+
+
+def test_a_graph_per_level_may_mix_kinds():
+    graphs = Levels(x=db.graphs.complete(NODES), y=RING)
+    assert error(run("edge-ed", db.faults.drop(0.2, one_way=True), graph=graphs)) < 1e-12
