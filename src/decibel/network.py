@@ -18,10 +18,11 @@ from jax import Array
 
 from .graph import Graph, GraphSequence, Levels
 from .ledger import Ledger
-from .strategies import Cumulative
+from .strategies import Coded, Cumulative
 from .vector import Vector
 
 GATHER_DEGREE = 16  # beyond it, unrolled gathers would bloat the compiled step
+SHIFTS = 64  # the same for rotations, which are slices
 
 
 class Mixer(eqx.Module):
@@ -112,7 +113,7 @@ def mixer(graph: Graph | GraphSequence) -> Mixer:
         if offsets is not None:
             if len(offsets) == graph.nodes - 1 > 1 and np.allclose([w for _, w in offsets], 1 / graph.nodes):
                 return Average()
-            if len(offsets) <= GATHER_DEGREE:
+            if len(offsets) <= SHIFTS:
                 return Shifts(tuple(k for k, _ in offsets), tuple(w for _, w in offsets))
     degree = max(int(phase.degrees.max(initial=0)) for phase in graph.phases)
     entries = max(phase.matrix.nnz for phase in graph.phases)
@@ -195,6 +196,9 @@ class Network:
     def _bytes(self, level: str, message: Any) -> float:
         if isinstance(message, Cumulative):  # the message and the link's flow
             return 2 * self._sends(level, per_link=True) * _size(message.message)
+        if isinstance(message, Coded):
+            entries = sum(leaf[0].size for leaf in jax.tree.leaves(message.message))
+            return self._sends(level) * message.code.bytes(entries, jax.tree.leaves(message.message)[0].dtype)
         return self._sends(level) * _size(message)
 
     def __call__(self, **moves: Generator) -> Any:

@@ -7,6 +7,9 @@ pullback; what a step does not use is never computed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +24,8 @@ from .problem import Problem
 from .samples import Batch, NodeData
 from .vector import Vector
 
+STRIDE = 7919  # between the draws of one step, when walking: a prime, so that it shares no period with the batches
+
 
 class Products(eqx.Module):
     """How H z and J z are computed: by second derivatives, or by differences of gradients at y ± `difference` z
@@ -33,16 +38,65 @@ class Products(eqx.Module):
 SECOND_DERIVATIVES = Products()
 
 
-class Oracle:
-    """The nodes' derivatives at one step. Samples come from keys that depend on seed, step and node only, so that a
-    run does not depend on where nodes live."""
+@dataclass(frozen=True)
+class Computing:
+    """How derivatives are evaluated: on random batches or walking through a shuffled order, in which precision, and
+    (`node_chunk`) of how many nodes at a time."""
 
-    def __init__(self, problem: Problem, nodes: Array, key: Array, batch_size: int | None, ledger: Ledger) -> None:
-        self.problem, self.nodes, self.key, self.batch_size, self.ledger = problem, nodes, key, batch_size, ledger
+    walk: bool = False
+    precision: str | None = None
+    node_chunk: int | None = None
+
+    def over_nodes(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A node's function of (x, y, batch) for all nodes; chunks keep their inputs only, and compute again what the
+        pullback needs."""
+        function = self._narrowed(function)
+        if self.node_chunk is None:
+            return jax.vmap(function)
+        again = jax.checkpoint(function)  # pyright: ignore[reportPrivateImportUsage]
+        return lambda *point: jax.lax.map(lambda one: again(*one), point, batch_size=self.node_chunk)
+
+    def _narrowed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Computed in bfloat16, answered in the precision that was given."""
+        if self.precision != "bfloat16":
+            return function
+
+        def narrow(leaf: Any) -> Any:
+            return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+        def narrowed(*point: Any) -> Any:
+            wide = jnp.result_type(*jax.tree.leaves(point[0]))
+            answer = function(*jax.tree.map(narrow, point))
+            return jax.tree.map(lambda leaf: leaf.astype(wide), answer)
+
+        return narrowed
+
+    def products(self) -> AbstractContextManager[Any]:
+        """The precision of matrix products while a step is traced."""
+        return jax.default_matmul_precision(self.precision) if self.precision else nullcontext()
+
+
+class Oracle:
+    """The nodes' derivatives at step k. Samples depend on seed, step and node only, so that a run does not depend on
+    where nodes live."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        nodes: Array,
+        key: Array,
+        batch_size: int | None,
+        ledger: Ledger,
+        *,
+        k: Array | int = 0,
+        how: Computing = Computing(),  # noqa: B008
+    ) -> None:
+        self.problem, self.nodes, self.batch_size, self.ledger = problem, nodes, batch_size, ledger
+        self.key, self.k, self.how = key, k, how
 
     def draw(self, tag: int | Array = 0) -> Draw:
         """Independent samples of both levels; different tags give different samples within one step."""
-        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size)
+        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, place=tag)
 
     def draw_all(self) -> Draw:
         """All samples of every node."""
@@ -61,8 +115,11 @@ class Oracle:
 class Draw:
     """One batch per level and node, taken when first used, so that all derivatives on one draw share its samples."""
 
-    def __init__(self, oracle: Oracle, key: Array, batch_size: int | None, *, counted: bool = True) -> None:
+    def __init__(
+        self, oracle: Oracle, key: Array, batch_size: int | None, *, counted: bool = True, place: int | Array = 0
+    ) -> None:
         self.oracle, self.key, self.batch_size, self._counted = oracle, key, batch_size, counted
+        self._place = place  # among the draws of one step, which are far apart in a shuffled order
         self.problem, self.ledger = oracle.problem, oracle.ledger
         self.factors_drawn = False
 
@@ -74,7 +131,8 @@ class Draw:
         """A further independent draw that belongs to this one; the draw itself where it takes all samples."""
         if self.full:
             return self
-        return Draw(self.oracle, jax.random.fold_in(self.key, number + 1), self.batch_size, counted=counted)
+        key, place = jax.random.fold_in(self.key, number + 1), self._place + (number + 1) * STRIDE
+        return Draw(self.oracle, key, self.batch_size, counted=counted, place=place)
 
     @cached_property
     def upper(self) -> Batch:
@@ -100,6 +158,8 @@ class Draw:
             return data.full()
         if self._counted:
             self.ledger.add(samples=self.batch_size)
+        if self.oracle.how.walk:
+            return data.walk(self.oracle.k + self._place * STRIDE, self.batch_size)
         return data.draw(self._bits[:, level])
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
@@ -114,6 +174,7 @@ class Point:
         self._x, self._y, self._how = x, y, products
         self._products: dict[int, tuple[Vector, Vector, Vector]] = {}
         self._counted: set[tuple[str, int]] = set()
+        self._over_nodes = draw.oracle.how.over_nodes
 
     def linearized(self) -> Point:
         """The same point, linearized before a loop that takes products at it."""
@@ -134,7 +195,7 @@ class Point:
     def _upper_gradients(self) -> tuple[Any, ...]:
         self.ledger.add(gradients=1)
         argnums = (0,) if self._y is None else (0, 1)
-        gradient = jax.vmap(jax.grad(self.draw.problem.upper_loss, argnums))
+        gradient = self._over_nodes(jax.grad(self.draw.problem.upper_loss, argnums))
         return gradient(self._x.tree, _tree(self._y), self.draw.upper)
 
     @property
@@ -189,7 +250,7 @@ class Point:
             # q backward passes where x is the longer one, as it is wherever x weighs samples.
             return jax.jacrev(gradient)(flat)
 
-        return jax.vmap(node)(self._x.tree, _tree(self._y), self.draw.lower)
+        return self._over_nodes(node)(self._x.tree, _tree(self._y), self.draw.lower)
 
     def _count(self, kind: str, z: Vector) -> None:
         # Keyed by object: `_products` keeps z alive, so that its id is not reused.
@@ -200,7 +261,7 @@ class Point:
     @cached_property
     def _linear(self) -> tuple[Any, Any]:
         lower, batch = self.draw.problem.lower_loss, self.draw.lower
-        gradient = jax.vmap(jax.grad(lower, 1))
+        gradient = self._over_nodes(jax.grad(lower, 1))
         return jax.vjp(lambda x, y: gradient(x, y, batch), self._x.tree, _tree(self._y))
 
     def _product(self, z: Vector) -> tuple[Vector, Vector]:
@@ -219,7 +280,7 @@ class Point:
         δ, y, draw = self._how.difference, self._y, self.draw
         assert δ is not None and y is not None
         self.ledger.add(gradients=2)
-        gradient = jax.vmap(jax.grad(draw.problem.lower_loss, (0, 1)))
+        gradient = self._over_nodes(jax.grad(draw.problem.lower_loss, (0, 1)))
         ahead = Vector(gradient(self._x.tree, (y + δ * z).tree, draw.lower))
         behind = Vector(gradient(self._x.tree, (y if self._how.forward else y - δ * z).tree, draw.lower))
         jacobian, hessian = ((1 / δ if self._how.forward else 0.5 / δ) * (ahead - behind)).tree

@@ -59,6 +59,28 @@ class NodeData(eqx.Module):
         """A batch drawn with replacement by uniform uint32 `bits` (nodes, batch)."""
         return Batch((self._take(_scale(bits, self.counts[:, None])),))
 
+    def walk(self, position: Array | int, size: int) -> Batch:
+        """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
+        where nodes hold equally many."""
+        if self.offsets is None:
+            start = size * (position % max(1, self.part_sizes[0] // size))
+            take = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)  # noqa: E731
+            return Batch((jax.tree.map(take, self.tree),))
+        starts = size * (position % jnp.maximum(1, self.counts // size))
+        return Batch((self._take(starts[:, None] + jnp.arange(size, dtype=jnp.int32)),))
+
+    def shuffled(self, key: Array, nodes: Array) -> NodeData:
+        """Every node's samples in an order of its own, and repeated as before where it holds fewer than others."""
+        most = jax.tree.leaves(self.tree)[0].shape[1]
+        places = jnp.arange(most, dtype=jnp.int32)
+
+        def order(node: Array, count: Array) -> Array:
+            chance = jax.random.uniform(jax.random.fold_in(key, node), (most,), jnp.float32)
+            return jnp.argsort(jnp.where(places < count, chance, 2.0))[places % count]
+
+        indices = jax.vmap(order)(nodes, self.counts)
+        return eqx.tree_at(lambda data: data.tree, self, self._take(indices))
+
     def _take(self, indices: Array) -> Any:
         pick = jax.vmap(lambda leaf, index: leaf.at[index].get(mode="promise_in_bounds"))
         return jax.tree.map(lambda leaf: pick(leaf, indices), self.tree)

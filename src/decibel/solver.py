@@ -33,6 +33,9 @@ from .trace import Trace
 Callback = Callable[[int, dict[str, float]], Any]
 
 
+PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
+
+
 class NonFiniteWarning(UserWarning):
     """A run turned non-finite and stopped with its last good state."""
 
@@ -53,6 +56,8 @@ def solve(
     checkpoint_every: int = 1,
     resume: bool = False,
     faults: Fault | Sequence[Fault] | None = None,
+    sampling: str = "random",
+    precision: str | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Runs `method` on `problem` over `graph` for `steps` iterations.
@@ -65,11 +70,17 @@ def solve(
     - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
       terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
     - `faults`: trouble to live through, such as `db.faults.drop(0.2)`; one or several.
+    - `sampling`: `"random"` draws each batch with replacement; `"walk"` shuffles every node's samples once and takes
+      batches from that order in turn, which reads memory as it lies.
+    - `precision`: of what is computed, not of what is carried: `"bfloat16"`, or JAX's `"tensorfloat32"` and the like
+      for matrix products; None is JAX's default.
     - `progress`: a bar with the newest metrics; None shows it in a terminal only.
     """
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, steps, batch_size, eval_every)
     refuse_faults(trouble := as_faults(faults), graphs)
+    refuse_choice("sampling", sampling, ("random", "walk"))
+    refuse_choice("precision", precision, PRECISIONS)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
     engine = engine or Simulator()
@@ -80,11 +91,13 @@ def solve(
     own = {}
     if together or checkpoint is not None:
         own = identity(problem, method, graphs, batch_size, seed, trouble)
+        own |= {"sampling": sampling, "precision": precision}
     if together:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
         saved = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
         agree(own, members=here.members, steps=steps, eval_every=eval_every, metrics=names, **saved)
     options = {"batch_size": batch_size, "seed": seed, "faults": trouble, "members": here.members}
+    options |= {"sampling": sampling, "precision": precision}
     run = engine.start(here.problem, method, here.graphs, **options)
     problem = run.program.problem
     chosen = resolve(metrics, problem, run.state)
@@ -195,6 +208,11 @@ def refuse(
             "graph's nodes."
         )
     method.refuse(problem, graphs, batch_size)
+
+
+def refuse_choice(name: str, value: Any, known: Sequence[Any]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is not known: choose from {', '.join(map(repr, known))}.")
 
 
 def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | None, seed: int) -> dict[str, Any]:

@@ -10,11 +10,13 @@ papers' two-step recursions have a double root at 1 instead, and integrate round
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator
 from math import comb
 from typing import Any, NamedTuple
 
 import equinox as eqx
+from jax import Array
 
 from .names import hint
 from .vector import Vector
@@ -62,8 +64,36 @@ class Cumulative(NamedTuple):
     message: Any
 
 
+class Code(eqx.Module):
+    """How what a message has new is written for the wire, in bytes, and read again.
+
+    `key` is known to both ends, `secret` to the sender alone. Flows are multiplied by `mixing`.
+    """
+
+    mixing: eqx.AbstractVar[float]
+
+    @abstractmethod
+    def bytes(self, entries: int, dtype: Any) -> int:
+        """Of one node's message."""
+
+    @abstractmethod
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        """(entries,) → (bytes,) of uint8."""
+
+    @abstractmethod
+    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+        """(bytes,) → (entries,)"""
+
+
+class Coded(NamedTuple):
+    """A message that travels in code: the difference from what it has told before."""
+
+    message: Any
+    code: Code
+
+
 def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
-    """ED with c = Σ_j F_ij kept per link: F_ij ← −F_ji + w_ij (φ_j − φ_i) replaces what a lost message left behind."""
+    """ED with c = Σ_j F_ij kept per link: F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) mends what a lost message broke."""
     c = yield Cumulative(s - d + c)
     return s - d + c, (c,)
 
@@ -112,6 +142,7 @@ class Strategy(eqx.Module):
     # ED and EXTRA iterate t² − 2λt + λ = 0, which leaves the unit disc at λ ≤ −1/3, and need real λ.
     needs_positive: bool = eqx.field(static=True, default=False)
     per_link: bool = eqx.field(static=True, default=False)  # its flows are remembered by the network, link by link
+    coded: bool = eqx.field(static=True, default=False)  # its messages travel in code, which the network remembers
 
     @property
     def mixes(self) -> bool:

@@ -53,8 +53,13 @@ class Method(eqx.Module):
 
     @property
     def per_link(self) -> bool:
-        """Whether the network must remember flows link by link."""
-        return any(strategy.per_link for strategy in self.strategies.values())
+        """Whether the network must remember, link by link, flows or what coded messages have told."""
+        return self.coded or any(strategy.per_link for strategy in self.strategies.values())
+
+    @property
+    def coded(self) -> bool:
+        """Whether any message travels in code."""
+        return any(strategy.coded for strategy in self.strategies.values())
 
     @abstractmethod
     def start(self, x: Vector, y: Vector | None) -> State: ...

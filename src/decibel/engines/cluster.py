@@ -21,13 +21,14 @@ from .. import keys
 from ..algorithms.method import Method, State
 from ..faults import Fault, weather
 from ..graph import Graph, GraphSequence, Levels
+from ..oracles import Computing
 from ..problem import Problem
 from ..vector import replicate
 from .halo import plan
-from .links import LEVELS, LinkByLink, Slots, pack, slots
+from .links import LEVELS, Arrived, LinkByLink, Slots, pack, slots
 from .membership import survivors
 from .placement import place_problem, spread
-from .program import Exchange, Program, Run, step_sizes_as_arrays
+from .program import Exchange, Program, Run, shuffled, step_sizes_as_arrays
 
 AXIS = "nodes"
 
@@ -56,12 +57,16 @@ class Cluster(eqx.Module):
         seed: int,
         faults: tuple[Fault, ...] = (),
         members: tuple[int, ...] | None = None,
+        sampling: str = "random",
+        precision: str | None = None,
     ) -> Run:
         mesh = self.mesh(graphs.x.nodes)
         nodes = graphs.x.nodes
         numbers = np.arange(nodes, dtype=np.int32) if members is None else np.asarray(members, np.int32)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
         problem = place_problem(problem, nodes, by_node, everywhere)
+        if sampling == "walk":
+            problem = shuffled(problem, seed, spread(numbers, by_node), by_node)
         program = Program(
             problem,
             spread(step_sizes_as_arrays(method), everywhere),
@@ -69,6 +74,7 @@ class Cluster(eqx.Module):
             spread(numbers, by_node),
             jax.jit(lambda: keys.key(seed), out_shardings=everywhere)(),
             batch_size,
+            Computing(sampling == "walk", precision),
         )
 
         # What a user's loss or method brings along (a module's arrays) is needed everywhere.
@@ -173,15 +179,15 @@ class RowsBetweenDevices(eqx.Module):
             nodes,
         )
 
-    def rows(self, k: Array, buffer: Array) -> Array:
+    def rows(self, k: Array, buffer: Array) -> Arrived:
         return self._gather(self.by_node, k, buffer)
 
-    def links(self, k: Array, buffer: Array) -> Array:
+    def links(self, k: Array, buffer: Array) -> Arrived:
         return self._gather(self.by_link, k, buffer.reshape(-1, buffer.shape[-1]))
 
-    def _gather(self, routes: tuple[Route, ...], k: Array, buffer: Array) -> Array:
+    def _gather(self, routes: tuple[Route, ...], k: Array, buffer: Array) -> Arrived:
         look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
-        return _in_phase(look, len(routes), k, buffer)
+        return Arrived(_in_phase(look, len(routes), k, buffer))
 
     def sends(self, per_link: bool) -> float:
         routes = self.by_link if per_link else self.by_node

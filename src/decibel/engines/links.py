@@ -1,12 +1,14 @@
-"""Link by link: the exchange for messages that may be lost, late, or summed over the steps.
+"""Link by link: the exchange for messages that may be lost, late, coded, or summed over the steps.
 
-Every node has a slot per neighbour. What arrives in a slot counts or not, by the weather; what a link has carried so
-far is remembered at both its ends, by slot. How rows reach the slots is the engine's matter: a `Carrier` each.
+Every node has a slot per neighbour. What arrives in a slot counts or not, by the weather and by what the carrier heard;
+what a link has carried so far is remembered at both its ends, by slot. How rows reach the slots is the engine's matter:
+a `Carrier` each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
@@ -18,10 +20,11 @@ from scipy import sparse
 
 from ..faults import Weather
 from ..graph import Graph, GraphSequence, Levels
-from ..strategies import Cumulative
+from ..strategies import Code, Coded, Cumulative
 from .program import Exchange
 
 LEVELS = ("x", "y", "z")
+CODES = 2**31 + 3  # a stream of its own, beyond every step
 
 
 class Slots(NamedTuple):
@@ -52,15 +55,34 @@ def slots(graph: Graph | GraphSequence) -> Slots:
     return Slots(neighbours, back, weights)
 
 
+class Ties(IntEnum):
+    """How a link's two ends stand to each other in one exchange, seen from one of them."""
+
+    TIED = 0  # both have heard of each other before
+    KEEPS = 1  # the other end has come back, and takes its flow from this one
+    ADOPTS = 2  # this end has come back: F_ij := −F_ji
+    ANEW = 3  # both begin at zero
+    APART = 4  # the other end is gone, and its flow is dropped
+
+
+class Arrived(NamedTuple):
+    """(nodes, slots, entries) what came into the slots, (nodes, slots) where anything did, and the `Ties` of each;
+    None is everywhere, and all tied."""
+
+    rows: Array
+    heard: Array | None = None
+    ties: Array | None = None
+
+
 class Carrier(Protocol):
     """Brings what neighbours send into the slots of the nodes that live here."""
 
-    def rows(self, k: Array, buffer: Array) -> Array:
-        """(nodes, entries) → (nodes, slots, entries): every neighbour's row."""
+    def rows(self, k: Array, buffer: Array) -> Arrived:
+        """(nodes, entries): every neighbour's row."""
         ...
 
-    def links(self, k: Array, buffer: Array) -> Array:
-        """(nodes, slots, entries) → the same: what each neighbour keeps for this node."""
+    def links(self, k: Array, buffer: Array) -> Arrived:
+        """(nodes, slots, entries): what each neighbour keeps for this node."""
         ...
 
     def sends(self, per_link: bool) -> float:
@@ -81,10 +103,12 @@ class Links(eqx.Module):
 
 
 class Remembered(NamedTuple):
-    """What one exchange over one graph keeps: the differences of the last steps, and the flows so far, by slot."""
+    """What one exchange over one graph keeps: the differences of the last steps, the flows so far, and what coded
+    messages have built up, here and at the neighbours."""
 
-    late: Any  # (nodes, steps, slots, entries)
-    flows: Any  # (nodes, slots, entries)
+    late: Any = None  # (nodes, steps, slots, entries)
+    flows: Any = None  # (nodes, slots, entries)
+    copies: Any = ()  # per code: (nodes, entries) and (nodes, slots, entries)
 
 
 class OverLinks(NamedTuple):
@@ -108,15 +132,22 @@ class LinkByLink(Exchange):
     which: tuple[int, int, int] = eqx.field(static=True)  # the graph of levels x, y, z
     nodes: Array
     weather: Weather
+    secret: Array  # the key of chances that others must not know, where this is no simulation
 
     @classmethod
     def of(
-        cls, graphs: Levels, nodes: Array, weather: Weather, carry: Callable[[Any, Slots], tuple[Array, Array, Carrier]]
+        cls,
+        graphs: Levels,
+        nodes: Array,
+        weather: Weather,
+        carry: Callable[[Any, Slots], tuple[Array, Array, Carrier]],
+        secret: Array | None = None,
     ) -> LinkByLink:
         by_level = [getattr(graphs, level) for level in LEVELS]
         distinct = list(dict.fromkeys(by_level))
         x, y, z = (distinct.index(graph) for graph in by_level)
-        return cls(tuple(Links(*carry(graph, slots(graph))) for graph in distinct), (x, y, z), nodes, weather)
+        links = tuple(Links(*carry(graph, slots(graph))) for graph in distinct)
+        return cls(links, (x, y, z), nodes, weather, weather.key if secret is None else secret)
 
     def sends(self, level: str, per_link: bool = False) -> float:
         return self.graphs[self.which[LEVELS.index(level)]].carrier.sends(per_link)
@@ -141,10 +172,11 @@ class LinkByLink(Exchange):
 
     def remembers(self, messages: dict[str, Any]) -> tuple[Remembered, ...]:
         def shapes(graph: int, links: Links) -> Remembered:
-            plain, kept = self._sort(graph, messages)
+            plain, kept, coded = self._sort(graph, messages)
             delay, wide = self.weather.longest_delay, links.neighbours.shape[1]
             late = _shape(plain, (delay, wide)) if plain and delay else None
-            return Remembered(late, _shape(kept, (wide,)) if kept else None)
+            copies = tuple((_shape(m, ()), _shape(m, (wide,))) for m in coded.values())
+            return Remembered(late, _shape(kept, (wide,)) if kept else None, copies)
 
         return tuple(shapes(graph, links) for graph, links in enumerate(self.graphs))
 
@@ -154,8 +186,8 @@ class LinkByLink(Exchange):
         answers: dict[str, Any] = {}
         after = []
         for graph, (links, over) in enumerate(zip(self.graphs, now.graphs, strict=True)):
-            late, flows = memory[graph] if memory else Remembered(None, None)
-            plain, kept = self._sort(graph, messages)
+            late, flows, copies = memory[graph] if memory else Remembered()
+            plain, kept, coded = self._sort(graph, messages)
             heard = over.up & ~self.weather.lost(now.k, number, *self._ends(links))
             if plain:
                 buffer, unpack = pack(plain)
@@ -166,17 +198,62 @@ class LinkByLink(Exchange):
                 # What is late has been overtaken by newer messages: it counts as lost.
                 flows = _accumulate(links, now.k, heard & (over.delay == 0), over.forgotten, buffer, flows)
                 answers |= unpack(flows.sum(1))
-            after.append(Remembered(late, flows))
+            for place, (code, decoded) in enumerate(coded.items()):
+                buffer, unpack = pack(decoded)
+                widths = [pack({level: m})[0].shape[1] for level, m in decoded.items()]
+                answer, copy = self._decode(links, now.k, number, InParts(code, widths), buffer, copies[place])
+                answers |= unpack(answer)
+                copies = (*copies[:place], copy, *copies[place + 1 :])
+            after.append(Remembered(late, flows, copies))
         return answers, tuple(after)
 
-    def _sort(self, graph: int, messages: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The messages on one graph: those that flow, and those whose flows are summed."""
+    def _sort(self, graph: int, messages: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[Code, Any]]:
+        """The messages on one graph: those that flow, those whose flows are summed, and, by code, those in code."""
         here = {level: m for level, m in messages.items() if self.which[LEVELS.index(level)] == graph}
-        plain = {level: m for level, m in here.items() if not isinstance(m, Cumulative)}
-        return plain, {level: m.message for level, m in here.items() if isinstance(m, Cumulative)}
+        plain = {level: m for level, m in here.items() if not isinstance(m, Cumulative | Coded)}
+        kept = {level: m.message for level, m in here.items() if isinstance(m, Cumulative)}
+        coded: dict[Code, Any] = {}
+        for level, m in here.items():
+            if isinstance(m, Coded):
+                coded.setdefault(m.code, {})[level] = m.message
+        return plain, kept, coded
+
+    def _decode(
+        self, links: Links, k: Array, number: int, code: InParts, φ: Array, copies: tuple[Array, Array]
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Σ_j w_ij (φ̂_j − φ̂_i). A node sends, in code, what its public copy φ̂ lacks of φ; all who hold φ̂ add it."""
+        mine, theirs = copies
+        common, own = (_keys(key, k, number) for key in (self.weather.key, self.secret))
+        sent = jax.vmap(code.encode)(φ - mine, _fold_in(common, self.nodes), _fold_in(own, self.nodes))
+        arrived = links.carrier.rows(k, sent)
+        decode = jax.vmap(lambda row, key: code.decode(row, key, φ.dtype))
+        mine = mine + decode(sent, _fold_in(common, self.nodes))
+        theirs = theirs + jax.vmap(decode)(arrived.rows, _fold_in(common, links.neighbours))
+        weights = links.weights_at(k, φ.dtype)[..., None] * jnp.asarray(code.code.mixing, φ.dtype)
+        return (weights * jnp.where(weights != 0, theirs - mine[:, None], 0)).sum(1), (mine, theirs)
 
     def _ends(self, links: Links) -> tuple[Array, Array]:
         return jnp.broadcast_to(self.nodes[:, None], links.neighbours.shape), links.neighbours
+
+
+class InParts(NamedTuple):
+    """A code of every level's message by itself, one after the other in one row."""
+
+    code: Code
+    widths: list[int]
+
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
+        return jnp.concatenate([self.code.encode(part, *self._keys(i, key, secret)) for i, part in enumerate(parts)])
+
+    def decode(self, row: Array, key: Array, dtype: Any) -> Array:
+        bytes_ = [self.code.bytes(width, dtype) for width in self.widths]
+        rows = zip(jnp.split(row, np.cumsum(bytes_)[:-1].tolist()), self.widths, strict=True)
+        parts = [self.code.decode(part, *self._keys(i, key), width, dtype) for i, (part, width) in enumerate(rows)]
+        return jnp.concatenate(parts)
+
+    def _keys(self, part: int, *keys: Array) -> list[Array]:
+        return [jax.random.fold_in(key, part) for key in keys]
 
 
 def _flow(
@@ -184,7 +261,9 @@ def _flow(
 ) -> tuple[Array, Array | None]:
     """Σ_j w_ij (φ_j − φ_i) over the links that are up, of this step or of the step that arrives now."""
     weights = links.weights_at(k, φ.dtype)
-    difference = jnp.where((weights != 0)[..., None], links.carrier.rows(k, φ) - φ[:, None], 0)
+    arrived = links.carrier.rows(k, φ)
+    heard = heard if arrived.heard is None else heard & arrived.heard
+    difference = jnp.where((weights != 0)[..., None], arrived.rows - φ[:, None], 0)
     if late is not None:
         known = jnp.concatenate([difference[:, None], late], 1)
         difference = jnp.take_along_axis(known, delay[:, None, :, None], 1)[:, 0]
@@ -193,12 +272,20 @@ def _flow(
 
 
 def _accumulate(links: Links, k: Array, heard: Array, forgotten: Array, φ: Array, F: Array) -> Array:
-    """F_ij ← −F_ji + w_ij (φ_j − φ_i) where j's message arrives; a silent neighbour's F_ij stays. When both arrive,
-    F_ij = −F_ji to the last bit, since both ends round the same numbers."""
+    """F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) where j's message arrives; a silent neighbour's F_ij stays. When both
+    arrive, F_ij = −F_ji to the last bit whatever was lost before, since both ends round the same numbers."""
     weights = links.weights_at(k, φ.dtype)
     both = jnp.concatenate([jnp.broadcast_to(φ[:, None], F.shape), F], -1)
-    theirs, back = jnp.split(links.carrier.links(k, both), 2, -1)
-    renewed = weights[..., None] * (theirs - φ[:, None]) - back
+    arrived = links.carrier.links(k, both)
+    theirs, back = jnp.split(arrived.rows, 2, -1)
+    if arrived.heard is not None:
+        heard = heard & arrived.heard
+    if arrived.ties is not None:
+        is_ = lambda tie: (arrived.ties == tie)[..., None]  # noqa: E731
+        forgotten = forgotten | (arrived.ties == Ties.APART)
+        F, back = jnp.where(is_(Ties.ADOPTS), -back, F), jnp.where(is_(Ties.KEEPS), -F, back)
+        F, back = (jnp.where(is_(Ties.ANEW), 0, flow) for flow in (F, back))
+    renewed = weights[..., None] * (theirs - φ[:, None]) + jnp.asarray(0.5, F.dtype) * (F - back)
     F = jnp.where((heard & (weights != 0))[..., None], renewed, F)
     return jnp.where(forgotten[..., None], 0, F)
 
@@ -222,3 +309,11 @@ def _shape(messages: dict[str, Any], between: tuple[int, ...]) -> jax.ShapeDtype
     """Of a packed buffer of such messages, with axes between its nodes and its entries."""
     buffer = jax.eval_shape(lambda messages: pack(messages)[0], messages)
     return jax.ShapeDtypeStruct((buffer.shape[0], *between, buffer.shape[1]), buffer.dtype)
+
+
+def _keys(key: Array, k: Array, number: int) -> Array:
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, CODES), k), number)
+
+
+def _fold_in(key: Array, numbers: Array) -> Array:
+    return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers.ravel()).reshape(numbers.shape)

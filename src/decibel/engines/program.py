@@ -13,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .. import keys
 from ..algorithms.method import Method, State
 from ..ledger import Counts, Ledger, Page
 from ..network import Network
-from ..oracles import Oracle
+from ..oracles import Computing, Oracle
 from ..problem import Problem
-from ..strategies import Cumulative
+from ..samples import NodeData
+from ..strategies import Coded, Cumulative
 
 
 class Exchange(eqx.Module):
@@ -54,19 +56,25 @@ class Program(eqx.Module):
     nodes: Array  # the numbers of the nodes that live here
     key: Array
     batch_size: int | None = eqx.field(static=True)
+    how: Computing = eqx.field(static=True, default=Computing())
 
     def step(self, k: Array, state: State) -> tuple[State, Page]:
         """One iteration of every node, and what it cost."""
         ledger = Ledger()
-        oracle = Oracle(self.problem, self.nodes, jax.random.fold_in(self.key, k), self.batch_size, ledger)
+        oracle = self._oracle(k, ledger)
         now = self.exchange.conditions(k)
         exchanges = Exchanges(self.exchange, now, state.links)
-        new = self.method.step(k, state, oracle, Network(exchanges, self.exchange.sends, ledger))
+        with self.how.products():
+            new = self.method.step(k, state, oracle, Network(exchanges, self.exchange.sends, ledger))
         active = self.exchange.active(now)
         if active is not None:
             new = _where(active, new, state._replace(links=()))
             ledger.scale(active.mean(dtype=jnp.float32))
         return new._replace(links=exchanges.after if state.links else ()), ledger.page
+
+    def _oracle(self, k: Array, ledger: Ledger) -> Oracle:
+        key = jax.random.fold_in(self.key, k)
+        return Oracle(self.problem, self.nodes, key, self.batch_size, ledger, k=k, how=self.how)
 
     def remembered(self, state: State) -> tuple[Any, ...]:
         """The shapes of what the exchanges of one step remember; it starts at zero."""
@@ -74,7 +82,7 @@ class Program(eqx.Module):
 
         def trace(program: Program, k: Array, state: State) -> None:
             ledger = Ledger()
-            oracle = Oracle(program.problem, program.nodes, jax.random.fold_in(program.key, k), self.batch_size, ledger)
+            oracle = program._oracle(k, ledger)
             outermost = ledger.page
 
             def record(messages: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +93,7 @@ class Program(eqx.Module):
                         "there: choose a single-loop method, or faults other than db.faults.late."
                     )
                 memory.append(kept)
-                return {level: m.message if isinstance(m, Cumulative) else m for level, m in messages.items()}
+                return {level: m.message if isinstance(m, Cumulative | Coded) else m for level, m in messages.items()}
 
             program.method.step(k, state, oracle, Network(record, self.exchange.sends, ledger))
 
@@ -130,6 +138,7 @@ def _where(active: Array, new: State, old: State) -> State:
     return jax.tree.map(choose, new, old)
 
 
+SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
 Wrap = Callable[[Callable[..., Any], Program, State], Callable[..., Any]]
 
 
@@ -180,6 +189,18 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
     first = jax.ShapeDtypeStruct((), jnp.int32)
     compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(arrays, state, first).compile()
     return compiled, pages[0]
+
+
+def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) -> Problem:
+    """The problem with every node's samples in an order of its own, another for each level."""
+
+    def shuffle(level: int, data: Any) -> Any:
+        order = lambda data, nodes: data.shuffled(jax.random.fold_in(keys.key(seed), SHUFFLE + level), nodes)  # noqa: E731
+        return data if data is None else jax.jit(order, out_shardings=sharding)(data, nodes)
+
+    both = shuffle(0, problem.upper_data), shuffle(1, problem.lower_data)
+    known = lambda leaf: leaf is None or isinstance(leaf, NodeData)  # noqa: E731
+    return eqx.tree_at(lambda p: (p.upper_data, p.lower_data), problem, both, is_leaf=known)
 
 
 def step_sizes_as_arrays(method: Method) -> Method:

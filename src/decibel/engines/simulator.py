@@ -15,15 +15,21 @@ from ..algorithms.method import Method
 from ..faults import Fault, weather
 from ..graph import Graph, GraphSequence, Levels
 from ..network import Mixers
+from ..oracles import Computing
 from ..problem import Problem
 from ..vector import replicate
-from .links import LinkByLink, Slots
-from .program import Exchange, Program, Run, step_sizes_as_arrays
+from .links import Arrived, LinkByLink, Slots
+from .program import Exchange, Program, Run, shuffled, step_sizes_as_arrays
 
 
 class Simulator(eqx.Module):
-    """All nodes on one device; or only `members`, their numbers, as if the others were lost."""
+    """All nodes on one device; or only `members`, their numbers, as if the others were lost.
 
+    `node_chunk` computes the derivatives of that many nodes at a time: the same numbers in less memory, for another
+    forward pass.
+    """
+
+    node_chunk: int | None = eqx.field(static=True, default=None)
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def taking_part(self, nodes: int) -> tuple[int, ...] | None:
@@ -39,10 +45,14 @@ class Simulator(eqx.Module):
         seed: int,
         faults: tuple[Fault, ...] = (),
         members: tuple[int, ...] | None = None,
+        sampling: str = "random",
+        precision: str | None = None,
     ) -> Run:
         nodes = graphs.x.nodes
         numbers = jnp.arange(nodes, dtype=jnp.int32) if members is None else jnp.asarray(members, jnp.int32)
         problem = problem.bind(nodes)
+        if sampling == "walk":
+            problem = shuffled(problem, seed, numbers)
         program = Program(
             problem,
             step_sizes_as_arrays(method),
@@ -50,6 +60,7 @@ class Simulator(eqx.Module):
             numbers,
             keys.key(seed),
             batch_size,
+            Computing(sampling == "walk", precision, self.node_chunk),
         )
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         y = None if problem.y0 is None else replicate(problem.y0, nodes)
@@ -91,11 +102,11 @@ class RowsInMemory(eqx.Module):
     back: Array
     degree: float = eqx.field(static=True)
 
-    def rows(self, k: Array, buffer: Array) -> Array:
-        return buffer[self.neighbours]
+    def rows(self, k: Array, buffer: Array) -> Arrived:
+        return Arrived(buffer[self.neighbours])
 
-    def links(self, k: Array, buffer: Array) -> Array:
-        return buffer[self.neighbours, self.back]
+    def links(self, k: Array, buffer: Array) -> Arrived:
+        return Arrived(buffer[self.neighbours, self.back])
 
     def sends(self, per_link: bool) -> float:
         return self.degree

@@ -1,0 +1,189 @@
+"""Label cleaning with the MLP 784-300-10 on one device, over ten to thousands of nodes.
+
+    python -m benchmarks.scale [--json benchmarks/scale.json] [--nodes 10 100 1000] [--largest]
+
+For each size and graph: steps per second; the rate of the step's own matrix products alone; what the step moves through
+memory, as the compiler counts it, against a plain copy; and the largest memory in use. `--largest` doubles the nodes
+until memory ends, and then goes on with the derivatives of a part of the nodes at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+import decibel as db
+from decibel.graph import Levels
+
+HIDDEN, BATCH, WEIGHTS = 300, 50, 50_000  # x weighs 50,000 samples, however many nodes share them
+GRAPHS = {"ring": db.graphs.ring, "exponential": db.graphs.exponential}
+
+
+def losses(y: dict[str, Array], images: Array, labels: Array) -> Array:
+    logits = jax.nn.relu(images @ y["w1"] + y["b1"]) @ y["w2"] + y["b2"]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def upper(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
+    return losses(y, *sample[:2]).mean()
+
+
+def lower(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
+    images, labels, number = sample
+    ridge = sum(jnp.sum(jnp.square(leaf)) for leaf in y.values())
+    return jnp.mean(jax.nn.sigmoid(x[number]) * losses(y, images, labels)) + 1e-3 * ridge
+
+
+def problem(nodes: int) -> db.Problem:
+    """Images with a class in their mean, made on the device; few per node, since a batch may repeat them."""
+    samples = max(4, min(100, 20_000 // nodes))
+    key = jax.random.key(0)
+    labels = jax.random.randint(key, (nodes, samples), 0, 10, jnp.int32)
+    images = jax.random.uniform(key, (nodes, samples, 784), jnp.float32) + 0.1 * labels[..., None]
+    numbers = jnp.arange(nodes * samples, dtype=jnp.int32).reshape(nodes, samples) % WEIGHTS
+    start = lambda *shape: jax.random.normal(key, shape, jnp.float32) / shape[0] ** 0.5  # noqa: E731
+    y0 = {"w1": start(784, HIDDEN), "b1": jnp.zeros(HIDDEN), "w2": start(HIDDEN, 10), "b2": jnp.zeros(10)}
+    data = (images, labels, numbers)
+    return db.Problem(upper, lower, upper_data=data, lower_data=data, x0=jnp.zeros(WEIGHTS), y0=y0)
+
+
+PRODUCTS = {"nbi,nih->nbh": 3, "nbi,nbh->nih": 3, "nbh,nho->nbo": 4, "nbo,nho->nbh": 4, "nbh,nbo->nho": 4}
+
+
+def bare_products(nodes: int) -> tuple[Any, Any, float]:
+    """The matrix products of one step in the parallel order, and their floating-point operations."""
+    sizes = {"n": nodes, "b": BATCH, "i": 784, "h": HIDDEN, "o": 10}
+    pair = lambda spec: tuple(jnp.ones([sizes[a] for a in axes]) for axes in spec.split("->")[0].split(","))  # noqa: E731
+    operands = {spec: pair(spec) for spec in PRODUCTS}
+
+    def run(operands: dict[str, tuple[Array, Array]], length: int) -> Array:
+        def body(token: Array, _: None) -> tuple[Array, None]:
+            found = []
+            for spec, count in PRODUCTS.items():
+                for _ in range(count):
+                    pair, token = jax.lax.optimization_barrier((operands[spec], token))
+                    found.append(jnp.einsum(spec, *pair))
+            found, token = jax.lax.optimization_barrier((found, token))
+            return token + sum(one.ravel()[0] for one in found), None
+
+        return jax.lax.scan(body, jnp.zeros(()), None, length)[0]
+
+    work = 0.0
+    for spec, count in PRODUCTS.items():
+        flops = 2.0
+        for axis in set(spec) - set(",->"):
+            flops *= sizes[axis]
+        work += count * flops
+    return operands, jax.jit(run, static_argnums=1), work
+
+
+def seconds(run: Any, repeat: int = 3) -> float:
+    run()
+    found = []
+    for _ in range(repeat):
+        begun = time.perf_counter()
+        jax.block_until_ready(run())
+        found.append(time.perf_counter() - begun)
+    return min(found)
+
+
+def copy_rate() -> float:
+    """Bytes per second, read and written, of adding one to a large array."""
+    large = jnp.zeros(2**28 if jax.default_backend() == "gpu" else 2**25)
+    step = jax.jit(lambda a: jax.lax.fori_loop(0, 20, lambda _, a: a + 1, a), donate_argnums=0)
+    held = [large]
+
+    def run() -> Array:
+        held[0] = step(held[0])
+        return held[0]
+
+    return 20 * 2 * large.nbytes / seconds(run)
+
+
+def measure(
+    nodes: int, graph: str, steps: int, chunk: int | None = None, precision: str | None = None
+) -> dict[str, Any]:
+    method = db.sparkle("ed", alpha=1.0, beta=0.02, gamma=0.02, theta=0.3, order="parallel")
+    engine = db.Simulator(node_chunk=chunk)
+    graphs = Levels(x=GRAPHS[graph](nodes))
+    run = engine.start(problem(nodes), method, graphs, batch_size=BATCH, seed=0, precision=precision)
+    begun = time.perf_counter()
+    compiled, _ = run.compile(steps)
+    compiling = time.perf_counter() - begun
+    analysis = run.compile(1)[0].cost_analysis() or {}
+    took = seconds(lambda: run.advance(steps) and run.state) / steps
+    memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+    temporary = compiled.memory_analysis().temp_size_in_bytes
+    return {
+        "nodes": nodes,
+        "graph": graph,
+        "node_chunk": chunk,
+        "precision": precision,
+        "ms": 1e3 * took,
+        "steps_per_second": 1 / took,
+        "compile_seconds": compiling,
+        "state_bytes": state,
+        "temporary_bytes": temporary,
+        "peak_bytes": memory,
+        "bytes_accessed": analysis.get("bytes accessed"),
+    }
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--json", type=Path)
+    asked.add_argument("--nodes", type=int, nargs="+", default=[10, 100, 1000])
+    asked.add_argument("--largest", action="store_true")
+    options = asked.parse_args()
+    rows: list[dict[str, Any]] = []
+    rate = copy_rate()
+    print(f"{jax.devices()[0].device_kind}: a copy moves {rate / 1e9:.0f} GB/s")
+    for nodes in options.nodes:
+        steps = max(5, 2000 // nodes) if jax.default_backend() == "gpu" else 3
+        operands, products, flops = bare_products(nodes)
+        alone = seconds(partial(products, operands, steps)) / steps
+        for graph in GRAPHS:
+            for precision in (None, "bfloat16") if graph == "ring" else (None,):
+                row = measure(nodes, graph, steps, precision=precision)
+                row |= {"products_ms": 1e3 * alone, "products_tflops": flops / alone / 1e12}
+                row["share_of_products"] = 1e3 * alone / row["ms"]
+                row["share_of_memory_rate"] = (row["bytes_accessed"] or 0) / (row["ms"] / 1e3) / rate
+                rows.append(row)
+                print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+                gc.collect()
+    largest: list[dict[str, Any]] = []
+    if options.largest:
+        nodes, chunk = 2000, None
+        while nodes <= 32_000 and len(largest) < 12:
+            try:
+                row = measure(nodes, "ring", 3, chunk)
+                print(json.dumps(row), flush=True)
+                largest.append(row)
+                nodes = int(nodes * 1.5)
+            except Exception as error:  # what an accelerator raises when it is full
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                largest.append({"nodes": nodes, "node_chunk": chunk, "out_of_memory": True})
+                print(f"{nodes} nodes do not fit with node_chunk={chunk}", flush=True)
+                if chunk is not None:
+                    break
+                chunk = 500
+            gc.collect()
+    found = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "copy_bytes_per_second": rate}
+    if options.json:
+        options.json.write_text(json.dumps(found | {"rows": rows, "largest": largest}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

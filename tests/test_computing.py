@@ -1,0 +1,116 @@
+"""How derivatives are evaluated: some nodes at a time, in low precision, on batches that walk through an order."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+
+import decibel as db
+
+QUADRATIC = random_quadratic(8, seed=2)
+RING = db.graphs.ring(8)
+RATES = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
+
+
+def regression(sizes, dtype=jnp.float64):
+    rng = np.random.default_rng(0)
+    data = [{"a": rng.normal(size=(n, 4)), "b": rng.normal(size=n), "number": np.arange(n)} for n in sizes]
+
+    def lower(x, y, batch):
+        return 0.5 * ((batch["a"] @ y - batch["b"]) ** 2).mean() + 0.5 * (jnp.exp(x) * y * y).sum()
+
+    def upper(x, y, batch):
+        return 0.5 * ((batch["a"] @ y - batch["b"]) ** 2).mean()
+
+    return db.Problem(upper, lower, upper_data=data, lower_data=data, x0=jnp.zeros(4, dtype), y0=jnp.zeros(4, dtype))
+
+
+def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
+    method = method or db.sparkle("ed", **RATES)
+    return db.solve(problem, method, graph, steps=steps, eval_every=steps, metrics=[], engine=engine, **options)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+@pytest.mark.parametrize(
+    ("problem", "method"),
+    [
+        (QUADRATIC.problem(samples=3), db.sparkle("gt", **RATES, order="parallel")),
+        (QUADRATIC.problem(samples=3), db.sparkle("ed", **RATES, difference=1e-3)),
+        (QUADRATIC.problem(samples=3), db.gossip_dsbo(0.02, 0.1, 0.1, 3, 4.0, 0.5)),
+        (QUADRATIC.problem(samples=3, personal=True), db.gt_dsgd(0.05, 0.1, hypergradient=db.hypergradient.cg(4))),
+    ],
+    ids=["gt", "differences", "matrices", "personal"],
+)
+def test_chunks_of_nodes_give_the_same_numbers(problem, method, chunk):
+    whole, parts = (run(problem, db.Simulator(node_chunk=c), method=method, batch_size=2) for c in (None, chunk))
+    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(parts.state), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
+    assert whole.trace.last["gradients"] == parts.trace.last["gradients"]
+
+
+def test_chunks_of_nodes_need_less_memory():
+    """A wide hidden layer, so that what the pullback keeps outweighs the state."""
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(64, 50, 2)).astype(np.float32)
+
+    def loss(x, y, batch):
+        hidden = jnp.tanh(batch @ y["in"] * jnp.exp(x))
+        return ((hidden @ y["out"]) ** 2).mean() + sum((leaf**2).sum() for leaf in y.values())
+
+    y0 = {"in": jnp.ones((2, 256), jnp.float32), "out": jnp.ones(256, jnp.float32)}
+    problem = db.Problem(loss, loss, upper_data=data, lower_data=data, x0=jnp.zeros((), jnp.float32), y0=y0)
+    method = db.sparkle("ed", **RATES, order="parallel")
+    sizes = []
+    for chunk in (None, 4):
+        start = db.Simulator(node_chunk=chunk).start
+        run = start(problem, method, db.Levels(x=db.graphs.ring(64)), batch_size=50, seed=0)
+        sizes.append(run.compile(2)[0].memory_analysis().temp_size_in_bytes)
+    assert sizes[1] < sizes[0] / 3
+
+
+@pytest.mark.parametrize("sizes", [[12] * 8, [12, 13, 14, 15, 16, 12, 20, 13]], ids=["equal", "unequal"])
+def test_a_walk_meets_every_sample_once_before_any_twice(sizes):
+    problem, batch = regression(sizes), 4
+    start = db.Simulator().start
+    made = start(problem, db.sparkle("ed", **RATES), db.Levels(x=RING), batch_size=batch, seed=3, sampling="walk")
+    data = made.program.problem.lower_data
+    taken = [np.asarray(data.walk(jnp.int32(k), batch).parts[0]["number"]) for k in range(24)]
+    for node, size in enumerate(sizes):
+        batches = size // batch
+        once = np.concatenate([taken[k][node] for k in range(batches)])
+        assert len(set(once.tolist())) == batches * batch and once.max() < size
+        np.testing.assert_array_equal(taken[batches][node], taken[0][node])
+    other = made.program.problem.upper_data.walk(jnp.int32(0), batch).parts[0]["number"]
+    assert not np.array_equal(other, taken[0])  # the levels' orders differ
+    assert len({tuple(rows) for rows in taken[0].tolist()}) > 1  # and so do the nodes'
+
+
+def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
+    problem = regression([12, 13, 14, 15, 16, 12, 20, 13])
+    here, there = (run(problem, engine, batch_size=4, sampling="walk") for engine in (None, db.Cluster(devices=4)))
+    for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
+    whole = run(problem, steps=400, batch_size=None)
+    walked = run(problem, steps=400, batch_size=4, sampling="walk")
+    np.testing.assert_allclose(walked.y, whole.y, atol=0.2)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])
+def test_what_is_carried_stays_wide_and_its_mean_stays_zero(precision):
+    problem = regression([12] * 8, jnp.float32)
+    found, expected = (run(problem, steps=300, precision=choice) for choice in (precision, None))
+    assert {leaf.dtype for leaf in jax.tree.leaves(found.state)} == {np.dtype("float32")}
+    np.testing.assert_allclose(found.y, expected.y, atol=0.02)
+    if precision == "bfloat16":
+        assert np.abs(np.asarray(found.y) - np.asarray(expected.y)).max() > 1e-5  # it did compute in bfloat16
+    for level in (found.state.x, found.state.y, found.state.z):
+        np.testing.assert_allclose(np.asarray(level.carry[0].tree).mean(0), 0.0, atol=1e-6)
+
+
+def test_unknown_choices_are_refused():
+    for option in ({"sampling": "shuffle"}, {"precision": "float16"}):
+        with pytest.raises(ValueError, match="is not known: choose from"):
+            run(QUADRATIC.problem(), **option)
