@@ -23,8 +23,9 @@ lint: $(VENV)/.installed-test ## check style and types only
 slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
 	$(BIN)/python -m pytest -n 2 -m slow
 
-bench: $(VENV)/.installed ## print the table of benchmarks
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.installed ## measure a step and name what became slower than the committed results
+	$(BIN)/python -m benchmarks step --json build/bench.json
+	$(BIN)/python -m benchmarks compare build/bench.json
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --quiet --strict

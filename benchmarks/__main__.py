@@ -1,65 +1,125 @@
-"""`python -m benchmarks`: what an iteration costs, against a scan by hand and against its matrix products."""
+"""`python -m benchmarks`: what things cost here, always against something measured in the same run."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch shares the accelerator
+
 from rich.console import Console
 from rich.table import Table
 
-from .cases import label_cleaning, regression
-from .contest import contest
+from . import checkpoints, engines, growth, network, records, steps, tables
+from .compare import TOLERANCE, compare
+
+Note = Callable[[str], Any]
 
 
-def cases(full: bool) -> list[tuple[Any, bool, int]]:
-    """(case, parallel, steps per turn)"""
-    small, mlp = regression("small, 20 nodes", 20, 10, 10, 100), label_cleaning()
-    listed = [(case, parallel, steps) for case, steps in ((small, 2000), (mlp, 5)) for parallel in (True, False)]
-    for nodes, steps in ((10, 1000), (100, 200), (1000, 30), (10_000, 5)):
-        case = regression(f"ring of {nodes:,}", nodes, 100, 10, 20)
-        listed += [(case, parallel, steps) for parallel in ((True, False) if full else (True,))]
-    return listed
+def _network(full: bool, note: Note) -> dict[str, Any]:
+    if full:
+        return network.measure(network.PROCESSES, network.SIZES, 9, note)
+    return network.measure(network.PROCESSES[:2], network.SIZES[:3], 3, note)
 
 
-HEADINGS = ("case", "order", "ours", "by hand", "products", "÷ hand", "÷ products", "state", "memory", "by hand")
+def _engines(full: bool, note: Note) -> dict[str, Any]:
+    return engines.measure(engines.GROUPS if full else engines.GROUPS[1:3], 9 if full else 3, note)
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    shown = Table(title="SPARKLE-ED on a ring, float32: µs per iteration; memory in sizes of the state")
-    for name in HEADINGS:
-        shown.add_column(name, justify="left" if name in ("case", "order") else "right")
-    for row in rows:
-        times = [f"{row['µs'][name]:,.0f}" for name in ("ours", "by_hand", "products")]
-        ratios = [f"{row['against_hand']:.2f}", f"{row['against_products']:.2f}"]
-        memory = [f"{row['state_bytes'] / 1e6:.2f} MB", f"{row['memory']:.2f}", f"{row['memory_by_hand']:.2f}"]
-        shown.add_row(row["case"], row["order"], *times, *ratios, *memory)
-    return shown
+def _growth(full: bool, note: Note) -> dict[str, Any]:
+    names = growth.methods() if full else ["sparkle-ed", "ma-dsbo", "gossip-dsbo", "dsgd"]
+    return growth.measure(
+        names, growth.SIZES if full else {axis: some[:2] for axis, some in growth.SIZES.items()}, note
+    )
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    options.add_argument("--full", action="store_true", help="both orders everywhere and more turns")
-    options.add_argument("--json", type=Path, metavar="PATH", help="also write the rows there")
-    given, console = options.parse_args(), Console()
+def _target(full: bool, note: Note) -> dict[str, Any]:
+    import decibel as db
+
+    from . import target  # with its data
+
+    return target.measure(list(db.CATALOG) if full else ["sparkle-ed", "lopa", "ed"], target.STEPS, note)
+
+
+BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
+    "step": (steps.measure, "an iteration against a scan by hand and against its matrix products"),
+    "torch": (steps.measure_torch, "the same, against programs in PyTorch"),
+    "network": (_network, "rounds with neighbours against all-reduce, among processes"),
+    "engines": (_engines, "steps of the cluster against steps of the simulator"),
+    "checkpoint": (lambda full, note: checkpoints.measure(5 if full else 2, note), "runs with and without checkpoints"),
+    "growth": (_growth, "time and memory against nodes, degree, dimension, batch and Neumann terms"),
+    "target": (_target, "time and bytes to one accuracy, method by method"),
+}
+
+
+def main() -> int:
+    given, console = _options().parse_args(), Console()
     if not console.is_terminal:
-        console.width = 120
-    rows = []
-    for case, parallel, steps in cases(given.full):
-        with console.status(f"{case.name}, {'parallel' if parallel else 'sequential'}"):
-            rows.append(contest(case, parallel, steps, repetitions=21 if given.full else 7))
-    console.print(table(rows))
+        console.width = 160
+    if given.command == "compare":
+        return _compare(given, console)
+    measure, _ = BENCHMARKS[given.command]
+    with console.status(given.command) as status:
+
+        def note(what: str) -> None:
+            status.update(f"{given.command}: {what}")
+            if not console.is_terminal:
+                print(what, file=sys.stderr, flush=True)
+
+        content = measure(given.full, note)
+    _show(console, tables.of(content))
     if given.json:
-        place = {"device": jax.devices()[0].device_kind, "cores": os.cpu_count(), "jax": jax.__version__}
-        given.json.write_text(
-            json.dumps({"place": place | {"python": platform.python_version()}, "rows": rows}, indent=1)
-        )
+        console.print(f"Written to {records.write(content, given.json)}.", soft_wrap=True)
+    return 0
+
+
+def _options() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    options.set_defaults(command="step", full=False, json=None)
+    commands = options.add_subparsers(metavar="BENCHMARK", title="benchmarks (step, if none is named)")
+    for name, (_, help) in BENCHMARKS.items():
+        one = commands.add_parser(name, help=help)
+        one.add_argument("--full", action="store_true", help="as the committed results were taken; takes minutes")
+        one.add_argument("--json", type=Path, metavar="PATH", help="also write what was measured there")
+        one.set_defaults(command=name)
+    two = commands.add_parser("compare", help="what became slower than a baseline")
+    two.add_argument("run", type=Path, help="a JSON that a benchmark wrote")
+    two.add_argument("--baseline", type=Path, help="another one (default: the committed one of the same benchmark)")
+    two.add_argument("--tolerance", type=float, default=TOLERANCE, help="allowed part more (default: %(default)s)")
+    two.set_defaults(command="compare")
+    return options
+
+
+def _compare(given: argparse.Namespace, console: Console) -> int:
+    try:
+        new = records.read(given.run)
+        path = given.baseline or records.RESULTS / f"{new['benchmark']}.json"
+        found = compare(records.read(path), new, given.tolerance)
+    except (OSError, ValueError) as mistake:
+        console.print(f"[red]{mistake}[/]", soft_wrap=True)
+        return 2
+    for heading, ones in (("slower", found.slower), ("faster", found.faster)):
+        for one in ones:
+            console.print(f"{heading}  {one}", style="red" if heading == "slower" else "green", soft_wrap=True)
+    for name in found.missing:
+        console.print(f"missing {name}: the baseline has it and this run has not", style="red", soft_wrap=True)
+    if found.good:
+        console.print(f"Nothing became slower than {path} by more than {given.tolerance:.0%}.", soft_wrap=True)
+    return 0 if found.good else 1
+
+
+def _show(console: Console, cells: tables.Table) -> None:
+    shown = Table()
+    for i, heading in enumerate(cells[0]):
+        shown.add_column(heading, justify="left" if i == 0 else "right")
+    for row in cells[1:]:
+        shown.add_row(*row)
+    console.print(shown)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -35,9 +35,15 @@ def index(bits: Array, count: int) -> Array:
     return ((high * count + ((low * count) >> 16)) >> 16).astype(jnp.int32)
 
 
+def draws(case: Case, key: Array, k: Any) -> Array:
+    """(nodes, 2, batch) random bits of step k."""
+    here = jax.random.fold_in(jax.random.fold_in(key, k), 0)
+    own = lambda node: jax.random.bits(jax.random.fold_in(here, node), (2, case.batch), jnp.uint32)  # noqa: E731
+    return jax.vmap(own)(jnp.arange(case.nodes))
+
+
 def scan(case: Case, parallel: bool, length: int) -> Callable[..., State]:
     """`length` steps from step `first`, as a function of (key, upper data, lower data, rates, state, first)."""
-    nodes = jnp.arange(case.nodes)
 
     def rows(bits: Array, data: tuple[Array, ...]) -> tuple[Array, ...]:
         pick = jax.vmap(lambda leaf, i: leaf.at[i].get(mode="promise_in_bounds"))
@@ -59,8 +65,7 @@ def scan(case: Case, parallel: bool, length: int) -> Callable[..., State]:
 
         def step(state: State, k: Array) -> tuple[State, None]:
             x, cx, y, cy, z, cz, r = state
-            here = jax.random.fold_in(jax.random.fold_in(key, k), 0)
-            bits = jax.vmap(lambda node: jax.random.bits(jax.random.fold_in(here, node), (2, case.batch)))(nodes)
+            bits = draws(case, key, k)
             above, below = rows(bits[:, 0], upper), rows(bits[:, 1], lower)
             v, pullback = curvature(x, y, below)
             if not parallel:
@@ -77,6 +82,6 @@ def scan(case: Case, parallel: bool, length: int) -> Callable[..., State]:
                 y, cy = ed(y, cy, β, v)
             return (new_x, cx, y, cy, new_z, cz, r), None
 
-        return jax.lax.scan(step, state, first + jnp.arange(length))[0]
+        return jax.lax.scan(step, state, first + jnp.arange(length, dtype=jnp.int32))[0]
 
     return run

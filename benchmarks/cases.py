@@ -32,12 +32,17 @@ class Case:
     batch: int
     products: Callable[[bool], Products]  # of one step, parallel or sequential
     rates: tuple[float, float, float, float] = (0.05, 0.1, 0.1, 0.3)  # α, β, γ, θ
+    kind: str = "regression"  # which losses these are, for programs that are not JAX's
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.upper_data[0].dtype
 
     @property
     def nodes(self) -> int:
         return self.upper_data[0].shape[0]
 
-    def problem(self) -> db.Problem:
+    def problem(self, personal: bool = False) -> db.Problem:
         return db.Problem(
             self.upper,
             self.lower,
@@ -45,16 +50,19 @@ class Case:
             lower_data=self.lower_data,
             x0=self.x0,
             y0=self.y0,
+            personal=personal,
         )
 
 
-def regression(name: str, nodes: int, dimensions: int, batch: int, samples: int) -> Case:
+def regression(
+    name: str, nodes: int, dimensions: int, batch: int, samples: int, dtype: type[np.floating] = np.float32
+) -> Case:
     """Linear regression with a ridge weight per coordinate: x holds their logarithms, y the coefficients."""
     draw = np.random.default_rng(0)
-    truth = draw.standard_normal(dimensions, np.float32)
+    truth = draw.standard_normal(dimensions, dtype)
 
     def data() -> tuple[Array, Array]:
-        a = draw.standard_normal((nodes, samples, dimensions), np.float32)
+        a = draw.standard_normal((nodes, samples, dimensions), dtype)
         return jnp.asarray(a / dimensions**0.5), jnp.asarray(a @ truth / dimensions**0.5)
 
     def upper(x: Array, y: Array, sample: tuple[Array, Array]) -> Array:
@@ -68,7 +76,7 @@ def regression(name: str, nodes: int, dimensions: int, batch: int, samples: int)
         # a y and aᵀ r for ∇_y g and ∇_y f, and once more for H z
         return {"n": nodes, "b": batch, "d": dimensions}, {"nbd,nd->nb": 3, "nbd,nb->nd": 3}
 
-    zeros = jnp.zeros(dimensions)
+    zeros = jnp.zeros(dimensions, dtype)
     return Case(name, upper, lower, data(), data(), zeros, zeros, batch, products)
 
 
@@ -116,4 +124,5 @@ def label_cleaning(nodes: int = 10, batch: int = 50, samples: int = 50_000, hidd
         batch,
         products,
         (1.0, 0.02, 0.02, 0.3),
+        "label-cleaning",
     )

@@ -1,10 +1,10 @@
-"""One case run by the library, by hand, and as bare matrix products, in turns."""
+"""One case run by the library, by hand, as bare matrix products and, where asked for, by PyTorch, in turns."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,57 +17,94 @@ import decibel as db
 from . import by_hand
 from .cases import Case
 
-TOLERANCE = 1e-3  # of the largest entry, after one chunk in float32
+TOLERANCE = 1e-3  # of the largest entry, in float32 after one chunk
+FOLLOWED = 3  # steps that programs of other random numbers take on the samples of the scan by hand
+OURS, BY_HAND, PRODUCTS = "ours", "by hand", "products"
 
 
-def contest(case: Case, parallel: bool, length: int, repetitions: int) -> dict[str, Any]:
-    """Microseconds per iteration (medians), ratios (medians over turns), and memory against the state's."""
-    order = "parallel" if parallel else "sequential"
-    α, β, γ, θ = case.rates
-    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, order=order)
-    graphs = db.Levels(x=db.graphs.ring(case.nodes))
-    run = db.Simulator().start(case.problem(), method, graphs, batch_size=case.batch, seed=0)
-    chunk, _ = run.compile(length)
-    arrays = eqx.filter(run.program, eqx.is_array)
+class Runner(NamedTuple):
+    start: Callable[[], Any]
+    run: Callable[[Any], Any]  # from state to state, `length` steps on
+    length: int
+    follow: Callable[[list[tuple[np.ndarray, np.ndarray]]], list[np.ndarray]] | None = None
+    temporaries: int | None = None  # bytes
 
-    data = (run.program.key, case.upper_data, case.lower_data, jnp.asarray(case.rates))
-    state, first = by_hand.start(case), jnp.asarray(0, jnp.int32)
-    scan = jax.jit(by_hand.scan(case, parallel, length), donate_argnums=4).lower(*data, state, first).compile()
 
-    operands, bare = _products(case, parallel, length)
-    bare = jax.jit(bare).lower(operands).compile()
+def contest(
+    case: Case, parallel: bool, length: int, repetitions: int, *, rivals: Callable[..., dict[str, Runner]] | None = None
+) -> dict[str, Any]:
+    """Microseconds per iteration (medians), ratios (medians over turns), and memory against the state's.
 
-    runners: dict[str, Callable[[Any], Any]] = {
-        "ours": lambda state: chunk(arrays, state, first)[0],
-        "by_hand": lambda state: scan(*data, state, first),
-        "products": lambda _: bare(operands),
-    }
-    states = {"ours": run.state, "by_hand": state, "products": None}
-    times: dict[str, list[float]] = {name: [] for name in runners}
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
-    for turn in range(1 + repetitions):
-        for name, runner in runners.items():
-            begun = time.perf_counter()
-            states[name] = jax.block_until_ready(runner(states[name]))
-            times[name].append((time.perf_counter() - begun) / length * 1e6)
-        if turn == 0:  # warms up, and shows that both do the same
-            difference = _difference(states["ours"], states["by_hand"])
-            if not difference < TOLERANCE:
-                raise AssertionError(f"{case.name}: the scan by hand differs by {difference:.1e}: times mean nothing.")
+    `rivals(case, parallel)` makes further runners, which must `follow` the scan by hand on its samples.
+    """
+    with jax.enable_x64(case.dtype == np.float64), jax.default_matmul_precision("highest"):
+        key, runners = _runners(case, parallel, length)
+        if rivals:
+            others = rivals(case, parallel)
+            differences = _followed(case, parallel, key, others)
+            runners |= others
+        else:
+            differences = {}
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(by_hand.start(case)))
+        states = {name: runner.start() for name, runner in runners.items()}
+        times: dict[str, list[float]] = {name: [] for name in runners}
+        for turn in range(1 + repetitions):
+            for name, runner in runners.items():
+                begun = time.perf_counter()
+                states[name] = jax.block_until_ready(runner.run(states[name]))
+                times[name].append((time.perf_counter() - begun) / runner.length * 1e6)
+            if turn == 0:  # warms up, and shows that both do the same
+                differences[OURS] = _difference(_levels(states[OURS]), _by_hand_levels(states[BY_HAND]))
+                _refuse(case, differences)
 
     µs = {name: np.asarray(values[1:]) for name, values in times.items()}
+    against = {name: float(np.median(µs[OURS] / values)) for name, values in µs.items() if name != OURS}
     return {
         "case": case.name,
-        "order": order,
+        "order": "parallel" if parallel else "sequential",
+        "dtype": str(case.dtype),
         "nodes": case.nodes,
         "steps": length,
         "µs": {name: float(np.median(values)) for name, values in µs.items()},
-        "against_hand": float(np.median(µs["ours"] / µs["by_hand"])),
-        "against_products": float(np.median(µs["ours"] / µs["products"])),
-        "difference": difference,
+        "against": against,
+        "difference": differences,
         "state_bytes": size,
-        "memory": _temporaries(chunk) / size,
-        "memory_by_hand": _temporaries(scan) / size,
+        "memory": {name: runners[name].temporaries / size for name in (OURS, BY_HAND)},
+    }
+
+
+def ratios(row: dict[str, Any]) -> dict[str, float]:
+    """What is compared between runs: our time over the others', our memory over the scan's by hand."""
+    name = f"{row['case']}, {row['order']}"
+    times = {f"{name}: time ÷ {other}": value for other, value in row["against"].items()}
+    return times | {f"{name}: memory ÷ {BY_HAND}": row["memory"][OURS] / row["memory"][BY_HAND]}
+
+
+def _runners(case: Case, parallel: bool, length: int) -> tuple[Array, dict[str, Runner]]:
+    α, β, γ, θ = case.rates
+    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, order="parallel" if parallel else "sequential")
+    graphs = db.Levels(x=db.graphs.ring(case.nodes))
+    run = db.Simulator().start(case.problem(), method, graphs, batch_size=case.batch, seed=0)
+    chunk, _ = run.compile(length)
+    arrays, first = eqx.filter(run.program, eqx.is_array), jnp.asarray(0, jnp.int32)
+
+    data = (run.program.key, case.upper_data, case.lower_data, jnp.asarray(case.rates, case.dtype))
+    scan = jax.jit(by_hand.scan(case, parallel, length), donate_argnums=4)
+    scan = scan.lower(*data, by_hand.start(case), first).compile()
+
+    operands, bare = _products(case, parallel, length)
+    bare = jax.jit(bare).lower(operands).compile()
+    return run.program.key, {
+        OURS: Runner(
+            lambda: run.state, lambda state: chunk(arrays, state, first)[0], length, temporaries=_temporaries(chunk)
+        ),
+        BY_HAND: Runner(
+            lambda: by_hand.start(case),
+            lambda state: scan(*data, state, first),
+            length,
+            temporaries=_temporaries(scan),
+        ),
+        PRODUCTS: Runner(lambda: None, lambda _: bare(operands), length),
     }
 
 
@@ -75,10 +112,37 @@ def _temporaries(compiled: Any) -> int:
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-def _difference(ours: Any, hand: by_hand.State) -> float:
-    x, _, y, _, z, *_ = hand
-    pairs = zip(jax.tree.leaves((ours.x.s, ours.y.s, ours.z.s)), jax.tree.leaves((x, y, z)), strict=True)
-    return max(float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b))) for a, b in pairs)
+def _levels(state: Any) -> list[Array]:
+    return jax.tree.leaves((state.x.s, state.y.s, state.z.s))
+
+
+def _by_hand_levels(state: by_hand.State) -> list[Array]:
+    x, _, y, _, z, *_ = state
+    return jax.tree.leaves((x, y, z))
+
+
+def _followed(case: Case, parallel: bool, key: Array, others: dict[str, Runner]) -> dict[str, float]:
+    """How far each other program is from the scan by hand after a few steps on the same samples."""
+    data = (key, case.upper_data, case.lower_data, jnp.asarray(case.rates, case.dtype))
+    run = jax.jit(by_hand.scan(case, parallel, FOLLOWED))
+    expected = _by_hand_levels(run(*data, by_hand.start(case), jnp.asarray(0, jnp.int32)))
+    bits = [np.asarray(by_hand.draws(case, key, k)) for k in range(FOLLOWED)]
+    counts = case.upper_data[0].shape[1], case.lower_data[0].shape[1]
+    samples = [tuple(np.asarray(by_hand.index(one[:, i], counts[i])) for i in (0, 1)) for one in bits]
+    return {name: _difference(other.follow(samples), expected) for name, other in others.items() if other.follow}
+
+
+def _difference(found: list[Any], expected: list[Any]) -> float:
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(found, expected, strict=True)]
+    return max(float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in pairs)
+
+
+def _refuse(case: Case, differences: dict[str, float]) -> None:
+    for name, difference in differences.items():
+        if not difference < TOLERANCE:
+            raise AssertionError(
+                f"{case.name}: {name} and the scan by hand differ by {difference:.1e}: times mean nothing."
+            )
 
 
 def _products(case: Case, parallel: bool, length: int) -> tuple[Any, Callable[..., Array]]:
@@ -86,7 +150,7 @@ def _products(case: Case, parallel: bool, length: int) -> tuple[Any, Callable[..
     specs = [spec for spec, count in counts.items() for _ in range(count)]
     draw = np.random.default_rng(0)
     shape = lambda axes: tuple(sizes[axis] for axis in axes)  # noqa: E731
-    make = lambda axes: jnp.asarray(draw.standard_normal(shape(axes), np.float32))  # noqa: E731
+    make = lambda axes: jnp.asarray(draw.standard_normal(shape(axes), case.dtype.type))  # noqa: E731
     operands = [tuple(make(axes) for axes in spec.split("->")[0].split(",")) for spec in specs]
 
     def run(operands: list[tuple[Array, Array]]) -> Array:
@@ -97,6 +161,6 @@ def _products(case: Case, parallel: bool, length: int) -> tuple[Any, Callable[..
             results, token = jax.lax.optimization_barrier((results, token))
             return token + sum(result.ravel()[0] for result in results), None
 
-        return jax.lax.scan(body, jnp.zeros(()), None, length)[0]
+        return jax.lax.scan(body, jnp.zeros((), case.dtype), None, length)[0]
 
     return operands, run

@@ -1,6 +1,6 @@
 """Label cleaning with the MLP 784-300-10 on one device, over ten to thousands of nodes.
 
-    python -m benchmarks.scale [--json benchmarks/scale.json] [--nodes 10 100 1000] [--largest]
+    python -m benchmarks.scale [--json benchmarks/scale_gpu.json] [--nodes 10 100 1000] [--largest]
 
 For each size and graph: steps per second; the rate of the step's own matrix products alone; what the step moves through
 memory, as the compiler counts it, against a plain copy; and the largest memory in use. `--largest` doubles the nodes

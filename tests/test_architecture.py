@@ -20,14 +20,14 @@ MODULES = {
 LAYERS = (
     ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing", "environment"),
     ("samples", "exact", "check", "problem", "graph", "graphs"),
-    ("network", "faults", "strategies", "oracles", "hypergradient", "estimators"),
+    ("network", "faults", "strategies", "privacy", "oracles", "hypergradient", "estimators"),
     ("algorithms",),
     ("engines",),
     ("metrics",),
     ("plots", "progress", "result", "solver", "tuning", "theory"),
     ("tasks",),
     ("studies",),
-    ("report", "demo", "running", "launch", "launched", "cli"),
+    ("silo", "report", "demo", "running", "launch", "launched", "cli"),
 )
 FACE = ""  # `from decibel import …` is for whoever stands above all it shows
 

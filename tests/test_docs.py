@@ -128,6 +128,14 @@ def test_table_of_faults_is_what_was_measured():
         assert row in page
 
 
+def test_table_of_precisions_is_what_was_measured():
+    page = (ROOT / "docs" / "drift.md").read_text()
+    for row in json.loads((ROOT / "docs" / "figures" / "compute_precision.json").read_text())["rows"]:
+        first, second, _, last = row["distance"]
+        cells = f"{first:.1e}, {second:.1e}, {last:.1e} | {row['mean_of_carry']:.1e}"
+        assert f"| `{row['strategy']}` | {row['precision']} | {cells} |" in page
+
+
 def test_readme_table_is_the_catalogue():
     rows = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (.*) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
     named = [row[0] for row in rows]

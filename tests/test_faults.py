@@ -51,6 +51,11 @@ def test_edge_flows_are_exact_where_messages_are_lost_one_way(probability):
     assert error(run("ed", lost)) > 0.01  # so the line above says something
 
 
+def test_edge_flows_are_exact_after_the_last_loss():
+    """What a lost message leaves behind is mended by the next one that arrives, not by the next loss."""
+    assert error(run("edge-ed", db.faults.drop(0.5, one_way=True, during=(100, 120)), steps=2000)) < 1e-12
+
+
 def test_edge_flows_are_exact_in_the_sequential_order_and_on_changing_graphs():
     lost = db.faults.drop(0.2, one_way=True)
     assert error(run("edge-ed", lost, order="sequential", graph=db.graphs.cycle(RING, db.graphs.path(NODES)))) < 1e-12

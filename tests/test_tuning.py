@@ -65,3 +65,12 @@ def test_the_grid_covers_the_range():
     tuned = db.tune(QUADRATIC.single(), db.ed(0.1, theta=0.5), GRAPH, budget=9, steps=5, search="grid", seeds=(0,))
     assert len(tuned.table) == 9
     assert {round(row["alpha"], 6) for row in tuned.table} == {0.003162, 0.1, 3.162278}
+
+
+def test_moments_average_over_the_second_half():
+    search = {"alpha": [0.05]}
+    options = {"metric": DISTANCE, "batch_size": 2, "seeds": (3,), "search": search}
+    tuned = db.tune(PROBLEM, METHOD, GRAPH, steps=40, moments=4, **options)
+    method = db.sparkle("ed", alpha=0.05, beta=0.05, gamma=0.05, theta=0.5, order="parallel")
+    trace = db.solve(PROBLEM, method, GRAPH, steps=40, batch_size=2, eval_every=5, metrics=[DISTANCE], seed=3).trace
+    np.testing.assert_allclose(tuned.score, trace["distance"][[5, 6, 7, 8]].mean(), rtol=1e-9)

@@ -1,6 +1,6 @@
 """The public face, on one screen."""
 
-from . import estimators, faults, graphs, hypergradient, metrics, tasks, theory, weights
+from . import estimators, faults, graphs, hypergradient, metrics, privacy, tasks, theory, weights
 from .algorithms.catalog import CATALOG
 from .algorithms.double_loop import dbsa, double_loop_dsgd, ma_dsbo
 from .algorithms.implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
@@ -12,6 +12,7 @@ from .engines.simulator import Simulator
 from .graph import Graph, GraphSequence, Levels
 from .problem import Problem
 from .result import Result
+from .silo.engine import Silo
 from .solver import NonFiniteWarning, cost, solve
 from .trace import Trace
 from .tuning import tune
@@ -25,6 +26,7 @@ __all__ = [
     "NonFiniteWarning",
     "Problem",
     "Result",
+    "Silo",
     "Simulator",
     "Trace",
     "cost",
@@ -48,6 +50,7 @@ __all__ = [
     "ma_dsbo",
     "mdbo",
     "metrics",
+    "privacy",
     "slam",
     "soba",
     "solve",

@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Find, fetch and verify datasets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+silo_app = typer.Typer(help="Run over several organisations, each next to its own data.", no_args_is_help=True)
+app.add_typer(silo_app, name="silo")
 
 
 @app.command()
@@ -218,6 +220,89 @@ def data_verify(
     typer.echo(f"{len(here)} files here, {len(damaged)} damaged.")
     if damaged or (name is not None and len(here) < len(checks)):
         raise typer.Exit(1)
+
+
+Problem = Annotated[str, typer.Option(help="module:function, which returns a db.Problem with data by node.")]
+Federation = Annotated[Path, typer.Argument(help="A TOML file: sites, edges, method, steps (docs/silo.md).")]
+Out = Annotated[Path, typer.Option(help="Folder of the authority and of what sites get.")]
+
+
+@silo_app.command("init")
+def silo_init(federation: Federation, out: Out = Path("silo")) -> None:
+    """Make an authority, to be kept offline, and the signed federation file that every site gets."""
+    _or_exit(lambda: _silo().init(federation, out, _console()))
+
+
+@silo_app.command("join")
+def silo_join(
+    name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
+    public: Annotated[Path, typer.Option(help="The folder that came from `init`.")] = Path("silo/public"),
+    home: Annotated[Path | None, typer.Option(help="This site's folder [default: silo/NAME].")] = None,
+) -> None:
+    """Make this site's key, which never leaves it, and a request to sign."""
+    _or_exit(lambda: _silo().join(name, public, home or Path("silo") / name, _console()))
+
+
+@silo_app.command("sign")
+def silo_sign(
+    requests: Annotated[list[Path], typer.Argument(help="The sites' request.pem files.")],
+    out: Out = Path("silo"),
+    days: Annotated[float, typer.Option(min=0, help="How long the certificates hold.")] = 365,
+) -> None:
+    """Sign requests with the authority's key: a certificate beside each."""
+    _or_exit(lambda: _silo().sign(requests, out, days, _console()))
+
+
+@silo_app.command("revoke")
+def silo_revoke(
+    certificates: Annotated[list[Path], typer.Argument(help="certificate.pem files that no longer count.")],
+    out: Out = Path("silo"),
+) -> None:
+    """Add certificates to the signed list of those that no longer count."""
+    _or_exit(lambda: _silo().revoke(certificates, out, _console()))
+
+
+@silo_app.command("run")
+def silo_run(
+    name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
+    problem: Problem,
+    home: Annotated[Path | None, typer.Option(help="This site's folder [default: silo/NAME].")] = None,
+) -> None:
+    """Run this site's part; started again, it continues."""
+    _or_exit(lambda: _silo().run(name, problem, home or Path("silo") / name, _console()))
+
+
+@silo_app.command("status")
+def silo_status(
+    homes: Annotated[list[Path] | None, typer.Argument(help="Sites' folders [default: all under silo].")] = None,
+) -> None:
+    """Show how the sites whose folders are here are doing."""
+    found = homes or sorted(path.parent for path in Path("silo").glob("*/key.pem") if path.parent.name != "authority")
+    _or_exit(lambda: _silo().status(found, _console()))
+
+
+@silo_app.command("rehearse")
+def silo_rehearse(
+    federation: Federation,
+    problem: Problem,
+    out: Annotated[Path, typer.Option(help="Folder for the rehearsal; emptied first.")] = Path("silo-rehearsal"),
+) -> None:
+    """Run the whole federation on this machine, every site a process of its own."""
+    _silo()
+    from .silo.rehearsal import rehearse
+
+    raise typer.Exit(_or_exit(lambda: rehearse(federation, problem, out, _console())))
+
+
+def _silo() -> Any:
+    try:
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError:
+        raise ValueError("silo needs grpcio and cryptography: pip install 'decibel-opt[silo]'.") from None
+    from .silo import command
+
+    return command
 
 
 def _console() -> Console:

@@ -123,11 +123,20 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def resolve(metrics: Sequence[str | Metric] | None, problem: Problem, state: State) -> dict[str, Metric]:
-    """Names to functions, refused here if unknown; None is the cheap default set."""
+COMPARE_NODES = ("consensus", "invariant", "stationarity", "lower_error", "interact")  # and what needs all their data
+
+
+def resolve(
+    metrics: Sequence[str | Metric] | None, problem: Problem, state: State, *, alone: bool = False
+) -> dict[str, Metric]:
+    """Names to functions, refused here if unknown; None is the cheap default set. `alone`: of several nodes only one
+    lives here, so that nodes cannot be compared, and losses are its own."""
+    for name in metrics or ():
+        if alone and isinstance(name, str) and name.startswith(COMPARE_NODES):
+            raise ValueError(f"metric {name!r} needs what other sites hold: leave it out, or measure this site's own.")
     if metrics is None:
         levels = [level for level in "xyz" if getattr(state, level) is not None]
-        shared = ["x"] if problem.personal else levels
+        shared = [] if alone else ["x"] if problem.personal else levels
         metrics = [
             *(f"consensus_{level}" for level in shared),
             "upper",

@@ -113,7 +113,7 @@ def mixer(graph: Graph | GraphSequence) -> Mixer:
         if offsets is not None:
             if len(offsets) == graph.nodes - 1 > 1 and np.allclose([w for _, w in offsets], 1 / graph.nodes):
                 return Average()
-            if len(offsets) <= SHIFTS:
+            if len(offsets) <= max(GATHER_DEGREE, min(SHIFTS, graph.nodes // 8)):
                 return Shifts(tuple(k for k, _ in offsets), tuple(w for _, w in offsets))
     degree = max(int(phase.degrees.max(initial=0)) for phase in graph.phases)
     entries = max(phase.matrix.nnz for phase in graph.phases)

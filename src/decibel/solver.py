@@ -5,11 +5,12 @@ from __future__ import annotations
 import platform
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -29,6 +30,9 @@ from .problem import Problem
 from .progress import Progress
 from .result import Result
 from .trace import Trace
+
+if TYPE_CHECKING:
+    from .silo.engine import Silo
 
 Callback = Callable[[int, dict[str, float]], Any]
 
@@ -51,7 +55,7 @@ def solve(
     eval_every: int | None = None,
     metrics: Sequence[str | Metric] | None = None,
     callbacks: Sequence[Callback] = (),
-    engine: Simulator | Cluster | None = None,
+    engine: Simulator | Cluster | Silo | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: bool = False,
@@ -66,7 +70,8 @@ def solve(
     - `eval_every`: steps between rows of the trace (default: about fifty rows); `metrics`: names of
       `decibel.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
     - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run.
-    - `engine`: `Simulator()`, all nodes on one device (default), or `Cluster()`, nodes spread over devices.
+    - `engine`: `Simulator()`, all nodes on one device (default); `Cluster()`, nodes spread over devices; `Silo(...)`,
+      one node here and its neighbours in other organisations.
     - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
       terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
     - `faults`: trouble to live through, such as `db.faults.drop(0.2)`; one or several.
@@ -79,6 +84,8 @@ def solve(
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, steps, batch_size, eval_every)
     refuse_faults(trouble := as_faults(faults), graphs)
+    if trouble and method.coded:
+        raise ValueError("faults need messages that are whole: drop them, or the code of db.privacy.")
     refuse_choice("sampling", sampling, ("random", "walk"))
     refuse_choice("precision", precision, PRECISIONS)
     if resume and checkpoint is None:
@@ -100,19 +107,23 @@ def solve(
     options |= {"sampling": sampling, "precision": precision}
     run = engine.start(here.problem, method, here.graphs, **options)
     problem = run.program.problem
-    chosen = resolve(metrics, problem, run.state)
     every = min(eval_every or max(1, steps // 50), steps)
-    log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), callbacks)
     stopped = None
 
-    with saving(checkpoint, run, own, here.members) as saves, Progress(method.name, steps, progress) as bar:
+    with (
+        ending(run, steps),
+        saving(checkpoint, run, own, here.members) as saves,
+        Progress(method.name, steps, progress) as bar,
+    ):
+        chosen = resolve(metrics, problem, run.state, alone=run.alone)
+        log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), callbacks)
         if saves and resume:
             log.take_up(saves.restore(run))
         for length in {every, steps % every or every}:
             run.compile(length)
         ended = log.trace.rows == 0 and log.record(bar)
         while run.step < steps and not ended:
-            length, begun = min(every, steps - run.step), time.perf_counter()
+            length, begun = min(every - run.step % every, steps - run.step), time.perf_counter()
             cost = run.advance(length)
             if cost is None:
                 stopped = f"non-finite values between steps {run.step} and {run.step + length}"
@@ -130,6 +141,15 @@ def solve(
             stacklevel=2,
         )
     return Result(problem, method, run.state, run.step, log.trace, stopped)
+
+
+@contextmanager
+def ending(run: Run, steps: int) -> Iterator[None]:
+    """Whatever happens, neighbours elsewhere are told that the run is over."""
+    try:
+        yield
+    finally:
+        run.close(finished=run.step >= steps)
 
 
 class Log:

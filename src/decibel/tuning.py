@@ -59,6 +59,7 @@ def tune(
     search: str | Mapping[str, Sequence[float]] | Sequence[Mapping[str, float]] = "random",
     seeds: Sequence[int] = (0, 1),
     at_once: int | None = None,
+    moments: int = 1,
     seed: int = 0,
 ) -> Tuned:
     """Tries about `budget` settings of the method's step sizes, each for `steps` iterations and every one of `seeds`,
@@ -68,6 +69,8 @@ def tune(
       `"grid"` lays a grid of about `budget` points over the same range; a mapping such as {"alpha": [0.1, 1.0]} names
       the values to combine, and leaves the rest as they are; a list of settings is tried as it is.
     - `at_once` bounds how many runs share the device at one time (default: all).
+    - `moments`: the score is the mean over as many moments, evenly spread over the second half of the run up to its
+      end, so that a run which swings does not win by where its swing happens to end.
 
     Schedules are left as they are.
     """
@@ -79,7 +82,9 @@ def tune(
     runs = [(c, s) for c in range(len(candidates)) for s in seeds]
     rates = {key: jnp.asarray([candidates[c][key] for c, _ in runs]) for key in candidates[0]}
     seeded = jax.vmap(keys.key)(jnp.asarray([s for _, s in runs]))
-    scores = np.asarray(_scores(start.program, start.state, rates, seeded, score, steps, at_once or len(runs)))
+    scores = np.asarray(
+        _scores(start.program, start.state, rates, seeded, score, (steps, moments), at_once or len(runs))
+    )
     table = _table(candidates, scores.reshape(len(candidates), len(seeds)), name)
     best = {key: value for key, value in table[0].items() if key in rates}
     if not np.isfinite(table[0][name]):
@@ -89,14 +94,34 @@ def tune(
 
 @eqx.filter_jit
 def _scores(
-    program: Program, state: State, rates: dict[str, Array], seeded: Array, score: Metric, steps: int, at_once: int
+    program: Program,
+    state: State,
+    rates: dict[str, Array],
+    seeded: Array,
+    score: Metric,
+    when: tuple[int, int],
+    at_once: int,
 ) -> Array:
+    steps, moments = when
+    apart = steps // (2 * moments)
+
     def run(candidate: tuple[dict[str, Array], Array]) -> Array:
         changed, key = candidate
         one = replace(program, method=replace(program.method, **changed), key=key)
-        end, finite, _ = one.chunk(state, jnp.int32(0), steps)
-        value = score(Snapshot(program.problem, end))
-        value = next(iter(value.values())) if isinstance(value, dict) else value
+
+        def measure(state: State) -> Array:
+            value = score(Snapshot(program.problem, state))
+            return next(iter(value.values())) if isinstance(value, dict) else value
+
+        def go_on(now: tuple[State, Array], first: Array) -> tuple[tuple[State, Array], Array]:
+            state, finite, _ = one.chunk(now[0], first, apart)
+            return (state, now[1] & finite), measure(state)
+
+        begun = steps - apart * (moments - 1)
+        first, finite, _ = one.chunk(state, jnp.int32(0), begun)
+        later = begun + apart * jnp.arange(moments - 1, dtype=jnp.int32)
+        (_, finite), values = jax.lax.scan(go_on, (first, finite), later)
+        value = (measure(first) + values.sum(0)) / moments
         return jnp.where(finite & jnp.isfinite(value), value, jnp.inf)
 
     return jax.lax.map(run, (rates, seeded), batch_size=at_once)

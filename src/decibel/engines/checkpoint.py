@@ -69,7 +69,9 @@ class Checkpoints:
     def restore(self, run: Run) -> dict[str, Any] | None:
         """Puts the newest readable checkpoint into the run; returns what else it held, or None if there is none."""
         args = self._ocp.args
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        saved = sorted(self._manager.all_steps(), reverse=True)
+        chosen = run.take_up_from(saved)
+        for step in chosen:
             try:
                 meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
                 before = tuple(meta["members"])
@@ -89,6 +91,9 @@ class Checkpoints:
             leaves = [found[name] for name, _ in _named(run.state)]
             run.state = self._among_members(jax.tree.unflatten(jax.tree.structure(run.state), leaves), run, before)
             run.step = int(meta["step"])
+            for passed_over in set(saved).difference(chosen):
+                if passed_over > step:
+                    self._manager.delete(passed_over)  # of a future that will not be
             return meta
         return None
 

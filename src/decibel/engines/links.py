@@ -244,15 +244,16 @@ class InParts(NamedTuple):
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
-        return jnp.concatenate([self.code.encode(part, *self._keys(i, key, secret)) for i, part in enumerate(parts)])
+        keys = [self._keys(i, key, secret) for i in range(len(parts))]
+        return jnp.concatenate([self.code.encode(part, *both) for part, both in zip(parts, keys, strict=True)])
 
     def decode(self, row: Array, key: Array, dtype: Any) -> Array:
         bytes_ = [self.code.bytes(width, dtype) for width in self.widths]
         rows = zip(jnp.split(row, np.cumsum(bytes_)[:-1].tolist()), self.widths, strict=True)
-        parts = [self.code.decode(part, *self._keys(i, key), width, dtype) for i, (part, width) in enumerate(rows)]
+        parts = [self.code.decode(part, self._keys(i, key)[0], width, dtype) for i, (part, width) in enumerate(rows)]
         return jnp.concatenate(parts)
 
-    def _keys(self, part: int, *keys: Array) -> list[Array]:
+    def _keys(self, part: int, *keys: Array) -> Any:
         return [jax.random.fold_in(key, part) for key in keys]
 
 

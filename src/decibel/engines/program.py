@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -145,6 +145,8 @@ Wrap = Callable[[Callable[..., Any], Program, State], Callable[..., Any]]
 class Run:
     """A run in progress. `wrap` says how a chunk is spread over devices; the simulator leaves it as it is."""
 
+    alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
+
     def __init__(self, program: Program, state: State, wrap: Wrap) -> None:
         self.program, self.state, self.step, self._wrap = program, state, 0, wrap
 
@@ -153,6 +155,13 @@ class Run:
         leaves, structure = jax.tree.flatten((self.program, self.state))
         kinds = tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
         return compile_chunk(structure, kinds, length, self._wrap)
+
+    def take_up_from(self, saved: Sequence[int]) -> Sequence[int]:
+        """Of the steps that were saved, newest first, those to continue from, best first."""
+        return saved
+
+    def close(self, *, finished: bool) -> None:
+        """The run is over, or ended early."""
 
     def advance(self, length: int) -> Counts | None:
         """Moves on and returns the cost; None, with the state as it was, where something turned non-finite."""

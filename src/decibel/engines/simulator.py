@@ -29,8 +29,8 @@ class Simulator(eqx.Module):
     forward pass.
     """
 
-    node_chunk: int | None = eqx.field(static=True, default=None)
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    node_chunk: int | None = eqx.field(static=True, default=None)
 
     def taking_part(self, nodes: int) -> tuple[int, ...] | None:
         return self.members

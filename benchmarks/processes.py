@@ -1,0 +1,57 @@
+"""Real processes on this machine that work together through gloo over loopback, and one answer from each."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+TOLD = "DECIBEL_BENCHMARK"
+
+
+def together(module: str, processes: int, told: dict[str, Any], *, devices: int = 1, patience: float = 1800) -> list:
+    """Runs `python -m benchmarks.MODULE` in that many processes, each with so many devices; what each answered."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = f"--xla_force_host_platform_device_count={devices}" if devices > 1 else ""
+    base = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": _path()}
+    started = []
+    for rank in range(processes):
+        message = json.dumps({"address": address, "processes": processes, "rank": rank, "told": told})
+        command = [sys.executable, "-m", f"benchmarks.{module}"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, env={**base, TOLD: message}, cwd=ROOT, **pipes))
+    try:
+        answers = [process.communicate(timeout=patience) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for process, (_, errors) in zip(started, answers, strict=True):
+        if process.returncode:
+            raise RuntimeError(f"a process of {module} ended with {process.returncode}:\n{errors[-2000:]}")
+    return [json.loads(output.splitlines()[-1]) for output, _ in answers]
+
+
+def join() -> tuple[int, dict[str, Any]]:
+    """In one of the processes: meets the others; its rank and what it was told."""
+    import jax
+
+    message = json.loads(os.environ[TOLD])
+    if message["processes"] > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(message["address"], message["processes"], message["rank"])
+    return message["rank"], message["told"]
+
+
+def answer(value: Any) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def _path() -> str:
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -1,0 +1,151 @@
+"""Silo's rounds per second against bare gRPC streams of the same bytes: `python -m benchmarks.silo`.
+
+Two processes on loopback, mutual TLS, one stream each way. Bare: each end sends a message of that size, waits for the
+other's, and does nothing with it. Silo: `solve` on a problem whose step costs next to nothing and whose one message has
+the same bytes, so that what is measured is frames, checks, the callback from the compiled step, and its copies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+SIZES = (10_000, 100_000, 1_000_000)
+SECONDS = 4.0
+
+
+def federation(folder: Path) -> Any:
+    from decibel.silo.command import prepare
+    from decibel.silo.federation import Federation, Place, Trouble
+    from decibel.silo.rehearsal import on_loopback
+
+    sites = (Place("left", "127.0.0.1:1"), Place("right"))
+    made = on_loopback(Federation("pair", sites, ((0, 1),), trouble=Trouble(beat=1.0, missed=30)))
+    prepare(made, folder)
+    return made
+
+
+def bare(home: Path, name: str, size: int, rounds: int) -> float:
+    """Seconds for that many rounds of a stream that carries bytes and nothing else."""
+    import grpc
+
+    from decibel.silo.credentials import Credentials
+
+    own = Credentials.load(home, name)
+    address, message = own.federation.sites[0].address, bytes(size)
+    options = [("grpc.max_receive_message_length", 2 * size + 4096), ("grpc.max_send_message_length", 2 * size + 4096)]
+    out: queue.SimpleQueue = queue.SimpleQueue()
+
+    def rounds_with(incoming: Any) -> float:
+        begun = 0.0
+        for number in range(rounds + 20):
+            if number == 20:
+                begun = time.perf_counter()
+            out.put(message)
+            assert len(next(incoming)) == size
+        taken = time.perf_counter() - begun
+        out.put(None)
+        return taken
+
+    if name == "right":
+        security = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+        options.append(("grpc.ssl_target_name_override", "left"))
+        with grpc.secure_channel(address, security, options) as channel:
+            grpc.channel_ready_future(channel).result(60)
+            call = channel.stream_stream("/bare/Edge")(iter(out.get, None))
+            taken = rounds_with(call)
+            for _ in call:  # until the other end has heard all, too
+                pass
+            return taken
+
+    done: queue.SimpleQueue = queue.SimpleQueue()
+    threads = ThreadPoolExecutor(4)
+
+    def answer(incoming: Any, context: Any) -> Any:
+        threads.submit(lambda: done.put(rounds_with(incoming)))
+        yield from iter(out.get, None)
+
+    server = grpc.server(threads, options=options)
+    handler = grpc.stream_stream_rpc_method_handler(answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Edge": handler}),))
+    pair = [(own.key_pem, own.certificate_pem)]
+    server.add_secure_port(address, grpc.ssl_server_credentials(pair, own.authority_pem, require_client_auth=True))
+    server.start()
+    taken = done.get()
+    time.sleep(0.5)
+    server.stop(None)
+    return taken
+
+
+def silo(home: Path, name: str, size: int, rounds: int) -> float:
+    """Seconds for that many steps of consensus on a vector of that many bytes."""
+    import numpy as np
+
+    import decibel as db
+
+    entries = size // 4
+    problem = db.Problem(
+        lambda x, batch: 0.0 * (x[0] + batch.mean()), upper_data=lambda node: np.zeros(1, np.float32),
+        x0=np.zeros(entries, np.float32),
+    )  # fmt: skip
+    engine = db.Silo(home, name)
+    times: list[float] = []
+    db.solve(
+        problem, db.dsgd(alpha=0.1), engine.graph, steps=rounds + 20, eval_every=20, metrics=[], engine=engine,
+        callbacks=[lambda step, row: times.append(time.perf_counter())], progress=False,
+    )  # fmt: skip
+    return times[-1] - times[1]  # the first rows are of the start, and of the first 20 rounds
+
+
+def pair(kind: str, folder: Path, size: int, rounds: int) -> float:
+    """Rounds per second of two processes."""
+    command = [sys.executable, "-m", "benchmarks.silo", "--site", kind, str(size), str(rounds)]
+    started = [
+        subprocess.Popen([*command, str(folder / name), name], stdout=subprocess.PIPE, text=True)
+        for name in ("left", "right")
+    ]
+    taken = [float(process.communicate(timeout=300)[0].splitlines()[-1]) for process in started]
+    return rounds / max(taken)
+
+
+def measure(repeats: int = 3) -> list[dict[str, float]]:
+    rows = []
+    for size in SIZES:
+        found: dict[str, list[float]] = {"bare": [], "silo": []}
+        rounds = 400 if size < 1_000_000 else 200
+        for _ in range(repeats):  # in turn, so that a busy moment of the machine meets both
+            for kind, speeds in found.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    federation(Path(folder))
+                    speeds.append(pair(kind, Path(folder), size, rounds))
+        bare_speed, silo_speed = (statistics.median(found[kind]) for kind in ("bare", "silo"))
+        rows.append({"bytes": size, "bare": bare_speed, "silo": silo_speed, "share": silo_speed / bare_speed})
+        print(f"{size:>9} bytes: bare {bare_speed:7.1f}/s, silo {silo_speed:7.1f}/s, {silo_speed / bare_speed:.0%}")
+    return rows
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--site"]:
+        kind, size, rounds, home, name = sys.argv[2:]
+        print({"bare": bare, "silo": silo}[kind](Path(home), name, int(size), int(rounds)))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    rows = measure(options.repeats)
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

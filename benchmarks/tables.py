@@ -1,0 +1,133 @@
+"""Benchmarks as tables, for a terminal and for the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .contest import BY_HAND, OURS, PRODUCTS
+
+Table = list[list[str]]  # rows of cells, the first of them headings
+
+
+def of(content: dict[str, Any]) -> Table:
+    return TABLES[content["benchmark"]](content)
+
+
+def markdown(table: Table) -> str:
+    head, *rows = table
+    return "\n".join(
+        ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(r) + " |" for r in rows)]
+    )
+
+
+def step(content: dict[str, Any]) -> Table:
+    head = ["case", "order", "ours, µs", "by hand, µs", "÷ hand", "÷ products", "state", "memory", "by hand"]
+    return [head] + [
+        [
+            row["case"],
+            row["order"],
+            *(f"{row['µs'][name]:,.0f}" for name in (OURS, BY_HAND)),
+            *(f"{row['against'][name]:.2f}" for name in (BY_HAND, PRODUCTS)),
+            f"{row['state_bytes'] / 1e6:.2f} MB",
+            *(f"{row['memory'][name]:.2f}" for name in (OURS, BY_HAND)),
+        ]
+        for row in content["rows"]
+    ]
+
+
+def torch(content: dict[str, Any]) -> Table:
+    names = list(dict.fromkeys(name for row in content["rows"] for name in row["µs"]))
+    show = lambda row, name: f"{row['µs'][name]:,.0f}" if name in row["µs"] else "–"  # noqa: E731
+    head = ["case", "order", "precision", *(f"{name}, µs" for name in names)]
+    return [head] + [
+        [row["case"], row["order"], row["dtype"], *(show(row, name) for name in names)] for row in content["rows"]
+    ]
+
+
+def network(content: dict[str, Any]) -> Table:
+    """Milliseconds of a round of the longest vector that all kinds were measured with, and of the longest."""
+    rows = content["rows"]
+    kinds = list(dict.fromkeys(row["round"] for row in rows))
+    kinds = [kind for kind in kinds if kind != "all-reduce"] + ["all-reduce"]
+    found = {(row["processes"], row["entries"], row["round"]): row for row in rows}
+    show = lambda row: f"{row['milliseconds']:,.3g} ({row['against']:.2f})" if row else "–"  # noqa: E731
+    return [["processes", "entries", *kinds]] + [
+        [str(count), f"{entries:,}", *(show(found.get((count, entries, kind))) for kind in kinds)]
+        for count, entries in dict.fromkeys((row["processes"], row["entries"]) for row in rows)
+    ]
+
+
+def model(content: dict[str, Any]) -> Table:
+    """What the model says of more nodes than were measured, in milliseconds."""
+    curves, nodes = content["model"]["milliseconds"], content["model"]["nodes"]
+    return [["nodes", *curves]] + [
+        [str(count), *(f"{curve[i]:,.3g}" for curve in curves.values())] for i, count in enumerate(nodes)
+    ]
+
+
+def engines(content: dict[str, Any]) -> Table:
+    return [["case", "processes", "devices of each", "cluster, µs", "simulator, µs", "cluster ÷ simulator"]] + [
+        [
+            row["case"],
+            str(row["processes"]),
+            str(row["devices"]),
+            *(f"{row['µs'][name]:,.0f}" for name in ("cluster", "simulator")),
+            f"{row['against']:.2f}",
+        ]
+        for row in content["rows"]
+    ]
+
+
+def checkpoint(content: dict[str, Any]) -> Table:
+    return [["case", "state", "seconds between", "seconds per checkpoint", "with ÷ without"]] + [
+        [
+            row["case"],
+            f"{row['state_bytes'] / 1e6:.2f} MB",
+            f"{row['seconds_between']:.2f}",
+            f"{row['seconds_per_checkpoint']:.3f}",
+            f"{row['against']:.2f}",
+        ]
+        for row in content["rows"]
+    ]
+
+
+def growth(content: dict[str, Any]) -> Table:
+    """Slopes of time and, after a slash, of memory."""
+    axes = list(dict.fromkeys(row["axis"] for row in content["rows"]))
+    family = {row["method"]: row["family"] for row in content["rows"]}
+    show = lambda slope: f"{slope['time']:.2f} / {slope['memory']:.2f}" if slope else "–"  # noqa: E731
+    return [["method", "kind", *axes]] + [
+        [f"`{method}`", family[method], *(show(found.get(axis)) for axis in axes)]
+        for method, found in content["slopes"].items()
+    ]
+
+
+def target(content: dict[str, Any]) -> Table:
+    head = ["method", "form", "α ×", "β, γ ×", "steps", "seconds", "megabytes sent per node", "rounds", "accuracy"]
+    number = lambda value, scale=1.0, form=".3g": "–" if value is None else f"{value / scale:,{form}}"  # noqa: E731
+    return [head] + [
+        [
+            f"`{row['method']}`",
+            row["form"],
+            f"{row['upper']:g}",
+            "–" if row["form"] == "single" else f"{row['lower']:g}",
+            number(row["steps"], form=".0f") if row["steps"] is not None else "not reached",
+            number(row["seconds"]),
+            number(row["bytes"], 1e6),
+            number(row["rounds"], form=".0f"),
+            f"{row['accuracy']:.3f}",
+        ]
+        for row in content["rows"]
+    ]
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
+    "step": step,
+    "torch": torch,
+    "network": network,
+    "engines": engines,
+    "checkpoint": checkpoint,
+    "growth": growth,
+    "target": target,
+}

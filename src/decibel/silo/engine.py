@@ -1,0 +1,302 @@
+"""`db.Silo`: the same step, with one node here and its neighbours in other organisations.
+
+The exchange calls the site's transport from inside the compiled step; all arithmetic is that of `engines.links`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import io_callback
+
+from .. import keys
+from ..algorithms.method import Method, State
+from ..engines.checkpoint import identity
+from ..engines.links import Arrived, LinkByLink, Slots
+from ..engines.program import Program, Run, shuffled, step_sizes_as_arrays
+from ..faults import Fault, weather
+from ..graph import Graph, GraphSequence, Levels
+from ..ledger import Counts, Page
+from ..oracles import Computing
+from ..problem import Problem
+from ..samples import NodeData, lay_out, node_data
+from ..vector import replicate
+from .federation import Federation
+from .site import Site
+
+if TYPE_CHECKING:
+    from .credentials import Credentials
+    from .streams import Streams
+
+
+NEVER = 2**30  # beyond every step: the loop ends
+
+
+class Silo(eqx.Module):
+    """One site of a federation: this process runs one node, and its neighbours run elsewhere.
+
+    - `home`: the site's folder, made by `decibel silo join` and completed by `decibel silo sign`.
+    - `name`: the site's name in the federation file; its place there is the number of its node.
+    - `say`: told, in a sentence, when neighbours come and go; None prints to standard error.
+
+    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges. Data given as functions of
+    the node are called for this site's number only. The result, and every metric, is of this site's own copy.
+    """
+
+    home: Path = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+    say: Callable[[str], None] | None = eqx.field(static=True)
+
+    def __init__(self, home: str | Path, name: str, *, say: Callable[[str], None] | None = None) -> None:
+        self.home, self.name, self.say = Path(home), name, say
+
+    @property
+    def credentials(self) -> Credentials:
+        from .credentials import Credentials
+
+        return Credentials.load(self.home, self.name)
+
+    @property
+    def graph(self) -> Graph:
+        return self.credentials.federation.graph
+
+    def taking_part(self, nodes: int) -> None:
+        return None
+
+    def start(
+        self,
+        problem: Problem,
+        method: Method,
+        graphs: Levels,
+        *,
+        batch_size: int | None,
+        seed: int,
+        faults: tuple[Fault, ...] = (),
+        members: tuple[int, ...] | None = None,
+        sampling: str = "random",
+        precision: str | None = None,
+    ) -> Run:
+        from .streams import Streams
+
+        credentials, say = self.credentials, self.say or _say(self.name)
+        federation = credentials.federation
+        number = federation.number(self.name)
+        _refuse_graphs(graphs, federation)
+        common = identity(problem, method, graphs, batch_size, seed, faults)
+        common |= {"sampling": sampling, "precision": precision}
+        fingerprint = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).digest()
+        site = Site(federation, number, fingerprint, lossy=_lossy(method), say=say)
+        here = jnp.asarray([number], jnp.int32)
+        problem = _alone(problem, number)
+        program = Program(
+            shuffled(problem, seed, here) if sampling == "walk" else problem,
+            step_sizes_as_arrays(method),
+            _exchange(site, graphs, faults, seed),
+            here,
+            keys.key(seed),
+            batch_size,
+            Computing(sampling == "walk", precision),
+        )
+        program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
+        y = None if problem.y0 is None else replicate(problem.y0, 1)
+        state = jax.tree.map(jnp.copy, method.start(replicate(problem.x0, 1), y))
+        links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), program.remembered(state))
+        state = state._replace(links=links)
+        program.costs(state)  # its trace tells the site what messages will come
+        streams = Streams(site, credentials, say, self.home / "status.json")
+        streams.start()
+        return SiteRun(program, state, site, streams)
+
+
+class SiteRun(Run):
+    """A run of one node among others elsewhere, who may make it wait, or skip steps that they did without it."""
+
+    alone = True
+
+    def __init__(self, program: Program, state: State, site: Site, streams: Streams) -> None:
+        super().__init__(program, state, _as_it_is)
+        self.site, self._streams = site, streams
+        self._compiled: tuple[Any, Page] | None = None
+
+    def compile(self, length: int) -> tuple[Any, Page]:
+        """One program for every length."""
+        if self._compiled is None:
+            arrays, static = eqx.partition(self.program, eqx.is_array)
+            page = self.program.costs(self.state)
+
+            def chunk(arrays: Program, state: State, first: Array, end: Array) -> Any:
+                return _chunk(eqx.combine(arrays, static), self.site, state, first, end)
+
+            k = jax.ShapeDtypeStruct((), jnp.int32)
+            compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
+            self._compiled = compiled, page
+        return self._compiled
+
+    def take_up_from(self, saved: Sequence[int]) -> list[int]:
+        """The step that all sites have saved; this site's newest, where the others run already."""
+        step = self.site.agree(saved)
+        return [step] if step else []
+
+    def advance(self, length: int) -> Counts | None:
+        chunk, costs = self.compile(length)
+        good = jax.tree.map(jnp.copy, self.state)
+        arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
+        self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
+        if not finite:
+            self.state = good
+            return None
+        self.step = step
+        return costs.total(steps, repetitions)
+
+    def _patiently(self, chunk: Callable[[], Any]) -> Any:
+        """In a thread of its own, so that Ctrl-C is heard while neighbours are waited for."""
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(lambda: _fetch(chunk()))
+            try:
+                outcome = running.result()
+            except KeyboardInterrupt:
+                self.site.give_up()
+                raise
+        if self.site.error is not None:
+            raise self.site.error
+        return outcome
+
+    def close(self, *, finished: bool) -> None:
+        self.site.farewell(finished)
+        self._streams.close()
+
+
+def _chunk(program: Program, site: Site, state: State, first: Array, end: Array) -> Any:
+    """Steps from `first` until `end` is reached: the state, whether it is finite, the next step, how many were done,
+    and how often what varies was repeated. Which step comes next is the site's to say."""
+
+    def begin(k: Any) -> np.int32:
+        with site.failing_later():
+            return np.int32(site.begin(int(k)))
+        return np.int32(NEVER)
+
+    def body(carry: Any) -> Any:
+        k, done, state, totals = carry
+        k = io_callback(begin, jax.ShapeDtypeStruct((), jnp.int32), k, ordered=True)
+        state, page = program.step(k, state)
+        totals = [total + times for total, times in zip(totals, page.repetitions, strict=True)]
+        return k + 1, done + 1, state, totals
+
+    none = [jnp.zeros((), jnp.float32) for _ in program.costs(state).repeated]
+    start = (first, jnp.int32(0), state, none)
+    k, done, state, totals = jax.lax.while_loop(lambda carry: carry[0] < end, body, start)
+    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
+    return state, finite, k, done, totals
+
+
+def _fetch(outcome: Any) -> Any:
+    """The state as it is; numbers as Python's."""
+    state, finite, step, done, totals = outcome
+    return state, bool(finite), int(step), int(done), [float(total) for total in totals]
+
+
+class Wire(eqx.Module):
+    """Fills the slots of this site's node from its neighbours' sites."""
+
+    site: Site = eqx.field(static=True)
+    others: tuple[int, ...] = eqx.field(static=True)  # by slot; −1 where there is none
+
+    def rows(self, k: Array, buffer: Array) -> Arrived:
+        return self._exchange(buffer[0])
+
+    def links(self, k: Array, buffer: Array) -> Arrived:
+        return self._exchange(buffer[0])
+
+    def _exchange(self, rows: Array) -> Arrived:
+        slots = len(self.others)
+        self.site.expect(rows.dtype, rows.shape[-1:])
+        shapes = (
+            jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
+            jax.ShapeDtypeStruct((slots,), bool),
+            jax.ShapeDtypeStruct((slots,), jnp.int32),
+        )
+        # In order, since neighbours expect the exchanges of a step in the order of the program.
+        return Arrived(*(part[None] for part in io_callback(self._call, shapes, rows, ordered=True)))
+
+    def _call(self, rows: Any) -> Any:
+        rows = np.asarray(rows)
+        with self.site.failing_later():
+            return self.site.exchange(self.others, rows)
+        slots = len(self.others)
+        return np.zeros((slots, rows.shape[-1]), rows.dtype), np.zeros(slots, bool), np.zeros(slots, np.int32)
+
+    def sends(self, per_link: bool) -> float:
+        return float(sum(other >= 0 for other in self.others))
+
+
+def _exchange(site: Site, graphs: Levels, faults: tuple[Fault, ...], seed: int) -> LinkByLink:
+    number = site.number
+
+    def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, Wire]:
+        neighbours, weights = links.neighbours[number : number + 1], links.weights[number : number + 1]
+        others = tuple(int(other) if other != number else -1 for other in neighbours[0])
+        return jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Wire(site, others)
+
+    # The seed is known to all, so what must stay secret has a key of its own, new at every start.
+    secret = keys.key(secrets.randbits(31))
+    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), weather(faults, seed), carry, secret)
+
+
+def _alone(problem: Problem, number: int) -> Problem:
+    """The problem with this node's data only; functions are called for this node only."""
+    dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
+
+    def own(data: Any, argument: str) -> Any:
+        if data is None:
+            return None
+        if not isinstance(data, NodeData):
+            return node_data([data(number)], argument, dtype)
+        count = np.asarray(data.counts)[number : number + 1]
+        return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
+
+    return eqx.tree_at(
+        lambda p: (p.upper_data, p.lower_data),
+        problem,
+        (own(problem.upper_data, "upper_data"), own(problem.lower_data, "lower_data")),
+        is_leaf=lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData),
+    )
+
+
+def _lossy(method: Method) -> bool:
+    """Whether every level that talks lives with messages that are not heard."""
+    return all(strategy.per_link or not strategy.mixes for strategy in method.strategies.values())
+
+
+def _refuse_graphs(graphs: Levels, federation: Federation) -> None:
+    allowed = {frozenset(edge) for edge in federation.edges}
+    for level in ("x", "y", "z"):
+        graph = getattr(graphs, level)
+        if graph.nodes != len(federation.sites):
+            raise ValueError(
+                f"graph has {graph.nodes} nodes, and federation {federation.name!r} has {len(federation.sites)}."
+            )
+        if graph.period > 1 or not graph.symmetric:
+            raise ValueError(f"graph {graph.name!r} on level {level} must be undirected and the same in every step.")
+        for a, b in graph.edges:
+            if a != b and frozenset((int(a), int(b))) not in allowed:
+                raise ValueError(f"graph {graph.name!r} has an edge {(a, b)} that the federation file does not have.")
+
+
+def _say(name: str) -> Callable[[str], None]:
+    return lambda sentence: print(f"{name}: {sentence}", file=sys.stderr, flush=True)
+
+
+def _as_it_is(chunk: Any, arrays: Any, state: Any) -> Any:
+    return chunk

@@ -1,0 +1,36 @@
+"""The papers' experiments, each run by one command, with its claims judged from the numbers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ..names import hint
+
+if TYPE_CHECKING:
+    from .study import Study
+
+NAMES: tuple[str, ...] = (
+    "sparkle/linear-regression",
+    "sparkle/hyper-cleaning",
+    "sparkle/topology-per-level",
+    "sparkle/policy-evaluation",
+    "dsoba/logistic",
+    "dsoba/topology",
+    "dsoba/speedup",
+    "gossip/hyperparameter",
+    "gossip/mdp",
+    "spdb/personal-mnist",
+    "spdb/personal-speech",
+    "interact/meta-learning",
+    "interact/auprc",
+    "apps/domain-reweighting",
+    "systems/gossip-vs-allreduce",
+)
+
+
+def find(name: str) -> Study:
+    """A study by its name."""
+    if name not in NAMES:
+        raise ValueError(f"study {name!r} is not known: {hint(name, NAMES)}")
+    return import_module("." + name.replace("/", "_").replace("-", "_"), __name__).STUDY

@@ -1,0 +1,64 @@
+"""`decibel reproduce`: one study here, or several in processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ..tasks.data import DataError
+from . import NAMES, find, settings
+from .reproduce import in_processes, reproduce
+from .study import SIZES
+from .verdicts import Verdict
+
+COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
+
+
+def run(
+    names: list[str], size: str, out: Path | None, *, fresh: bool, tune: bool, jobs: int, console: Console
+) -> tuple[Path, list[str]]:
+    """The folder of the results, and the studies that were run in this process."""
+    if size not in SIZES:
+        raise ValueError(f"--size {size} is not known: choose {', '.join(SIZES)}.")
+    chosen = list(NAMES) if "all" in names else names
+    for name in chosen:
+        find(name)
+    folder = out or Path("decibel-results") / size
+    if len(chosen) > 1 and jobs > 1:
+        options = [*(["--fresh"] if fresh else []), *(["--tune"] if tune else [])]
+        for _, said in in_processes(chosen, size, folder, jobs=jobs, options=options):
+            console.print(said.rstrip(), markup=False)
+        return folder, []
+    done: list[str] = []
+    for name in chosen:
+        try:
+            _one(name, size, folder, fresh=fresh, tune=tune, console=console)
+            done.append(name)
+        except DataError as error:
+            if len(chosen) == 1:
+                raise
+            console.print(f"  left out: {error}", style="yellow", soft_wrap=True)
+    return folder, done
+
+
+def _one(name: str, size: str, folder: Path, *, fresh: bool, tune: bool, console: Console) -> None:
+    study = find(name)
+    say = lambda text: console.print(text, style="dim", soft_wrap=True, markup=False)  # noqa: E731
+    console.print(f"[bold]{name}[/] ({size}): {study.title}")
+    if tune:
+        settings.search(study, size, say=say)
+    verdicts = reproduce(study, size, folder, fresh=fresh, say=say)
+    console.print(table(verdicts))
+    console.print(f"Traces, verdicts and settings are in {folder / name}.", soft_wrap=True)
+
+
+def table(verdicts: list[Verdict]) -> Table:
+    made = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for verdict in verdicts:
+        colour = COLOURS[verdict.verdict]
+        tally = [check.verdict for check in verdict.checks]
+        counts = ", ".join(f"{tally.count(word)} {word}" for word in COLOURS if word in tally)
+        made.add_row(verdict.claim, f"[{colour}]{verdict.verdict}[/]", verdict.text, f"[dim]checks: {counts}[/]")
+    return made

@@ -1,0 +1,128 @@
+"""`decibel reproduce`: runs a study, judges its claims and leaves traces, verdicts and settings in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from .. import __version__
+from . import settings
+from .runs import Runs, fingerprint, forget, place, run_arm
+from .study import Arm, Study, device
+from .verdicts import Verdict
+
+
+class Results(Mapping[tuple[str, str], Runs]):
+    """The runs of a study by case and label; what claims are judged from."""
+
+    def __init__(self, setup: Any, runs: Mapping[tuple[str, str], Runs]) -> None:
+        self.setup, self._runs = setup, dict(runs)
+
+    def __getitem__(self, key: tuple[str, str]) -> Runs:
+        if key not in self._runs:
+            raise KeyError(f"the study has no arm {key}: it has {', '.join(map(str, self._runs))}.")
+        return self._runs[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+
+def reproduce(
+    study: Study, size: str, out: Path, *, fresh: bool = False, say: Callable[[str], None] = print
+) -> list[Verdict]:
+    """Runs what is not there yet, and judges."""
+    setup, found = study.setup(size), settings.load(study, size)
+    arms, runs, kept, computed = settings.applied(study, size), {}, set(), 0
+    begun = time.perf_counter()
+    for arm in arms:
+        started = time.perf_counter()
+        runs[arm.key], new = run_arm(study, size, arm, setup.seeds, out, fresh=fresh)
+        kept.add(place(out, study, arm, fingerprint(study, size, arm)))
+        computed += new
+        took = f"{time.perf_counter() - started:.1f} s" if new else "kept"
+        diverged = sum(stop is not None for stop in runs[arm.key].stopped)
+        say(f"  {arm.case}, {arm.label}: {took}" + (f"; {diverged} of {len(setup.seeds)} diverged" if diverged else ""))
+    forget(out, study, kept)
+    verdicts = [claim(Results(setup, runs)) for claim in study.claims]
+    seconds = time.perf_counter() - begun
+    previous = _read(out / study.name / "verdicts.json")
+    if not computed and previous.get("size") == size:
+        seconds, when, where = previous["seconds"], previous["date"], previous["device"]
+    else:
+        when, where = datetime.now(UTC).isoformat(timespec="seconds"), _device()
+    about = {
+        "study": study.name, "size": size, "command": f"decibel reproduce {study.name} --size {size}",
+        "date": when, "device": where, "seconds": round(seconds, 1), "seeds": list(setup.seeds),
+        "versions": {"decibel": __version__, "jax": jax.__version__, "python": platform.python_version()},
+        "claims": [verdict.as_dict() for verdict in verdicts],
+    }  # fmt: skip
+    _write(out / study.name / "verdicts.json", about)
+    _write(out / study.name / "settings.json", _settings(setup, arms, found))
+    return verdicts
+
+
+def load(study: Study, out: Path) -> tuple[dict[str, Any], dict[str, Any], list[Runs]]:
+    """What a run of the study left in a folder: verdicts, settings and runs, in the order of the arms."""
+    folder = out / study.name
+    verdicts, chosen = _read(folder / "verdicts.json"), _read(folder / "settings.json")
+    if not verdicts:
+        raise ValueError(f"{folder} holds no results: run `decibel reproduce {study.name} --out {out}` first.")
+    order = {(arm["case"], arm["label"]): i for i, arm in enumerate(chosen["arms"])}
+    runs = [Runs.load(path) for path in sorted((folder / "runs").glob("*.npz"))]
+    return verdicts, chosen, sorted(runs, key=lambda run: order.get((run.case, run.label), len(order)))
+
+
+def in_processes(names: list[str], size: str, out: Path, *, jobs: int, options: list[str]) -> Iterator[tuple[str, str]]:
+    """Every study in a process of its own, `jobs` at a time; what each said, as they end."""
+
+    def one(name: str) -> tuple[str, str]:
+        command = [sys.executable, "-m", "decibel.cli", "reproduce", name, "--size", size, "--out", str(out), *options]
+        # Processes share an accelerator, so none may take all of its memory at the start.
+        environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        return name, done.stdout + (done.stderr if done.returncode else "")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for ended in as_completed([pool.submit(one, name) for name in names]):
+            yield ended.result()
+
+
+def _settings(setup: Any, arms: list[Any], found: settings.Settings) -> dict[str, Any]:
+    rows = []
+    for arm in arms:
+        about = arm.describe()
+        row = {"case": arm.case, "label": arm.label, "step_sizes": settings.status(arm, found)}
+        if isinstance(arm, Arm):
+            row |= {
+                "method": about["method"], "steps": arm.steps, "batch_size": arm.batch_size, "samples": arm.samples,
+                "task": about["task"], "graph": {level: g["name"] for level, g in about["graph"].items()},
+            }  # fmt: skip
+        rows.append(row)
+    return {"setup": dataclasses.asdict(setup), "arms": rows, "searched": found}
+
+
+def _device() -> str:
+    return f"{device()}, {os.cpu_count()} CPU cores, {platform.system()}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _write(path: Path, content: Any) -> None:
+    settings.write(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")

@@ -1,0 +1,31 @@
+"""Falling step sizes that compare equal when they are, so that arms share what is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array
+
+
+@dataclass(frozen=True)
+class Falling:
+    """rate / √(1 + k/decay)"""
+
+    rate: float
+    decay: float
+
+    def __call__(self, k: Array) -> Array:
+        return self.rate / jnp.sqrt(1 + jnp.asarray(k, float) / self.decay)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A schedule times a factor."""
+
+    schedule: Callable[[Array], Array]
+    factor: float
+
+    def __call__(self, k: Array) -> Array:
+        return self.factor * self.schedule(k)

@@ -1,0 +1,150 @@
+"""The step sizes of a study: searched with the same budget for every method, and kept in a file beside the study."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..solver import cost
+from ..tasks import Task
+from ..tuning import tune
+from .runs import _digest, code
+from .study import Arm, Study, device, with_rates
+
+MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
+Settings = dict[str, Any]  # by method: rates, and the search that found them
+
+
+def path_of(study: Study) -> Path:
+    return Path(study.arms.__code__.co_filename).with_suffix(".json")
+
+
+def load(study: Study, size: str) -> Settings:
+    path = path_of(study)
+    return json.loads(path.read_text()).get(size, {}) if path.exists() else {}
+
+
+def save(study: Study, size: str, settings: Settings) -> Path:
+    path = path_of(study)
+    whole = json.loads(path.read_text()) if path.exists() else {}
+    whole[size] = settings
+    write(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def applied(study: Study, size: str) -> list[Any]:
+    """The arms with the step sizes that were found; those of the file itself, guesses, where none were."""
+    found = load(study, size)
+    arms = study.arms(study.setup(size))
+    return [with_rates(arm, found[arm.tuned]["rates"]) if _tuned(arm, found) else arm for arm in arms]
+
+
+def status(arm: Any, found: Settings) -> str:
+    """How the step sizes of an arm came about."""
+    if not isinstance(arm, Arm) or arm.tuned is None:
+        return "prescribed"
+    return "searched" if _tuned(arm, found) else "untuned guess"
+
+
+def _tuned(arm: Any, found: Settings) -> bool:
+    return isinstance(arm, Arm) and arm.tuned is not None and arm.tuned in found
+
+
+def search(study: Study, size: str, *, fresh: bool = False, say: Callable[[str], None] = print) -> Settings:
+    """Searches every method of the study in turn and saves after each, so that an interrupted search continues."""
+    plan, setup = study.search, study.setup(size)
+    if plan is None:
+        say(f"{study.name} has nothing to search: its step sizes are prescribed.")
+        return {}
+    cases = plan.cases(setup)
+    # Arms that share their step sizes are searched by the first.
+    arms = {arm.tuned: arm for arm in reversed(study.arms(setup)) if arm.tuned is not None and arm.case in cases}
+    found = load(study, size)
+    for key, arm in reversed(arms.items()):
+        mark = _digest(json.dumps([asdict(setup), arm.describe(), _plan(study, setup, arm), code()], default=str))
+        if not fresh and found.get(key, {}).get("search", {}).get("fingerprint") == mark:
+            say(f"  {key}: searched before, {found[key]['rates']}")
+            continue
+        found[key] = _search(study, setup, arm, mark)
+        save(study, size, found)
+        say(f"  {key}: {found[key]['rates']}, {found[key]['search']['score']:.5g}")
+    return found
+
+
+def _plan(study: Study, setup: Any, arm: Arm) -> dict[str, Any]:
+    plan = study.search
+    assert plan is not None
+    metric = plan.metric if isinstance(plan.metric, str) else plan.metric.__qualname__
+    return {
+        "metric": metric, "case": arm.case, "steps": plan.steps(setup), "seeds": plan.seeds, "moments": MOMENTS,
+        "candidates": plan.candidates(arm.method), "note": plan.note,
+    }  # fmt: skip
+
+
+def _search(study: Study, setup: Any, arm: Arm, mark: str) -> Settings:
+    plan = study.search
+    assert plan is not None
+    make = arm.task if plan.task is None else plan.task(setup, arm)
+    steps, candidates = min(plan.steps(setup), arm.steps), plan.candidates(arm.method)
+    scores, metric = [], ""
+    for seed in plan.seeds:
+        task = make(seed=seed)
+        steps = min(steps, _affordable(arm, task))
+        with jax.default_matmul_precision("highest"):
+            tuned = tune(
+                task.problem, arm.method, arm.graph, steps=steps, batch_size=arm.batch_size, search=candidates,
+                metric=plan.metric if isinstance(plan.metric, str) else plan.metric(task), seeds=(seed,),
+                moments=min(MOMENTS, steps),
+            )  # fmt: skip
+        metric = tuned.metric
+        scores.append(
+            [next(row[metric] for row in tuned.table if rates.items() <= row.items()) for rates in candidates]
+        )
+    # One that diverges on the data of any seed is out.
+    ranked = sorted(zip(np.mean(scores, 0).tolist(), candidates, strict=True), key=lambda pair: pair[0])
+    score, best = ranked[0]
+    if not np.isfinite(score):
+        raise ValueError(
+            f"{arm.label} diverges on some seed whatever the candidate: let the search try smaller step sizes."
+        )
+    tried = {name: {rates[name] for rates in candidates} for name in best}
+    return {
+        "rates": best,
+        "search": {
+            **_plan(study, setup, arm), "metric": metric, "steps": steps, "score": score, "budget": len(ranked),
+            "candidates": [[*rates.values(), _short(score)] for score, rates in ranked],
+            "at_the_edge": [n for n, rates in tried.items() if len(rates) > 1 and best[n] in (min(rates), max(rates))],
+            "device": device(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": mark,
+        },
+    }  # fmt: skip
+
+
+def _affordable(arm: Arm, task: Task) -> int:
+    """The steps that a run which ends at a number of samples can take."""
+    if arm.samples is None:
+        return arm.steps
+    each = cost(task.problem, arm.method, arm.graph, batch_size=arm.batch_size)["samples"]
+    return max(1, int(arm.samples / max(each, 1)))
+
+
+def _short(value: float) -> float | str:
+    return float(f"{value:.5g}") if value < float("inf") else "diverged"

@@ -1,0 +1,234 @@
+"""What a study is: arms to run, claims to judge, and how step sizes are searched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..algorithms.method import Method
+from ..graph import Levels, Topology
+from ..ledger import COLUMNS
+from ..metrics import Metric, evaluate, resolve
+from ..solver import levels_of, refuse, solve
+from ..tasks import Task
+from ..trace import Trace
+from .batch import Seeds, ShapesDiffer
+from .verdicts import Claim
+
+SIZES = ("smoke", "small", "full")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One curve of a study: a method on a task over a graph, for every seed.
+
+    - `case`, `label`: the panel it belongs to and its name there.
+    - `task`: called with `seed=`. Every seed has data of its own; the batches follow the same seed.
+    - `samples`: ends a run that has used that many samples per node, for comparison at equal samples.
+    - `rows`: evaluations; `metrics`: names beside the task's own.
+    - `tuned`: the key under which its step sizes are searched; None where the paper prescribes them.
+    - `together`: all seeds in one compiled program, or one after the other.
+    """
+
+    case: str
+    label: str
+    task: Callable[..., Task]
+    method: Method
+    graph: Topology | Levels
+    steps: int
+    batch_size: int | None = None
+    rows: int = 40
+    metrics: tuple[str, ...] = ()
+    measures: Callable[[Task], tuple[Metric, ...]] | None = None
+    samples: float | None = None
+    tuned: str | None = None
+    together: bool = True
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.case, self.label
+
+    @property
+    def every(self) -> int:
+        return max(1, self.steps // self.rows)
+
+    def describe(self) -> dict[str, Any]:
+        """What the numbers of this arm depend on, in plain types."""
+        graphs = self.graph if isinstance(self.graph, Levels) else Levels(x=self.graph)
+        return {
+            "case": self.case,
+            "label": self.label,
+            "task": _call(self.task),
+            "method": {"name": self.method.name, "class": type(self.method).__name__, **self.method.settings},
+            "graph": {level: _graph(getattr(graphs, level)) for level in ("x", "y", "z")},
+            **{name: getattr(self, name) for name in ("steps", "batch_size", "rows", "metrics", "samples", "together")},
+            "measures": None if self.measures is None else self.measures.__qualname__,
+        }
+
+    def run(self, seeds: Sequence[int]) -> list[Trace]:
+        tasks = _tasks(self.task, tuple(seeds))
+        if self.together and len(seeds) > 1:
+            try:
+                return self._together(tasks, list(seeds))
+            except ShapesDiffer:
+                pass
+        return [self._alone(task, seed) for task, seed in zip(tasks, seeds, strict=True)]
+
+    def _chosen(self, task: Task) -> tuple[str | Metric, ...]:
+        return (*task.metrics, *(self.measures(task) if self.measures else ()), *self.metrics)
+
+    def _alone(self, task: Task, seed: int) -> Trace:
+        limit = self.samples
+        enough = lambda step, row: limit is not None and row["samples"] >= limit  # noqa: E731
+        result = solve(
+            task.problem, self.method, self.graph, steps=self.steps, batch_size=self.batch_size, seed=seed,
+            eval_every=self.every, metrics=self._chosen(task), callbacks=[enough], progress=False,
+        )  # fmt: skip
+        result.trace.provenance["stopped"] = result.stopped
+        return result.trace
+
+    def _together(self, tasks: list[Task], seeds: list[int]) -> list[Trace]:
+        problems = [task.problem for task in tasks]
+        graphs = levels_of(problems[0], self.method, self.graph)
+        for problem in problems:
+            refuse(problem, self.method, graphs, self.steps, self.batch_size, None)
+        run = Seeds(problems, self.method, graphs, batch_size=self.batch_size, seeds=seeds)
+        chosen = [resolve(self._chosen(task), *run.snapshot(i)) for i, task in enumerate(tasks)]
+        traces = [Trace(provenance={"seed": seed, "stopped": None}) for seed in seeds]
+        spent = [dict.fromkeys((*COLUMNS, "seconds"), 0.0) for _ in seeds]
+
+        def record() -> None:
+            for i in np.flatnonzero(run.alive).tolist():
+                row = {"step": run.step, **evaluate(chosen[i], run.snapshot(i)), **spent[i]}
+                traces[i].append(row)
+
+        record()
+        while run.step < self.steps and run.alive.any():
+            length = min(self.every, self.steps - run.step)
+            run.compile(length)
+            begun = time.perf_counter()
+            costs = run.advance(length)
+            seconds = time.perf_counter() - begun
+            for i, cost in enumerate(costs):
+                if cost is not None:
+                    more = {**cost, "seconds": seconds}
+                    spent[i] = {name: amount + more[name] for name, amount in spent[i].items()}
+                elif traces[i].provenance["stopped"] is None:
+                    words = f"non-finite values between steps {run.step - length} and {run.step}"
+                    traces[i].provenance["stopped"] = words
+            record()
+            if self.samples is not None and max(each["samples"] for each in spent) >= self.samples:
+                break
+        return traces
+
+
+_LAST: dict[Any, list[Task]] = {}
+
+
+def _tasks(call: Callable[..., Task], seeds: tuple[int, ...]) -> list[Task]:
+    """The tasks of all seeds; those made last are kept, since the arms of a case share them."""
+    key = (repr(_call(call)), seeds)
+    if key not in _LAST:
+        made = [call(seed=seed) for seed in seeds]
+        _LAST.clear()
+        _LAST[key] = made
+    return _LAST[key]
+
+
+def _call(call: Callable[..., Any]) -> dict[str, Any]:
+    if isinstance(call, partial):
+        inner = _call(call.func)
+        return {
+            "function": inner["function"],
+            "arguments": [*inner["arguments"], *map(_value, call.args)],
+            "options": inner["options"] | {name: _value(value) for name, value in call.keywords.items()},
+        }
+    return {"function": f"{call.__module__}.{call.__qualname__}", "arguments": [], "options": {}}
+
+
+def _value(value: Any) -> Any:
+    return _call(value)["function"] if callable(value) else value
+
+
+def _graph(graph: Topology) -> dict[str, Any]:
+    rounded = [np.round(phase.matrix.data, 9).tolist() for phase in graph.phases]
+    places = [[phase.matrix.indices.tolist(), phase.matrix.indptr.tolist()] for phase in graph.phases]
+    return {"name": graph.name, "nodes": graph.nodes, "weights": rounded, "places": places}
+
+
+@dataclass(frozen=True)
+class Search:
+    """How step sizes are found: every method tries as many candidates, on data of seeds that are not judged, by a
+    metric that no test sample enters. β and γ are one; a method with α alone tries as many values of it.
+
+    - `alpha`, `beta`: the values to combine. `steps`: of each candidate.
+    - `metric`: a name, or a function of the task that gives one; smaller is better.
+    - `cases`: the cases of the set-up whose arms are searched; others share what is found.
+    - `task`: the task to search on, where it is not the arm's own: one with a validation part in the place of the test
+      part.
+    """
+
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
+    metric: str | Callable[[Task], Metric]
+    cases: Callable[[Any], Sequence[str]]
+    steps: Callable[[Any], int]
+    seeds: tuple[int, ...] = (100,)
+    task: Callable[[Any, Arm], Callable[..., Task]] | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def budget(self) -> int:
+        return len(self.alpha) * len(self.beta)
+
+    def candidates(self, method: Method) -> list[dict[str, float]]:
+        """The same number for every method. A step size of zero stays zero: that level never moves."""
+        own = {name: getattr(method, name, None) for name in ("alpha", "beta", "gamma", *self.fixed)}
+        moves = {name for name, rate in own.items() if isinstance(rate, int | float) and rate != 0}
+        fine = lambda rates: np.geomspace(min(rates), max(rates), self.budget).tolist()  # noqa: E731
+        if {"alpha", "beta"} <= moves:
+            pairs = [(a, b) for a in self.alpha for b in self.beta]
+        elif "alpha" in moves:
+            pairs = [(a, 0.0) for a in fine(self.alpha)]
+        else:
+            pairs = [(0.0, b) for b in fine(self.beta)]
+        every = [{"alpha": a, "beta": b, "gamma": b, **self.fixed} for a, b in pairs]
+        return [{name: rate for name, rate in rates.items() if name in moves} for rates in every]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A published experiment: its set-up at three sizes, the arms that follow from it, and what is claimed."""
+
+    name: str
+    title: str
+    paper: str
+    about: str
+    setups: Mapping[str, Any]
+    arms: Callable[[Any], list[Any]]
+    claims: tuple[Claim, ...]
+    columns: tuple[str, ...]  # what the figures show, the first first
+    differs: str = ""
+    search: Search | None = None
+    against: str = "step"
+
+    def setup(self, size: str) -> Any:
+        if size not in self.setups:
+            raise ValueError(f"size {size!r} is not known: choose {', '.join(SIZES)}.")
+        return self.setups[size]
+
+
+def with_rates(arm: Arm, rates: Mapping[str, float]) -> Arm:
+    known = {name: value for name, value in rates.items() if hasattr(arm.method, name)}
+    return replace(arm, method=replace(arm.method, **known))
+
+
+def device() -> str:
+    return jax.devices()[0].device_kind

@@ -1,0 +1,86 @@
+"""systems/gossip-vs-allreduce: what a round of averaging with neighbours costs, and one with everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .exchange import Exchange
+from .study import Study
+from .verdicts import Check, Claim
+
+NEIGHBOURS, EVERYBODY = "neighbour averaging", "all-reduce"
+GROWTH = 1.25  # "does not grow" allows this factor from the fewest to the most processes
+
+
+@dataclass(frozen=True)
+class Setup:
+    entries: int = 25_500_000  # of ResNet-50
+    processes: tuple[int, ...] = (4, 8, 16)
+    rounds: int = 12
+    seeds: tuple[int, ...] = (0, 1, 2)  # repetitions, each with processes of its own
+
+
+SETUPS = {
+    "smoke": Setup(1_000, (2,), rounds=2, seeds=(0,)),
+    "small": Setup(2_500_000, (2, 4), rounds=6),
+    "full": Setup(),
+}
+
+
+def case(processes: int) -> str:
+    return f"{processes} processes"
+
+
+def arms(setup: Setup) -> list[Exchange]:
+    return [
+        Exchange(case(count), label, kind, count, setup.entries, setup.rounds)
+        for count in setup.processes
+        for label, kind in ((NEIGHBOURS, "ring"), (EVERYBODY, "all"))
+    ]
+
+
+def cheaper_and_constant(results: Any) -> list[Check]:
+    time = {
+        (count, label): results[case(count), label].mean("milliseconds")
+        for count in results.setup.processes
+        for label in (NEIGHBOURS, EVERYBODY)
+    }
+    checks = [
+        Check.of(
+            f"{case(count)}: log₁₀ of the milliseconds of a round, {EVERYBODY} less {NEIGHBOURS}",
+            np.log10(time[count, EVERYBODY] / time[count, NEIGHBOURS]),
+        )
+        for count in results.setup.processes
+    ]
+    for few, many in pairwise(results.setup.processes):
+        text = f"log₁₀ of the milliseconds of {NEIGHBOURS}, {case(many)} less {case(few)}"
+        growth = np.log10(time[many, NEIGHBOURS] / time[few, NEIGHBOURS])
+        checks.append(Check.of(text, growth, np.log10(GROWTH), above=False))
+    return checks
+
+
+STUDY = Study(
+    name="systems/gossip-vs-allreduce",
+    title="A round with neighbours against a round with everybody",
+    paper="SPARKLE and D-SOBA's slides (after Chen et al., ICML 2021): 150 against 278 ms on 256 GPUs",
+    about="Processes of one machine, a ring of them, average a vector of the size of ResNet-50: each with its two "
+    "neighbours, or all at once (all-reduce), by JAX's collectives over gloo on loopback. Milliseconds are the mean "
+    "of the rounds after the first; a repetition starts processes anew.",
+    differs="One machine in the place of 256 GPUs: processes share cores and memory, so that time per round also "
+    "grows where a network's would not.",
+    setups=SETUPS,
+    arms=arms,
+    columns=("milliseconds",),
+    claims=(
+        Claim(
+            "C24",
+            "Averaging with neighbours is cheaper per round than all-reduce, and its cost does not grow with the "
+            "number of processes.",
+            cheaper_and_constant,
+        ),
+    ),
+)
