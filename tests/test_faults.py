@@ -155,7 +155,9 @@ def test_a_late_link_delivers_what_was_said_then():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "upper", "order"), [("edge-ed", "gt", "sequential"), ("extra", None, "parallel")], ids=str
+    ("strategy", "upper", "order"),
+    [("edge-ed", "gt", "parallel"), pytest.param("edge-ed", None, "sequential", marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_the_cluster_has_the_same_trouble(strategy, upper, order):
     quadratic, graph = random_quadratic(8, seed=3), db.graphs.erdos_renyi(8, 0.4, seed=1)
