@@ -22,6 +22,11 @@ from decibel.trace import Trace
 
 # Each of their compiled programs takes seconds; the cheap studies run the same machinery in every suite.
 SLOW = (
+    "sparkle/hyper-cleaning",
+    "sparkle/policy-evaluation",
+    "dsoba/logistic",
+    "interact/auprc",
+    "systems/gossip-vs-allreduce",
     "apps/domain-reweighting",
     "dsoba/topology",
     "gossip/hyperparameter",
