@@ -18,16 +18,16 @@ MODULES = {
 
 # From the ground up. A module imports from its own layer or from those before it; a package's name covers its modules.
 LAYERS = (
-    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing", "environment"),
+    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing", "environment", "files"),
     ("samples", "exact", "check", "problem", "graph", "graphs"),
     ("network", "faults", "strategies", "privacy", "oracles", "hypergradient", "estimators"),
     ("algorithms",),
     ("engines",),
     ("metrics",),
-    ("plots", "progress", "result", "solver", "tuning", "theory"),
+    ("callbacks", "loggers", "plots", "progress", "result", "solver", "tuning", "theory"),
     ("tasks",),
     ("studies",),
-    ("silo", "report", "demo", "running", "launch", "launched", "cli"),
+    ("silo", "report", "demo", "running", "launch", "launched", "live", "config", "doctor", "commands", "cli"),
 )
 FACE = ""  # `from decibel import …` is for whoever stands above all it shows
 

@@ -1,12 +1,13 @@
 """The public face, on one screen."""
 
-from . import estimators, faults, graphs, hypergradient, metrics, privacy, tasks, theory, weights
+from . import estimators, faults, graphs, hypergradient, loggers, metrics, privacy, tasks, theory, weights
 from .algorithms.catalog import CATALOG
 from .algorithms.double_loop import dbsa, double_loop_dsgd, ma_dsbo
 from .algorithms.implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
 from .algorithms.matrices import dsbo, gossip_dsbo
 from .algorithms.single_level import dsgd, ed, extra, gt
 from .algorithms.sparkle import dsoba, lopa, soba, sparkle
+from .callbacks import Callback
 from .engines.cluster import Cluster
 from .engines.simulator import Simulator
 from .graph import Graph, GraphSequence, Levels
@@ -19,6 +20,7 @@ from .tuning import tune
 
 __all__ = [
     "CATALOG",
+    "Callback",
     "Cluster",
     "Graph",
     "GraphSequence",
@@ -46,6 +48,7 @@ __all__ = [
     "gt_dsgd",
     "hypergradient",
     "interact",
+    "loggers",
     "lopa",
     "ma_dsbo",
     "mdbo",

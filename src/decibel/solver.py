@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from .algorithms.method import Method
+from .callbacks import Audience, Callback, Row
 from .engines.checkpoint import identity, saving
 from .engines.cluster import Cluster
 from .engines.membership import present
 from .engines.preflight import agree
-from .engines.program import Run
+from .engines.program import Asked, Run
 from .engines.simulator import Simulator
 from .faults import Fault, as_faults, refuse_faults
 from .graph import Graph, GraphSequence, Levels
@@ -33,9 +34,6 @@ from .trace import Trace
 
 if TYPE_CHECKING:
     from .silo.engine import Silo
-
-Callback = Callable[[int, dict[str, float]], Any]
-
 
 PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
 
@@ -54,7 +52,7 @@ def solve(
     seed: int = 0,
     eval_every: int | None = None,
     metrics: Sequence[str | Metric] | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | Callable[[int, Row], Any]] = (),
     engine: Simulator | Cluster | Silo | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
@@ -69,7 +67,8 @@ def solve(
     - `batch_size`: samples per node, level and step, drawn with replacement; None uses all of them.
     - `eval_every`: steps between rows of the trace (default: about fifty rows); `metrics`: names of
       `decibel.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
-    - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run.
+    - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run. A `Callback`
+      also sees the begin, the states and the end; `db.loggers` has some.
     - `engine`: `Simulator()`, all nodes on one device (default); `Cluster()`, nodes spread over devices; `Silo(...)`,
       one node here and its neighbours in other organisations.
     - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
@@ -88,6 +87,7 @@ def solve(
         raise ValueError("faults need messages that are whole: drop them, or the code of db.privacy.")
     refuse_choice("sampling", sampling, ("random", "walk"))
     refuse_choice("precision", precision, PRECISIONS)
+    audience = Audience(callbacks)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
     engine = engine or Simulator()
@@ -95,17 +95,13 @@ def solve(
     if here.graphs != graphs:
         method.refuse(here.problem, here.graphs, batch_size)
     together = isinstance(engine, Cluster) and jax.process_count() > 1
-    own = {}
-    if together or checkpoint is not None:
-        own = identity(problem, method, graphs, batch_size, seed, trouble)
-        own |= {"sampling": sampling, "precision": precision}
+    asked = Asked(batch_size, seed, trouble, here.members, sampling, precision)
+    own = identity(problem, method, graphs, asked) if together or checkpoint is not None else {}
     if together:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
         saved = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
         agree(own, members=here.members, steps=steps, eval_every=eval_every, metrics=names, **saved)
-    options = {"batch_size": batch_size, "seed": seed, "faults": trouble, "members": here.members}
-    options |= {"sampling": sampling, "precision": precision}
-    run = engine.start(here.problem, method, here.graphs, **options)
+    run = engine.start(here.problem, method, here.graphs, asked)
     problem = run.program.problem
     every = min(eval_every or max(1, steps // 50), steps)
     stopped = None
@@ -114,11 +110,12 @@ def solve(
         ending(run, steps),
         saving(checkpoint, run, own, here.members) as saves,
         Progress(method.name, steps, progress) as bar,
+        audience,
     ):
         chosen = resolve(metrics, problem, run.state, alone=run.alone)
-        log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), callbacks)
-        if saves and resume:
-            log.take_up(saves.restore(run))
+        log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), audience)
+        resumed = saves is not None and resume and log.take_up(saves.restore(run))
+        audience.begin(log.trace.provenance | ({"resumed": run.step} if resumed else {}), here.graphs)
         for length in {every, steps % every or every}:
             run.compile(length)
         ended = log.trace.rows == 0 and log.record(bar)
@@ -134,6 +131,7 @@ def solve(
                 stopped, ended = f"the process was told to terminate at step {run.step}", True
             if saves and (ended or run.step >= steps or log.trace.rows % checkpoint_every == 0):
                 saves.save(run, log.trace, log.spent)
+        audience.stopped = stopped
     if stopped and stopped.startswith("non-finite"):
         warnings.warn(
             f"{method.name} stopped at {stopped}; the state of step {run.step} is kept: use smaller step sizes.",
@@ -155,8 +153,8 @@ def ending(run: Run, steps: int) -> Iterator[None]:
 class Log:
     """The trace as it grows, and what has been spent."""
 
-    def __init__(self, run: Run, metrics: dict[str, Metric], trace: Trace, callbacks: Sequence[Callback]) -> None:
-        self.run, self.metrics, self.trace, self.callbacks = run, metrics, trace, callbacks
+    def __init__(self, run: Run, metrics: dict[str, Metric], trace: Trace, audience: Audience) -> None:
+        self.run, self.metrics, self.trace, self.audience = run, metrics, trace, audience
         self.spent: dict[str, float] = dict.fromkeys((*COLUMNS, "seconds"), 0.0)
 
     def spend(self, cost: dict[str, float], seconds: float) -> None:
@@ -165,17 +163,20 @@ class Log:
 
     def record(self, bar: Progress) -> bool:
         """One more row; whether a callback wants to end here."""
-        measured = evaluate(self.metrics, Snapshot(self.run.program.problem, self.run.state))
+        snapshot = Snapshot(self.run.program.problem, self.run.state)
+        measured = evaluate(self.metrics, snapshot)
         row = {"step": self.run.step, **measured, **self.spent}
         self.trace.append(row)
         bar.show(self.run.step, row)
-        return any([callback(self.run.step, row) is True for callback in self.callbacks])
+        return self.audience.tell(self.run.step, snapshot, row)
 
-    def take_up(self, saved: dict[str, Any] | None) -> None:
-        """The trace and the costs of the run that is continued."""
-        if saved is not None:
-            self.trace = Trace(saved["trace"], self.trace.provenance)
-            self.spent = dict(saved["spent"])
+    def take_up(self, saved: dict[str, Any] | None) -> bool:
+        """The trace and the costs of the run that is continued; whether there is one."""
+        if saved is None:
+            return False
+        self.trace = Trace(saved["trace"], self.trace.provenance)
+        self.spent = dict(saved["spent"])
+        return True
 
 
 def cost(
@@ -189,7 +190,7 @@ def cost(
     The step is traced and, only where its costs depend on chance or on the data, run."""
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, 1, batch_size, None)
-    run = Simulator().start(problem, method, graphs, batch_size=batch_size, seed=0)
+    run = Simulator().start(problem, method, graphs, Asked(batch_size))
     page = run.program.costs(run.state)
     if page.repeated:
         return run.advance(1) or page.total(1, [float("nan") for _ in page.repeated])
