@@ -1,0 +1,126 @@
+"""What is new in a run's `log.jsonl`, which may grow while it is read, end with half a line, or begin anew."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1_000_000  # of lines in one answer; a page that is behind asks again at once
+LONGEST_NAME = 65_536  # of the first line, bytes that tell one run from another
+LARGEST = 1e308  # a browser's numbers end a little above it
+
+
+def news(path: Path, offset: int = 0, run: str = "") -> dict[str, Any]:
+    """The lines after `offset`, for a reader who is that far in the file whose first line has the digest `run`.
+
+    `restarted` says that the file is another one by now, and that the lines are those of its beginning. Only the last
+    row that has distances by node keeps them; every row has their reach.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.readline(LONGEST_NAME)
+            if not first.endswith(b"\n") and len(first) < LONGEST_NAME:
+                return _nothing(run)
+            name = hashlib.sha256(first).hexdigest()[:16]
+            size = file.seek(0, 2)
+            restarted = run != name or not _after_a_line(file, offset, size)
+            file.seek(0 if restarted else offset)
+            found, end = [], file.tell()
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                end += len(line)
+                found.append(_read(line))
+                if end - offset > MOST_BYTES:
+                    break
+            age = max(0.0, time.time() - path.stat().st_mtime)
+    except (FileNotFoundError, NotADirectoryError):
+        return _nothing(run)
+    lines = [line for line in found if line is not None]
+    for row in [line for line in lines if line.get("nodes")][:-1]:
+        row["nodes"] = None
+    return {
+        "run": name, "offset": end, "restarted": restarted and run != "", "lines": lines, "age": age,
+        "more": end < size and end - offset > MOST_BYTES,
+    }  # fmt: skip
+
+
+def newest_graph(path: Path) -> tuple[int, list[tuple[int, int]]]:
+    """How many nodes the run has that the file tells of last, and its links, each once."""
+    nodes, links = 0, set()
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if b'"begin"' in line and (begun := _parse(line)).get("kind") == "begin":
+                    nodes, links = _graph(begun.get("graph"))
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    return nodes, sorted(links)
+
+
+def _nothing(run: str) -> dict[str, Any]:
+    return {"run": "", "offset": 0, "restarted": run != "", "lines": [], "age": None, "more": False}
+
+
+def _after_a_line(file: Any, offset: int, size: int) -> bool:
+    if not 0 < offset <= size:
+        return offset == 0
+    file.seek(offset - 1)
+    return file.read(1) == b"\n"
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(line, parse_constant=lambda _: None, parse_float=lambda text: _number(float(text)))
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    """A line as the page expects it; None where it is none of the known kinds."""
+    read = _parse(line)
+    match read.get("kind"):
+        case "begin":
+            about, graph = read.get("about"), read.get("graph")
+            nodes, links = _graph(graph)
+            name = str(graph.get("name") or "") if isinstance(graph, dict) else ""
+            shown = {"nodes": nodes, "links": len(links), "name": name}
+            return {"kind": "begin", "about": about if isinstance(about, dict) else {}, "graph": shown}
+        case "row" if isinstance(read.get("row"), dict) and _number(read.get("step")) is not None:
+            nodes = [_number(value) for value in _list(read.get("nodes"))]
+            positive = [value for value in nodes if value is not None and value > 0]
+            return {
+                "kind": "row", "step": read["step"], "nodes": nodes or None,
+                "row": {str(name): _number(value) for name, value in read["row"].items()},
+                "reach": [min(positive), max(positive)] if positive else None,
+            }  # fmt: skip
+        case "end":
+            stopped = read.get("stopped")
+            return {"kind": "end", "stopped": None if stopped is None else str(stopped)}
+    return None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) < LARGEST else None
+
+
+def _graph(graph: Any) -> tuple[int, set[tuple[int, int]]]:
+    """(nodes, links), without what cannot be a link."""
+    if not isinstance(graph, dict) or not isinstance(nodes := graph.get("nodes"), int) or nodes < 1:
+        return 0, set()
+    links = set()
+    for edge in _list(graph.get("edges")):
+        if isinstance(edge, list) and len(edge) == 2 and all(isinstance(end, int) and 0 <= end < nodes for end in edge):
+            low, high = sorted(edge)
+            if low != high:
+                links.add((low, high))
+    return nodes, links
