@@ -244,8 +244,9 @@ function showCharts() {
   }
   for (const chart of charts) {
     const drawn = chart.names.map((name) => chart.log ? columns[name].map((v) => (v > 0 ? v : null)) : columns[name]);
-    chart.plot.setData([x, ...drawn]);
-    tell(chart, null);
+    chart.plot.setData([x, ...drawn], !chart.closer);
+    if (chart.closer) chart.plot.redraw(false);
+    tell(chart, chart.plot.cursor.idx);
   }
 }
 
@@ -264,7 +265,7 @@ function makeChart({ family, series, names, log }, against) {
     caption.append(item);
     return value;
   });
-  const chart = { family, names, log, told, place, against };
+  const chart = { names, log, told, place, closer: false }; // closer: the reader chose what part to see
   const css = getComputedStyle(document.documentElement), ink = css.getPropertyValue("--soft"), line = css.getPropertyValue("--line");
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 4 }, font: "12px system-ui, sans-serif" };
   const decades = (_, ticks) => ticks.map((v) => (Number.isInteger(Math.log10(v)) ? v : null));
@@ -279,8 +280,12 @@ function makeChart({ family, series, names, log }, against) {
     ],
     series: [{}, ...names.map((name, k) => ({ label: name, stroke: PALETTE[k % PALETTE.length], width: 2, spanGaps: true }))],
     cursor: { sync: { key: "run" }, points: { size: 7 }, y: false },
-    hooks: { setCursor: [(plot) => tell(chart, plot.cursor.idx)] },
+    hooks: {
+      setCursor: [(plot) => tell(chart, plot.cursor.idx)],
+      setSelect: [(plot) => { chart.closer ||= plot.select.width > 0; }],
+    },
   }, [[], ...names.map(() => [])], place);
+  place.addEventListener("dblclick", () => charts.forEach((each) => { each.closer = false; }));
   return chart;
 }
 
