@@ -18,7 +18,7 @@ MODULES = {
 
 # From the ground up. A module imports from its own layer or from those before it; a package's name covers its modules.
 LAYERS = (
-    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing", "environment", "files"),
+    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing", "environment", "files", "linear"),
     ("samples", "exact", "check", "problem", "graph", "graphs"),
     ("network", "faults", "strategies", "privacy", "oracles", "hypergradient", "estimators"),
     ("algorithms",),
@@ -27,7 +27,8 @@ LAYERS = (
     ("callbacks", "loggers", "plots", "progress", "result", "solver", "tuning", "theory"),
     ("tasks",),
     ("studies",),
-    ("silo", "report", "demo", "running", "launch", "launched", "live", "config", "doctor", "commands", "cli"),
+    ("silo", "report", "demo", "launch", "launched", "live", "compilation", "config", "named", "running"),
+    ("comparing", "surveying", "doctor", "commands", "cli"),
 )
 FACE = ""  # `from decibel import …` is for whoever stands above all it shows
 

@@ -65,7 +65,7 @@ def test_data_verify_counts_the_damaged(monkeypatch, tmp_path):
 @pytest.mark.parametrize("command", ["fetch", "verify"])
 def test_an_unknown_dataset_gets_a_sentence(command):
     answer = invoke("data", command, "fashion-mnits")
-    assert answer.exit_code == 1 and "did you mean 'fashion-mnist'" in answer.output
+    assert answer.exit_code == 2 and "did you mean 'fashion-mnist'" in answer.output
     assert "Traceback" not in answer.output
 
 

@@ -1,104 +1,201 @@
-"""`decibel run`: a task, a method and a graph by their names."""
+"""`decibel run`: a task, a method and a graph by their names, in a folder that can be repeated and resumed."""
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Sequence
+import os
+import shlex
+import shutil
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from . import graphs, tasks
+from . import __version__, loggers
 from .algorithms.catalog import CATALOG
-from .graph import Graph, GraphSequence
+from .callbacks import Callback
+from .config import LOGS, Config
 from .ledger import COSTS
+from .named import make_graph, make_method, make_task
 from .names import hint
 from .result import Result
-from .solver import solve
+from .solver import NonFiniteWarning, solve
 
-TASKS = {name: getattr(tasks, name) for name in tasks.__all__ if inspect.isfunction(getattr(tasks, name))}
-GRAPHS = ("ring", "path", "star", "complete", "hypercube", "exponential", "one_peer_exponential", "adjusted_ring")
+CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint"
+ROWS_PER_SAVE = 10  # an interrupted run saves besides; more often, short runs would mostly save
 
 
 def run(
-    task: str, method: str, graph: str, *, nodes: int, steps: int, batch_size: int | None, seed: int,
-    settings: Sequence[str], out: Path, checkpoint: Path | None, resume: bool, console: Console,
+    config: Config, *, resume: bool = False, fresh: bool = False, live: bool = False, browser: bool = False,
+    console: Console,
 ) -> Result:  # fmt: skip
-    """Solves a task and leaves its trace and figure in `out`."""
-    for_task, for_method = _settings(settings)
-    make = _named(TASKS, task, "task")
-    if "nodes" in inspect.signature(make).parameters:
-        for_task = {"nodes": nodes, **for_task}
-    made = make(seed=seed, **for_task)
-    algorithm = CATALOG[method](**for_method)
-    # Some tasks know their nodes: a speaker each.
-    nodes = made.nodes or nodes
-    network = make_graph(graph, nodes)
+    """Solves a task; leaves the resolved config, the log, the checkpoint, the trace and the figure in its folder."""
+    entry = CATALOG[config.method]
+    config = replace(config.with_settings(entry.defaults), eval_every=_every(config))
+    written = _loggers(config)
+    algorithm = make_method(config.method, config.for_method)
+    made = make_task(config.task, config.nodes, config.seed, config.for_task)
+    nodes = made.nodes or config.nodes  # some tasks know their nodes: a speaker each
+    network = make_graph(config.graph, nodes)
+    _make_room(config, resume=resume, fresh=fresh)
+    repeat = shlex.join(["decibel", "run", "--config", str(config.folder / CONFIG)])
+    config.save(config.folder / CONFIG, f"decibel {__version__}; to repeat this run: {repeat}")
     console.print(f"[bold]{made.name}[/] by {algorithm} over {network.name} of {nodes} nodes")
     for key, value in made.summary.items():
         console.print(f"  {key}: {value}", style="dim")
-    result = solve(
-        made.problem, algorithm, network, steps=steps, batch_size=batch_size, seed=seed, metrics=made.metrics,
-        checkpoint=checkpoint, resume=resume,
-    )  # fmt: skip
-    console.print(_table(result))
-    trace = result.trace.save(out / f"{task}-{method}.npz")
-    figure = trace.with_suffix(".png")
-    result.plot().savefig(figure, dpi=150)
-    console.print(f"The trace is in {trace}, the figure in {figure}.", soft_wrap=True)
+    with _live(config.folder, live, browser, console), interrupts_save(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NonFiniteWarning)  # the command says it, with its exit code
+        result = solve(
+            made.problem, algorithm, network, steps=config.steps, batch_size=config.batch_size, seed=config.seed,
+            eval_every=config.eval_every, metrics=made.metrics, callbacks=written, checkpoint=checkpoint(config),
+            checkpoint_every=ROWS_PER_SAVE, resume=resume,
+        )  # fmt: skip
+    console.print(table(result))
+    trace = result.trace.save(files(config)["trace"])
+    result.plot().savefig(files(config)["figure"], dpi=150)
+    console.print(f"Config, log, trace and figure are in {trace.parent}.", soft_wrap=True)
     return result
 
 
-def make_graph(name: str, nodes: int) -> Graph | GraphSequence:
-    """A family by name; a torus or grid of the squarest shape, and erdos_renyi as NAME:PROBABILITY."""
-    family, _, argument = name.replace("-", "_").partition(":")
-    if family in ("torus", "grid"):
-        rows = max(r for r in range(1, int(nodes**0.5) + 1) if nodes % r == 0)
-        return getattr(graphs, family)(rows, nodes // rows)
-    if family == "erdos_renyi":
-        return graphs.erdos_renyi(nodes, float(argument or 0.5))
-    known = (*GRAPHS, "torus", "grid", "erdos_renyi")
-    if family not in GRAPHS:
-        raise ValueError(f"graph {name!r} is not known: {hint(family, known)}")
-    return getattr(graphs, family)(nodes)
+def files(config: Config) -> dict[str, Path]:
+    """What a run leaves behind."""
+    name = f"{config.task.replace('-', '_')}-{config.method}"
+    return {
+        "config": config.folder / CONFIG,
+        "log": config.folder / LOG,
+        "trace": config.folder / f"{name}.npz",
+        "figure": config.folder / f"{name}.png",
+        "checkpoint": checkpoint(config),
+    }
 
 
-def _named(known: dict[str, Any], name: str, kind: str) -> Any:
-    key = name.replace("-", "_")
-    if key not in known:
-        raise ValueError(f"{kind} {name!r} is not known: {hint(key, known)}")
-    return known[key]
+def summary(config: Config, result: Result) -> dict[str, Any]:
+    """The run as one document."""
+    return {
+        "task": config.task,
+        "method": config.method,
+        "graph": config.graph,
+        "nodes": result.trace.provenance["nodes"],
+        "steps": config.steps,
+        "step": result.step,
+        "stopped": result.stopped,
+        "first": {name: float(result.trace[name][0]) for name in result.trace},
+        "last": {name: float(value) for name, value in result.trace.last.items()},
+        "settings": result.method.settings,
+        "files": {name: str(path) for name, path in files(config).items()},
+    }
 
 
-def _settings(pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """KEY=VALUE for the method and task.KEY=VALUE for the task; values are JSON where they can be."""
-    for_task: dict[str, Any] = {}
-    for_method: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--set {pair!r} must read KEY=VALUE, such as alpha=0.1 or task.corruption=0.4.")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        if key.startswith("task."):
-            for_task[key.removeprefix("task.")] = value
+def checkpoint(config: Config) -> Path:
+    return Path(config.checkpoint) if config.checkpoint else config.folder / CHECKPOINT
+
+
+def resuming(config: Config) -> str:
+    """The command that continues the run."""
+    return shlex.join(["decibel", "run", "--config", str(config.folder / CONFIG), "--resume"])
+
+
+def _every(config: Config) -> int:
+    return min(config.eval_every or max(1, config.steps // 50), config.steps)
+
+
+def _loggers(config: Config) -> list[Callback]:
+    """The log that is always written, and those that were asked for; refused before anything is built."""
+    folder = config.folder
+    make = {
+        "jsonl": lambda: loggers.JSONL(folder / LOG),
+        "tensorboard": lambda: loggers.TensorBoard(folder / "tensorboard"),
+        "wandb": lambda: loggers.WandB("decibel", dir=str(folder), name=f"{config.task} {config.method}"),
+        "mlflow": lambda: loggers.MLflow(uri=_mlflow(folder), name=f"{config.task} {config.method}"),
+    }
+    for name in config.log:
+        if name not in LOGS:
+            raise ValueError(f"--log {name!r} is not known: {hint(name, LOGS)}")
+    return [make[name]() for name in LOGS if name == "jsonl" or name in config.log]
+
+
+def _mlflow(folder: Path) -> str | None:
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+
+
+def _make_room(config: Config, *, resume: bool, fresh: bool) -> None:
+    """A new run begins with no checkpoints; those of a run that can still be continued are not thrown away unasked."""
+    folder = checkpoint(config)
+    saved = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
+    if resume or not saved:
+        return
+    if not (fresh or _ended(config.folder / LOG)):
+        raise ValueError(
+            f"{folder} holds a run that was interrupted at step {max(saved)}: add --resume to continue it, or --fresh "
+            "to begin again."
+        )
+    if folder != config.folder / CHECKPOINT and not fresh:
+        raise ValueError(f"--checkpoint {folder} holds a finished run: add --resume to lengthen it, or --fresh.")
+    for path in folder.iterdir():
+        if path.name.isdigit():
+            shutil.rmtree(path)
+
+
+def _ended(log: Path) -> bool:
+    """Whether the run that wrote this has nothing left to do: it finished, or turned non-finite."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    try:
+        last = json.loads(lines[-1])
+    except (IndexError, json.JSONDecodeError):
+        return False
+    return last.get("kind") == "end" and (last["stopped"] or "non-finite").startswith("non-finite")
+
+
+@contextmanager
+def interrupts_save() -> Iterator[None]:
+    """While a run listens for SIGTERM, which makes it save and end, Ctrl-C says the same; a second one ends at once."""
+
+    def hear(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if callable(signal.getsignal(signal.SIGTERM)):
+            signal.raise_signal(signal.SIGTERM)
         else:
-            for_method[key] = value
-    return for_task, for_method
+            raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGINT, hear)
+    except ValueError:  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _table(result: Result) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("at the start", justify="right")
-    table.add_column(f"after {result.step} steps", justify="right")
+@contextmanager
+def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    from .live import serve_beside
+
+    with serve_beside(folder, open_browser=browser) as url:
+        console.print(f"Watch it at {url} while it runs; `decibel watch {folder}` shows it again.", soft_wrap=True)
+        yield
+
+
+def table(result: Result) -> Table:
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    made.add_column("")
+    made.add_column("at the start", justify="right")
+    made.add_column(f"after {result.step} steps", justify="right")
     for name in result.trace:
         if name != "step":
             first, last = result.trace[name][0], result.trace[name][-1]
-            table.add_row(name.replace("_", " "), "" if name in COSTS else f"{first:.4g}", f"{last:.6g}")
-    return table
+            made.add_row(name.replace("_", " "), "" if name in COSTS else f"{first:.4g}", f"{last:.6g}")
+    return made

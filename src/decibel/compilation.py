@@ -1,0 +1,38 @@
+"""Compiled steps that outlive the process: JAX's persistent cache, which the command line turns on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+VARIABLE = "DECIBEL_COMPILATION_CACHE"  # a folder, or off
+SECONDS = 0.2  # what compiles faster is not kept
+
+
+def cache_folder() -> Path | None:
+    """Where steps are kept; None where that is turned off."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked.lower() in ("off", "0", "no", "false"):
+        return None
+    if asked:
+        return Path(asked)
+    import pooch
+
+    return Path(pooch.os_cache("decibel")) / "jax"
+
+
+def keep_compiled() -> None:
+    """Turns the cache on, unless JAX has been given one already."""
+    import jax
+
+    folder = cache_folder()
+    if folder is not None and in_use() is None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", SECONDS)
+
+
+def in_use() -> str | None:
+    """The folder that JAX keeps compiled steps in, whoever chose it."""
+    import jax
+
+    return jax.config.values["jax_compilation_cache_dir"]
