@@ -1,8 +1,13 @@
 """The command line: quick to answer, plain in its errors, and the demo draws its figure."""
 
+import json
+import shlex
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -28,7 +33,9 @@ def test_help_answers_without_importing_jax():
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["list"], ["version"], ["data"], ["data", "fetch"]])
+@pytest.mark.parametrize(
+    "command", [[], ["demo"], ["run"], ["compare"], ["tune"], ["watch"], ["graphs"], ["data", "fetch"]]
+)
 def test_every_command_explains_itself(command):
     answer = invoke(*command, "--help")
     assert answer.exit_code == 0 and "Usage" in answer.output
@@ -80,3 +87,211 @@ def test_a_quick_demo_prints_a_table_and_draws_a_figure(tmp_path):
     for name in ("SPARKLE-ED", "SPARKLE-EXTRA", "SPARKLE-GT", "D-SOBA", "no cleaning"):
         assert name in answer.output
     assert (tmp_path / "new" / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+QUICK = ("run", "linear_regression", "--nodes", "4", "--steps", "20", "--eval-every", "5", "--batch-size", "5")
+RATES = ("--set", "alpha=0.001", "--set", "beta=0.01", "--set", "gamma=0.01")
+
+
+def answer_of(*arguments):
+    """The one JSON document that a command prints, and its exit code."""
+    answer = invoke(*map(str, arguments), "--json")
+    return json.loads(answer.stdout), answer.exit_code
+
+
+def columns(path):
+    trace = decibel.Trace.load(path)
+    return {name: trace[name] for name in trace if name != "seconds"}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_leaves_all_that_is_needed_to_repeat_it(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    ran, code = answer_of(*QUICK, *RATES, "--out", first)
+    assert code == 0 and ran["step"] == 20 and ran["stopped"] is None
+    assert set(ran["files"]) == {"config", "log", "trace", "figure", "checkpoint"}
+    assert all(Path(path).exists() for path in ran["files"].values())
+    assert Path(ran["files"]["figure"]).read_bytes().startswith(b"\x89PNG")
+    kinds = [json.loads(line)["kind"] for line in (first / "log.jsonl").read_text().splitlines()]
+    assert kinds == ["begin", *["row"] * 5, "end"]
+    again, code = answer_of("run", "--config", first / "config.toml", "--out", second)
+    assert code == 0 and same(columns(ran["files"]["trace"]), columns(again["files"]["trace"]))
+    written = [(folder / "config.toml").read_text().splitlines()[1:] for folder in (first, second)]
+    assert [line for line in written[0] if "out =" not in line] == [line for line in written[1] if "out =" not in line]
+
+
+def test_a_run_for_people_prints_a_table_and_no_json(tmp_path):
+    answer = invoke(*QUICK, *RATES, "--out", str(tmp_path))
+    assert answer.exit_code == 0 and "distance" in answer.output and "{" not in answer.output.split("after 20")[1]
+
+
+def test_a_run_that_diverges_has_its_own_exit_code(tmp_path):
+    wild = ("--set", "alpha=1e9", "--set", "beta=1e9", "--steps", "400", "--eval-every", "100")
+    ran, code = answer_of(*QUICK, *wild, "--out", tmp_path)
+    assert code == 3 and ran["stopped"].startswith("non-finite")
+    ran, code = answer_of(*QUICK, *RATES, "--out", tmp_path)  # nothing to resume there, so no question
+    assert code == 0 and ran["step"] == 20
+
+
+SLOW = """
+import sys, time
+import jax
+jax.config.update("jax_enable_x64", True)
+from decibel import loggers
+from decibel.cli import app
+write = loggers.JSONL.__call__
+def slowly(self, step, row):
+    write(self, step, row)
+    print("row", step, flush=True)
+    time.sleep(0.2)
+loggers.JSONL.__call__ = slowly
+app(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_an_interrupted_run_says_how_to_go_on_and_ends_as_if_it_never_was(tmp_path, number):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    longer = (*QUICK, *RATES, "--steps", "60")
+    command = [sys.executable, "-c", SLOW, *longer, "--out", str(part)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        for line in process.stdout:
+            if line.strip() == "row 15":
+                process.send_signal(number)
+                break
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    resume = shlex.split(said.strip().rpartition("To go on: ")[2])
+    assert resume == ["decibel", "run", "--config", str(part / "config.toml"), "--resume"]
+    refused = invoke(*longer, "--out", str(part))
+    assert refused.exit_code == 2 and "add --resume to continue it, or --fresh" in refused.output
+    resumed, code = answer_of(*resume[1:])
+    assert code == 0 and resumed["step"] == 60
+    ran, code = answer_of(*longer, "--out", whole)
+    assert code == 0 and same(columns(ran["files"]["trace"]), columns(resumed["files"]["trace"]))
+    steps = [json.loads(line).get("step") for line in (part / "log.jsonl").read_text().splitlines()]
+    assert steps == [None, *range(0, 65, 5), None]
+
+
+def test_extra_logs_are_written_beside(tmp_path):
+    pytest.importorskip("tensorboardX", reason="tensorboardX is an extra that is not installed")
+    _, code = answer_of(*QUICK, *RATES, "--out", tmp_path, "--log", "tensorboard")
+    assert code == 0 and list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_graphs_compares_and_draws(tmp_path):
+    found, code = answer_of("graphs", "ring", "complete", "one_peer_exponential", "--nodes", 8, "--entries", 10)
+    assert code == 0 and [row["degree"] for row in found["graphs"]] == [2, 7, 1]
+    assert [row["bytes"] for row in found["graphs"]] == [80, 280, 40]
+    ring = decibel.graphs.ring(8)
+    assert found["graphs"][0]["gap"] == pytest.approx(ring.spectral_gap)
+    answer = invoke("graphs", "--nodes", "9", "--out", str(tmp_path / "new" / "g.png"))
+    assert answer.exit_code == 0 and "torus 3×3" in answer.output
+    assert (tmp_path / "new" / "g.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_spectra_are_those_of_the_matrices():
+    from decibel.surveying import spectrum
+
+    values, what = spectrum(decibel.graphs.ring(6))
+    angles = 2 * np.pi * np.arange(6) / 6
+    np.testing.assert_allclose(values, sorted(0.5 + 0.5 * np.cos(angles), reverse=True), atol=1e-12)
+    assert "eigenvalues" in what
+    np.testing.assert_allclose(spectrum(decibel.graphs.one_peer_exponential(8))[0], [1, *[0] * 7], atol=1e-12)
+
+
+def test_advise_says_what_the_theory_says():
+    found, code = answer_of("advise", 16, "--degree", 4)
+    expected = decibel.theory.advise(16, degree=4)
+    assert code == 0 and found["method"] == expected.method and found["transient"] == expected.transient
+    answer = invoke("advise", "16", "--alike", "--single")
+    assert answer.exit_code == 0 and answer.output.startswith("dsgd")
+
+
+def test_tune_gives_the_command_that_runs_with_what_it_found():
+    found, code = answer_of(
+        "tune", "linear_regression", "--nodes", 4, "--steps", 10, "--budget", 3, "--batch-size", 5, "--seeds", 1
+    )
+    assert code == 0 and found["score"] == min(row["upper"] for row in found["table"]) and len(found["table"]) == 3
+    words = shlex.split(found["command"])
+    assert words[:3] == ["decibel", "run", "linear_regression"] and "--batch-size" in words
+    pairs = dict(word.split("=") for word in words if "=" in word)
+    assert {name: float(value) for name, value in pairs.items()} == pytest.approx(found["settings"], rel=1e-5)
+
+
+def test_compare_runs_all_methods_on_the_same_task(tmp_path):
+    found, code = answer_of(
+        "compare", "linear_regression", "sparkle-ed", "d-soba", "--nodes", 4, "--steps", 20, "--batch-size", 5, *RATES,
+        "--set", "d-soba.alpha=0.002", "--out", tmp_path,
+    )  # fmt: skip
+    assert code == 0 and list(found["methods"]) == ["sparkle-ed", "d-soba"]
+    assert found["methods"]["d-soba"]["settings"]["alpha"] == 0.002
+    assert found["methods"]["sparkle-ed"]["settings"]["alpha"] == 0.001
+    ran, _ = answer_of(*QUICK, *RATES, "--out", tmp_path / "alone")
+    assert found["methods"]["sparkle-ed"]["last"]["distance"] == pytest.approx(ran["last"]["distance"], rel=1e-12)
+    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.glob("*.npz")} == {"sparkle-ed.npz", "d-soba.npz"}
+
+
+def test_doctor_solves_a_problem_and_says_what_is_here():
+    found, code = answer_of("doctor")
+    assert code == 0 and found["well"] and found["self_test"]["error"] < 1e-4
+    assert found["versions"]["jax"] and found["devices"] and found["data"]["digits"] == "embedded"
+    assert found["extras"]["test"] is True and found["compilation_cache"]["on"] is True
+    assert "solved to" in invoke("doctor").output
+
+
+def test_doctor_notices_a_wrong_answer(monkeypatch):
+    solve = decibel.solve
+    monkeypatch.setattr("decibel.doctor.solve", lambda *given, **options: solve(*given, **options | {"steps": 3}))
+    answer = invoke("doctor")
+    assert answer.exit_code == 1 and "The self-test is off by" in answer.output
+
+
+@pytest.mark.slow
+def test_bench_measures_where_there_is_no_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, code = answer_of("bench", "--nodes", 4)
+    assert code == 0 and all(value > 0 for value in found["microseconds_per_step"].values())
+
+
+@pytest.mark.parametrize("command", [["list"], ["version"], ["data", "list"]])
+def test_what_there_is_as_json(command):
+    found, code = answer_of(*command)
+    assert code == 0 and found
+
+
+def test_compiled_steps_are_kept_unless_told_otherwise(monkeypatch, tmp_path):
+    from decibel.compilation import VARIABLE, cache_folder
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert cache_folder().name == "jax" and cache_folder().parent.name == "decibel"
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.setenv(VARIABLE, "off")
+    assert cache_folder() is None
+
+
+def test_the_shell_completes_names_without_jax():
+    script = HELP.replace('["--help"]', "[]").partition("answer =")[0] + COMPLETE
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "sparkle-ed-gt" in done.stdout and done.stdout.split()[-1] == "False"
+
+
+COMPLETE = """
+import os
+os.environ.update(_DECIBEL_COMPLETE="complete_bash", COMP_WORDS="decibel run --method sparkle-ed-", COMP_CWORD="3")
+answer = CliRunner().invoke(app, [], prog_name="decibel")
+print(answer.output)
+print("jax" in sys.modules)
+"""
+
+
+def test_watch_needs_a_folder(tmp_path):
+    answer = invoke("watch", str(tmp_path / "nowhere"))
+    assert answer.exit_code == 2 and "is no folder" in answer.output

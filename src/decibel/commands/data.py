@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ def list_(json: Json = False) -> None:
 
     rows = or_exit(available)
     if json:
-        emit([row._asdict() if hasattr(row, "_asdict") else vars(row) for row in rows])
+        emit([asdict(row) for row in rows])
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "what it is", "where", "size", "licence"):
