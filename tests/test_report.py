@@ -7,6 +7,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+import browser
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -161,3 +162,45 @@ def test_results_by_their_key():
     with pytest.raises(KeyError, match="has no arm"):
         results["no case", "no label"]
     assert json.dumps(dataclasses.asdict(results.setup))
+
+
+@pytest.mark.slow
+def test_pages_in_a_browser(pages, tmp_path):
+    """No page is wider than its window or has errors, one sheet of figures shows, and print opens what is closed."""
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text)
+    with browser.chromium() as chromium:
+        for size in browser.SIZES:
+            for scheme in browser.SCHEMES:
+                for name in pages:
+                    with browser.page(chromium, size, scheme) as opened:
+                        opened.goto((tmp_path / name).as_uri())
+                        assert browser.overflow(opened) == 0, f"{name} on a {size}"
+        with browser.page(chromium, "desktop", "dark") as opened:
+            opened.goto((tmp_path / "sparkle-linear-regression.html").as_uri())
+            shown = "[...document.querySelectorAll('.tabs > .panels')].map((sheet) => sheet.checkVisibility())"
+            assert opened.evaluate(shown) == [True, False, False, False]
+            opened.get_by_text("bytes sent per node", exact=True).first.click()
+            assert opened.evaluate(shown) == [False, False, True, False]
+            closed = (
+                "document.querySelector('details:not([open]) table').checkVisibility({contentVisibilityAuto: true})"
+            )
+            tall = "document.querySelector('details:not([open]) table').getBoundingClientRect().height"
+            assert not opened.evaluate(closed)
+            opened.emulate_media(media="print")
+            assert opened.evaluate(closed) and opened.evaluate(tall) > 20 and all(opened.evaluate(shown))
+
+
+def test_axes_of_panels_have_few_labels():
+    traces = [Trace({"step": np.linspace(0, 4e4, 9), "loss": np.linspace(1, 2, 9)}, {"seed": 0, "stopped": None})]
+    figure = figures.panel([Runs("", "a", traces)], "loss", "step", figures.style_of(["a"]))
+    figure.canvas.draw()
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert len(labels) <= 8 and "20k" in labels
+
+
+def test_what_a_smaller_size_means_is_said_whole(pages):
+    from decibel.report import _smoke
+
+    assert _smoke({"size": "full"}) == [] and "is smaller than the paper’s experiment." in _smoke({"size": "small"})[0]
+    assert "only shows that the study runs" in pages["interact-auprc.html"]

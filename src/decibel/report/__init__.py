@@ -86,8 +86,8 @@ def _study(study: Study, verdicts: Mapping[str, Any], settings: Mapping[str, Any
 def _smoke(verdicts: Mapping[str, Any]) -> list[str]:
     if verdicts["size"] == "full":
         return []
-    words = "only shows that the study runs" if verdicts["size"] == "smoke" else "is smaller than the paper's "
-    "experiment"
+    only_runs = verdicts["size"] == "smoke"
+    words = "only shows that the study runs" if only_runs else "is smaller than the paper’s experiment"
     return [f'<p class="soft">These are results of size “{verdicts["size"]}”, which {words}.</p>']
 
 
@@ -171,7 +171,8 @@ def _row(study: Study, verdicts: Mapping[str, Any], address: str) -> list[str]:
         for claim in verdicts["claims"]
     ]
     link = f'<a href="{address}">{escape(study.title)}</a><br><small>{escape(study.name)}</small>'
-    return [link, escape(study.paper), "<br>".join(words), verdicts["size"], verdicts["date"][:10]]
+    date = f'<span class="date">{escape(verdicts["date"][:10])}</span>'
+    return [link, escape(study.paper), "<br>".join(words), verdicts["size"], date]
 
 
 def _index(rows: list[list[str]]) -> str:
@@ -179,7 +180,7 @@ def _index(rows: list[list[str]]) -> str:
     return (
         "<h1>Studies</h1><p>Published experiments on decentralized bilevel optimization, run again. Each claim is "
         "judged from the numbers; one that does not hold is shown as not holding.</p>"
-        f'<div class="wide">{made}</div>'
+        f'<div class="cards">{made}</div>'
     )
 
 

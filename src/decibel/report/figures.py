@@ -50,6 +50,7 @@ def draw_curves(
         ax.plot(cost, mean, color=colour, linestyle=dashes, linewidth=1.7, label=run.label)
     if shown and _spans_decades([_band(run, column, against)[2] for run in shown]):
         ax.set_yscale("log")
+    _few_ticks(ax, against)
     ax.set(xlabel=AXES.get(against, against), ylabel=NAMES.get(column, column.replace("_", " ")))
     ax.set_title(title, loc="left", fontsize=10, color=INK)
     ax.grid(color=INK, alpha=0.18, linewidth=0.6)
@@ -58,6 +59,15 @@ def draw_curves(
     ax.tick_params(colors=INK, labelsize=8, which="both")
     for label in (ax.xaxis.label, ax.yaxis.label):
         label.set(color=INK, fontsize=9)
+
+
+def _few_ticks(ax: Axes, against: str) -> None:
+    """Of a cost, with k and M for thousands and millions, so that labels stay apart on a narrow panel."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    if against != "seconds":
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _band(run: Runs, column: str, against: str) -> tuple[np.ndarray, ...]:

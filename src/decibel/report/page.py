@@ -20,18 +20,25 @@ STYLE = """
 body { margin: 0 auto; max-width: 76rem; padding: 1rem clamp(.8rem, 3vw, 2rem) 4rem; background: var(--paper);
   color: var(--ink); font: 1rem/1.55 system-ui, sans-serif }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 1rem 0 .3rem } h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem }
+h1, h2, h3 { break-after: avoid }
 p { max-width: 48rem } a { color: inherit } .soft { color: var(--soft) } small { color: var(--soft) }
 table { border-collapse: collapse; font-size: .92rem } th, td { text-align: left; vertical-align: top;
   padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line) } th { font-weight: 600; color: var(--soft) }
+.date { white-space: nowrap }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.wide { overflow-x: auto } details { margin: .3rem 0 } summary { cursor: pointer; color: var(--soft) }
+.wide { overflow-x: auto } @media (max-width: 40rem) { .wide table { min-width: 36rem }
+  .cards :is(table, tbody, tr, td) { display: block }
+  .cards thead { display: none } .cards tr { border-bottom: 1px solid var(--line); padding: .6rem 0 }
+  .cards td { border: 0; padding: .1rem 0 } }
+details { margin: .3rem 0 } summary { cursor: pointer; color: var(--soft) }
 .verdict { font-weight: 700; white-space: nowrap } .holds { color: var(--holds) } .fails { color: var(--fails) }
 .undecided { color: var(--undecided) } .claim { background: var(--card); border-left: .3rem solid var(--line);
   padding: .6rem .9rem; margin: .6rem 0; border-radius: .2rem } .claim.holds, .claim.fails, .claim.undecided {
   color: inherit } .claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
 .claim.undecided { border-color: var(--undecided) } .claim p { margin: .2rem 0 }
-.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21rem), 1fr)); gap: .8rem }
-.panels figure, .graphs figure { margin: 0 } .panels svg { width: 100%; height: auto; color: var(--soft) }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: .8rem }
+.panels figure, .graphs figure { margin: 0 } .panels figure { max-width: 36rem } .graphs figure { width: 10rem }
+.panels svg { width: 100%; height: auto; color: var(--soft) }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: .4rem 0; font-size: .92rem }
 .legend svg { width: 2.2rem; height: .8rem; vertical-align: middle }
 .graphs { display: flex; flex-wrap: wrap; gap: 1rem } .graphs svg { width: 10rem; height: auto; color: var(--soft) }
@@ -45,8 +52,9 @@ figcaption { font-size: .88rem; color: var(--soft) }
 .tabs > input:nth-of-type(3):checked ~ .panels:nth-of-type(3) { display: grid }
 .tabs > input:nth-of-type(4):checked ~ .panels:nth-of-type(4) { display: grid }
 @media print { body { max-width: none; font-size: 10pt } .tabs > .panels { display: grid }
-  .tabs > input, .tabs > label { display: none }
-  .panels figure, .claim { break-inside: avoid } details > * { display: revert } }
+  .tabs > input, .tabs > label { display: none } .panels { grid-template-columns: 1fr 1fr }
+  .panels figure, .graphs figure, .claim > p, tr { break-inside: avoid } .wide { overflow: visible }
+  details::details-content { content-visibility: visible; block-size: auto } }
 """
 WORDS = {"holds": "holds", "fails": "does not hold", "undecided": "undecided"}
 
@@ -69,21 +77,23 @@ def claim(verdict: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     headings = ["check", "mean", "margin", "spread", "should be", "verdict"]
     tally = [check["verdict"] for check in verdict["checks"]]
+    checks = "1 check" if len(tally) == 1 else f"{len(tally)} checks"
     counts = ", ".join(f"{tally.count(kind)} {WORDS[kind]}" for kind in WORDS if kind in tally)
     return (
         f'<div class="claim {word}"><p><strong>{escape(verdict["claim"])}</strong> {_word(word)}</p>'
-        f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{len(tally)} checks: {counts}</summary>"
+        f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{checks}: {counts}</summary>"
         f'<div class="wide">{table(headings, rows, numbers=(1, 2, 3))}</div></details></div>'
     )
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
     kind = lambda i: ' class="number"' if i in numbers else ""  # noqa: E731
-    head = "".join(f"<th{kind(i)}>{escape(text)}</th>" for i, text in enumerate(headings))
+    cells = "".join(f'<th scope="col"{kind(i)}>{escape(text)}</th>' for i, text in enumerate(headings))
+    head = f"<thead><tr>{cells}</tr></thead>" if any(headings) else ""
     body = "".join(
         "<tr>" + "".join(f"<td{kind(i)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table>{head}<tbody>{body}</tbody></table>"
 
 
 def legend(styles: Mapping[str, tuple[str, Any]]) -> str:
@@ -128,9 +138,7 @@ def ends(runs: Sequence[Runs], columns: Sequence[str]) -> str:
 
 
 def plain(values: Mapping[str, Any]) -> str:
-    return table(
-        ["", ""], [[escape(str(name).replace("_", " ")), escape(_shown(value))] for name, value in values.items()]
-    )
+    return table([], [[escape(str(name).replace("_", " ")), escape(_shown(value))] for name, value in values.items()])
 
 
 def _shown(value: Any) -> str:
