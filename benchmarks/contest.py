@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 import decibel as db
+from decibel.engines.program import Asked
 
 from . import by_hand
 from .cases import Case
@@ -84,7 +85,7 @@ def _runners(case: Case, parallel: bool, length: int) -> tuple[Array, dict[str, 
     α, β, γ, θ = case.rates
     method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, order="parallel" if parallel else "sequential")
     graphs = db.Levels(x=db.graphs.ring(case.nodes))
-    run = db.Simulator().start(case.problem(), method, graphs, batch_size=case.batch, seed=0)
+    run = db.Simulator().start(case.problem(), method, graphs, Asked(case.batch))
     chunk, _ = run.compile(length)
     arrays, first = eqx.filter(run.program, eqx.is_array), jnp.asarray(0, jnp.int32)
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 import decibel as db
+from decibel.engines.program import Asked
 
 from .cases import Case, label_cleaning, regression
 from .processes import answer, join, together
@@ -46,9 +47,7 @@ def time_steps(case: Case, length: int, turns: int) -> dict[str, Any]:
     graph = db.Levels(x=db.graphs.ring(NODES))
     problem, first = case.problem(), jax.process_index() == 0
     engines = {"cluster": db.Cluster(), **({"simulator": db.Simulator()} if first else {})}
-    runs = {
-        name: engine.start(problem, method, graph, batch_size=case.batch, seed=0) for name, engine in engines.items()
-    }
+    runs = {name: engine.start(problem, method, graph, Asked(case.batch)) for name, engine in engines.items()}
     for run in runs.values():
         run.compile(length)
     times: dict[str, list[float]] = {name: [] for name in runs}

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from decibel.files import write_whole
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -33,12 +35,7 @@ def place() -> dict[str, Any]:
 
 
 def write(content: dict[str, Any], path: Path) -> Path:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(_text(content))
-    beside.replace(path)
-    return path
+    return write_whole(path, _text(content))
 
 
 def _text(content: dict[str, Any]) -> str:

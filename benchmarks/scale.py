@@ -23,6 +23,7 @@ import optax
 from jax import Array
 
 import decibel as db
+from decibel.engines.program import Asked
 from decibel.graph import Levels
 
 HIDDEN, BATCH, WEIGHTS = 300, 50, 50_000  # x weighs 50,000 samples, however many nodes share them
@@ -116,7 +117,7 @@ def measure(
     method = db.sparkle("ed", alpha=1.0, beta=0.02, gamma=0.02, theta=0.3, order="parallel")
     engine = db.Simulator(node_chunk=chunk)
     graphs = Levels(x=GRAPHS[graph](nodes))
-    run = engine.start(problem(nodes), method, graphs, batch_size=BATCH, seed=0, precision=precision)
+    run = engine.start(problem(nodes), method, graphs, Asked(BATCH, precision=precision))
     begun = time.perf_counter()
     compiled, _ = run.compile(steps)
     compiling = time.perf_counter() - begun

@@ -21,6 +21,7 @@ import optax
 from jax import Array
 
 import decibel as db
+from decibel.engines.program import Asked
 from decibel.graph import Levels
 
 SAMPLES, BATCH = 20_000, 64
@@ -61,7 +62,7 @@ def cleaning(features: int = 784, classes: int = 10) -> db.Problem:
 def microseconds(problem: db.Problem, sampling: str, steps: int, repeat: int = 7) -> float:
     method = db.soba(alpha=0.05, beta=0.1, gamma=0.1)
     alone = Levels(x=db.graphs.complete(1))
-    run = db.Simulator().start(problem, method, alone, batch_size=BATCH, seed=0, sampling=sampling)
+    run = db.Simulator().start(problem, method, alone, Asked(BATCH, sampling=sampling))
     run.compile(steps)
     found = []
     for _ in range(repeat):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decibel as db
+from decibel.engines.program import Asked
 
 NODES, STEPS, SAMPLES, SIZE = 8, 3, 3, 2
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
@@ -85,7 +86,7 @@ def run(case: Case, engine: db.Simulator | db.Cluster) -> list[jax.Array]:
     graph = db.graphs.complete(NODES) if case.graph == "complete" else GRAPHS[case.graph]
     made, method, levels = problem(entry.form, case.dtype), entry(), db.Levels(x=graph)
     method.refuse(made, levels, case.batch_size)
-    started = engine.start(made, method, levels, batch_size=case.batch_size, seed=0)
+    started = engine.start(made, method, levels, Asked(case.batch_size))
     assert started.advance(STEPS) is not None, f"{case} turned non-finite"
     return jax.tree.leaves(started.state)
 

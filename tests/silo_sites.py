@@ -6,7 +6,8 @@ import socket
 from datetime import timedelta
 from pathlib import Path
 
-from decibel.silo.certificates import Authority, make_request, new_key, pem, save_key, write
+from decibel.files import write_whole
+from decibel.silo.certificates import Authority, make_request, new_key, pem, save_key
 from decibel.silo.federation import Federation, Place, Trouble
 
 QUICK = Trouble(beat=0.2, missed=25, deadline=60.0)
@@ -50,7 +51,7 @@ class Folders:
         key = new_key()
         certificate = authority.certify(make_request(key, certified or name, "test"), [certified or name], lifetime)
         save_key(key, home / "key.pem")
-        write(home / "certificate.pem", pem(certificate))
-        write(home / "authority.pem", pem(self.authority.certificate))
-        write(home / "federation.json", self.authority.sign(self.federation.text).encode())
+        write_whole(home / "certificate.pem", pem(certificate))
+        write_whole(home / "authority.pem", pem(self.authority.certificate))
+        write_whole(home / "federation.json", self.authority.sign(self.federation.text).encode())
         return certificate

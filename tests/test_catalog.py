@@ -17,6 +17,7 @@ from quadratics import Quadratic, random_quadratic
 import decibel as db
 from decibel import network
 from decibel.algorithms.catalog import MIXES, gossip_decay, gossip_rates
+from decibel.engines.program import Asked
 from decibel.hypergradient import POWER_STEPS
 from decibel.ledger import COLUMNS
 
@@ -82,7 +83,7 @@ def graph_for(name):
 def start(name, data=None, graph=None, method=None, batch_size=None):
     method = db.CATALOG[name](**SURE.get(name, {})) if method is None else method
     data, graph = data or problem(name), graph or graph_for(name)
-    return db.Simulator().start(data, method, db.Levels(x=graph), batch_size=batch_size, seed=0)
+    return db.Simulator().start(data, method, db.Levels(x=graph), Asked(batch_size))
 
 
 def levels(state):

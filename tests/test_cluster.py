@@ -18,6 +18,7 @@ from quadratics import random_quadratic
 import decibel as db
 from decibel.engines.halo import plan
 from decibel.engines.links import slots
+from decibel.engines.program import Asked
 from decibel.graph import Levels
 
 NODES = 8
@@ -94,7 +95,7 @@ def test_the_ledger_is_what_the_collectives_move(devices):
     """And nothing else moves: no all-reduce, no all-gather inside the step."""
     method = db.sparkle("ed", **RATES, order="parallel")
     start = db.Cluster(devices=devices).start
-    run = start(SHARED, method, Levels(x=GRAPHS["erdos-renyi"]), batch_size=None, seed=0)
+    run = start(SHARED, method, Levels(x=GRAPHS["erdos-renyi"]), Asked())
     chunk, page = run.compile(5)
     text = chunk.as_text()
     body = "\n".join(block for block in text.split("\n\n") if "collective-permute" in block)

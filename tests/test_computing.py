@@ -9,6 +9,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
+from decibel.engines.program import Asked
 
 QUADRATIC = random_quadratic(8, seed=2)
 RING = db.graphs.ring(8)
@@ -33,7 +34,7 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
     return db.solve(problem, method, graph, steps=steps, eval_every=steps, metrics=[], engine=engine, **options)
 
 
-@pytest.mark.parametrize("chunk", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("chunk", [1, 3, 8])
 @pytest.mark.parametrize(
     ("problem", "method"),
     [
@@ -66,7 +67,7 @@ def test_chunks_of_nodes_need_less_memory():
     sizes = []
     for chunk in (None, 4):
         start = db.Simulator(node_chunk=chunk).start
-        run = start(problem, method, db.Levels(x=db.graphs.ring(64)), batch_size=50, seed=0)
+        run = start(problem, method, db.Levels(x=db.graphs.ring(64)), Asked(50))
         sizes.append(run.compile(2)[0].memory_analysis().temp_size_in_bytes)
     assert sizes[1] < sizes[0] / 3
 
@@ -75,7 +76,7 @@ def test_chunks_of_nodes_need_less_memory():
 def test_a_walk_meets_every_sample_once_before_any_twice(sizes):
     problem, batch = regression(sizes), 4
     start = db.Simulator().start
-    made = start(problem, db.sparkle("ed", **RATES), db.Levels(x=RING), batch_size=batch, seed=3, sampling="walk")
+    made = start(problem, db.sparkle("ed", **RATES), db.Levels(x=RING), Asked(batch, 3, sampling="walk"))
     data = made.program.problem.lower_data
     taken = [np.asarray(data.walk(jnp.int32(k), batch).parts[0]["number"]) for k in range(24)]
     for node, size in enumerate(sizes):

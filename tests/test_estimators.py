@@ -205,7 +205,6 @@ def test_spider_differences_use_the_same_sample_at_two_points(check):
     check(Mutant(5))  # the mutant without a fault is SPIDER
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_spider_that_does_not_is_caught(fault):
     caught = []
@@ -218,7 +217,6 @@ def test_a_spider_that_does_not_is_caught(fault):
     assert caught == [check.__name__ for check in expected]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", *FAULTS])
 def test_svr_interact_is_exact_where_samples_share_their_second_derivatives(fault):
     """Batches of one, yet every difference is the exact change: the run is INTERACT's. With a fault it is not."""
@@ -242,7 +240,6 @@ def test_svr_interact_is_exact_where_samples_share_their_second_derivatives(faul
     assert gap > 1e-3 if fault else gap < 1e-12
 
 
-@pytest.mark.slow
 def test_variance_is_reduced():
     """Points that move slowly, as in a run: mean squared distance from the full gradient over many seeds."""
     points = POINTS[:1] + 0.02 * np.cumsum(POINTS, 0)

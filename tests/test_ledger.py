@@ -9,6 +9,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
+from decibel.engines.program import Asked
 
 P, Q, NODES, STEPS = 2, 3, 4, 3
 QUADRATIC = random_quadratic(NODES, p=P, q=Q)
@@ -53,7 +54,7 @@ def costs(problem, method, graph=RING, **options):
 
 def traced(problem, method, batch_size):
     """What one step reports while it is traced; nothing is compiled."""
-    run = db.Simulator().start(problem, method, db.Levels(x=RING), batch_size=batch_size, seed=0)
+    run = db.Simulator().start(problem, method, db.Levels(x=RING), Asked(batch_size))
     pages = []
     jax.eval_shape(lambda k, state: pages.append(run.program.step(k, state)[1]), jnp.int32(0), run.state)
     assert not pages[0].repeated

@@ -29,12 +29,7 @@ def assert_parity(case: Case) -> None:
     parity.assert_equal(case, [np.asarray(leaf) for leaf in spread], expected)
 
 
-def quick(case: Case) -> bool:
-    """Mixtures run the levels' own strategies, which the unmixed entries have shown; two of them stand for the rest."""
-    return "below, " not in db.CATALOG[case.method].summary or case.method in ("sparkle-ed-gt", "sparkle-extra-gt")
-
-
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[] if quick(c) else pytest.mark.slow) for c in SMALL], ids=str)
+@pytest.mark.parametrize("case", SMALL, ids=str)
 def test_eight_devices_give_the_simulators_numbers(case):
     assert_parity(case)
 

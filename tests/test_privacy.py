@@ -12,8 +12,6 @@ import decibel as db
 from decibel.algorithms.single_level import SingleLevel
 from decibel.strategies import STRATEGIES, strategy
 
-pytestmark = pytest.mark.slow  # a compiled run each; the default suite has to end in time
-
 NODES = 8
 QUADRATIC = random_quadratic(NODES, p=20, seed=1, spread=2.0)
 RING = db.graphs.ring(NODES)

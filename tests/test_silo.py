@@ -25,8 +25,9 @@ from decibel import strategies
 from decibel.algorithms.single_level import SingleLevel
 from decibel.cli import app
 from decibel.engines.links import Ties
+from decibel.files import write_whole
 from decibel.silo import frames
-from decibel.silo.certificates import Authority, NotTrusted, check, make_request, new_key, read_signed, write
+from decibel.silo.certificates import Authority, NotTrusted, check, make_request, new_key, read_signed
 from decibel.silo.credentials import Credentials
 from decibel.silo.edge import NOWHERE, WINDOW, Edge, Refused
 from decibel.silo.federation import Federation, Place, Trouble
@@ -357,7 +358,7 @@ class TestWhoIsLetIn:
     def test_revoked(self, listener, tmp_path):
         certificate = listener.folders.site("site-1", home=tmp_path)
         revoked = listener.folders.home("site-0") / "revoked.json"
-        write(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
+        write_whole(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
         heard, code, details = listener.call(listener.hello, home=tmp_path)
         assert not heard and code is DENIED and "revoked" in details
 
@@ -406,7 +407,7 @@ class TestWhoIsLetIn:
         dialler = Credentials.load(listener.folders.home("site-1"), "site-1")
         own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
         revoked = tmp_path / "revoked.json"
-        write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]').encode())
+        write_whole(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]').encode())
         site = Site(listener.folders.federation, 1, b"p" * 32, lossy=True, say=said.append)
         streams = Streams(site, replace(dialler, revoked_list=revoked), said.append)
         streams.start()
@@ -537,7 +538,7 @@ def test_papers_that_do_not_fit_are_refused(tmp_path):
     folders.site("site-0", lifetime=timedelta(seconds=-1))
     with pytest.raises(ValueError, match="expired"):
         Credentials.load(folders.home("site-0"), "site-0")
-    write(folders.home("site-1") / "federation.json", Authority.make("test").sign(folders.federation.text).encode())
+    write_whole(folders.home("site-1") / "federation.json", Authority.make("test").sign(folders.federation.text))
     with pytest.raises(ValueError, match="not signed by this federation's authority"):
         Credentials.load(folders.home("site-1"), "site-1")
 
@@ -574,7 +575,7 @@ def test_command_line(tmp_path, monkeypatch):
     a, b = Credentials.load("silo/a", "a"), Credentials.load("silo/b", "b")
     assert a.check(b.certificate) == "b"
     silo("revoke", "silo/b/certificate.pem")
-    write(Path("silo/a/revoked.json"), Path("silo/public/revoked.json").read_bytes())
+    write_whole(Path("silo/a/revoked.json"), Path("silo/public/revoked.json").read_bytes())
     with pytest.raises(NotTrusted, match="revoked"):
         a.check(b.certificate)
     assert "never ran" in silo("status")

@@ -10,7 +10,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines.program import compile_chunk
+from decibel.engines.program import Asked, compile_chunk
 
 QUADRATIC = random_quadratic(5, p=2, q=3)
 PROBLEM = QUADRATIC.problem(samples=4)
@@ -73,7 +73,7 @@ def test_one_compilation_per_run_and_none_for_new_step_sizes():
 
 def test_the_state_is_donated_and_the_data_are_arguments():
     big = random_quadratic(5, p=2, q=3).problem(samples=2000)
-    run = db.Simulator().start(big, method(), db.Levels(x=RING), batch_size=8, seed=0)
+    run = db.Simulator().start(big, method(), db.Levels(x=RING), Asked(8))
     before = jax.tree.leaves(run.state)
     assert run.advance(2) is not None and run.step == 2
     assert all(leaf.is_deleted() for leaf in before)

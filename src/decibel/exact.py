@@ -15,7 +15,9 @@ import lineax as lx
 import optimistix as optx
 from jax import Array
 
+from .linear import conjugate_gradients
 from .samples import Batch
+from .vector import Vector
 
 if TYPE_CHECKING:
     from .problem import Problem
@@ -108,40 +110,12 @@ def gradient_at(problem: Problem, x: Tree, y: Tree, tolerance: float) -> Tree:
 def implicit_gradient(f: Any, g: Any, x: Tree, y: Tree, tolerance: float) -> Tree:
     fx, fy = jax.grad(f, (0, 1))(x, y)
     _, pull = jax.vjp(jax.grad(g, 1), x, y)
-    z = _conjugate_gradients(lambda z: pull(z)[1], fy, tolerance)
+    one = lambda tree: Vector(jax.tree.map(lambda leaf: leaf[None], tree))  # noqa: E731
+    bare = lambda vector: jax.tree.map(lambda leaf: leaf[0], vector.tree)  # noqa: E731
+    steps = 10 * sum(leaf.size for leaf in jax.tree.leaves(fy)) + 100
+    z = bare(conjugate_gradients(lambda z: one(pull(bare(z))[1]), one(fy), steps, tolerance))
     jacobian_z, _ = pull(z)
     return jax.tree.map(jnp.subtract, fx, jacobian_z)
-
-
-def _conjugate_gradients(hessian: Any, b: Tree, tolerance: float) -> Tree:
-    """The z of least residual on the way to ‖H z − b‖ ≤ tolerance ‖b‖.
-
-    lineax's solver, asked in float32 for more than rounding allows, went on and left the solution far behind.
-    """
-    size = sum(leaf.size for leaf in jax.tree.leaves(b))
-    combine = lambda a, x, y: jax.tree.map(lambda p, q: p + a * q, x, y)  # noqa: E731
-    dot = lambda x, y: jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, x, y))  # noqa: E731
-    safe = lambda value: jnp.maximum(value, jnp.finfo(value.dtype).tiny)  # noqa: E731
-    enough = tolerance**2 * dot(b, b)
-
-    def unfinished(carry: Any) -> Array:
-        j, _, _, _, rr, _, best = carry
-        return (j < 10 * size + 100) & (rr > enough) & (rr < 1e6 * best)
-
-    def improve(carry: Any) -> Any:
-        j, z, r, w, rr, best_z, best = carry
-        hw = hessian(w)
-        step = rr / safe(dot(w, hw))
-        z, r = combine(step, z, w), combine(-step, r, hw)
-        new = dot(r, r)
-        w = combine(new / safe(rr), r, w)
-        better = new < best
-        best_z = jax.tree.map(lambda p, q: jnp.where(better, p, q), z, best_z)
-        return j + 1, z, r, w, new, best_z, jnp.minimum(new, best)
-
-    zero = jax.tree.map(jnp.zeros_like, b)
-    start = (jnp.int32(0), zero, b, b, dot(b, b), zero, dot(b, b))
-    return jax.lax.while_loop(unfinished, improve, start)[5]
 
 
 def _minimise(g: Any, y0: Tree, tolerance: float) -> tuple[Tree, Array]:

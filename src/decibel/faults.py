@@ -40,7 +40,7 @@ class Fault(eqx.Module):
     def _now(self, k: Array, key: Array, *numbers: Array) -> Array:
         """Whether it strikes at step k whatever these numbers stand for."""
         for number in numbers:
-            key = _fold_in(key, number)
+            key = keys.fold_in_each(key, number)
         chance = jax.vmap(lambda one: jax.random.uniform(one, dtype=jnp.float32))(key.reshape(-1)).reshape(key.shape)
         return (self.during[0] <= k) & (k < self.during[1]) & (chance < jnp.asarray(self.probability, jnp.float32))
 
@@ -218,13 +218,6 @@ def _among(links: tuple[Link, ...] | None, a: Array, b: Array) -> Array:
     if links is None:
         return jnp.ones(a.shape, bool)
     return _any([((a == i) & (b == j)) | ((a == j) & (b == i)) for i, j in links], a)
-
-
-def _fold_in(key: Array, number: Array) -> Array:
-    """A key per number; where there are keys already, pair by pair."""
-    flat = number.reshape(-1)
-    over = None if key.ndim == 0 else 0
-    return jax.vmap(jax.random.fold_in, (over, 0))(key if over is None else key.reshape(-1), flat).reshape(number.shape)
 
 
 def _chance(probability: float) -> float:

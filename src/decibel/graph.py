@@ -320,6 +320,11 @@ class Levels:
     def nodes(self) -> int:
         return self.x.nodes
 
+    def distinct(self) -> tuple[list[Topology], tuple[int, int, int]]:
+        """The graphs, each once, and the place among them of x's, y's and z's."""
+        graphs = list(dict.fromkeys((self.x, self.y, self.z)))
+        return graphs, (graphs.index(self.x), graphs.index(self.y), graphs.index(self.z))
+
 
 def _checked(matrix: Any) -> sparse.csr_array:
     """A canonical CSR copy of a doubly stochastic matrix."""

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from .ledger import Ledger
+from .linear import conjugate_gradients
 from .oracles import Oracle, Point, Products
 from .problem import Problem
-from .vector import Vector, flatten, replicate
+from .vector import Vector, choose, each, flatten, positive, replicate
 
 DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
 POWER_STEPS = 10
@@ -54,7 +55,7 @@ class Exact(Local):
         b, unflatten = flatten(here.fy)
         if b.shape[1] > self.dense_limit:
             tolerance = 1e-12 if b.dtype == jnp.float64 else 1e-6
-            return conjugate_gradients(here, 10 * b.shape[1], tolerance)
+            return solve(here, 10 * b.shape[1], tolerance)
         return unflatten(jnp.linalg.solve(here.hessian_matrix(), b[..., None])[..., 0])
 
 
@@ -64,7 +65,7 @@ class ConjugateGradients(Local):
     steps: int = eqx.field(static=True)
 
     def inverse(self, here: Point) -> Vector:
-        return conjugate_gradients(here, self.steps, 0.0)
+        return solve(here, self.steps, 0.0)
 
 
 class Neumann(Local):
@@ -85,11 +86,11 @@ class Neumann(Local):
 
         def add(j: Array, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
             term, total = both
-            term = term - _each(1 / L, factor(j).hessian(term))
+            term = term - each(1 / L, factor(j).hessian(term))
             return term, total + term
 
         _, total = here.ledger.loop(self.terms - 1, add, (here.fy, here.fy))
-        return _each(1 / L, total)
+        return each(1 / L, total)
 
     def _random(self, here: Point, L: Array) -> Vector:
         keys = here.draw.again(TRUNCATION).node_keys
@@ -97,11 +98,11 @@ class Neumann(Local):
         factor = _factors(here)
 
         def multiply(j: Array, term: Vector) -> Vector:
-            longer = term - _each(1 / L, factor(j).hessian(term))
-            return _choose(j < k, longer, term)
+            longer = term - each(1 / L, factor(j).hessian(term))
+            return choose(j < k, longer, term)
 
         term = here.ledger.loop(k.max(), multiply, here.fy, counted=k.mean(dtype=jnp.float32))
-        return _each(self.terms / L, term)
+        return each(self.terms / L, term)
 
 
 class Direct(Local):
@@ -161,35 +162,20 @@ def largest_curvature(here: Point) -> Array:
         w, _ = both
         hw = here.hessian(w)
         size = jnp.sqrt(hw.squared_norms())
-        return _each(1 / _positive(size), hw), size
+        return each(1 / positive(size), hw), size
 
     # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
     wave = lambda leaf: jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])  # noqa: E731
     start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.fy)
-    start = _each(1 / jnp.sqrt(start.squared_norms()), start)
+    start = each(1 / jnp.sqrt(start.squared_norms()), start)
     _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms())))
     return POWER_MARGIN * size
 
 
-def conjugate_gradients(here: Point, steps: int, tolerance: float) -> Vector:
-    """Every node solves H z = ∇_y f, until all have ‖residual‖ ≤ tolerance ‖∇_y f‖ or `steps` are done."""
-    here, b = here.linearized(), here.fy
-    enough = tolerance**2 * b.squared_norms()
-
-    def unfinished(carry: Any) -> Array:
-        j, _, _, _, rr = carry
-        return (j < steps) & jnp.any(rr > enough)
-
-    def improve(carry: Any) -> Any:
-        j, z, r, w, rr = carry
-        hw = here.hessian(w)
-        step = rr / _positive(dots(w, hw))
-        z, r_new = z + _each(step, w), r - _each(step, hw)
-        rr_new = r_new.squared_norms()
-        w = r_new + _each(rr_new / _positive(rr), w)
-        return j + 1, z, r_new, w, rr_new
-
-    return here.ledger.loop_while(unfinished, improve, (jnp.int32(0), b.zeros(), b, b, b.squared_norms()))[1]
+def solve(here: Point, steps: int, tolerance: float) -> Vector:
+    """Every node's z with H z = ∇_y f, counted as it goes."""
+    here = here.linearized()
+    return conjugate_gradients(here.hessian, here.fy, steps, tolerance, here.ledger.loop_while)
 
 
 @eqx.filter_jit
@@ -199,7 +185,7 @@ def _error(way: Local, problem: Problem, x: Vector, y: Vector, batch_size: int |
     here = oracle.draw().at(x, y)
     z = way.inverse(here)
     left = here.fy if z is None else oracle.draw_all().at(x, y).p(z)
-    return jnp.sqrt(left.squared_norms() / _positive(here.fy.squared_norms()))
+    return jnp.sqrt(left.squared_norms() / positive(here.fy.squared_norms()))
 
 
 def _stacked(tree: Any, like: Any, problem: Problem) -> Vector:
@@ -215,29 +201,6 @@ def _factors(here: Point) -> Callable[[Array], Point]:
     first = not here.draw.factors_drawn
     here.draw.factors_drawn = True
     return lambda j: here.moved_to(here.draw.again(j, counted=first))
-
-
-def _each(factors: Array, vector: Vector) -> Vector:
-    """Every node's vector times its own factor (or a common one)."""
-    shaped = lambda leaf: jnp.reshape(factors, (-1,) + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)  # noqa: E731
-    return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
-
-
-def _choose(which: Array, a: Vector, b: Vector) -> Vector:
-    pick = lambda x, y: jnp.where(which.reshape((-1,) + (1,) * (x.ndim - 1)), x, y)  # noqa: E731
-    return Vector(jax.tree.map(pick, a.tree, b.tree))
-
-
-def dots(a: Vector, b: Vector) -> Array:
-    """(nodes,) inner products."""
-    flat = lambda leaf: leaf.reshape(leaf.shape[0], -1)  # noqa: E731
-    parts = jax.tree.map(lambda x, y: jnp.sum(flat(x) * flat(y), 1), a.tree, b.tree)
-    return jax.tree.reduce(jnp.add, parts)
-
-
-def _positive(values: Array) -> Array:
-    """Safe to divide by: a node with nothing left to solve divides zero by it."""
-    return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
 
 
 def _positive_int(value: int, argument: str) -> int:

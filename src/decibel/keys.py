@@ -10,6 +10,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.extend.random import define_prng_impl, threefry_prng_impl
 
@@ -19,6 +20,18 @@ ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 def key(seed: int | Array) -> Array:
     """`jax.random.key(seed)`; every function of `jax.random` takes it and gives what it gives there."""
     return jax.random.key(seed, impl=UNROLLED)
+
+
+def from_bits(bits: np.ndarray) -> Array:
+    """The key that is these 64 bits, given as two words; for what must not be guessed."""
+    return jax.random.wrap_key_data(jnp.asarray(bits, jnp.uint32), impl=UNROLLED)
+
+
+def fold_in_each(key: Array, numbers: Array) -> Array:
+    """A key per number; where there are keys already, pair by pair."""
+    over = None if key.ndim == 0 else 0
+    folded = jax.vmap(jax.random.fold_in, (over, 0))(key if over is None else key.reshape(-1), numbers.reshape(-1))
+    return folded.reshape(numbers.shape)
 
 
 def _hash(k: Array, high: Array, low: Array) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .files import whole
 from .names import hint
 
 if TYPE_CHECKING:
@@ -69,16 +70,10 @@ class Trace(Mapping[str, np.ndarray]):
         path = Path(path)
         if path.suffix != ".npz":
             path = path.with_name(path.name + ".npz")
-        path.parent.mkdir(parents=True, exist_ok=True)
         columns = {f"column/{name}": self[name] for name in self}
         columns[_PROVENANCE] = np.array(json.dumps(self.provenance, default=str))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **columns)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole(path) as file:
+            np.savez_compressed(file, allow_pickle=False, **columns)
         return path
 
     @classmethod

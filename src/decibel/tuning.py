@@ -15,7 +15,7 @@ from jax import Array
 
 from . import keys
 from .algorithms.method import RATES, Method, State
-from .engines.program import Program
+from .engines.program import Asked, Program
 from .engines.simulator import Simulator
 from .graph import Graph, GraphSequence, Levels
 from .metrics import Metric, Snapshot, resolve
@@ -76,7 +76,7 @@ def tune(
     """
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, steps, batch_size, None)
-    start = Simulator().start(problem, method, graphs, batch_size=batch_size, seed=0)
+    start = Simulator().start(problem, method, graphs, Asked(batch_size))
     name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
     candidates = _candidates(method, budget, search, seed)
     runs = [(c, s) for c in range(len(candidates)) for s in seeds]

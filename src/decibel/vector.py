@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 Scalar = float | Array
@@ -74,16 +75,38 @@ def replicate(tree: Any, nodes: int) -> Vector:
     return Vector(jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], nodes, 0), tree))
 
 
-def flatten(vector: Vector) -> tuple[Array, Callable[[Array], Vector]]:
-    """(nodes, size) and the way back."""
-    leaves, structure = jax.tree.flatten(vector.tree)
-    sizes = [leaf[0].size for leaf in leaves]
-    flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
+def dots(a: Vector, b: Vector) -> Array:
+    """(nodes,) inner products."""
+    flat = lambda leaf: leaf.reshape(leaf.shape[0], -1)  # noqa: E731
+    parts = jax.tree.map(lambda x, y: jnp.sum(flat(x) * flat(y), 1), a.tree, b.tree)
+    return jax.tree.reduce(jnp.add, parts)
 
-    def unflatten(flat: Array) -> Vector:
-        ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-        parts = jnp.split(flat, ends[:-1], axis=1)
+
+def each(factors: Array, vector: Vector) -> Vector:
+    """Every node's vector times its own factor (or a common one)."""
+    shaped = lambda leaf: jnp.reshape(factors, (-1,) + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)  # noqa: E731
+    return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
+
+
+def choose(which: Array, a: Any, b: Any) -> Any:
+    """Leaf by leaf, a of the nodes for which `which` is true and b of the others."""
+    return jax.tree.map(lambda x, y: jnp.where(which.reshape((-1,) + (1,) * (x.ndim - 1)), x, y), a, b)
+
+
+def positive(values: Array) -> Array:
+    """Safe to divide by: a node with nothing left to solve divides zero by it."""
+    return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
+
+
+def flatten(tree: Any) -> tuple[Array, Callable[[Array], Any]]:
+    """All leaves (nodes, ...) of a vector, or of several, as one (nodes, entries) array; and the way back."""
+    leaves, structure = jax.tree.flatten(tree)
+    flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
+    ends = np.cumsum([part.shape[1] for part in flat])[:-1].tolist()
+
+    def unflatten(flat: Array) -> Any:
+        parts = jnp.split(flat, ends, axis=1)
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-        return Vector(jax.tree.unflatten(structure, shaped))
+        return jax.tree.unflatten(structure, shaped)
 
-    return flat, unflatten
+    return jnp.concatenate(flat, axis=1), unflatten

@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ..graph import Levels
 from ..problem import Problem
 from ..trace import Trace
 from .membership import Members, take_over
-from .program import Run
+from .program import Asked, Run
 
 
 class CheckpointWarning(UserWarning):
@@ -161,18 +161,18 @@ class AnotherRun(ValueError):
     """The checkpoint was written by a run with other settings."""
 
 
-def identity(
-    problem: Problem, method: Method, graphs: Levels, batch_size: int | None, seed: int, faults: Sequence[Any]
-) -> dict[str, Any]:
+def identity(problem: Problem, method: Method, graphs: Levels, asked: Asked) -> dict[str, Any]:
     """What must be the same for a run to be the same run, besides its data; independent of where nodes live."""
     return {
         "method": method.name,
         "settings": json.loads(json.dumps(method.settings, default=str)),
         "graph": {level: _digest(getattr(graphs, level)) for level in ("x", "y", "z")},
         "nodes": graphs.x.nodes,
-        "batch_size": batch_size,
-        "seed": seed,
-        "faults": [repr(fault) for fault in faults],
+        "batch_size": asked.batch_size,
+        "seed": asked.seed,
+        "faults": [repr(fault) for fault in asked.faults],
+        "sampling": asked.sampling,
+        "precision": asked.precision,
         "form": problem.form,
         "x0": _checksum(problem.x0),
         "y0": _checksum(problem.y0),

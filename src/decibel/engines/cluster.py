@@ -17,18 +17,16 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .. import keys
 from ..algorithms.method import Method, State
-from ..faults import Fault, weather
+from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
-from ..oracles import Computing
 from ..problem import Problem
-from ..vector import replicate
+from ..vector import flatten
 from .halo import plan
-from .links import LEVELS, Arrived, LinkByLink, Slots, pack, slots
+from .links import LEVELS, Arrived, LinkByLink, Slots, slots
 from .membership import survivors
 from .placement import place_problem, spread
-from .program import Exchange, Program, Run, shuffled, step_sizes_as_arrays
+from .program import Asked, Exchange, Program, Run
 
 AXIS = "nodes"
 
@@ -47,48 +45,20 @@ class Cluster(eqx.Module):
     def taking_part(self, nodes: int) -> tuple[int, ...] | None:
         return survivors(nodes) if self.members is None else self.members
 
-    def start(
-        self,
-        problem: Problem,
-        method: Method,
-        graphs: Levels,
-        *,
-        batch_size: int | None,
-        seed: int,
-        faults: tuple[Fault, ...] = (),
-        members: tuple[int, ...] | None = None,
-        sampling: str = "random",
-        precision: str | None = None,
-    ) -> Run:
-        mesh = self.mesh(graphs.x.nodes)
+    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
         nodes = graphs.x.nodes
-        numbers = np.arange(nodes, dtype=np.int32) if members is None else np.asarray(members, np.int32)
+        mesh = self.mesh(nodes)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
         problem = place_problem(problem, nodes, by_node, everywhere)
-        if sampling == "walk":
-            problem = shuffled(problem, seed, spread(numbers, by_node), by_node)
-        program = Program(
-            problem,
-            spread(step_sizes_as_arrays(method), everywhere),
-            _exchange(method, graphs, faults, seed, mesh, numbers),
-            spread(numbers, by_node),
-            jax.jit(lambda: keys.key(seed), out_shardings=everywhere)(),
-            batch_size,
-            Computing(sampling == "walk", precision),
-        )
-
+        numbers = spread(asked.numbers(nodes), by_node)
+        exchange = _exchange(method, graphs, asked, mesh)
+        program = Program.of(problem, method, exchange, numbers, asked, sharding=by_node)
         # What a user's loss or method brings along (a module's arrays) is needed everywhere.
         placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding in (by_node, everywhere)  # noqa: E731
         program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
-
-        def begin(x0: Any, y0: Any) -> State:
-            return method.start(replicate(x0, nodes), None if y0 is None else replicate(y0, nodes))
-
-        state = jax.jit(begin, out_shardings=by_node)(problem.x0, problem.y0)
-        shapes = program.remembered(state)
-        zeros = lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # noqa: E731
-        state = state._replace(links=jax.jit(zeros, out_shardings=by_node)())
-        return Run(program, state, _Spread(mesh))
+        arrays, static = eqx.partition(program, eqx.is_array)
+        start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
+        return Run(program, start(arrays), _Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
         found = jax.devices()
@@ -210,11 +180,10 @@ def _in_phase(function: Any, phases: int, k: Array, buffer: Array) -> Array:
     return jax.lax.switch(k % phases, [partial(function, phase) for phase in range(phases)], buffer)
 
 
-def _exchange(
-    method: Method, graphs: Levels, faults: tuple[Fault, ...], seed: int, mesh: Mesh, numbers: np.ndarray
-) -> Exchange:
-    if not (faults or method.per_link):
+def _exchange(method: Method, graphs: Levels, asked: Asked, mesh: Mesh) -> Exchange:
+    if not (asked.faults or method.per_link):
         return Neighbourhood.of(graphs, mesh)
+    numbers = asked.numbers(graphs.x.nodes)
     everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
 
     def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, RowsBetweenDevices]:
@@ -222,7 +191,7 @@ def _exchange(
         return neighbours, _spread_weights(links.weights, mesh), RowsBetweenDevices.of(links, mesh)
 
     here = spread(numbers, by_node)
-    skies = jax.jit(lambda: jax.tree.map(jnp.asarray, weather(faults, seed)), out_shardings=everywhere)()
+    skies = spread(weather(asked.faults, asked.seed), everywhere)
     return LinkByLink.of(graphs, here, skies, carry)
 
 
@@ -234,18 +203,16 @@ class Neighbourhood(Exchange):
 
     @classmethod
     def of(cls, graphs: Levels, mesh: Mesh) -> Neighbourhood:
-        by_level = [graphs.x, graphs.y, graphs.z]
-        distinct = list(dict.fromkeys(by_level))
-        x, y, z = (distinct.index(graph) for graph in by_level)
-        return cls(tuple(Halo.of(graph, mesh) for graph in distinct), (x, y, z))
+        distinct, which = graphs.distinct()
+        return cls(tuple(Halo.of(graph, mesh) for graph in distinct), which)
 
     def __call__(self, now: Array, number: int, messages: dict[str, Any], memory: Any) -> tuple[dict[str, Any], Any]:
         flows: dict[str, Any] = {}
         for graph, halo in enumerate(self.halos):
             together = {level: m for level, m in messages.items() if self.which[LEVELS.index(level)] == graph}
             if together:
-                buffer, unpack = pack(together)
-                flows |= unpack(halo.flow(now, buffer))
+                buffer, back = flatten(together)
+                flows |= back(halo.flow(now, buffer))
         return flows, ()
 
     def sends(self, level: str, per_link: bool = False) -> float:

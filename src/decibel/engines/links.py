@@ -20,7 +20,9 @@ from scipy import sparse
 
 from ..faults import Weather
 from ..graph import Graph, GraphSequence, Levels
+from ..keys import fold_in_each
 from ..strategies import Code, Coded, Cumulative
+from ..vector import flatten
 from .program import Exchange
 
 LEVELS = ("x", "y", "z")
@@ -143,11 +145,9 @@ class LinkByLink(Exchange):
         carry: Callable[[Any, Slots], tuple[Array, Array, Carrier]],
         secret: Array | None = None,
     ) -> LinkByLink:
-        by_level = [getattr(graphs, level) for level in LEVELS]
-        distinct = list(dict.fromkeys(by_level))
-        x, y, z = (distinct.index(graph) for graph in by_level)
+        distinct, which = graphs.distinct()
         links = tuple(Links(*carry(graph, slots(graph))) for graph in distinct)
-        return cls(links, (x, y, z), nodes, weather, weather.key if secret is None else secret)
+        return cls(links, which, nodes, weather, weather.key if secret is None else secret)
 
     def sends(self, level: str, per_link: bool = False) -> float:
         return self.graphs[self.which[LEVELS.index(level)]].carrier.sends(per_link)
@@ -190,19 +190,19 @@ class LinkByLink(Exchange):
             plain, kept, coded = self._sort(graph, messages)
             heard = over.up & ~self.weather.lost(now.k, number, *self._ends(links))
             if plain:
-                buffer, unpack = pack(plain)
+                buffer, back = flatten(plain)
                 answer, late = _flow(links, now.k, heard, over.delay, buffer, late)
-                answers |= unpack(answer)
+                answers |= back(answer)
             if kept:
-                buffer, unpack = pack(kept)
+                buffer, back = flatten(kept)
                 # What is late has been overtaken by newer messages: it counts as lost.
                 flows = _accumulate(links, now.k, heard & (over.delay == 0), over.forgotten, buffer, flows)
-                answers |= unpack(flows.sum(1))
+                answers |= back(flows.sum(1))
             for place, (code, decoded) in enumerate(coded.items()):
-                buffer, unpack = pack(decoded)
-                widths = [pack({level: m})[0].shape[1] for level, m in decoded.items()]
+                buffer, back = flatten(decoded)
+                widths = [flatten(m)[0].shape[1] for m in decoded.values()]
                 answer, copy = self._decode(links, now.k, number, InParts(code, widths), buffer, copies[place])
-                answers |= unpack(answer)
+                answers |= back(answer)
                 copies = (*copies[:place], copy, *copies[place + 1 :])
             after.append(Remembered(late, flows, copies))
         return answers, tuple(after)
@@ -224,11 +224,11 @@ class LinkByLink(Exchange):
         """Σ_j w_ij (φ̂_j − φ̂_i). A node sends, in code, what its public copy φ̂ lacks of φ; all who hold φ̂ add it."""
         mine, theirs = copies
         common, own = (_keys(key, k, number) for key in (self.weather.key, self.secret))
-        sent = jax.vmap(code.encode)(φ - mine, _fold_in(common, self.nodes), _fold_in(own, self.nodes))
+        sent = jax.vmap(code.encode)(φ - mine, fold_in_each(common, self.nodes), fold_in_each(own, self.nodes))
         arrived = links.carrier.rows(k, sent)
         decode = jax.vmap(lambda row, key: code.decode(row, key, φ.dtype))
-        mine = mine + decode(sent, _fold_in(common, self.nodes))
-        theirs = theirs + jax.vmap(decode)(arrived.rows, _fold_in(common, links.neighbours))
+        mine = mine + decode(sent, fold_in_each(common, self.nodes))
+        theirs = theirs + jax.vmap(decode)(arrived.rows, fold_in_each(common, links.neighbours))
         weights = links.weights_at(k, φ.dtype)[..., None] * jnp.asarray(code.code.mixing, φ.dtype)
         return (weights * jnp.where(weights != 0, theirs - mine[:, None], 0)).sum(1), (mine, theirs)
 
@@ -291,30 +291,11 @@ def _accumulate(links: Links, k: Array, heard: Array, forgotten: Array, φ: Arra
     return jnp.where(forgotten[..., None], 0, F)
 
 
-def pack(messages: dict[str, Any]) -> tuple[Array, Callable[[Array], dict[str, Any]]]:
-    """All leaves of all levels as one (local nodes, entries) buffer, and the way back."""
-    leaves, structure = jax.tree.flatten(messages)
-    flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
-    ends = np.cumsum([part.shape[1] for part in flat])[:-1].tolist()
-
-    def unpack(buffer: Array) -> dict[str, Any]:
-        parts = jnp.split(buffer, ends, axis=1)
-        return jax.tree.unflatten(
-            structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-        )
-
-    return jnp.concatenate(flat, axis=1), unpack
-
-
 def _shape(messages: dict[str, Any], between: tuple[int, ...]) -> jax.ShapeDtypeStruct:
     """Of a packed buffer of such messages, with axes between its nodes and its entries."""
-    buffer = jax.eval_shape(lambda messages: pack(messages)[0], messages)
+    buffer = jax.eval_shape(lambda messages: flatten(messages)[0], messages)
     return jax.ShapeDtypeStruct((buffer.shape[0], *between, buffer.shape[1]), buffer.dtype)
 
 
 def _keys(key: Array, k: Array, number: int) -> Array:
     return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, CODES), k), number)
-
-
-def _fold_in(key: Array, numbers: Array) -> Array:
-    return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers.ravel()).reshape(numbers.shape)

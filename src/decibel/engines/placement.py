@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
@@ -41,7 +42,7 @@ def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
 
 def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: NamedSharding) -> NodeData:
     mine = local_nodes(nodes, by_node)
-    dtype = jax.numpy.result_type(*jax.tree.leaves(problem.x0))
+    dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
     per_node, own_counts = count_nodes([function(node) for node in mine], argument)
     counts = np.zeros(nodes, np.int32)
     counts[mine] = own_counts
@@ -72,6 +73,8 @@ def spread(tree: Any, sharding: NamedSharding) -> Any:
     def lay(leaf: Any) -> Any:
         if not eqx.is_array(leaf):
             return leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(lay(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         host = np.asarray(leaf)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,12 +15,29 @@ from jax import Array
 
 from .. import keys
 from ..algorithms.method import Method, State
+from ..faults import Fault
 from ..ledger import Counts, Ledger, Page
 from ..network import Network
 from ..oracles import Computing, Oracle
 from ..problem import Problem
 from ..samples import NodeData
 from ..strategies import Coded, Cumulative
+from ..vector import choose, replicate
+
+
+class Asked(NamedTuple):
+    """What a run is asked beside its problem, method and graphs; see `solve`."""
+
+    batch_size: int | None = None
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+    members: tuple[int, ...] | None = None
+    sampling: str = "random"
+    precision: str | None = None
+
+    def numbers(self, nodes: int) -> np.ndarray:
+        """Those of the nodes that take part: of all that there are, or of the members that are left."""
+        return np.arange(nodes, dtype=np.int32) if self.members is None else np.asarray(self.members, np.int32)
 
 
 class Exchange(eqx.Module):
@@ -58,6 +75,39 @@ class Program(eqx.Module):
     batch_size: int | None = eqx.field(static=True)
     how: Computing = eqx.field(static=True, default=Computing())
 
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        method: Method,
+        exchange: Exchange,
+        nodes: Array,
+        asked: Asked,
+        *,
+        node_chunk: int | None = None,
+        sharding: Any = None,
+    ) -> Program:
+        """`problem` holds the data of these nodes, and `sharding` says how its samples lie."""
+        walks = asked.sampling == "walk"
+        return cls(
+            shuffled(problem, asked.seed, nodes, sharding) if walks else problem,
+            step_sizes_as_arrays(method),
+            exchange,
+            nodes,
+            keys.key(asked.seed),
+            asked.batch_size,
+            Computing(walks, asked.precision, node_chunk),
+        )
+
+    def start(self) -> State:
+        """The state before the first step, of the nodes that live here."""
+        nodes, problem = len(self.nodes), self.problem
+        y = None if problem.y0 is None else replicate(problem.y0, nodes)
+        # A state that shares a buffer (zero carries) could not be donated, hence the copies.
+        state = jax.tree.map(jnp.copy, self.method.start(replicate(problem.x0, nodes), y))
+        links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.remembered(state))
+        return state._replace(links=links)
+
     def step(self, k: Array, state: State) -> tuple[State, Page]:
         """One iteration of every node, and what it cost."""
         ledger = Ledger()
@@ -68,7 +118,7 @@ class Program(eqx.Module):
             new = self.method.step(k, state, oracle, Network(exchanges, self.exchange.sends, ledger))
         active = self.exchange.active(now)
         if active is not None:
-            new = _where(active, new, state._replace(links=()))
+            new = choose(active, new, state._replace(links=()))
             ledger.scale(active.mean(dtype=jnp.float32))
         return new._replace(links=exchanges.after if state.links else ()), ledger.page
 
@@ -89,8 +139,8 @@ class Program(eqx.Module):
                 kept = self.exchange.remembers(messages)
                 if jax.tree.leaves(kept) and ledger.page is not outermost:
                     raise ValueError(
-                        f"{self.method.name} repeats exchanges inside a step, and late links cannot be remembered "
-                        "there: choose a single-loop method, or faults other than db.faults.late."
+                        f"{self.method.name} repeats exchanges inside a step, where links cannot remember what "
+                        "they carried: choose a single-loop method, or leave out late links, codes and edge-ed."
                     )
                 memory.append(kept)
                 return {level: m.message if isinstance(m, Cumulative | Coded) else m for level, m in messages.items()}
@@ -132,22 +182,21 @@ class Exchanges:
         return answers
 
 
-def _where(active: Array, new: State, old: State) -> State:
-    """The new state of the nodes that took part."""
-    choose = lambda a, b: jnp.where(active.reshape((-1,) + (1,) * (a.ndim - 1)), a, b)  # noqa: E731
-    return jax.tree.map(choose, new, old)
-
-
 SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
 Wrap = Callable[[Callable[..., Any], Program, State], Callable[..., Any]]
 
 
+def as_it_is(chunk: Callable[..., Any], arrays: Program, state: State) -> Callable[..., Any]:
+    """All nodes on one device."""
+    return chunk
+
+
 class Run:
-    """A run in progress. `wrap` says how a chunk is spread over devices; the simulator leaves it as it is."""
+    """A run in progress. `wrap` says how a chunk is spread over devices."""
 
     alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
 
-    def __init__(self, program: Program, state: State, wrap: Wrap) -> None:
+    def __init__(self, program: Program, state: State, wrap: Wrap = as_it_is) -> None:
         self.program, self.state, self.step, self._wrap = program, state, 0, wrap
 
     def compile(self, length: int) -> Any:
@@ -202,14 +251,20 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
 
 def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) -> Problem:
     """The problem with every node's samples in an order of its own, another for each level."""
-
-    def shuffle(level: int, data: Any) -> Any:
-        order = lambda data, nodes: data.shuffled(jax.random.fold_in(keys.key(seed), SHUFFLE + level), nodes)  # noqa: E731
-        return data if data is None else jax.jit(order, out_shardings=sharding)(data, nodes)
-
-    both = shuffle(0, problem.upper_data), shuffle(1, problem.lower_data)
+    shuffle, both = _shuffle(sharding), (problem.upper_data, problem.lower_data)
+    both = tuple(data and shuffle(data, nodes, np.int32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
     known = lambda leaf: leaf is None or isinstance(leaf, NodeData)  # noqa: E731
     return eqx.tree_at(lambda p: (p.upper_data, p.lower_data), problem, both, is_leaf=known)
+
+
+@lru_cache(maxsize=8)
+def _shuffle(sharding: Any) -> Callable[..., Any]:
+    """Compiled once per sharding and shape of the data."""
+
+    def order(data: NodeData, nodes: Array, seed: Array, level: Array) -> NodeData:
+        return data.shuffled(jax.random.fold_in(keys.key(seed), level), nodes)
+
+    return jax.jit(order, out_shardings=sharding)
 
 
 def step_sizes_as_arrays(method: Method) -> Method:

@@ -10,16 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .. import keys
 from ..algorithms.method import Method
-from ..faults import Fault, weather
+from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
 from ..network import Mixers
-from ..oracles import Computing
 from ..problem import Problem
-from ..vector import replicate
 from .links import Arrived, LinkByLink, Slots
-from .program import Exchange, Program, Run, shuffled, step_sizes_as_arrays
+from .program import Asked, Exchange, Program, Run
 
 
 class Simulator(eqx.Module):
@@ -35,44 +32,17 @@ class Simulator(eqx.Module):
     def taking_part(self, nodes: int) -> tuple[int, ...] | None:
         return self.members
 
-    def start(
-        self,
-        problem: Problem,
-        method: Method,
-        graphs: Levels,
-        *,
-        batch_size: int | None,
-        seed: int,
-        faults: tuple[Fault, ...] = (),
-        members: tuple[int, ...] | None = None,
-        sampling: str = "random",
-        precision: str | None = None,
-    ) -> Run:
+    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
         nodes = graphs.x.nodes
-        numbers = jnp.arange(nodes, dtype=jnp.int32) if members is None else jnp.asarray(members, jnp.int32)
-        problem = problem.bind(nodes)
-        if sampling == "walk":
-            problem = shuffled(problem, seed, numbers)
-        program = Program(
-            problem,
-            step_sizes_as_arrays(method),
-            _exchange(method, graphs, faults, seed, numbers),
-            numbers,
-            keys.key(seed),
-            batch_size,
-            Computing(sampling == "walk", precision, self.node_chunk),
-        )
+        numbers = jnp.asarray(asked.numbers(nodes))
+        exchange = _exchange(method, graphs, asked, numbers)
+        program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        y = None if problem.y0 is None else replicate(problem.y0, nodes)
-        # A state that shares a buffer (zero carries) could not be donated, hence the copies.
-        state = jax.tree.map(jnp.copy, method.start(replicate(problem.x0, nodes), y))
-        links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), program.remembered(state))
-        state = state._replace(links=links)
-        return Run(program, state, _as_it_is)
+        return Run(program, program.start())
 
 
-def _exchange(method: Method, graphs: Levels, faults: tuple[Fault, ...], seed: int, numbers: Array) -> Exchange:
-    if not (faults or method.per_link):
+def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> Exchange:
+    if not (asked.faults or method.per_link):
         return InMemory(Mixers.of(graphs))
 
     def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, RowsInMemory]:
@@ -80,7 +50,7 @@ def _exchange(method: Method, graphs: Levels, faults: tuple[Fault, ...], seed: i
         rows = RowsInMemory(neighbours, back, float(np.mean(graph.degrees)))
         return numbers[neighbours], jnp.asarray(links.weights), rows
 
-    return LinkByLink.of(graphs, numbers, weather(faults, seed), carry)
+    return LinkByLink.of(graphs, numbers, weather(asked.faults, asked.seed), carry)
 
 
 class InMemory(Exchange):
@@ -110,7 +80,3 @@ class RowsInMemory(eqx.Module):
 
     def sends(self, per_link: bool) -> float:
         return self.degree
-
-
-def _as_it_is(chunk: Any, arrays: Any, state: Any) -> Any:
-    return chunk

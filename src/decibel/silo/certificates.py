@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ..files import write_whole
 
 ECDSA = ec.ECDSA(hashes.SHA256())
 AUTHORITY_DAYS = 3650
@@ -55,7 +56,7 @@ class Authority:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         save_key(self.key, folder / "key.pem")
-        write(folder / "authority.pem", pem(self.certificate))
+        write_whole(folder / "authority.pem", pem(self.certificate))
 
     def certify(
         self, request: x509.CertificateSigningRequest, known: list[str], lifetime: timedelta = timedelta(days=365)
@@ -143,7 +144,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def save_key(key: ec.EllipticCurvePrivateKey, path: Path) -> None:
-    write(path, key_pem(key), mode=0o600)
+    write_whole(path, key_pem(key), mode=0o600)
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -172,16 +173,6 @@ def pem(thing: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
 
 def der(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.DER)
-
-
-def write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    part.replace(path)
 
 
 def _read(path: Path) -> bytes:

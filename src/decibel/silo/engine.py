@@ -25,14 +25,12 @@ from .. import keys
 from ..algorithms.method import Method, State
 from ..engines.checkpoint import identity
 from ..engines.links import Arrived, LinkByLink, Slots
-from ..engines.program import Program, Run, shuffled, step_sizes_as_arrays
-from ..faults import Fault, weather
+from ..engines.program import Asked, Program, Run
+from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
 from ..ledger import Counts, Page
-from ..oracles import Computing
 from ..problem import Problem
 from ..samples import NodeData, lay_out, node_data
-from ..vector import replicate
 from .federation import Federation
 from .site import Site
 
@@ -75,45 +73,20 @@ class Silo(eqx.Module):
     def taking_part(self, nodes: int) -> None:
         return None
 
-    def start(
-        self,
-        problem: Problem,
-        method: Method,
-        graphs: Levels,
-        *,
-        batch_size: int | None,
-        seed: int,
-        faults: tuple[Fault, ...] = (),
-        members: tuple[int, ...] | None = None,
-        sampling: str = "random",
-        precision: str | None = None,
-    ) -> Run:
+    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
         from .streams import Streams
 
         credentials, say = self.credentials, self.say or _say(self.name)
         federation = credentials.federation
         number = federation.number(self.name)
         _refuse_graphs(graphs, federation)
-        common = identity(problem, method, graphs, batch_size, seed, faults)
-        common |= {"sampling": sampling, "precision": precision}
-        fingerprint = hashlib.sha256(json.dumps(common, sort_keys=True).encode()).digest()
+        common = json.dumps(identity(problem, method, graphs, asked), sort_keys=True)
+        fingerprint = hashlib.sha256(common.encode()).digest()
         site = Site(federation, number, fingerprint, lossy=_lossy(method), say=say)
         here = jnp.asarray([number], jnp.int32)
-        problem = _alone(problem, number)
-        program = Program(
-            shuffled(problem, seed, here) if sampling == "walk" else problem,
-            step_sizes_as_arrays(method),
-            _exchange(site, graphs, faults, seed),
-            here,
-            keys.key(seed),
-            batch_size,
-            Computing(sampling == "walk", precision),
-        )
+        program = Program.of(_alone(problem, number), method, _exchange(site, graphs, asked), here, asked)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        y = None if problem.y0 is None else replicate(problem.y0, 1)
-        state = jax.tree.map(jnp.copy, method.start(replicate(problem.x0, 1), y))
-        links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), program.remembered(state))
-        state = state._replace(links=links)
+        state = program.start()
         program.costs(state)  # its trace tells the site what messages will come
         streams = Streams(site, credentials, say, self.home / "status.json")
         streams.start()
@@ -126,7 +99,7 @@ class SiteRun(Run):
     alone = True
 
     def __init__(self, program: Program, state: State, site: Site, streams: Streams) -> None:
-        super().__init__(program, state, _as_it_is)
+        super().__init__(program, state)
         self.site, self._streams = site, streams
         self._compiled: tuple[Any, Page] | None = None
 
@@ -241,7 +214,7 @@ class Wire(eqx.Module):
         return float(sum(other >= 0 for other in self.others))
 
 
-def _exchange(site: Site, graphs: Levels, faults: tuple[Fault, ...], seed: int) -> LinkByLink:
+def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
     number = site.number
 
     def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, Wire]:
@@ -250,8 +223,8 @@ def _exchange(site: Site, graphs: Levels, faults: tuple[Fault, ...], seed: int) 
         return jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Wire(site, others)
 
     # The seed is known to all, so what must stay secret has a key of its own, new at every start.
-    secret = keys.key(secrets.randbits(31))
-    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), weather(faults, seed), carry, secret)
+    secret, skies = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)), weather(asked.faults, asked.seed)
+    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
 
 
 def _alone(problem: Problem, number: int) -> Problem:
@@ -296,7 +269,3 @@ def _refuse_graphs(graphs: Levels, federation: Federation) -> None:
 
 def _say(name: str) -> Callable[[str], None]:
     return lambda sentence: print(f"{name}: {sentence}", file=sys.stderr, flush=True)
-
-
-def _as_it_is(chunk: Any, arrays: Any, state: Any) -> Any:
-    return chunk

@@ -21,8 +21,8 @@ from typing import Any
 import grpc
 from cryptography import x509
 
+from ..files import write_whole
 from .certificates import NotTrusted
-from .certificates import write as write_file
 from .credentials import Credentials
 from .edge import Edge, Refused
 from .frames import Hello, Malformed, parse, write
@@ -111,7 +111,7 @@ class Streams:
 
     def _note(self) -> None:
         if self._status is not None:
-            write_file(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
+            write_whole(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
 
     # The end that listens
 

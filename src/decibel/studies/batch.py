@@ -14,7 +14,7 @@ from jax import Array
 
 from .. import keys
 from ..algorithms.method import Method, State
-from ..engines.program import Program
+from ..engines.program import Asked, Program
 from ..engines.simulator import Simulator
 from ..graph import Levels
 from ..ledger import Counts, Page
@@ -35,7 +35,7 @@ class Seeds:
         self, problems: list[Problem], method: Method, graphs: Levels, *, batch_size: int | None, seeds: list[int]
     ) -> None:
         stacked = stack_problems(problems)
-        first = Simulator().start(problems[0], method, graphs, batch_size=batch_size, seed=seeds[0])
+        first = Simulator().start(problems[0], method, graphs, Asked(batch_size, seeds[0]))
         starts = [_start(problem, method, graphs.x.nodes, first.state) for problem in problems]
         self.program = replace(first.program, problem=stacked, key=jax.vmap(keys.key)(jnp.asarray(seeds)))
         self._own_data = stacked is not problems[0]

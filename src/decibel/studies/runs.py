@@ -7,7 +7,10 @@ import dataclasses
 import hashlib
 import json
 import os
+import platform
+import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import __version__
+from ..files import whole
 from ..ledger import COSTS
 from ..trace import Trace
 from .study import Arm, Study, device
@@ -23,8 +28,9 @@ ROOT = Path(__file__).parent.parent
 # The code that the numbers of a run depend on.
 MATTERS = (
     "algorithms", "tasks", "engines/program.py", "engines/simulator.py", "estimators.py", "exact.py", "graph.py",
-    "graphs.py", "hypergradient.py", "keys.py", "ledger.py", "metrics.py", "network.py", "oracles.py", "problem.py",
-    "samples.py", "strategies.py", "vector.py", "weights.py", "studies/batch.py", "studies/sources.py",
+    "graphs.py", "hypergradient.py", "keys.py", "ledger.py", "linear.py", "metrics.py", "network.py", "oracles.py",
+    "problem.py", "samples.py", "strategies.py", "vector.py", "weights.py", "studies/batch.py", "studies/cleaning.py",
+    "studies/schedules.py", "studies/sources.py",
 )  # fmt: skip
 MOST_ROWS = 200
 
@@ -103,14 +109,8 @@ class Runs:
         about["seeds"] = [trace.provenance.get("seed") for trace in self.traces]
         about["stopped"] = self.stopped
         columns["about"] = np.array(json.dumps(about, default=str))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **columns)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole(path) as file:
+            np.savez_compressed(file, allow_pickle=False, **columns)
         return path
 
     @classmethod
@@ -200,9 +200,16 @@ def run_arm(
         found = Runs.load(path)
         if found.made.get("fingerprint") == mark:
             return found, False
+    begun = time.perf_counter()
     with jax.default_matmul_precision("highest"):
         traces = arm.run(seeds)
-    made = {"fingerprint": mark, "size": size, "device": device(), "arm": _without_matrices(arm.describe())}
+    made = {
+        "fingerprint": mark, "size": size, "seconds": round(time.perf_counter() - begun, 1),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": f"{device()}, {os.cpu_count()} CPU cores, {platform.system()}",
+        "decibel": __version__, "jax": jax.__version__, "python": platform.python_version(),
+        "arm": _without_matrices(arm.describe()),
+    }  # fmt: skip
     runs = Runs(arm.case, arm.label, traces, made)
     runs.save(path)
     # Read back, so that a verdict never depends on whether the runs were kept or just made.
