@@ -199,6 +199,18 @@ def test_axes_of_panels_have_few_labels():
     assert len(labels) <= 8 and "20k" in labels
 
 
+def test_labels_of_axes_are_not_rounded():
+    """Places in an SVG are, and 0.15 read as 0.1 would be a wrong number."""
+    traces = [Trace({"step": [0, 1], "loss": [0.1234, 0.1267]}, {"seed": 0, "stopped": None})]
+    figure = figures.panel([Runs("", "a", traces)], "loss", "step", figures.style_of(["a"]))
+    text = figures.svg(figure, "a")
+    low, high = figure.axes[0].get_ylim()
+    places = figure.axes[0].get_yticks()
+    labels = zip(places, figure.axes[0].get_yticklabels(), strict=True)
+    shown = [label.get_text() for place, label in labels if low <= place <= high]
+    assert len(set(shown)) == len(shown) > 3 and all(f">{label}</text>" in text for label in shown)
+
+
 def test_what_a_smaller_size_means_is_said_whole(pages):
     from decibel.report import _smoke
 

@@ -24,9 +24,9 @@ TURNS, STEPS, ROWS = 11, 3_000, 300
 WAITS = {"nobody reads": None, "a page is open": 1.0, "a reader who never waits": 0.0}  # seconds between two questions
 CLIENT = """
 import json, sys, time, urllib.request
-url, wait, offset, run = sys.argv[1], float(sys.argv[2]), 0, ""
+url, wait, times, offset, run = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), 0, ""
 urllib.request.urlopen(url + "layout").read()
-while True:
+for _ in range(times):
     told = json.load(urllib.request.urlopen(f"{url}events?from={offset}&run={run}"))
     offset, run = told["offset"], told["run"]
     time.sleep(wait)
@@ -37,7 +37,7 @@ def seconds(task: db.tasks.Task, wait: float | None) -> dict[str, float]:
     """By the clock, and of this process's computing, which other work on the machine disturbs less."""
     method = db.sparkle("ed", alpha=100.0, beta=0.1, gamma=0.1, theta=0.3)
     with tempfile.TemporaryDirectory() as folder, serve_beside(Path(folder)) as url:
-        command = [sys.executable, "-c", CLIENT, url, str(wait)]
+        command = [sys.executable, "-c", CLIENT, url, str(wait), "1000000000"]
         reader = None if wait is None else subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             if reader:
@@ -53,7 +53,20 @@ def seconds(task: db.tasks.Task, wait: float | None) -> dict[str, float]:
                 reader.wait()
 
 
+def question(times: int = 3_000) -> float:
+    """Seconds of this process's computing that one question costs, of a page that has read all there is."""
+    with tempfile.TemporaryDirectory() as folder, serve_beside(Path(folder)) as url:
+        begin = {"kind": "begin", "about": {}, "graph": {"nodes": 10, "edges": [], "name": "ring"}}
+        rows = [{"kind": "row", "step": k, "row": {"upper": 1.0}, "nodes": [0.1] * 10} for k in range(ROWS)]
+        (Path(folder) / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (begin, *rows)))
+        busy = time.process_time()
+        subprocess.run([sys.executable, "-c", CLIENT, url, "0", str(times)], check=True)
+        return (time.process_time() - busy) / times
+
+
 def main() -> None:
+    each = question()
+    print(f"a question costs {1e3 * each:.2f} ms")
     task = db.tasks.label_cleaning(nodes=10)
     seconds(task, None)  # compiles what all turns share
     turns = [{name: seconds(task, wait) for name, wait in WAITS.items()} for _ in range(TURNS)]
@@ -77,7 +90,12 @@ def main() -> None:
         "device": jax.devices()[0].device_kind,
     }
     path = Path(__file__).with_suffix(".json")
-    path.write_text(json.dumps({**about, "load": os.getloadavg()[0], "readers": rows}, indent=1) + "\n")
+    path.write_text(
+        json.dumps(
+            {**about, "load": os.getloadavg()[0], "question_ms": round(1e3 * each, 2), "readers": rows}, indent=1
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ def draw_curves(
         ax.plot(cost, mean, color=colour, linestyle=dashes, linewidth=1.7, label=run.label)
     if shown and _spans_decades([_band(run, column, against)[2] for run in shown]):
         ax.set_yscale("log")
+    else:
+        ax.ticklabel_format(axis="y", useOffset=False)
     _few_ticks(ax, against)
     ax.set(xlabel=AXES.get(against, against), ylabel=NAMES.get(column, column.replace("_", " ")))
     ax.set_title(title, loc="left", fontsize=10, color=INK)
@@ -125,7 +127,8 @@ def svg(figure: Figure, salt: str, *, standalone: bool = False) -> str:
             ax.patch.set_alpha(0)
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     text = re.sub(r"<metadata>.*?</metadata>", "", out.getvalue(), flags=re.S)
-    text = re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), text)
+    short = lambda number: f"{float(number[0]):.1f}".removesuffix(".0")  # noqa: E731
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"-?\d+\.\d{2,}", short, tag[0]), text)  # places, and no words
     text = re.sub(r"\n\s*", "\n", text)
     if standalone:
         return text

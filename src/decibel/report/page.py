@@ -37,7 +37,7 @@ details { margin: .3rem 0 } summary { cursor: pointer; color: var(--soft) }
   color: inherit } .claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
 .claim.undecided { border-color: var(--undecided) } .claim p { margin: .2rem 0 }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: .8rem }
-.panels figure, .graphs figure { margin: 0 } .panels figure { max-width: 36rem } .graphs figure { width: 10rem }
+.panels figure, .graphs figure { margin: 0 } .panels figure { max-width: 30rem } .graphs figure { width: 10rem }
 .panels svg { width: 100%; height: auto; color: var(--soft) }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: .4rem 0; font-size: .92rem }
 .legend svg { width: 2.2rem; height: .8rem; vertical-align: middle }
