@@ -16,7 +16,7 @@ from .compare import faster, higher
 from .study import Arm, Search, Study
 from .verdicts import Check, Claim
 
-OTHERS = ("MA-DSBO", "MDBO")
+OURS, OTHERS = "D-SOBA", ("MA-DSBO", "MDBO")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,13 @@ class Setup:
     rows: int = 40
     theta: float = 0.2
     levels: tuple[Any, ...] = ("mild", "severe")
+    methods: tuple[str, ...] = (OURS, *OTHERS)
     seeds: tuple[int, ...] = tuple(range(10))
 
 
+FEW: dict[str, Any] = {"levels": ("severe",), "methods": (OURS, "MDBO"), "seeds": (0, 1)}
 SETUPS = {
-    "smoke": Setup(3, 160, 4, 2, classes=2, batch_size=4, steps=8, rows=4, levels=("severe",), seeds=(0, 1)),
+    "smoke": Setup(3, 160, 4, 2, classes=2, batch_size=4, steps=8, rows=4, **FEW),
     "small": Setup(samples=4_000, features=20, informative=5, steps=2_000, rows=20, seeds=(0, 1, 2, 3, 4)),
     "full": Setup(),
 }
@@ -43,7 +45,8 @@ SETUPS = {
 
 def methods(setup: Setup) -> dict[str, Method]:
     rates: dict[str, Any] = {"alpha": 1.0, "beta": 0.3, "gamma": 0.3, "theta": setup.theta}
-    return {"D-SOBA": dsoba(**rates), "MA-DSBO": ma_dsbo(**rates), "MDBO": mdbo(1.0, 0.3, setup.theta)}
+    known = {OURS: dsoba(**rates), "MA-DSBO": ma_dsbo(**rates), "MDBO": mdbo(1.0, 0.3, setup.theta)}
+    return {name: known[name] for name in setup.methods}
 
 
 def arms(setup: Setup) -> list[Arm]:
@@ -62,7 +65,8 @@ def arms(setup: Setup) -> list[Arm]:
 
 
 def faster_and_better(results: Any) -> list[Check]:
-    pairs = [(results[level, "D-SOBA"], results[level, theirs]) for level in results.setup.levels for theirs in OTHERS]
+    others = [name for name in OTHERS if name in results.setup.methods]
+    pairs = [(results[level, OURS], results[level, theirs]) for level in results.setup.levels for theirs in others]
     return [
         *(faster(ours, theirs, "validation_loss") for ours, theirs in pairs),
         *(higher(ours, theirs, "test_accuracy") for ours, theirs in pairs),

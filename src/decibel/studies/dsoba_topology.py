@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy as np
 from ..algorithms.sparkle import dsoba
 from ..graph import Graph
 from ..graphs import adjusted_ring, complete, exponential, torus
+from .cleaning import SMALL, SMOKE, Cleaning, search
 from .compare import settle
-from .sources import cleaning
-from .study import Arm, Search, Study
+from .study import Arm, Study
 from .verdicts import Check, Claim
 
 CASE = "hyper-cleaning"
@@ -22,42 +21,28 @@ GRAPHS = ("complete", "exponential", "torus", "adjusted ring")  # by their ρ
 
 
 @dataclass(frozen=True)
-class Setup:
-    dataset: str = "fashion-mnist"
-    train: int | None = None
-    test: int | None = None
-    sides: tuple[int, int] = (2, 5)
-    hidden: int = 300
+class Setup(Cleaning):
+    sides: tuple[int, int] = (2, 5)  # of the torus; as many nodes in the other graphs
     corruption: float = 0.2
-    heterogeneity: float = 0.1
-    weight: float = 0.1
-    batch_size: int = 50
-    steps: int = 8_000
-    rows: int = 40
-    theta: float = 0.2
-    alpha: float = 100.0
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    graphs: tuple[str, ...] = GRAPHS
 
 
 SETUPS = {
-    "smoke": Setup("digits", 300, 60, (2, 2), hidden=0, batch_size=4, steps=8, rows=4, alpha=1.0, seeds=(0, 1)),
-    "small": Setup(train=6_000, test=2_000, hidden=16, batch_size=32, steps=600, rows=10, seeds=(0, 1, 2)),
+    "smoke": Setup(**{**SMOKE, "nodes": 4, "rows": 4}, sides=(2, 2), graphs=("complete", "adjusted ring")),
+    "small": Setup(**SMALL),
     "full": Setup(),
 }
 
 
 def graphs(setup: Setup) -> dict[str, Graph]:
-    nodes = setup.sides[0] * setup.sides[1]
+    nodes = setup.nodes
     made = (complete(nodes), exponential(nodes), torus(*setup.sides), adjusted_ring(nodes, setup.weight))
-    return dict(zip(GRAPHS, made, strict=True))
+    known = dict(zip(GRAPHS, made, strict=True))
+    return {name: known[name] for name in setup.graphs}
 
 
 def arms(setup: Setup) -> list[Arm]:
-    task = partial(
-        cleaning, setup.dataset, setup.sides[0] * setup.sides[1], train=setup.train, test=setup.test,
-        hidden=setup.hidden, corruption=setup.corruption, heterogeneity=setup.heterogeneity,
-    )  # fmt: skip
-    method = dsoba(alpha=setup.alpha, beta=0.1, gamma=0.1, theta=setup.theta)
+    task, method = setup.task(setup.corruption), dsoba(**setup.rates)
     return [
         Arm(
             CASE, name, task, method, graph, setup.steps, setup.batch_size, setup.rows, metrics=("upper",),
@@ -68,13 +53,13 @@ def arms(setup: Setup) -> list[Arm]:
 
 
 def in_order(results: Any) -> list[Check]:
-    height = {name: results[CASE, name].mean("upper") for name in GRAPHS}
+    height = {name: results[CASE, name].mean("upper") for name in results.setup.graphs}
     checks = [
         Check.of(
             f"validation loss averaged over the run, {sparse} less {dense}",
             settle(height[sparse] - height[dense], ours=height[dense], theirs=height[sparse]),
         )
-        for dense, sparse in pairwise(GRAPHS)
+        for dense, sparse in pairwise(results.setup.graphs)
     ]
     dense, sparse = results[CASE, "complete"], results[CASE, "adjusted ring"]
     quarter = 0.25 * dense.traces[0]["step"][-1]
@@ -95,13 +80,8 @@ STUDY = Study(
     arms=arms,
     columns=("upper", "test_accuracy", "node_accuracy"),
     claims=(Claim("C9", "Sparser is worse, in that order, and the gap closes with time.", in_order),),
-    search=Search(
-        alpha=(30.0, 100.0, 300.0, 1_000.0, 3_000.0),
-        beta=(0.03, 0.1, 0.3, 1.0),
-        metric="upper",
+    search=search(
         cases=lambda setup: (CASE,),
-        steps=lambda setup: setup.steps // 2,
-        seeds=(100,),
         note="by the validation loss f on the complete graph; the same step sizes on all graphs",
     ),
 )

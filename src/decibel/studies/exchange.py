@@ -28,7 +28,7 @@ PATIENCE = 300  # seconds until processes that do not end are given up
 
 @dataclass(frozen=True)
 class Exchange:
-    """An arm whose runs are processes: every seed is a repetition."""
+    """An arm whose runs are processes: every seed is a repetition, one after the other in the same processes."""
 
     case: str
     label: str
@@ -45,10 +45,10 @@ class Exchange:
         return asdict(self)
 
     def run(self, seeds: Sequence[int]) -> list[Trace]:
+        times = measure(self.processes, self.kind, self.entries, self.rounds * len(seeds))
         traces = []
-        for seed in seeds:
-            milliseconds = measure(self.processes, self.kind, self.entries, self.rounds)
-            steps = np.arange(1, len(milliseconds) + 1)
+        for seed, milliseconds in zip(seeds, np.split(np.asarray(times), len(seeds)), strict=True):
+            steps = np.arange(1, self.rounds + 1)
             columns = {"step": steps, "milliseconds": milliseconds, "seconds": np.cumsum(milliseconds) / 1e3}
             traces.append(Trace(columns, {"seed": seed, "stopped": None}))
         return traces

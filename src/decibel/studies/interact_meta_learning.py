@@ -33,6 +33,7 @@ class Setup:
     probability: float = 0.5
     probabilities: tuple[float, ...] = (0.3, 0.7)  # the others to try
     rates: tuple[float, ...] = (0.5, 0.1, 0.01, 0.001)
+    methods: tuple[str, ...] = (*OURS, *OTHERS)
     steps: int = 1_000
     rows: int = 20
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -48,6 +49,7 @@ SETUPS = {
         probability=1.0,
         probabilities=(0.99,),
         rates=(0.5, 0.1),
+        methods=(*OURS, "D-SGD"),
         steps=4,
         rows=2,
         seeds=(0, 1),
@@ -97,6 +99,7 @@ def arms(setup: Setup) -> list[Arm]:
         for dataset in setup.datasets
         for nodes in setup.nodes
         for label, method in methods(0.5).items()
+        if label in setup.methods
     ]
     for kind in OURS:
         for p in sorted((setup.probability, *setup.probabilities)):
@@ -117,6 +120,7 @@ def smallest_measure(results: Any) -> list[Check]:
         for name in cases(results)
         for ours in OURS
         for theirs in OTHERS
+        if theirs in results.setup.methods
     ]
 
 
@@ -125,7 +129,7 @@ def fewest_samples(results: Any) -> list[Check]:
     checks = []
     for name in cases(results):
         level = 1.1 * results[name, "INTERACT"].last("interact").mean()
-        for theirs in ("INTERACT", *OTHERS):
+        for theirs in (name for name in results.setup.methods if name != "SVR-INTERACT"):
             checks.append(sooner(results[name, "SVR-INTERACT"], results[name, theirs], "interact", level))
     return checks
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from .. import __version__
+from ..files import write_whole
 from . import settings
 from .runs import Runs, fingerprint, forget, place, run_arm
-from .study import Arm, Study, device
+from .study import Arm, Study
 from .verdicts import Verdict
 
 
@@ -47,33 +42,45 @@ def reproduce(
 ) -> list[Verdict]:
     """Runs what is not there yet, and judges."""
     setup, found = study.setup(size), settings.load(study, size)
-    arms, runs, kept, computed = settings.applied(study, size), {}, set(), 0
-    begun = time.perf_counter()
+    arms, runs, kept = settings.applied(study, size), [], set()
     for arm in arms:
-        started = time.perf_counter()
-        runs[arm.key], new = run_arm(study, size, arm, setup.seeds, out, fresh=fresh)
+        one, new = run_arm(study, size, arm, setup.seeds, out, fresh=fresh)
+        runs.append(one)
         kept.add(place(out, study, arm, fingerprint(study, size, arm)))
-        computed += new
-        took = f"{time.perf_counter() - started:.1f} s" if new else "kept"
-        diverged = sum(stop is not None for stop in runs[arm.key].stopped)
+        took = f"{one.made['seconds']:.1f} s" if new else "kept"
+        diverged = sum(stop is not None for stop in one.stopped)
         say(f"  {arm.case}, {arm.label}: {took}" + (f"; {diverged} of {len(setup.seeds)} diverged" if diverged else ""))
     forget(out, study, kept)
-    verdicts = [claim(Results(setup, runs)) for claim in study.claims]
-    seconds = time.perf_counter() - begun
-    previous = _read(out / study.name / "verdicts.json")
-    if not computed and previous.get("size") == size:
-        seconds, when, where = previous["seconds"], previous["date"], previous["device"]
-    else:
-        when, where = datetime.now(UTC).isoformat(timespec="seconds"), _device()
+    _write(out / study.name / "settings.json", _settings(setup, arms, found))
+    return _judge(study, size, out, runs)
+
+
+def judge(study: Study, out: Path) -> list[Verdict]:
+    """Judges once more the runs that a folder holds, whatever machine and code made them."""
+    verdicts, chosen, runs = load(study, out)
+    size = verdicts["size"]
+    if chosen["setup"] != _plain(dataclasses.asdict(study.setup(size))):
+        raise ValueError(f"{out / study.name} was run with another set-up: run `{verdicts['command']}` again.")
+    return _judge(study, size, out, runs)
+
+
+def _judge(study: Study, size: str, out: Path, runs: list[Runs]) -> list[Verdict]:
+    """The verdicts; beside the traces they leave when, where and with what these were made."""
+    setup = study.setup(size)
+    verdicts = [claim(Results(setup, {(each.case, each.label): each for each in runs})) for claim in study.claims]
     about = {
         "study": study.name, "size": size, "command": f"decibel reproduce {study.name} --size {size}",
-        "date": when, "device": where, "seconds": round(seconds, 1), "seeds": list(setup.seeds),
-        "versions": {"decibel": __version__, "jax": jax.__version__, "python": platform.python_version()},
+        "date": max(each.made["date"] for each in runs), "device": _all(runs, "device"),
+        "seconds": round(sum(each.made["seconds"] for each in runs), 1), "seeds": list(setup.seeds),
+        "versions": {name: _all(runs, name) for name in ("decibel", "jax", "python")},
         "claims": [verdict.as_dict() for verdict in verdicts],
     }  # fmt: skip
     _write(out / study.name / "verdicts.json", about)
-    _write(out / study.name / "settings.json", _settings(setup, arms, found))
     return verdicts
+
+
+def _all(runs: list[Runs], name: str) -> str:
+    return "; ".join(sorted({each.made[name] for each in runs}))
 
 
 def load(study: Study, out: Path) -> tuple[dict[str, Any], dict[str, Any], list[Runs]]:
@@ -116,13 +123,14 @@ def _settings(setup: Any, arms: list[Any], found: settings.Settings) -> dict[str
     return {"setup": dataclasses.asdict(setup), "arms": rows, "searched": found}
 
 
-def _device() -> str:
-    return f"{device()}, {os.cpu_count()} CPU cores, {platform.system()}"
-
-
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _write(path: Path, content: Any) -> None:
-    settings.write(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
+
+
+def _plain(content: Any) -> Any:
+    """As it comes back from a file."""
+    return json.loads(json.dumps(content, default=str))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,12 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..files import write_whole
 from ..solver import cost
 from ..tasks import Task
 from ..tuning import tune
 from .runs import _digest, code
 from .study import Arm, Study, device, with_rates
 
+write = write_whole
 MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
 Settings = dict[str, Any]  # by method: rates, and the search that found them
 
@@ -36,19 +37,7 @@ def save(study: Study, size: str, settings: Settings) -> Path:
     path = path_of(study)
     whole = json.loads(path.read_text()) if path.exists() else {}
     whole[size] = settings
-    write(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
-    return path
-
-
-def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return write_whole(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
 def applied(study: Study, size: str) -> list[Any]:

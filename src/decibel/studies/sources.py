@@ -1,4 +1,4 @@
-"""Data as studies take them: parts of a set, a validation part in the place of the test part, tasks of one shape."""
+"""Data as studies take them: parts of a set, a validation part in the place of the test part, errors of an average."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import numpy as np
 from jax import Array
 
 from ..metrics import Snapshot
-from ..tasks import Task, data, label_cleaning
+from ..tasks import Task, data
 from ..tasks.synthetic import classification
-
-ROUND = 512  # entries of x are filled up to a multiple of it, so that all seeds fit into one program
 
 
 @lru_cache(maxsize=2)
@@ -34,29 +32,6 @@ def part(dataset: str, train: int | None = None, test: int | None = None, *, val
     return replace(
         whole, x_train=whole.x_train[a], y_train=whole.y_train[a], x_test=whole.x_test[b], y_test=whole.y_test[b]
     )
-
-
-def cleaning(
-    dataset: str = "fashion-mnist",
-    nodes: int = 10,
-    *,
-    train: int | None = None,
-    test: int | None = None,
-    hidden: int = 300,
-    corruption: float = 0.3,
-    heterogeneity: float | None = 0.1,
-    regularization: float = 1e-3,
-    seed: int = 0,
-) -> Task:
-    """`label_cleaning` with an MLP (without hidden units: linear), whose x has a few entries at the end that stand for
-    no sample: deals differ in size by a few samples from seed to seed, and with these entries, which never move, x has
-    one size for all."""
-    task = label_cleaning(
-        part(dataset, train, test), nodes, model="mlp" if hidden else "linear", hidden=hidden or 1,
-        corruption=corruption, heterogeneity=heterogeneity, regularization=regularization, seed=seed,
-    )  # fmt: skip
-    x = jnp.zeros(-(-task.problem.x0.size // ROUND) * ROUND, task.problem.x0.dtype)
-    return replace(task, problem=eqx.tree_at(lambda problem: problem.x0, task.problem, x))
 
 
 class AverageError(eqx.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,55 +10,36 @@ import numpy as np
 from ..algorithms.sparkle import sparkle
 from ..graph import Levels
 from ..graphs import adjusted_ring, complete
+from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
 from .compare import higher, settle
-from .sources import cleaning
-from .study import Arm, Search, Study
+from .study import Arm, Study
 from .verdicts import Check, Claim
 
 LABEL = "SPARKLE-ED"
 DENSE, SPARSE_X, SPARSE_YZ, SPARSE = "both dense", "x sparse", "y, z sparse", "both sparse"
 CASES = {DENSE: (False, False), SPARSE_X: (True, False), SPARSE_YZ: (False, True), SPARSE: (True, True)}
-TOLERANCE = 0.002  # "equal accuracy" allows a fifth of a percentage point
 
 
 @dataclass(frozen=True)
-class Setup:
-    dataset: str = "fashion-mnist"
-    train: int | None = None
-    test: int | None = None
-    nodes: int = 10
-    hidden: int = 300
+class Setup(Cleaning):
     corruption: float = 0.3
-    heterogeneity: float = 0.1
-    weight: float = 0.02  # of each neighbour on the sparse graph, a ring; the dense one is complete
-    batch_size: int = 50
+    weight: float = 0.02  # the dense graph is complete
     steps: int = 6_000
-    rows: int = 40
-    theta: float = 0.2
-    alpha: float = 100.0
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    cases: tuple[str, ...] = tuple(CASES)
 
 
-SETUPS = {
-    "smoke": Setup("digits", 300, 60, 3, hidden=0, batch_size=4, steps=4, rows=2, alpha=1.0, seeds=(0, 1)),
-    "small": Setup(train=6_000, test=2_000, hidden=16, batch_size=32, steps=600, rows=10, seeds=(0, 1, 2)),
-    "full": Setup(),
-}
+SETUPS = {"smoke": Setup(**SMOKE, cases=(DENSE, SPARSE_X, SPARSE_YZ)), "small": Setup(**SMALL), "full": Setup()}
 
 
 def arms(setup: Setup) -> list[Arm]:
     graphs = {False: complete(setup.nodes), True: adjusted_ring(setup.nodes, setup.weight)}
-    task = partial(
-        cleaning, setup.dataset, setup.nodes, train=setup.train, test=setup.test, hidden=setup.hidden,
-        corruption=setup.corruption, heterogeneity=setup.heterogeneity,
-    )  # fmt: skip
-    method = sparkle("ed", alpha=setup.alpha, beta=0.1, gamma=0.1, theta=setup.theta, order="parallel")
+    task, method = setup.task(setup.corruption), sparkle("ed", **setup.rates, order="parallel")
     return [
         Arm(
             case, LABEL, task, method, Levels(x=graphs[x], y=graphs[y]), setup.steps, setup.batch_size, setup.rows,
             metrics=("consensus_x", "consensus_y", "upper"), tuned=LABEL,
         )
-        for case, (x, y) in CASES.items()
+        for case in setup.cases for x, y in (CASES[case],)
     ]  # fmt: skip
 
 
@@ -101,13 +81,7 @@ STUDY = Study(
         Claim("C5", "The graph of y and z influences convergence more than that of x.", lower_level_matters_more),
         Claim("C6", "A sparser graph for x saves bytes at equal accuracy.", sparse_x_saves),
     ),
-    search=Search(
-        alpha=(30.0, 100.0, 300.0, 1_000.0, 3_000.0),
-        beta=(0.03, 0.1, 0.3, 1.0),
-        metric="upper",
-        cases=lambda setup: (DENSE,),
-        steps=lambda setup: setup.steps // 2,
-        seeds=(100,),
-        note="by the validation loss f on dense graphs; the same step sizes on all graphs",
+    search=search(
+        cases=lambda setup: (DENSE,), note="by the validation loss f on dense graphs; the same step sizes on all graphs"
     ),
 )

@@ -21,7 +21,7 @@ class Setup:
     entries: int = 25_500_000  # of ResNet-50
     processes: tuple[int, ...] = (4, 8, 16)
     rounds: int = 12
-    seeds: tuple[int, ...] = (0, 1, 2)  # repetitions, each with processes of its own
+    seeds: tuple[int, ...] = (0, 1, 2)  # repetitions
 
 
 SETUPS = {
@@ -68,8 +68,8 @@ STUDY = Study(
     title="A round with neighbours against a round with everybody",
     paper="SPARKLE and D-SOBA's slides (after Chen et al., ICML 2021): 150 against 278 ms on 256 GPUs",
     about="Processes of one machine, a ring of them, average a vector of the size of ResNet-50: each with its two "
-    "neighbours, or all at once (all-reduce), by JAX's collectives over gloo on loopback. Milliseconds are the mean "
-    "of the rounds after the first; a repetition starts processes anew.",
+    "neighbours, or all at once (all-reduce), by JAX's collectives over gloo on loopback. A round takes "
+    "as long as its slowest process; a repetition is the mean of twelve rounds, after one that is not counted.",
     differs="One machine in the place of 256 GPUs: processes share cores and memory, so that time per round also "
     "grows where a network's would not.",
     setups=SETUPS,

@@ -1,0 +1,91 @@
+"""Hyper-cleaning as three studies take it: the set-up they share, its task, and the search for its step sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from ..tasks import Task, label_cleaning
+from .sources import part
+from .study import Search
+
+ROUND = 512  # entries of x are filled up to a multiple of it, so that all seeds fit into one program
+TOLERANCE = 0.002  # "at least as good" allows a fifth of a percentage point of accuracy
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    dataset: str = "fashion-mnist"
+    train: int | None = None  # all 60,000, a sixth of them for validation
+    test: int | None = None
+    nodes: int = 10
+    hidden: int = 300
+    heterogeneity: float = 0.1  # α of the Dirichlet shares
+    regularization: float = 1e-3
+    weight: float = 0.1  # of each neighbour on the sparse graph, a ring
+    batch_size: int = 50
+    steps: int = 8_000
+    rows: int = 40
+    theta: float = 0.2
+    alpha: float = 100.0
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+
+    def task(self, corruption: float) -> Callable[..., Task]:
+        return partial(
+            cleaning, self.dataset, self.nodes, train=self.train, test=self.test, hidden=self.hidden,
+            corruption=corruption, heterogeneity=self.heterogeneity, regularization=self.regularization,
+        )  # fmt: skip
+
+    @property
+    def rates(self) -> dict[str, Any]:
+        """Guesses, where no search was made."""
+        return {"alpha": self.alpha, "beta": 0.1, "gamma": 0.1, "theta": self.theta}
+
+
+SMOKE: dict[str, Any] = {
+    "dataset": "digits", "train": 200, "test": 40, "nodes": 3, "hidden": 0, "batch_size": 4, "steps": 4, "rows": 2,
+    "alpha": 1.0, "seeds": (0, 1),
+}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "train": 6_000, "test": 2_000, "hidden": 16, "batch_size": 32, "steps": 600, "rows": 10, "seeds": (0, 1, 2)
+}  # fmt: skip
+
+
+def cleaning(
+    dataset: str = "fashion-mnist",
+    nodes: int = 10,
+    *,
+    train: int | None = None,
+    test: int | None = None,
+    hidden: int = 300,
+    corruption: float = 0.3,
+    heterogeneity: float | None = 0.1,
+    regularization: float = 1e-3,
+    seed: int = 0,
+) -> Task:
+    """`label_cleaning` with an MLP (without hidden units: linear), whose x has a few entries at the end that stand for
+    no sample: deals differ in size by a few samples from seed to seed, and with these entries, which never move, x has
+    one size for all."""
+    task = label_cleaning(
+        part(dataset, train, test), nodes, model="mlp" if hidden else "linear", hidden=hidden or 1,
+        corruption=corruption, heterogeneity=heterogeneity, regularization=regularization, seed=seed,
+    )  # fmt: skip
+    x = jnp.zeros(-(-task.problem.x0.size // ROUND) * ROUND, task.problem.x0.dtype)
+    return replace(task, problem=eqx.tree_at(lambda problem: problem.x0, task.problem, x))
+
+
+def search(cases: Callable[[Any], Sequence[str]], note: str) -> Search:
+    return Search(
+        alpha=(30.0, 100.0, 300.0, 1_000.0, 3_000.0),
+        beta=(0.03, 0.1, 0.3, 1.0),
+        metric="upper",
+        cases=cases,
+        steps=lambda setup: setup.steps // 2,
+        seeds=(100,),
+        note=note,
+    )
