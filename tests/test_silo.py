@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,17 +25,18 @@ import decibel as db
 from decibel import strategies
 from decibel.algorithms.single_level import SingleLevel
 from decibel.cli import app
-from decibel.engines.links import Ties
+from decibel.engines.links import InParts, Ties
 from decibel.files import write_whole
 from decibel.silo import frames
 from decibel.silo.certificates import Authority, NotTrusted, check, make_request, new_key, read_signed
 from decibel.silo.credentials import Credentials
 from decibel.silo.edge import NOWHERE, WINDOW, Edge, Refused
 from decibel.silo.federation import Federation, Place, Trouble
+from decibel.silo.floats import in_code
 from decibel.silo.frames import Beat, Bye, Data, Entry, Hello, Join, Malformed, Position, Roll, Skip
 from decibel.silo.rehearsal import on_loopback
 from decibel.silo.site import Site
-from decibel.silo.streams import METHOD, Streams
+from decibel.silo.streams import METHOD, Outgoing, Streams
 
 TENSOR = np.arange(6.0).reshape(2, 3)
 FRAMES = [
@@ -173,7 +175,13 @@ class TestFederation:
             Federation.from_toml(path)
 
 
-KNOWN = {(np.dtype("f8"), (3,))}
+CODES = [
+    db.privacy.top_k("ed", 0.4),
+    db.privacy.random_k("ed", 1.0),
+    db.privacy.quantize("ed", 4),
+    db.privacy.noisy("ed", 1.0, 0.1),
+]
+KNOWN = {(np.dtype("f8"), (3,)): {None}}
 
 
 def message(step, exchange, *, epoch=1, tensor=None):
@@ -221,6 +229,32 @@ class TestEdge:
         edge.receive(message(5, 0), KNOWN)
         with pytest.raises(Refused, match=sentence):
             edge.receive(data, KNOWN)
+
+    @pytest.mark.parametrize("made", CODES, ids=lambda made: made.name)
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_what_is_not_finite_is_refused_in_code_too(self, made, bad):
+        """Two levels in one message; only what is a float is looked at."""
+        parts = InParts(made.move.code, [5, 9])
+        layout, keys = in_code(parts, np.float64), (jax.random.key(0), jax.random.key(1))
+        good = np.asarray(parts.encode(jnp.arange(14.0) - 3, *keys))
+        known = {(good.dtype, good.shape): {layout}}
+        opened().receive(message(5, 0, tensor=good), known)
+        for place in (0, 5):  # the first entry of each level, and far larger than the others, so that it travels
+            spoilt = np.asarray(parts.encode(jnp.full(14, 1e-9).at[place : place + 5].set(bad), *keys))
+            with pytest.raises(Refused, match="NaN"):
+                opened().receive(message(5, 0, tensor=spoilt), known)
+        # Neither steps of a quantizer nor places are floats: whatever bits they have, they are taken.
+        bits = good.copy()
+        ends = [
+            (end, first) for (_, end, _), (first, _, _) in zip(layout, (*layout[1:], (bits.size, 0, "")), strict=True)
+        ]
+        for first, end in ends:
+            bits[first:end] = 255
+        opened().receive(message(5, 0, tensor=bits), known)
+
+    def test_a_sum_that_overflows_is_no_infinity(self):
+        known = {(np.dtype("f8"), (3,)): {None}}
+        opened().receive(message(5, 0, tensor=np.array([1e308, 1e308, 1.0])), known)
 
     def test_no_more_waits_than_can_be_ahead(self):
         edge = opened()
@@ -399,7 +433,23 @@ class TestWhoIsLetIn:
 
     def test_a_message_larger_than_any_exchange_is_not_read(self, listener):
         _, code, details = listener.call(listener.hello, b"\0" * 2**20)
-        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED or "refused" in listener.said[-1] or details
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details
+        wait_until(lambda: listener.site.edges[1].stream is None)
+
+    def test_a_listener_that_sends_a_larger_message_is_named(self, listener):
+        class TooLarge(grpc.RpcError, grpc.Call):
+            code = staticmethod(lambda: grpc.StatusCode.RESOURCE_EXHAUSTED)
+            details = staticmethod(lambda: "CLIENT: Received message larger than max (1048576 vs. 69656)")
+
+        def frames():
+            raise TooLarge
+            yield
+
+        edge, stream = listener.site.edges[1], Outgoing(lambda: None)
+        before = edge.refused
+        listener.streams._read(edge, frames(), stream)
+        assert "site-1 is refused: CLIENT: Received message larger than max" in listener.said[-1]
+        assert edge.refused == before + 1
 
     def test_a_listener_is_checked_too(self, listener, tmp_path):
         """The dialler refuses a listener whose certificate is revoked or of another site."""
@@ -554,6 +604,32 @@ def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path
 
     with pytest.raises(RuntimeError, match=r"site-1.*needs every message"):
         run_sites(folders, db.ed(alpha=0.1), 400, [problem] * 2, callbacks=leave, eval_every=2, metrics=[])
+
+
+@pytest.mark.parametrize("strategy", ["ed", db.privacy.quantize("ed", 8)], ids=["open", "in code"])
+def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
+    """Who has a NaN to send keeps it, and ends as in the simulator; its neighbour does not wait for the deadline."""
+    folders, said = Folders(tmp_path, ring(2)), []
+    single = SingleLevel(strategies.strategy(strategy), 1e6, 1.0, "single")
+    problem = random_quadratic(2).single()
+
+    def run(name):
+        engine = db.Silo(folders.home(name), name, say=said.append)
+        try:
+            with warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                result = db.solve(problem, single, engine.graph, steps=400, engine=engine, metrics=[])
+            said.append(result.stopped)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=run, args=(site.name,)) for site in folders.federation.sites]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    assert any("non-finite" in sentence for sentence in said)
+    assert not any("deadline" in sentence or "refused" in sentence for sentence in said)
 
 
 def test_command_line(tmp_path, monkeypatch):

@@ -183,6 +183,19 @@ class Noisy(Code):
         return _read(row, dtype)
 
 
+def floats(code: Code, entries: int, dtype: Any) -> int:
+    """How many bytes at the front of a message in that code are floats; places and steps follow them."""
+    match code:
+        case TopK():
+            return _count(code.share, entries) * np.dtype(dtype).itemsize
+        case Quantized():
+            return np.dtype(dtype).itemsize
+        case RandomK() | Noisy():
+            return code.bytes(entries, dtype)
+        case _:
+            return 0
+
+
 class InCode(eqx.Module):
     """A strategy's move with every message in code."""
 

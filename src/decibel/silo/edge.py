@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..engines.links import Ties
+from .floats import Layout, finite
 from .frames import Data, Join, Position, Roll
 
 NOWHERE = Position(-1, -1)
+Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
 WINDOW = 4  # messages of a neighbour that wait here; in step with it there are at most two
 
 
@@ -28,6 +30,8 @@ class Stream(Protocol):
     """What is sent goes out in order, or not at all once the stream is gone."""
 
     def send(self, frame: bytes) -> None: ...
+
+    def end(self) -> None: ...
 
     def hang_up(self) -> None: ...
 
@@ -86,6 +90,11 @@ class Edge:
         self.inbox.clear()
         self.outbox.clear()
 
+    def end(self) -> None:
+        """Nothing more will be said; what was said still goes out."""
+        if self.stream is not None:
+            self.stream.end()
+
     def hang_up(self) -> None:
         if self.stream is not None:
             self.stream.hang_up()
@@ -109,11 +118,12 @@ class Edge:
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step
 
-    def receive(self, data: Data, known: set[tuple[Any, tuple[int, ...]]]) -> None:
+    def receive(self, data: Data, known: Known) -> None:
         """Puts a message where the step will look for it, or refuses it."""
-        if (data.tensor.dtype, data.tensor.shape) not in known:
+        layouts = known.get((data.tensor.dtype, data.tensor.shape))
+        if layouts is None:
             raise Refused(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
-        if data.tensor.dtype.kind == "f" and not np.isfinite(data.tensor).all():
+        if not any(finite(data.tensor, layout) for layout in layouts):
             raise Refused("a tensor with a NaN or infinity")
         if not self.open or data.epoch != self.epoch:
             self.repeated += 1  # of a conversation that is over

@@ -19,20 +19,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import io_callback
 
 from .. import keys
 from ..algorithms.method import Method, State
 from ..engines.checkpoint import identity
-from ..engines.links import Arrived, LinkByLink, Slots
+from ..engines.links import Arrived, InParts, LinkByLink, Links, Slots
 from ..engines.program import Asked, Program, Run
 from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
 from ..ledger import Counts, Page
 from ..problem import Problem
 from ..samples import NodeData, lay_out, node_data
+from .calls import call, in_place_works
 from .federation import Federation
-from .site import Site
+from .floats import Layout, in_code
+from .site import NotFinite, Site
 
 if TYPE_CHECKING:
     from .credentials import Credentials
@@ -87,7 +88,9 @@ class Silo(eqx.Module):
         program = Program.of(_alone(problem, number), method, _exchange(site, graphs, asked), here, asked)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         state = program.start()
+        site.exchanges = 0
         program.costs(state)  # its trace tells the site what messages will come
+        site.in_place = site.exchanges == 1 and in_place_works()
         streams = Streams(site, credentials, say, self.home / "status.json")
         streams.start()
         return SiteRun(program, state, site, streams)
@@ -127,7 +130,7 @@ class SiteRun(Run):
         good = jax.tree.map(jnp.copy, self.state)
         arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
         self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
-        if not finite:
+        if not finite or self.site.error is not None:
             self.state = good
             return None
         self.step = step
@@ -142,7 +145,7 @@ class SiteRun(Run):
             except KeyboardInterrupt:
                 self.site.give_up()
                 raise
-        if self.site.error is not None:
+        if self.site.error is not None and not isinstance(self.site.error, NotFinite):
             raise self.site.error
         return outcome
 
@@ -155,14 +158,14 @@ def _chunk(program: Program, site: Site, state: State, first: Array, end: Array)
     """Steps from `first` until `end` is reached: the state, whether it is finite, the next step, how many were done,
     and how often what varies was repeated. Which step comes next is the site's to say."""
 
-    def begin(k: Any) -> np.int32:
+    def begin(out: tuple[np.ndarray, ...], k: np.ndarray) -> None:
+        out[0][...] = NEVER
         with site.failing_later():
-            return np.int32(site.begin(int(k)))
-        return np.int32(NEVER)
+            out[0][...] = site.begin(int(k))
 
     def body(carry: Any) -> Any:
         k, done, state, totals = carry
-        k = io_callback(begin, jax.ShapeDtypeStruct((), jnp.int32), k, ordered=True)
+        (k,) = call(begin, (jax.ShapeDtypeStruct((), jnp.int32),), k, in_place=site.in_place)
         state, page = program.step(k, state)
         totals = [total + times for total, times in zip(totals, page.repetitions, strict=True)]
         return k + 1, done + 1, state, totals
@@ -185,33 +188,42 @@ class Wire(eqx.Module):
 
     site: Site = eqx.field(static=True)
     others: tuple[int, ...] = eqx.field(static=True)  # by slot; −1 where there is none
+    layout: Layout = eqx.field(static=True, default=None)
 
     def rows(self, k: Array, buffer: Array) -> Arrived:
-        return self._exchange(buffer[0])
+        return self._exchange(k, buffer[0])
 
     def links(self, k: Array, buffer: Array) -> Arrived:
-        return self._exchange(buffer[0])
+        return self._exchange(k, buffer[0])
 
-    def _exchange(self, rows: Array) -> Arrived:
+    def _exchange(self, k: Array, rows: Array) -> Arrived:
         slots = len(self.others)
-        self.site.expect(rows.dtype, rows.shape[-1:])
+        self.site.expect(rows.dtype, rows.shape[-1:], self.layout)
         shapes = (
             jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
             jax.ShapeDtypeStruct((slots,), bool),
             jax.ShapeDtypeStruct((slots,), jnp.int32),
         )
-        # In order, since neighbours expect the exchanges of a step in the order of the program.
-        return Arrived(*(part[None] for part in io_callback(self._call, shapes, rows, ordered=True)))
+        # k comes from the call that begins the step, so that this one comes after it.
+        return Arrived(*(part[None] for part in call(self._call, shapes, k, rows, in_place=self.site.in_place)))
 
-    def _call(self, rows: Any) -> Any:
-        rows = np.asarray(rows)
+    def _call(self, out: Any, k: np.ndarray, rows: np.ndarray) -> None:
         with self.site.failing_later():
-            return self.site.exchange(self.others, rows)
-        slots = len(self.others)
-        return np.zeros((slots, rows.shape[-1]), rows.dtype), np.zeros(slots, bool), np.zeros(slots, np.int32)
+            self.site.exchange(self.others, rows, self.layout, out)
+            return
+        for part in out:
+            part[...] = 0
 
     def sends(self, per_link: bool) -> float:
         return float(sum(other >= 0 for other in self.others))
+
+
+class OverWires(LinkByLink):
+    """Link by link, where a message in code is looked into before it counts."""
+
+    def _decode(self, links: Links, k: Array, number: int, code: InParts, φ: Array, copies: Any) -> Any:
+        wire = Wire(links.carrier.site, links.carrier.others, in_code(code, φ.dtype))
+        return super()._decode(Links(links.neighbours, links.weights, wire), k, number, code, φ, copies)
 
 
 def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
@@ -224,7 +236,7 @@ def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
 
     # The seed is known to all, so what must stay secret has a key of its own, new at every start.
     secret, skies = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)), weather(asked.faults, asked.seed)
-    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
+    return OverWires.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
 
 
 def _alone(problem: Problem, number: int) -> Problem:

@@ -105,10 +105,11 @@ def write(frame: Frame) -> bytes:
     return _HEAD.pack(MAGIC, KINDS[type(frame)]) + _body(frame)
 
 
-def write_data(epoch: int, at: Position, tensor: np.ndarray, raw: bytes) -> bytes:
-    """A Data frame from bytes that several neighbours are sent."""
+def write_data(epoch: int, at: Position, tensor: np.ndarray) -> bytes:
+    """A Data frame; the tensor's bytes are copied once."""
     shape = struct.pack(f"<{tensor.ndim}I", *tensor.shape)
     head = _DATA.pack(epoch, at.step, at.exchange, CODES[tensor.dtype], tensor.ndim)
+    raw = np.ascontiguousarray(tensor).data.cast("B") if tensor.size else b""  # of nothing there is no view
     return b"".join((_HEAD.pack(MAGIC, KINDS[Data]), head, shape, raw))
 
 
@@ -125,7 +126,7 @@ def _body(frame: Frame) -> bytes:
         case Join(epoch, is_open, holds, step, got, answer):
             return _JOIN.pack(epoch, is_open, holds, answer, step, got.step, got.exchange)
         case Data(epoch, at, tensor):
-            return write_data(epoch, at, tensor, tensor.tobytes())[_HEAD.size :]
+            return write_data(epoch, at, tensor)[_HEAD.size :]
         case Skip(step):
             return _SKIP.pack(step)
         case Bye(reason):

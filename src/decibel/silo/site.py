@@ -16,13 +16,18 @@ from typing import Any
 import numpy as np
 
 from ..engines.links import Ties
-from .edge import Edge, Refused, Stream
+from .edge import Edge, Known, Refused, Stream
 from .federation import Federation
+from .floats import Layout, finite
 from .frames import Beat, Bye, Data, Entry, Frame, Hello, Join, Position, Roll, Skip, write, write_data
 
 
 class SiteLost(RuntimeError):
     """A neighbour is gone and this run does not go on without it."""
+
+
+class NotFinite(ArithmeticError):
+    """This site's own message is not finite; no neighbour would take it."""
 
 
 class Site:
@@ -37,7 +42,9 @@ class Site:
             other: Edge(other, federation.sites[other].name, federation.dials(number, other))
             for other in federation.neighbours(number)
         }
-        self.known: set[tuple[Any, tuple[int, ...]]] = set()  # dtypes and shapes that exchanges send
+        self.known: Known = {}  # what exchanges send
+        self.exchanges = 0  # of a step, as far as one was traced
+        self.in_place = False  # how the step calls (`calls`)
         self._roll: dict[int, Entry] = {}
         self._agreed, self._settled, self.running, self.closing = -1, False, False, False
         self._finished = False
@@ -49,9 +56,10 @@ class Site:
     def name(self) -> str:
         return self.federation.sites[self.number].name
 
-    def expect(self, dtype: Any, shape: tuple[int, ...]) -> None:
+    def expect(self, dtype: Any, shape: tuple[int, ...], layout: Layout = None) -> None:
         """An exchange of such rows will come."""
-        self.known.add((np.dtype(dtype), tuple(shape)))
+        self.exchanges += 1
+        self.known.setdefault((np.dtype(dtype), tuple(shape)), set()).add(layout)
 
     @property
     def largest_message(self) -> int:
@@ -174,28 +182,31 @@ class Site:
             return False
         return len(away) < len(self.edges)  # alone it would only find its own solution
 
-    def exchange(self, others: Sequence[int], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sends a row to every neighbour (the same, or (slots, entries) one each) and waits for theirs: what arrived
-        by slot, where anything did, and the ties. Slots of no neighbour are −1 in `others`."""
+    def exchange(
+        self, others: Sequence[int], rows: np.ndarray, layout: Layout, out: tuple[np.ndarray, np.ndarray, np.ndarray]
+    ) -> None:
+        """Sends a row to every neighbour (the same, or (slots, entries) one each) and waits for theirs. Fills in what
+        arrived by slot, where anything did, and the ties. Slots of no neighbour are −1 in `others`."""
+        arrived, heard, ties = out
+        if not finite(rows, layout):
+            raise NotFinite(f"{self.name} has a NaN or infinity to send.")
         with self.lock:
             self._refuse_closed()
             at = self._at = Position(self._at.step, self._at.exchange + 1)
             slots = [(slot, self.edges[other]) for slot, other in enumerate(others) if other >= 0]
-            common = rows.tobytes() if rows.ndim == 1 else None
             for slot, edge in slots:
                 if edge.takes_part(at.step):
                     row = rows if rows.ndim == 1 else rows[slot]
-                    edge.say_data(at, write_data(edge.epoch, at, row, common or row.tobytes()))
+                    edge.say_data(at, write_data(edge.epoch, at, row))
             self._wait_for([edge for _, edge in slots], at)
-            arrived = np.zeros((len(others), rows.shape[-1]), rows.dtype)
-            heard, ties = np.zeros(len(others), bool), np.full(len(others), Ties.TIED, np.int32)
+            heard[...], ties[...] = False, Ties.TIED
             for slot, edge in slots:
                 row, ties[slot] = edge.take(at)
                 if row is not None and row.shape == arrived[slot].shape and row.dtype == rows.dtype:
                     arrived[slot], heard[slot] = row, True
                 elif not self.lossy:
                     raise SiteLost(self._not_without(f"{edge.name} was not heard in step {at.step}"))
-            return arrived, heard, ties
+            arrived[~heard] = 0
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
         late = time.monotonic() + self.trouble.deadline

@@ -30,6 +30,7 @@ from .site import Site, nonce
 
 METHOD = "/decibel.Silo/Edge"
 STATUS = 1.0  # seconds between notes of how it goes
+LAST_WORDS = 2.0  # seconds for them to arrive
 GREETING = 10.0  # seconds for HELLO
 ROOM = 4096  # bytes of a frame besides its tensor; a roll call may be longer
 LARGEST = 2**31 - 1
@@ -87,8 +88,12 @@ class Streams:
 
     def close(self) -> None:
         self._closed.set()
-        for edge in self.site.edges.values():
-            with self.site.lock:
+        with self.site.lock:
+            # What was said last is to arrive: the streams end, and are cut only where the other end does not end, too.
+            for edge in self.site.edges.values():
+                edge.end()
+            self.site.lock.wait_for(lambda: not any(edge.stream for edge in self.site.edges.values()), LAST_WORDS)
+            for edge in self.site.edges.values():
                 edge.hang_up()
         if self._server is not None:
             self._server.stop(0.5).wait()
@@ -221,8 +226,12 @@ class Streams:
         except (Refused, Malformed) as error:
             edge.refused += 1
             self._say(f"{edge.name} is refused: {error}")
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                edge.refused += 1
+                self._say(f"{edge.name} is refused: {error.details()}")
         except Exception as error:
-            if not isinstance(error, grpc.RpcError) and not self._closed.is_set():
+            if not self._closed.is_set():
                 self._say(f"the stream with {edge.name} ended: {error!r}")
         finally:
             self.site.disconnected(edge, stream)

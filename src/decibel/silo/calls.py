@@ -1,0 +1,41 @@
+"""How a compiled step calls Python: in the order of the program, or in place where data alone put the calls in order.
+
+`io_callback` keeps order and works on any device, but copies what it is given and what it returns several times. On a
+processor `buffer_callback` reads and writes the step's own memory. It keeps no order, so it serves steps with a single
+exchange, which takes the number of the step from the call that begins it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+try:
+    from jax.experimental.buffer_callback import buffer_callback
+except ImportError:  # it may go as it came, being experimental
+    buffer_callback = None
+
+
+def in_place_works() -> bool:
+    return buffer_callback is not None and jax.default_backend() == "cpu"
+
+
+def call(function: Callable[..., None], shapes: tuple[Any, ...], *arguments: Any, in_place: bool) -> tuple[Any, ...]:
+    """`function(out, *arguments)` on NumPy arrays, of which it fills those in `out`; they are not its to keep."""
+    if in_place and buffer_callback is not None:
+
+        def fill(_: Any, out: Any, *arguments: Any) -> None:
+            function(tuple(map(np.asarray, out)), *map(np.asarray, arguments))
+
+        return tuple(buffer_callback(fill, shapes, has_side_effect=True)(*arguments))
+
+    def make(*arguments: Any) -> tuple[np.ndarray, ...]:
+        out = tuple(np.empty(shape.shape, shape.dtype) for shape in shapes)
+        function(out, *map(np.asarray, arguments))
+        return out
+
+    return tuple(io_callback(make, shapes, *arguments, ordered=True))

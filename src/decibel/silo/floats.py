@@ -1,0 +1,36 @@
+"""Where a message has its floats, and whether all of them are numbers.
+
+A message in code is bytes to the transport; where in them the code writes floats is known beforehand, so that a NaN is
+found on arrival in code as it is in the open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Layout = tuple[tuple[int, int, str], ...] | None  # (first byte, end, dtype) of every part; None: the message is floats
+
+
+def in_code(code: Any, dtype: Any) -> Layout:
+    """Of a message of several levels in one code (`engines.links.InParts`)."""
+    from ..privacy import floats
+
+    parts, first = [], 0
+    for width in code.widths:
+        parts.append((first, first + floats(code.code, width, dtype), np.dtype(dtype).str))
+        first += code.code.bytes(width, dtype)
+    return tuple(parts)
+
+
+def finite(message: np.ndarray, layout: Layout) -> bool:
+    if layout is None:
+        return _finite(message)
+    return all(_finite(np.frombuffer(message[first:end].tobytes(), dtype)) for first, end, dtype in layout)
+
+
+def _finite(numbers: np.ndarray) -> bool:
+    """A finite sum has finite terms, and is quicker; one that overflows says nothing."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(numbers.sum()) or np.isfinite(numbers).all())
