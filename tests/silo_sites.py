@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import subprocess
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+
+import pytest
 
 from decibel.files import write_whole
 from decibel.silo.certificates import Authority, make_request, new_key, pem, save_key
@@ -55,3 +61,79 @@ class Folders:
         write_whole(home / "authority.pem", pem(self.authority.certificate))
         write_whole(home / "federation.json", self.authority.sign(self.federation.text).encode())
         return certificate
+
+
+class Loopback:
+    """All sites on 127.0.0.1. Parted by the sites themselves (`silo_worker.Cut`): what a file says is cut, they cut."""
+
+    def __init__(self, federation: Federation, folder: Path) -> None:
+        self.federation, self._cut = federation, folder / "cut"
+
+    def command(self, name):
+        return []
+
+    def part(self):
+        names = [site.name for site in self.federation.sites]
+        self._cut.write_text(" ".join(names[: len(names) // 2]))
+
+    def heal(self):
+        self._cut.unlink()
+
+    def end(self):
+        pass
+
+
+class Namespaces:
+    """Every site in a network namespace of its own, with an address that no other machine has: two halves, each at a
+    switch, and a cable between the switches that can be pulled. The switches have a namespace of their own, too."""
+
+    def __init__(self, federation: Federation, folder: Path) -> None:
+        self._prefix, self._made = f"decibel-{os.getpid()}", []
+        if os.geteuid() or shutil.which("ip") is None:
+            pytest.skip("network namespaces need root and the command ip")
+        if self._ip("netns", "add", self._hub, check=False).returncode:
+            pytest.skip("this machine lets nobody make network namespaces")
+        self._made.append(self._hub)
+        for switch in ("left", "right"):
+            self._at_hub("link", "add", switch, "type", "bridge")
+            self._at_hub("link", "set", switch, "up")
+        self._at_hub("link", "add", "cable-left", "type", "veth", "peer", "name", "cable-right")
+        for switch in ("left", "right"):
+            self._at_hub("link", "set", f"cable-{switch}", "master", switch, "up")
+        places = []
+        for number, site in enumerate(federation.sites):
+            self._plug_in(site.name, number, "left" if number < len(federation.sites) // 2 else "right")
+            places.append(replace(site, address=f"10.77.0.{number + 1}:7401"))
+        self.federation = replace(federation, sites=tuple(places))
+
+    @property
+    def _hub(self):
+        return f"{self._prefix}-hub"
+
+    def _plug_in(self, name, number, switch):
+        own = f"{self._prefix}-{name}"
+        self._ip("netns", "add", own)
+        self._made.append(own)
+        self._at_hub("link", "add", f"port-{number}", "type", "veth", "peer", "name", "eth0", "netns", own)
+        self._at_hub("link", "set", f"port-{number}", "master", switch, "up")
+        for setting in (["addr", "add", f"10.77.0.{number + 1}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
+            self._ip("-n", own, *setting)
+
+    def _at_hub(self, *arguments):
+        self._ip("-n", self._hub, *arguments)
+
+    def _ip(self, *arguments, check=True):
+        return subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True)
+
+    def command(self, name):
+        return ["ip", "netns", "exec", f"{self._prefix}-{name}"]
+
+    def part(self):
+        self._at_hub("link", "set", "cable-left", "down")
+
+    def heal(self):
+        self._at_hub("link", "set", "cable-left", "up")
+
+    def end(self):
+        for one in self._made:
+            self._ip("netns", "del", one, check=False)

@@ -1,4 +1,4 @@
-"""One site as a process: python silo_worker.py HOME NAME OUT '{"strategy": "edge-ed", ...}'"""
+"""One site as a process: python silo_worker.py HOME NAME OUT '{"steps": 100, ...}'"""
 
 import json
 import sys
@@ -10,20 +10,35 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 import numpy as np  # noqa: E402
+from jax.flatten_util import ravel_pytree  # noqa: E402
 from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
 from decibel.silo.edge import Refused  # noqa: E402
 
 
-def slow(site, seconds):
-    begin = site.begin
+class Slow:
+    """A site that takes `times` as long for its own part of every step, which is all but the wait for neighbours; and
+    `pause` seconds more."""
 
-    def later(step):
-        time.sleep(seconds)
-        return begin(step)
+    def __init__(self, site, times=1.0, pause=0.0):
+        self.times, self.pause = times, pause
+        self.begin, site.begin = site.begin, self.begin_later
+        self.wait_for, site._wait_for = site._wait_for, self.wait
+        self.begun = self.waited = None
 
-    site.begin = later
+    def begin_later(self, step):
+        if self.begun is not None:
+            own = time.monotonic() - self.begun - self.waited
+            time.sleep((self.times - 1) * own + self.pause)
+        step = self.begin(step)
+        self.begun, self.waited = time.monotonic(), 0.0
+        return step
+
+    def wait(self, edges, at):
+        since = time.monotonic()
+        self.wait_for(edges, at)
+        self.waited += time.monotonic() - since
 
 
 class Cut:
@@ -56,13 +71,21 @@ class InTrouble(db.Silo):
 
     def start(self, *arguments, **options):
         run = super().start(*arguments, **options)
-        slow(run.site, SETTINGS.get("slow", {}).get(self.name, 0.0))
+        Slow(run.site, SETTINGS.get("slow", {}).get(self.name, 1.0), SETTINGS.get("pause", {}).get(self.name, 0.0))
         Cut(run.site, self.home.parent / "cut")
         return run
 
 
 def quadratic(nodes):
-    return random_quadratic(nodes, seed=1, spread=2.0)
+    return random_quadratic(nodes, seed=1, spread=2.0).problem()
+
+
+def digits(nodes):
+    return db.tasks.label_cleaning("digits", nodes, seed=0).problem
+
+
+PROBLEMS = {"quadratic": quadratic, "digits": digits}
+RATES = {"quadratic": {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}, "digits": {"alpha": 10.0, "beta": 0.5, "gamma": 0.5}}
 
 
 if __name__ == "__main__":
@@ -70,13 +93,15 @@ if __name__ == "__main__":
     SETTINGS = json.loads(settings)
     engine = InTrouble(home, name)
     graph = engine.graph
-    method = db.sparkle(SETTINGS.get("strategy", "edge-ed"), alpha=0.03, beta=0.1, gamma=0.1, order="parallel")
+    task = SETTINGS.get("task", "quadratic")
+    method = db.sparkle("edge-ed", order="parallel", **RATES[task])
     lost = SETTINGS.get("lost")
     result = db.solve(
-        quadratic(graph.nodes).problem(),
+        PROBLEMS[task](graph.nodes),
         method,
         graph,
         steps=SETTINGS["steps"],
+        batch_size=SETTINGS.get("batch_size"),
         eval_every=SETTINGS.get("every"),
         metrics=[],
         engine=engine,
@@ -85,4 +110,4 @@ if __name__ == "__main__":
         resume=bool(SETTINGS.get("saves")),
     )
     print(f"{name} ended at {result.step}, {result.stopped}", file=sys.stderr)
-    np.savez(out, x=np.asarray(result.nodes.x)[0], seconds=result.trace["seconds"][-1])
+    np.savez(out, x=ravel_pytree(result.x)[0], y=ravel_pytree(result.y)[0])

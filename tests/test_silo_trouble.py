@@ -1,4 +1,5 @@
-"""Silos as real processes on loopback, in real trouble: killed, stopped, parted, slow. All of it takes minutes."""
+"""Silos as real processes, on loopback and in network namespaces of their own, in real trouble: killed, stopped,
+parted, slow. All of it takes minutes."""
 
 from __future__ import annotations
 
@@ -12,12 +13,17 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from quadratics import random_quadratic
-from silo_sites import Folders, ring
+from silo_sites import Folders, Loopback, Namespaces, ring
+from silo_worker import RATES
 
+import decibel as db
 from decibel.silo.federation import Trouble
 
 pytestmark = pytest.mark.slow
@@ -28,9 +34,11 @@ TROUBLE = Trouble(beat=0.3, missed=10, deadline=120.0)
 class Fleet:
     """All sites of a federation, as processes that can be killed and started again."""
 
-    def __init__(self, folder, federation, **settings):
-        self.folder, self.federation, self.settings = folder, federation, settings
-        self.folders = Folders(folder, federation)
+    def __init__(self, folder, federation, network=Loopback, **settings):
+        self.folder, self.settings = folder, settings
+        self.network = network(federation, folder)
+        self.federation = self.network.federation
+        self.folders = Folders(folder, self.federation)
         self.processes = {}
 
     @property
@@ -40,10 +48,11 @@ class Fleet:
     def start(self, *names, **changes):
         for name in names or self.names:
             settings = json.dumps(self.settings | changes)
+            worker = [sys.executable, WORKER, self.folder / name, name, self.folder / f"{name}.npz", settings]
             with open(self.folder / f"{name}.log", "ab") as log:
                 self.processes[name] = subprocess.Popen(
-                    [sys.executable, WORKER, self.folder / name, name, self.folder / f"{name}.npz", settings],
-                    env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}, stdout=log, stderr=log,
+                    [*self.network.command(name), *worker], stdout=log, stderr=log,
+                    env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"},
                 )  # fmt: skip
 
     def kill(self, name, number=signal.SIGKILL):
@@ -62,12 +71,12 @@ class Fleet:
             assert not any(process.poll() for process in self.processes.values()), self.logs()
             time.sleep(0.2)
 
-    def finish(self, seconds=600):
-        """Every site's x, once all have ended well."""
+    def finish(self, seconds=900, level="x"):
+        """Every site's x (or y), once all have ended well."""
         until = time.monotonic() + seconds
         codes = {name: one.wait(max(1.0, until - time.monotonic())) for name, one in self.processes.items()}
         assert not any(codes.values()), self.logs()
-        return np.stack([np.load(self.folder / f"{name}.npz")["x"] for name in self.names])
+        return np.stack([np.load(self.folder / f"{name}.npz")[level] for name in self.names])
 
     def logs(self):
         logs = [self.folder / f"{name}.log" for name in self.names]
@@ -79,14 +88,15 @@ class Fleet:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
                 process.wait()
+        self.network.end()
 
 
 @pytest.fixture
 def fleet(tmp_path):
     fleets = []
 
-    def make(federation, **settings):
-        fleets.append(Fleet(tmp_path, federation, **settings))
+    def make(federation, network=Loopback, **settings):
+        fleets.append(Fleet(tmp_path, federation, network, **settings))
         return fleets[-1]
 
     yield make
@@ -105,17 +115,18 @@ def solution(count):
     return random_quadratic(count, seed=1, spread=2.0).solution()
 
 
-def test_eight_sites_killed_twenty_times_parted_slow_and_ten_percent_lost(fleet):
-    pace = 0.03
-    sites = fleet(chords(8, trouble=TROUBLE), steps=7000, every=100, saves=True, lost=0.1, slow={"site-3": pace})
+@pytest.mark.parametrize("network", [Loopback, Namespaces])
+def test_eight_sites_killed_twenty_times_parted_slow_and_ten_percent_lost(fleet, network):
+    federation = chords(8, trouble=TROUBLE)
+    sites = fleet(federation, network, steps=7000, every=100, saves=True, lost=0.1, slow={"site-3": 10.0})
     sites.start()
     sites.wait_for_step(20)
     chance, down = random.Random(0), {}
     for kill in range(20):
         if kill == 8:
-            (sites.folder / "cut").write_text("site-0 site-1 site-2 site-3")
+            sites.network.part()
         if kill == 11:
-            (sites.folder / "cut").unlink()
+            sites.network.heal()
         name = chance.choice([name for name in sites.names if name not in down])
         sites.kill(name)
         down[name] = time.monotonic() + chance.uniform(0, 6)
@@ -134,13 +145,13 @@ def test_eight_sites_killed_twenty_times_parted_slow_and_ten_percent_lost(fleet)
 
 
 def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bit(fleet):
-    sites = fleet(ring(4), steps=120, every=20, saves=True, strategy="edge-ed", lost=0.1)
+    sites = fleet(ring(4), steps=120, every=20, saves=True, lost=0.1)
     sites.start()
     whole = sites.finish()
     for name in sites.names:
         shutil.rmtree(sites.folder / name / "checkpoints")
         (sites.folder / name / "status.json").unlink()
-    sites.start(slow=dict.fromkeys(sites.names, 0.05))
+    sites.start(pause=dict.fromkeys(sites.names, 0.05))
     sites.wait_for_step(70)
     for name in sites.names:
         sites.kill(name)
@@ -157,7 +168,7 @@ def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bi
 
 def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
     """SIGSTOP: no sign of life, but the process still believes in its edges."""
-    sites = fleet(chords(5, trouble=TROUBLE), steps=3000, every=500, slow={"site-0": 0.01})
+    sites = fleet(chords(5, trouble=TROUBLE), steps=3000, every=500, pause={"site-0": 0.01})
     sites.start()
     sites.wait_for_step(50)
     sites.kill("site-2", signal.SIGSTOP)
@@ -173,7 +184,7 @@ def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
 @pytest.mark.parametrize("quorum", ["wait", "stop"])
 def test_quorum(fleet, quorum):
     sites = fleet(
-        ring(3, trouble=replace(TROUBLE, quorum=quorum)), steps=1500, every=50, saves=True, slow={"site-0": 0.01}
+        ring(3, trouble=replace(TROUBLE, quorum=quorum)), steps=1500, every=50, saves=True, pause={"site-0": 0.01}
     )
     sites.start()
     sites.wait_for_step(100)
@@ -189,3 +200,24 @@ def test_quorum(fleet, quorum):
     assert sites.step("site-0") == stands
     sites.start("site-1")
     np.testing.assert_allclose(sites.finish(), np.tile(solution(3), (3, 1)), atol=1e-8)
+
+
+@pytest.mark.parametrize("network", [Loopback, Namespaces])
+@pytest.mark.parametrize("count", [4, 8])
+def test_label_cleaning_on_digits_is_the_simulator_s(fleet, count, network):
+    """Mini-batches, nodes of unequal size: the same numbers, so the same accuracy."""
+    sites = fleet(ring(count, trouble=TROUBLE), network, steps=150, task="digits", batch_size=32)
+    sites.start()
+    y = sites.finish(level="y")
+    task = db.tasks.label_cleaning("digits", count, seed=0)
+    method = db.sparkle("edge-ed", order="parallel", **RATES["digits"])
+    options = {"steps": 150, "batch_size": 32, "eval_every": 150, "metrics": task.metrics[:1]}
+    expected = db.solve(task.problem, method, sites.federation.graph, **options)
+    mean, tree = ravel_pytree(expected.y)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y.mean(0), mean, atol=1e-10)
+    for number in range(count):
+        own = ravel_pytree(jax.tree.map(lambda leaf: leaf[number], expected.nodes.y))[0]  # noqa: B023
+        np.testing.assert_allclose(y[number], own, atol=1e-10)
+    reached = task.metrics[0](SimpleNamespace(y=tree(y.mean(0))))["test_accuracy"]
+    assert reached == expected.trace["test_accuracy"][-1] > 0.85
