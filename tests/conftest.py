@@ -4,6 +4,7 @@
 """
 
 import os
+from functools import partial
 
 # Read when JAX and matplotlib start, so they are set before either is imported.
 os.environ["MPLBACKEND"] = "Agg"
@@ -14,6 +15,7 @@ if DEVICES not in os.environ.get("XLA_FLAGS", ""):
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from data_files import use_folders, use_small  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,3 +26,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if cache := getattr(config, "cache", None):
         jax.config.update("jax_compilation_cache_dir", str(cache.mkdir("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+# Data files
+
+
+@pytest.fixture
+def roots(tmp_path, monkeypatch):
+    return use_folders(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def register(monkeypatch):
+    return partial(use_small, monkeypatch)

@@ -3,7 +3,6 @@
 import gzip
 import lzma
 import os
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +16,11 @@ from data_files import (
     idx,
     place_mnist,
     sha,
-    use_folders,
-    use_small,
     write,
 )
 
 from decibel.tasks import data
 from decibel.tasks.data import formats, sets
-
-
-@pytest.fixture
-def roots(tmp_path, monkeypatch):
-    return use_folders(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def register(monkeypatch):
-    return partial(use_small, monkeypatch)
-
 
 # Finding
 

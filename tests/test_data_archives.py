@@ -4,7 +4,6 @@ import gzip
 import io
 import pickle
 import tarfile
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from data_files import (
     array2,
     batch,
     cifar,
-    use_folders,
-    use_small,
     wav,
     write,
     zipped,
@@ -23,17 +20,6 @@ from data_files import (
 
 from decibel.tasks import data
 from decibel.tasks.data import archives
-
-
-@pytest.fixture
-def roots(tmp_path, monkeypatch):
-    return use_folders(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def register(monkeypatch):
-    return partial(use_small, monkeypatch)
-
 
 # CIFAR-10
 

@@ -5,7 +5,6 @@ import io
 import lzma
 import pickle
 import zipfile
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,24 +15,11 @@ from data_files import (
     idx,
     npz,
     place_mnist,
-    use_folders,
-    use_small,
     write,
 )
 
 from decibel.tasks import data
 from decibel.tasks.data import formats
-
-
-@pytest.fixture
-def roots(tmp_path, monkeypatch):
-    return use_folders(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def register(monkeypatch):
-    return partial(use_small, monkeypatch)
-
 
 # idx
 
