@@ -15,7 +15,6 @@ if DEVICES not in os.environ.get("XLA_FLAGS", ""):
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from data_files import use_folders, use_small  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,9 +32,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def roots(tmp_path, monkeypatch):
+    from data_files import use_folders  # after JAX's settings, like all of Decibel
+
     return use_folders(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def register(monkeypatch):
+    from data_files import use_small
+
     return partial(use_small, monkeypatch)
