@@ -2,7 +2,8 @@
 
 Two processes on loopback, mutual TLS, one stream each way. Bare: each end sends a message of that size, waits for the
 other's, and does nothing with it. Silo: `solve` on a problem whose step costs next to nothing and whose one message has
-the same bytes, so that what is measured is frames, checks, the callback from the compiled step, and its copies.
+the same bytes, so that what is measured is frames, checks, the callback from the compiled step, and its copies. Both
+take turns; what counts is the median over all blocks of rounds, of the slower end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from . import records
+
 SIZES = (10_000, 100_000, 1_000_000)
-SECONDS = 4.0
+BLOCK = 20  # rounds between two looks at the clock; the first block warms up
+COMMAND = "python -m benchmarks.silo --json benchmarks/results/silo.json"
 
 
 def federation(folder: Path) -> Any:
@@ -34,8 +39,8 @@ def federation(folder: Path) -> Any:
     return made
 
 
-def bare(home: Path, name: str, size: int, rounds: int) -> float:
-    """Seconds for that many rounds of a stream that carries bytes and nothing else."""
+def bare(home: Path, name: str, size: int, blocks: int) -> list[float]:
+    """When each block of rounds ended, of a stream that carries bytes and nothing else."""
     import grpc
 
     from decibel.silo.credentials import Credentials
@@ -45,16 +50,15 @@ def bare(home: Path, name: str, size: int, rounds: int) -> float:
     options = [("grpc.max_receive_message_length", 2 * size + 4096), ("grpc.max_send_message_length", 2 * size + 4096)]
     out: queue.SimpleQueue = queue.SimpleQueue()
 
-    def rounds_with(incoming: Any) -> float:
-        begun = 0.0
-        for number in range(rounds + 20):
-            if number == 20:
-                begun = time.perf_counter()
-            out.put(message)
-            assert len(next(incoming)) == size
-        taken = time.perf_counter() - begun
+    def rounds_with(incoming: Any) -> list[float]:
+        times = []
+        for _ in range(blocks):
+            for _ in range(BLOCK):
+                out.put(message)
+                assert len(next(incoming)) == size
+            times.append(time.perf_counter())
         out.put(None)
-        return taken
+        return times
 
     if name == "right":
         security = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
@@ -62,10 +66,10 @@ def bare(home: Path, name: str, size: int, rounds: int) -> float:
         with grpc.secure_channel(address, security, options) as channel:
             grpc.channel_ready_future(channel).result(60)
             call = channel.stream_stream("/bare/Edge")(iter(out.get, None))
-            taken = rounds_with(call)
+            times = rounds_with(call)
             for _ in call:  # until the other end has heard all, too
                 pass
-            return taken
+            return times
 
     done: queue.SimpleQueue = queue.SimpleQueue()
     threads = ThreadPoolExecutor(4)
@@ -80,14 +84,14 @@ def bare(home: Path, name: str, size: int, rounds: int) -> float:
     pair = [(own.key_pem, own.certificate_pem)]
     server.add_secure_port(address, grpc.ssl_server_credentials(pair, own.authority_pem, require_client_auth=True))
     server.start()
-    taken = done.get()
+    times = done.get()
     time.sleep(0.5)
     server.stop(None)
-    return taken
+    return times
 
 
-def silo(home: Path, name: str, size: int, rounds: int) -> float:
-    """Seconds for that many steps of consensus on a vector of that many bytes."""
+def silo(home: Path, name: str, size: int, blocks: int) -> list[float]:
+    """When each block of steps ended, of consensus on a vector of that many bytes."""
     import numpy as np
 
     import decibel as db
@@ -100,51 +104,52 @@ def silo(home: Path, name: str, size: int, rounds: int) -> float:
     engine = db.Silo(home, name)
     times: list[float] = []
     db.solve(
-        problem, db.dsgd(alpha=0.1), engine.graph, steps=rounds + 20, eval_every=20, metrics=[], engine=engine,
+        problem, db.dsgd(alpha=0.1), engine.graph, steps=BLOCK * blocks, eval_every=BLOCK, metrics=[], engine=engine,
         callbacks=[lambda step, row: times.append(time.perf_counter())], progress=False,
     )  # fmt: skip
-    return times[-1] - times[1]  # the first rows are of the start, and of the first 20 rounds
+    return times[1:]  # the first row is of the start
 
 
-def pair(kind: str, folder: Path, size: int, rounds: int) -> float:
-    """Rounds per second of two processes."""
-    command = [sys.executable, "-m", "benchmarks.silo", "--site", kind, str(size), str(rounds)]
+def pair(kind: str, folder: Path, size: int, blocks: int) -> list[float]:
+    """Seconds of each block of rounds of two processes, at the end that took longer for all of them."""
+    command = [sys.executable, "-m", "benchmarks.silo", "--site", kind, str(size), str(blocks + 1)]
     started = [
         subprocess.Popen([*command, str(folder / name), name], stdout=subprocess.PIPE, text=True)
         for name in ("left", "right")
     ]
-    taken = [float(process.communicate(timeout=300)[0].splitlines()[-1]) for process in started]
-    return rounds / max(taken)
+    ends = [json.loads(process.communicate(timeout=300)[0].splitlines()[-1]) for process in started]
+    taken = [[after - before for before, after in pairwise(times)] for times in ends]
+    return max(taken, key=sum)
 
 
-def measure(repeats: int = 3) -> list[dict[str, float]]:
+def measure(turns: int = 5, blocks: int = 20) -> dict[str, Any]:
     rows = []
     for size in SIZES:
         found: dict[str, list[float]] = {"bare": [], "silo": []}
-        rounds = 400 if size < 1_000_000 else 200
-        for _ in range(repeats):  # in turn, so that a busy moment of the machine meets both
-            for kind, speeds in found.items():
+        for _ in range(turns):
+            for kind, seconds in found.items():
                 with tempfile.TemporaryDirectory() as folder:
                     federation(Path(folder))
-                    speeds.append(pair(kind, Path(folder), size, rounds))
-        bare_speed, silo_speed = (statistics.median(found[kind]) for kind in ("bare", "silo"))
+                    seconds += pair(kind, Path(folder), size, blocks)
+        bare_speed, silo_speed = (BLOCK / statistics.median(found[kind]) for kind in ("bare", "silo"))
         rows.append({"bytes": size, "bare": bare_speed, "silo": silo_speed, "share": silo_speed / bare_speed})
         print(f"{size:>9} bytes: bare {bare_speed:7.1f}/s, silo {silo_speed:7.1f}/s, {silo_speed / bare_speed:.0%}")
-    return rows
+    ratios = {f"bare ÷ silo, {row['bytes']:,} bytes": 1 / row["share"] for row in rows}
+    return records.record("silo", rows, ratios, command=COMMAND, turns=turns, rounds=turns * blocks * BLOCK)
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--site"]:
-        kind, size, rounds, home, name = sys.argv[2:]
-        print({"bare": bare, "silo": silo}[kind](Path(home), name, int(size), int(rounds)))
+        kind, size, blocks, home, name = sys.argv[2:]
+        print(json.dumps({"bare": bare, "silo": silo}[kind](Path(home), name, int(size), int(blocks))))
         return
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="a file for the numbers")
+    parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    rows = measure(options.repeats)
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    content = measure(options.turns)
+    if options.json:
+        records.write(content, options.json)
 
 
 if __name__ == "__main__":

@@ -465,6 +465,19 @@ class TestWhoIsLetIn:
         streams.close()
         assert "site-0 is refused: the certificate is revoked" in said[0] and site.edges[0].stream is None
 
+    def test_a_certificate_that_is_revoked_while_its_holder_talks(self, listener, tmp_path):
+        said, revoked = [], tmp_path / "revoked.json"
+        dialler = Credentials.load(listener.folders.home("site-3"), "site-3")
+        site = Site(listener.folders.federation, 3, b"p" * 32, lossy=True, say=said.append)
+        streams = Streams(site, replace(dialler, revoked_list=revoked), said.append)
+        streams.start()
+        wait_until(lambda: site.edges[0].stream)
+        own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
+        write_whole(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]'))
+        wait_until(lambda: site.edges[0].stream is None)
+        streams.close()
+        assert "site-0 is refused: the certificate is revoked." in said
+
     def test_listens_where_the_federation_says_and_nowhere_else(self, listener):
         port = int(listener.folders.federation.sites[0].address.split(":")[1])
         addresses = {
@@ -647,7 +660,7 @@ def test_command_line(tmp_path, monkeypatch):
         silo("join", name)
     assert "not in federation" in silo("join", "c", code=1)
     assert Path("silo/a/key.pem").stat().st_mode & 0o077 == 0
-    silo("sign", "silo/a/request.pem", "silo/b/request.pem")
+    assert "makes its holder b until" in silo("sign", "silo/a/request.pem", "silo/b/request.pem")
     a, b = Credentials.load("silo/a", "a"), Credentials.load("silo/b", "b")
     assert a.check(b.certificate) == "b"
     silo("revoke", "silo/b/certificate.pem")

@@ -118,7 +118,8 @@ def solution(count):
 @pytest.mark.parametrize("network", [Loopback, Namespaces])
 def test_eight_sites_killed_twenty_times_parted_slow_and_ten_percent_lost(fleet, network):
     federation = chords(8, trouble=TROUBLE)
-    sites = fleet(federation, network, steps=7000, every=100, saves=True, lost=0.1, slow={"site-3": 10.0})
+    slow = {"slow": {"site-3": 10.0}, "pause": {"site-3": 0.02}}  # the pause, lest all be over before the last kill
+    sites = fleet(federation, network, steps=7000, every=100, saves=True, lost=0.1, **slow)
     sites.start()
     sites.wait_for_step(20)
     chance, down = random.Random(0), {}

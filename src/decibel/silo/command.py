@@ -19,6 +19,7 @@ from ..files import whole, write_whole
 from ..problem import Problem
 from .certificates import (
     Authority,
+    check,
     fingerprint,
     load_certificate,
     load_key,
@@ -86,8 +87,8 @@ def sign(requests: list[Path], out: Path, days: float, console: Console | None =
         target = path.with_name("certificate.pem")
         write_whole(target, pem(certificate))
         if console is not None:
-            until = certificate.not_valid_after_utc.date()
-            console.print(f"{target} is valid until {until}: send it back to the site.", soft_wrap=True)
+            name, until = check(certificate, authority.certificate, set()), certificate.not_valid_after_utc.date()
+            console.print(f"{target} makes its holder [bold]{name}[/] until {until}: did {name} ask?", soft_wrap=True)
 
 
 def revoke(certificates: list[Path], out: Path, console: Console) -> None:

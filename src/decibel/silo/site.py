@@ -380,7 +380,7 @@ class Site:
             now = time.monotonic()
             return {
                 "site": self.name,
-                "step": self._at.step,
+                "step": self.next if self._finished else self._at.step,
                 "state": "finished" if self._finished else "running" if self.running else "waiting",
                 "neighbours": {
                     edge.name: {

@@ -78,6 +78,7 @@ class Streams:
         self._server: grpc.Server | None = None
         self._threads: list[threading.Thread] = []
         self._last_words: dict[str, str] = {}
+        self._shown: dict[str, x509.Certificate] = {}  # by neighbours, when they last came
 
     def start(self) -> None:
         self._listen()
@@ -113,10 +114,23 @@ class Streams:
             if time.monotonic() > told + STATUS:
                 told = time.monotonic()
                 self._note()
+                self._look_again()
 
     def _note(self) -> None:
         if self._status is not None:
             write_whole(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
+
+    def _look_again(self) -> None:
+        """A certificate may end, or be revoked, while its holder talks."""
+        for edge in self.site.edges.values():
+            try:
+                if edge.stream is not None and edge.name in self._shown:
+                    self.credentials.check(self._shown[edge.name])
+            except NotTrusted as error:
+                edge.refused += 1
+                self._refuse_once(f"{edge.name} is refused: {error}")
+                with self.site.lock:
+                    edge.hang_up()
 
     # The end that listens
 
@@ -157,10 +171,11 @@ class Streams:
         yield from stream
 
     def _who(self, context: grpc.ServicerContext) -> Edge:
-        shown = context.auth_context().get("x509_pem_cert", [b""])[0]
-        name = self.credentials.check(x509.load_pem_x509_certificate(bytes(shown)))
+        shown = x509.load_pem_x509_certificate(bytes(context.auth_context().get("x509_pem_cert", [b""])[0]))
+        name = self.credentials.check(shown)
         for edge in self.site.edges.values():
             if edge.name == name and not edge.dials:
+                self._shown[name] = shown
                 return edge
         raise Refused(f"{name} is no neighbour that dials {self.site.name}")
 
@@ -197,6 +212,7 @@ class Streams:
         name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
         if name != edge.name:
             raise NotTrusted(f"the certificate is of {name}.")
+        self._shown[name] = x509.load_der_x509_certificate(hello.certificate)
         self.site.connected(edge, hello, stream)
         self._read(edge, call, stream)
 
