@@ -7,4 +7,13 @@ before JAX has loaded.
 import lazy_loader
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_find, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        return _find(name)
+    except AttributeError:
+        from .names import hint
+
+        raise AttributeError(f"decibel has no {name!r}: {hint(name, __all__)}", name=name) from None

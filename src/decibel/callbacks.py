@@ -45,6 +45,8 @@ class Audience:
     one of them fails at that. `stopped` is what they are told then."""
 
     def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], Any]]) -> None:
+        if callable(callbacks) or isinstance(callbacks, str):
+            raise TypeError("callbacks is a single one: give a list of them, such as [callback].")
         for callback in callbacks:
             if not callable(callback):
                 kind = type(callback).__name__

@@ -32,6 +32,8 @@ def compare(config: Config, methods: Sequence[str], metric: str | None, console:
     """Runs every method on the same task, graph and samples; leaves a figure and the traces.
 
     A setting KEY goes to every method, METHOD.KEY to one of them."""
+    if config.folder.exists() and not config.folder.is_dir():
+        raise ValueError(f"--out {config.folder} is a file: name a folder.")
     if len(set(methods)) < len(methods):
         raise ValueError(f"METHODS names {next(m for m in methods if methods.count(m) > 1)!r} twice: name each once.")
     own = {name for name, value in config.for_method.items() if isinstance(value, Mapping)}

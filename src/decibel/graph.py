@@ -328,7 +328,10 @@ class Levels:
 
 def _checked(matrix: Any) -> sparse.csr_array:
     """A canonical CSR copy of a doubly stochastic matrix."""
-    shape = np.shape(matrix)
+    try:
+        shape = np.shape(matrix)
+    except ValueError:  # rows of unequal length
+        shape = ("rows of unequal length",)
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         raise ValueError(f"W has shape {shape}; give a square matrix with one row per node.")
     kind = np.dtype(matrix.dtype if hasattr(matrix, "dtype") else np.asarray(matrix).dtype).kind

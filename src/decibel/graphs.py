@@ -98,8 +98,8 @@ def one_peer_exponential(nodes: int) -> GraphSequence:
 def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
     """Each pair talks with the given probability; drawn again until connected."""
     nodes, source = _count("nodes", nodes), _source(seed)
-    if not 0 < probability <= 1:
-        raise ValueError(f"probability must be above 0 and at most 1, not {probability}.")
+    if not _is_number(probability) or not 0 < probability <= 1:
+        raise ValueError(f"probability must be above 0 and at most 1, not {probability!r}.")
     graph = _drawn_connected(
         lambda: nx.fast_gnp_random_graph(nodes, probability, seed=source),
         f"probability={probability} gave no connected graph of {nodes} nodes",
@@ -111,8 +111,8 @@ def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str |
 def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
     """Nodes thrown on the unit square talk within `radius`; drawn again until connected."""
     nodes, source = _count("nodes", nodes), _source(seed)
-    if not (math.isfinite(radius) and radius > 0):
-        raise ValueError(f"radius must be a positive number, not {radius}.")
+    if not _is_number(radius) or not (math.isfinite(radius) and radius > 0):
+        raise ValueError(f"radius must be a positive number, not {radius!r}.")
     needed = math.sqrt(math.log(nodes) / (math.pi * nodes))
     graph = _drawn_connected(
         lambda: nx.random_geometric_graph(nodes, radius, seed=source),
@@ -125,8 +125,8 @@ def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule =
 
 def adjusted_ring(nodes: int, weight: float = 0.1) -> Graph:
     """A ring with `weight` for each neighbour and the rest for the node itself."""
-    if not 0 < weight < 0.5:
-        raise ValueError(f"weight must lie between 0 and 0.5, not {weight}; a node gives it to both neighbours.")
+    if not _is_number(weight) or not 0 < weight < 0.5:
+        raise ValueError(f"weight must lie between 0 and 0.5, not {weight!r}; a node gives it to both neighbours.")
     return _weighed(nx.cycle_graph(_count("nodes", nodes)), f"ring, weight {weight:g}", laplacian(weight))
 
 
@@ -189,6 +189,10 @@ def _drawn_connected(draw: Callable[[], nx.Graph], failure: str, mend: str) -> n
 def _hops(nodes: int) -> list[int]:
     """1, 2, 4, … below `nodes`."""
     return [2**k for k in range((nodes - 1).bit_length())]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def _sides(rows: int, columns: int | None) -> tuple[int, int]:

@@ -131,6 +131,8 @@ def resolve(
 ) -> dict[str, Metric]:
     """Names to functions, refused here if unknown; None is the cheap default set. `alone`: of several nodes only one
     lives here, so that nodes cannot be compared, and losses are its own."""
+    if isinstance(metrics, str) or callable(metrics):
+        raise TypeError(f"metrics={metrics!r} is a single one: give a list of them, such as ['upper'].")
     for name in metrics or ():
         if alone and isinstance(name, str) and name.startswith(COMPARE_NODES):
             raise ValueError(f"metric {name!r} needs what other sites hold: leave it out, or measure this site's own.")
@@ -166,8 +168,16 @@ def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, float]
     columns: dict[str, float] = {}
     for name in metrics:
         named = values[name] if isinstance(values[name], dict) else {name: values[name]}
-        columns |= {key: float(number) for key, number in named.items()}
+        columns |= {key: _number(key, number) for key, number in named.items()}
     return columns
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        what = f"an array of shape {jnp.shape(value)}" if hasattr(value, "shape") else repr(value)
+        raise ValueError(f"metric {name!r} returned {what}: return a number, or a dict of numbers by name.") from None
 
 
 def _positions(snapshot: Snapshot) -> Snapshot:

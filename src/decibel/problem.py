@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,11 @@ class Problem(eqx.Module):
             )
         if personal and lower is None:
             raise ValueError("personal=True needs a lower level: give lower, lower_data and y0, or drop personal.")
+        if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
+            raise ValueError(f"nodes={nodes!r} must be a positive whole number.")
+        for name, loss in (("upper", upper), ("lower", lower)):
+            if loss is not None and not callable(loss):
+                raise TypeError(f"{name} is a {type(loss).__name__}: give a function of x, y and a batch.")
         self.upper, self.lower, self.personal = upper, lower, personal
         self.x0 = _start(x0, "x0")
         self.y0 = None if y0 is None else _start(y0, "y0")
@@ -148,11 +154,11 @@ class Problem(eqx.Module):
     def solve_lower(self, x: Tree, *, tolerance: float | None = None) -> Tree:
         """y*(x), or every node's y_i*(x) if personal, with ‖∇_y g‖ below `tolerance` (default 1e-10 in float64 and
         1e-5 in float32, relative to max(1, its size at y0))."""
-        return exact.solve_lower(self._ready("solve_lower"), x, tolerance=tolerance)
+        return exact.solve_lower(self._ready("solve_lower"), self._point(x), tolerance=tolerance)
 
     def hypergradient(self, x: Tree, *, tolerance: float | None = None) -> Tree:
         """∇Φ(x), from `solve_lower` and a linear system solved to the same relative tolerance."""
-        return exact.hypergradient(self._ready("hypergradient"), x, tolerance=tolerance)
+        return exact.hypergradient(self._ready("hypergradient"), self._point(x), tolerance=tolerance)
 
     def check(self, *, seed: int = 0) -> CheckReport:
         """Compares every derivative with finite differences, probes the curvature of g in y, and says what it saw."""
@@ -162,6 +168,12 @@ class Problem(eqx.Module):
         if self.nodes is None:
             raise ValueError(f"{use} needs the number of nodes: give Problem(nodes=...), since the data are functions.")
         return self.bind(self.nodes)
+
+    def _point(self, x: Tree) -> Tree:
+        shapes = lambda tree: jax.tree.map(jnp.shape, tree)  # noqa: E731
+        if jax.tree.structure(x) != jax.tree.structure(self.x0) or shapes(x) != shapes(self.x0):
+            raise ValueError("x is not shaped like x0: give a pytree of the same structure and shapes.")
+        return x
 
     def _bound_data(self) -> list[NodeData]:
         return [data for data in (self.upper_data, self.lower_data) if isinstance(data, NodeData)]
@@ -175,7 +187,7 @@ class Problem(eqx.Module):
                 continue
             sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
             point = (self.x0,) if self.single_level else (self.x0, self.y0)
-            out = jax.eval_shape(loss, *point, sample)
+            out = _try(name, loss, *point, sample)
             if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
                 shape = getattr(out, "shape", jax.tree.structure(out))
                 raise ValueError(
@@ -184,12 +196,34 @@ class Problem(eqx.Module):
                 )
 
 
+def _try(name: str, loss: Loss, *arguments: Any) -> Any:
+    """What a loss returns on a batch of one sample, in shapes; a sentence where it fails."""
+    called = "x, batch" if len(arguments) == 2 else "x, y, batch"
+    try:
+        inspect.signature(loss).bind(*arguments)
+    except TypeError:
+        raise TypeError(f"{name} is called as {name}({called}): give it these arguments.") from None
+    except ValueError:  # has no signature to be read
+        pass
+    try:
+        return jax.eval_shape(loss, *arguments)
+    except jax.errors.JAXTypeError as error:
+        mend = "write it with jax.numpy, and jnp.where instead of if"
+        raise TypeError(f"{name} looks at numbers that are not there while JAX compiles it: {mend}.") from error
+    except (TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:90].rstrip(".")
+        mend = "mend it, or the shapes of the data and the start"
+        raise ValueError(f"{name}({called}) fails on a batch of one sample ({reason}): {mend}.") from error
+
+
 def _start(tree: Tree, argument: str) -> Tree:
     """Floating leaves of at least float32: what a run carries is never in lower precision."""
     leaves = jax.tree.leaves(tree)
     if not leaves:
         raise ValueError(f"{argument} holds no arrays: give at least one.")
     for leaf in leaves:
+        if isinstance(leaf, str) or not (jnp.isscalar(leaf) or hasattr(leaf, "dtype")):
+            raise TypeError(f"{argument} holds a {type(leaf).__name__}: give floating-point arrays.")
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"{argument} has a leaf of type {jnp.result_type(leaf)}: give floating-point arrays.")
         if not jnp.isfinite(jnp.asarray(leaf)).all():

@@ -25,7 +25,7 @@ from .ledger import COSTS
 from .named import make_graph, make_method, make_task
 from .names import hint
 from .result import Result
-from .solver import NonFiniteWarning, solve
+from .solver import NonFiniteWarning, levels_of, refuse, solve
 
 CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint"
 ROWS_PER_SAVE = 10  # an interrupted run saves besides; more often, short runs would mostly save
@@ -43,6 +43,7 @@ def run(
     made = make_task(config.task, config.nodes, config.seed, config.for_task)
     nodes = made.nodes or config.nodes  # some tasks know their nodes: a speaker each
     network = make_graph(config.graph, nodes)
+    refuse(made.problem, algorithm, levels_of(made.problem, algorithm, network), config.steps, config.batch_size, None)
     _make_room(config, resume=resume, fresh=fresh)
     repeat = shlex.join(["decibel", "run", "--config", str(config.folder / CONFIG)])
     config.save(config.folder / CONFIG, f"decibel {__version__}; to repeat this run: {repeat}")
@@ -129,6 +130,8 @@ def _mlflow(folder: Path) -> str | None:
 
 def _make_room(config: Config, *, resume: bool, fresh: bool) -> None:
     """A new run begins with no checkpoints; those of a run that can still be continued are not thrown away unasked."""
+    if config.folder.exists() and not config.folder.is_dir():
+        raise ValueError(f"--out {config.folder} is a file: name a folder.")
     folder = checkpoint(config)
     saved = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
     if resume or not saved:

@@ -115,6 +115,7 @@ def node_data(source: Any, argument: str, dtype: Any) -> NodeData:
         nodes, samples = next(iter(shapes))
         counts = np.full(nodes, samples)
         _refuse_empty(counts, argument)
+    refuse_words(tree, argument)
     refuse_non_finite(tree, argument)
     return lay_out(jax.tree.map(lambda leaf: jnp.asarray(as_float(leaf, dtype)), tree), counts)
 
@@ -156,6 +157,8 @@ def lay_out(tree: Any, counts: np.ndarray) -> NodeData:
 
 def _samples(node: Any, argument: str) -> int:
     lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(node)}
+    if not lengths:
+        raise ValueError(f"{argument} holds no arrays: give every node leaves of shape (samples, ...).")
     if len(lengths) != 1:
         raise ValueError(f"{argument} has leaves with {sorted(lengths)} samples: give all leaves equally many.")
     return lengths.pop()
@@ -165,6 +168,12 @@ def _refuse_empty(counts: np.ndarray, argument: str) -> None:
     empty = np.flatnonzero(counts == 0)
     if empty.size:
         raise ValueError(f"{argument} has no samples at node {empty[0]}: leave that node out or give it data.")
+
+
+def refuse_words(tree: Any, argument: str) -> None:
+    for leaf in jax.tree.leaves(tree):
+        if leaf.dtype.kind not in "fiubcV":  # V: JAX's own small floats
+            raise TypeError(f"{argument} holds {leaf.dtype} and not numbers: encode words and labels as whole numbers.")
 
 
 def refuse_non_finite(tree: Any, argument: str) -> None:

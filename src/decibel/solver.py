@@ -82,6 +82,9 @@ def solve(
     """
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, steps, batch_size, eval_every)
+    _refuse_seed(seed)
+    _refuse_count("checkpoint_every", checkpoint_every)
+    _refuse_engine(engine)
     refuse_faults(trouble := as_faults(faults), graphs)
     if trouble and method.coded:
         raise ValueError("faults need messages that are whole: drop them, or the code of db.privacy.")
@@ -90,6 +93,8 @@ def solve(
     audience = Audience(callbacks)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
+    if checkpoint is not None:
+        _refuse_folder(checkpoint)
     engine = engine or Simulator()
     here = present(graphs, problem, engine.taking_part(graphs.nodes))
     if here.graphs != graphs:
@@ -199,6 +204,9 @@ def cost(
 
 def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
     """A graph per level. None stands for the complete graph, for methods that are centralized."""
+    if not isinstance(problem, Problem):
+        mend = "give its .problem" if hasattr(problem, "problem") else "make one of your losses and data"
+        raise TypeError(f"problem must be a db.Problem, not {type(problem).__name__}: {mend}.")
     if graph is None:
         if problem.nodes is None or not (problem.nodes == 1 or getattr(method, "centralized", False)):
             raise ValueError(f"graph is missing: give one such as db.graphs.ring({problem.nodes or 'nodes'}).")
@@ -206,6 +214,8 @@ def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | L
     if isinstance(graph, Levels):
         return graph
     if not isinstance(graph, Graph | GraphSequence):
+        if hasattr(graph, "nodes") and hasattr(graph, "edges"):
+            raise TypeError("graph is one of networkx: give db.graphs.from_networkx(graph).")
         raise TypeError(f"graph must be a Graph or Levels, not {type(graph).__name__}: see db.graphs.ring(nodes).")
     return Levels(x=graph)
 
@@ -221,14 +231,40 @@ def refuse(
     if not isinstance(method, Method):
         raise TypeError(f"method must be an algorithm such as db.sparkle('ed', ...), not {type(method).__name__}.")
     for name, value in (("steps", steps), ("batch_size", batch_size), ("eval_every", eval_every)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"{name}={value!r} must be a positive whole number.")
+        if value is not None:
+            _refuse_count(name, value)
     if problem.nodes is not None and problem.nodes != graphs.x.nodes:
         raise ValueError(
             f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: make the first axis of the data the "
             "graph's nodes."
         )
     method.refuse(problem, graphs, batch_size)
+
+
+def _refuse_count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a positive whole number.")
+
+
+def _refuse_seed(seed: Any) -> None:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed!r} must be a whole number from 0 to 4294967295.")
+
+
+def _refuse_engine(engine: Any) -> None:
+    if engine is not None and (isinstance(engine, type) or not hasattr(engine, "taking_part")):
+        kind = f"the class {engine.__name__}" if isinstance(engine, type) else type(engine).__name__
+        raise TypeError(f"engine is {kind}: give db.Simulator(), db.Cluster() or db.Silo(...).")
+
+
+def _refuse_folder(checkpoint: Any) -> None:
+    try:
+        Path(checkpoint).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ValueError(
+            f"checkpoint={str(checkpoint)!r} cannot be a folder ({reason}): give one that you may write to."
+        ) from None
 
 
 def refuse_choice(name: str, value: Any, known: Sequence[Any]) -> None:

@@ -76,6 +76,11 @@ def tune(
     """
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, steps, batch_size, None)
+    for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{argument}={count!r} must be a positive whole number.")
+    if not isinstance(seeds, Sequence) or not seeds:
+        raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
     start = Simulator().start(problem, method, graphs, Asked(batch_size))
     name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
     candidates = _candidates(method, budget, search, seed)
@@ -141,6 +146,8 @@ def _candidates(
     unknown = [key for names in named for key in names if key not in own]
     if unknown:
         raise ValueError(f"search names {unknown[0]!r}, but {method.name} has the step sizes {', '.join(own)}.")
+    if not isinstance(search, str) and not search:
+        raise ValueError("search is empty: give settings to try, or 'random'.")
     if not isinstance(search, str | Mapping):
         return [own | {key: float(value) for key, value in settings.items()} for settings in search]
     if isinstance(search, Mapping):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from .method import Method
 from .single_level import dsgd, ed, extra, gt
 from .sparkle import dsoba, lopa, soba, sparkle
 
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 SPARKLE = (
     "Zhu et al., SPARKLE: A Unified Single-Loop Primal-Dual Framework for Decentralized Bilevel Optimization, 2024"
 )
@@ -44,6 +46,10 @@ class Entry:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, **settings: Any) -> Method:
+        known = [name for name, given in inspect.signature(self.make).parameters.items() if given.kind in BY_NAME]
+        for name in settings:
+            if name not in known:
+                raise TypeError(f"method {self.name!r} has no setting {name!r}: {hint(name, known)}")
         return self.make(**{**self.defaults, **settings})
 
 

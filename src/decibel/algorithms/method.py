@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import numpy as np
 from jax import Array
 
 from ..graph import Graph, GraphSequence, Levels
@@ -34,6 +35,15 @@ class State(NamedTuple):
 
 class Method(eqx.Module):
     """A point in the space of algorithms. Step sizes are array leaves: runs that differ in them share a program."""
+
+    def __check_init__(self) -> None:
+        for name in RATES:
+            value = getattr(self, name, 0.0)
+            number = isinstance(value, int | float | np.number)
+            if not (number or hasattr(value, "dtype") or callable(value) or (value is None and name == "relax")):
+                raise TypeError(f"{name}={value!r} must be a number, or a function of the step.")
+            if number and not 0 <= value < float("inf"):
+                raise ValueError(f"{name}={value!r} must be finite and not negative: give a step size such as 0.1.")
 
     @property
     def name(self) -> str:

@@ -49,8 +49,12 @@ class JSONL(Logger):
             return
         kept = [] if "resumed" not in about else list(rows_until(self.path, about["resumed"]))
         first = {"kind": "begin", "about": about, "graph": _drawn(graphs)}
-        write_whole(self.path, "".join(_line(entry) for entry in (first, *kept)))
-        self._file = self.path.open("a", encoding="utf-8")
+        try:
+            write_whole(self.path, "".join(_line(entry) for entry in (first, *kept)))
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise OSError(f"path={str(self.path)!r} cannot be written ({reason}): name another file.") from None
 
     def see(self, step: int, snapshot: Snapshot) -> None:
         apart = _from_the_mean(snapshot.state.x.s)

@@ -180,7 +180,7 @@ def _deal(labels: np.ndarray, tasks: np.ndarray, samples: int | None, seed: int)
         raise ValueError(
             f"samples={samples} cannot be had for {nodes} tasks of {ways} classes: give {2 * ways} to {most * ways}."
             if most >= 2
-            else f"nodes={nodes} tasks of {ways} classes need more than the dataset's {len(labels)} samples."
+            else f"nodes={nodes} tasks of {ways} classes need more than {len(labels)} samples: ask for fewer."
         )
     rng = np.random.default_rng(seed)
     held: list[list[np.ndarray]] = [[] for _ in tasks]

@@ -141,7 +141,9 @@ def check_labels(labels: np.ndarray, nodes: int, minimum: int = 1) -> np.ndarray
     if nodes < 1 or minimum < 1:
         raise ValueError(f"nodes={nodes} and the minimum per node, {minimum}, must be at least 1.")
     if len(labels) < nodes * minimum:
-        raise ValueError(f"nodes={nodes} with at least {minimum} samples each need more than {len(labels)}.")
+        raise ValueError(
+            f"nodes={nodes} with at least {minimum} samples each need more than {len(labels)}: ask for fewer nodes."
+        )
     return labels.astype(np.int64)
 
 

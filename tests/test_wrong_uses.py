@@ -1,0 +1,246 @@
+"""What a new user does wrong, and what is said then: one sentence that names the argument and the mend."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+from typer.testing import CliRunner
+
+import decibel as db
+from decibel.cli import app
+
+QUADRATIC = random_quadratic(6)
+PROBLEM, SINGLE = QUADRATIC.problem(), QUADRATIC.single()
+RING = db.graphs.ring(6)
+RATES = dict(alpha=0.1, beta=0.1, gamma=0.1)
+ED = db.sparkle("ed", **RATES)
+DATA = np.ones((6, 4, 3))
+
+
+def solve(problem=PROBLEM, method=ED, graph=RING, **options):
+    return db.solve(problem, method, graph, **{"steps": 1, "progress": False, "metrics": [], **options})
+
+
+def problem(**changes):
+    given = dict(
+        upper=lambda x, y, batch: jnp.sum((y - batch) ** 2),
+        lower=lambda x, y, batch: jnp.sum((y - x - batch) ** 2),
+        upper_data=DATA, lower_data=DATA, x0=jnp.zeros(3), y0=jnp.zeros(3),
+    )  # fmt: skip
+    return db.Problem(**given | changes)
+
+
+def tune(**options):
+    return db.tune(PROBLEM, ED, RING, **options)
+
+
+def odd(snapshot):
+    return snapshot.x
+
+
+PYTHON = {
+    # the problem
+    "problem must be a db.Problem, not Task: give its .problem.": lambda: solve(db.tasks.linear_regression(6)),
+    "problem must be a db.Problem, not NoneType": lambda: solve(None),
+    "problem must be a db.Problem, not function": lambda: solve(odd),
+    "upper is a str: give a function": lambda: problem(upper="loss"),
+    "upper is a ndarray: give a function": lambda: problem(upper=DATA, upper_data=odd),
+    "upper is called as upper(x, y, batch): give it these": lambda: problem(upper=lambda x, batch: jnp.sum(x)),
+    "upper is called as upper(x, batch): give it these": (
+        lambda: db.Problem(lambda x, y, batch: jnp.sum(x), upper_data=DATA, x0=jnp.zeros(3))
+    ),
+    "upper(x, y, batch) fails on a batch of one sample": lambda: problem(upper=lambda x, y, batch: jnp.sum(y @ batch)),
+    "lower(x, y, batch) fails on a batch of one sample": lambda: problem(
+        upper=lambda x, y, batch: jnp.sum(y), y0=jnp.zeros(4)
+    ),
+    "upper looks at numbers that are not there while JAX compiles it: write it with jax.numpy": (
+        lambda: problem(upper=lambda x, y, batch: 1.0 if y[0] > 0 else 2.0)
+    ),
+    "lower looks at numbers that are not there": lambda: problem(lower=lambda x, y, batch: np.sum(np.asarray(y))),
+    "x0 holds a str: give floating-point arrays": lambda: problem(x0="zeros"),
+    "x0 has a leaf of type int": lambda: problem(x0=[0, 0, 0]),
+    "x0 has a leaf of type complex": lambda: problem(x0=jnp.zeros(3, complex)),
+    "upper_data must have leaves of shape (nodes, samples, ...)": lambda: problem(upper_data="train.csv"),
+    "upper_data holds no arrays": lambda: problem(upper_data=None),
+    "upper_data holds <U1 and not numbers: encode words": lambda: problem(upper_data=np.array([[["a"]]] * 6)),
+    "upper_data[0] holds no arrays: give every node": lambda: solve(
+        problem(upper_data=lambda node: None, lower_data=lambda node: DATA[node])
+    ),
+    "nodes='6' must be a positive whole number": lambda: problem(nodes="6"),
+    "x is not shaped like x0": lambda: PROBLEM.hypergradient(jnp.zeros(9)),
+    "x is not shaped like x0: give a pytree": lambda: PROBLEM.solve_lower([0.0, 0.0, 0.0]),
+    "solve_lower needs a lower level": lambda: SINGLE.solve_lower(jnp.zeros(3)),
+    # the method
+    "method must be an algorithm such as db.sparkle('ed', ...), not function": lambda: solve(method=db.sparkle),
+    "method must be an algorithm such as db.sparkle('ed', ...), not Entry": lambda: solve(method=db.CATALOG["ed"]),
+    "alpha='0.1' must be a number, or a function of the step": lambda: db.ed("0.1"),
+    "alpha=-0.1 must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"alpha": -0.1}),
+    "beta=nan must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"beta": float("nan")}),
+    "gamma=None must be a number": lambda: db.sparkle("ed", **RATES | {"gamma": None}),
+    "strategy None is not known: choose from": lambda: db.sparkle(None, **RATES),
+    "method 'foo' is not known: choose from sparkle-ed, ": lambda: db.CATALOG["foo"],
+    "method 'd-sobba' is not known: did you mean 'd-soba'?": lambda: db.CATALOG["d-sobba"],
+    "method 'ed' has no setting 'gamma': choose from alpha, theta.": lambda: db.CATALOG["ed"](gamma=1.0),
+    "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
+    # graphs
+    "graph must be a Graph or Levels, not str: see db.graphs.ring(nodes).": lambda: solve(graph="ring"),
+    "graph must be a Graph or Levels, not int": lambda: solve(graph=6),
+    "graph is one of networkx: give db.graphs.from_networkx(graph).": lambda: solve(graph=nx.cycle_graph(6)),
+    "graph is missing: give one such as db.graphs.ring(6).": lambda: solve(graph=None),
+    "nodes must be a whole number of at least 1, not 5.5.": lambda: db.graphs.ring(5.5),
+    "probability must be above 0 and at most 1, not 'half'.": lambda: db.graphs.erdos_renyi(5, "half"),
+    "radius must be a positive number, not 'near'.": lambda: db.graphs.geometric(5, "near"),
+    "nodes of a hypercube must be a power of two, not 6; use 4 or 8.": lambda: db.graphs.hypercube(6),
+    "W has shape ('rows of unequal length',); give a square matrix": lambda: db.graphs.from_matrix([[1, 2], [3]]),
+    "W has shape (2, 3); give a square matrix": lambda: db.graphs.from_matrix(np.ones((2, 3))),
+    "W is not doubly stochastic: row 0 sums to 2": (
+        lambda: db.graphs.from_matrix(nx.to_numpy_array(nx.cycle_graph(4)))
+    ),
+    "The graph 'networkx' is not connected": lambda: db.graphs.from_networkx(nx.Graph([(0, 1), (2, 3)])),
+    "weights='lazy-metropolis' needs an undirected graph": lambda: db.graphs.from_networkx(nx.DiGraph([(0, 1)])),
+    "Levels(x=...) is a int; give a Graph.": lambda: db.Levels(x=6),
+    # solve
+    "steps='10' must be a positive whole number": lambda: solve(steps="10"),
+    "seed=0.5 must be a whole number": lambda: solve(seed=0.5),
+    "seed=-1 must be a whole number": lambda: solve(seed=-1),
+    "seed='a' must be a whole number": lambda: solve(seed="a"),
+    "metrics='upper' is a single one: give a list": lambda: solve(metrics="upper"),
+    "metric 'odd' returned an array of shape (3,): return a number": lambda: solve(metrics=[odd]),
+    "callbacks is a single one: give a list": lambda: solve(callbacks=print),
+    "callbacks holds a int: give functions of (step, row), or db.loggers.": lambda: solve(callbacks=[3]),
+    "engine is str: give db.Simulator(), db.Cluster() or db.Silo(...).": lambda: solve(engine="cluster"),
+    "engine is the class Cluster: give db.Simulator()": lambda: solve(engine=db.Cluster),
+    "devices=99, but JAX sees 8: choose from 1 to 8.": lambda: solve(engine=db.Cluster(devices=99)),
+    "checkpoint_every=0 must be a positive whole number": lambda: solve(checkpoint_every=0),
+    "cannot be a folder (File exists): give one that you may write to": lambda: solve(checkpoint=__file__),
+    "cannot be written (": lambda: solve(callbacks=[db.loggers.JSONL(Path(__file__).parent)]),
+    "resume=True needs checkpoint": lambda: solve(resume=True),
+    "faults holds a str: give faults such as db.faults.drop(0.2).": lambda: solve(faults="drop"),
+    "sampling='shuffle' is not known: choose from 'random', 'walk'.": lambda: solve(sampling="shuffle"),
+    "precision='fp16' is not known": lambda: solve(precision="fp16"),
+    # results
+    "the trace has no column 'steps': did you mean 'step'?": lambda: solve().trace["steps"],
+    "there is nothing to plot: solve with metrics": lambda: solve().plot(),
+    "is not a trace saved by Decibel, or it is damaged: give": lambda: db.Trace.load(__file__),
+    "is no file: give the path of a trace": lambda: db.Trace.load("nowhere.npz"),
+    # tuning, theory and tasks
+    "budget=0 must be a positive whole number": lambda: tune(budget=0),
+    "moments=0 must be a positive whole number": lambda: tune(moments=0),
+    "seeds=3 must list the seeds": lambda: tune(seeds=3),
+    "seeds=() must list the seeds": lambda: tune(seeds=()),
+    "search is empty: give settings to try": lambda: tune(search=[]),
+    "search='bayes' is not known: choose": lambda: tune(search="bayes"),
+    "bytes_per_step needs dimension=(p, q)": lambda: db.theory.advise(8, bytes_per_step=1),
+    "name='mnits' is not a dataset: did you mean 'mnist'?": lambda: db.tasks.label_cleaning("mnits"),
+    "corruption=2.0 must be a probability from 0 to 1": lambda: db.tasks.label_cleaning(corruption=2.0),
+    "nodes=5000 with at least 2 samples each need more than 1438: ask": lambda: db.tasks.label_cleaning(nodes=5000),
+}  # fmt: skip
+
+
+def assert_sentence(text):
+    assert "\n" not in text and text.endswith((".", "?")) and len(text) <= 200, text
+    assert not re.search(r"Tracer|NoneType. object|\[Errno", text), text
+
+
+@pytest.mark.parametrize("sentence", PYTHON)
+def test_said_in_python(sentence):
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError, OSError)) as refusal:
+        PYTHON[sentence]()
+    text = str(refusal.value.args[0])
+    assert sentence in text
+    assert_sentence(text)
+
+
+RUN = ("run", "linear_regression")
+COMMANDS = {
+    "task 'linear_regresion' is not known: did you mean 'linear_regression'?": ("run", "linear_regresion"),
+    "method 'sparkl-ed' is not known: did you mean 'sparkle-ed'?": (*RUN, "--method", "sparkl-ed"),
+    "graph 'rings' is not known: did you mean 'ring'?": (*RUN, "--graph", "rings"),
+    "graph 'erdos_renyi:half' needs a number after the colon: write erdos_renyi:0.5.": (
+        *RUN, "--graph", "erdos_renyi:half",
+    ),
+    "graph 'ring:3' takes no number: write ring.": (*RUN, "--graph", "ring:3"),
+    "nodes of a hypercube must be a power of two": (*RUN, "--graph", "hypercube", "--nodes", "6"),
+    "--set 'alpha' must read KEY=VALUE": (*RUN, "--set", "alpha"),
+    "--set 'alpha=null' sets nothing: leave it out.": (*RUN, "--set", "alpha=null"),
+    "method 'sparkle-ed' has no setting 'alhpa': did you mean 'alpha'?": (*RUN, "--set", "alhpa=1"),
+    "alpha='fast' must be a number": (*RUN, "--set", "alpha=fast"),
+    "task 'linear_regression' has no setting 'nosie': did you mean 'noise'?": (*RUN, "--set", "task.nosie=1"),
+    "ed does not solve this problem: its lower level is shared": (*RUN, "--method", "ed"),
+    "TASK is missing: name one of `decibel list`": ("run",),
+    "--log 'tensorbord' is not known: did you mean 'tensorboard'?": (*RUN, "--log", "tensorbord"),
+    "--config nowhere.toml is no file": ("run", "--config", "nowhere.toml"),
+    "--config broken.toml is not TOML": ("run", "--config", "broken.toml"),
+    "--config key.toml has the unknown key 'stepz': did you mean 'steps'?": ("run", "--config", "key.toml"),
+    "--config type.toml has steps = '10': give a whole number of at least 1.": ("run", "--config", "type.toml"),
+    "--config zero.toml has nodes = 0: give a whole number of at least 1.": ("run", "--config", "zero.toml"),
+    "--out taken is a file: name a folder.": (*RUN, "--out", "taken"),
+    "METHODS names 'd-soba' twice: name each once.": ("compare", "linear_regression", "d-soba", "d-soba"),
+    "--set soba.… is for a method that is not compared": (
+        "compare", "linear_regression", "d-soba", "--set", "soba.alpha=1",
+    ),
+    "metric 'acuracy' is not known": ("tune", "linear_regression", "--metric", "acuracy"),
+    "graph 'gird' is not known: did you mean 'grid'?": ("graphs", "gird"),
+    "bytes_per_step needs dimension": ("advise", "8", "--bytes-per-step", "100"),
+    "personal=True needs a lower level": ("advise", "8", "--personal", "--single"),
+    "did you mean 'fashion-mnist'?": ("data", "fetch", "fashion-mnits"),
+    "RUN nowhere is no folder: give the --out folder": ("watch", "nowhere"),
+}  # fmt: skip
+FAILING = {
+    "a9a is not here: run `decibel data fetch a9a`": ("run", "auprc", "--method", "interact"),
+    "needs wandb: pip install 'decibel-opt[wandb]'.": (*RUN, "--log", "wandb"),
+    "needs mlflow: pip install 'decibel-opt[mlflow]'.": (*RUN, "--log", "mlflow"),
+    "silo needs grpcio and cryptography: pip install 'decibel-opt[silo]'.": ("silo", "run", "a", "--problem", "m:f"),
+    "is not known: did you mean 'gossip/mdp'?": ("reproduce", "gossip/mpd"),
+    "holds no results: run `decibel reproduce": ("report", "--results", "nowhere"),
+}
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A folder with a few bad files, no data, and no extras."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "broken.toml": "task = ", "key.toml": 'task = "a"\nstepz = 3', "type.toml": 'steps = "10"',
+        "zero.toml": "nodes = 0", "taken": "",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("DECIBEL_DATA", str(tmp_path))
+    monkeypatch.setattr(db.tasks.data.cache, "cache_folder", lambda: tmp_path)
+    for module in ("wandb", "mlflow", "grpc", "cryptography"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.parametrize("sentence", [*COMMANDS, *FAILING])
+def test_said_on_the_command_line(sentence, bare):
+    answer = CliRunner().invoke(app, {**COMMANDS, **FAILING}[sentence])
+    assert answer.exit_code == (2 if sentence in COMMANDS else 1), answer.output
+    assert sentence in answer.stderr
+    assert_sentence(answer.stderr.removesuffix("\n"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((*RUN, "--nodes", "0"), "--nodes"),
+        ((*RUN, "--steps", "many"), "--steps"),
+        ((*RUN, "--stepz", "3"), "--steps"),
+        (("comapre", "linear_regression"), "compare"),
+        (("advise",), "nodes"),
+        (("launch", "nowhere.py"), "nowhere.py"),
+    ],
+)
+def test_options_and_commands_that_do_not_exist(arguments, named, bare):
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 2 and named in answer.output and "Traceback" not in answer.output
+
+
+def test_there_are_at_least_fifty():
+    assert len(PYTHON) + len(COMMANDS) + len(FAILING) >= 50
