@@ -5,6 +5,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import decibel
+import decibel.live
 from decibel.cli import app
 
 HELP = """
@@ -291,6 +294,32 @@ answer = CliRunner().invoke(app, [], prog_name="decibel")
 print(answer.output)
 print("jax" in sys.modules)
 """
+
+
+def test_a_run_can_be_watched_while_it_goes_on(tmp_path, monkeypatch):
+    """The page is there while the run is, and shows its rows."""
+    pages = []
+    write = decibel.loggers.JSONL.__call__
+
+    def look(self, step, row):
+        write(self, step, row)
+        if step == 20:
+            pages.append(urllib.request.urlopen(f"{address[0]}").read().decode())
+
+    address = []
+    monkeypatch.setattr("decibel.loggers.JSONL.__call__", look)
+    serve = decibel.live.serve_beside
+
+    @contextmanager
+    def beside(folder, open_browser=False):
+        with serve(folder, open_browser) as url:
+            address.append(url)
+            yield url
+
+    monkeypatch.setattr("decibel.live.serve_beside", beside)
+    answer = invoke(*QUICK, *RATES, "--out", str(tmp_path), "--live")
+    assert answer.exit_code == 0, answer.output
+    assert f"Watch it at {address[0]}" in answer.output and "<html" in pages[0]
 
 
 def test_watch_needs_a_folder(tmp_path):
