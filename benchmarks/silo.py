@@ -46,8 +46,11 @@ def bare(home: Path, name: str, size: int, blocks: int) -> list[float]:
     from decibel.silo.credentials import Credentials
 
     own = Credentials.load(home, name)
-    address, message = own.federation.sites[0].address, bytes(size)
-    options = [("grpc.max_receive_message_length", 2 * size + 4096), ("grpc.max_send_message_length", 2 * size + 4096)]
+    address, message = own.federation.sites[0].address or "", bytes(size)
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", 2 * size + 4096),
+        ("grpc.max_send_message_length", 2 * size + 4096),
+    ]
     out: queue.SimpleQueue = queue.SimpleQueue()
 
     def rounds_with(incoming: Any) -> list[float]:

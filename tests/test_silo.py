@@ -478,6 +478,16 @@ class TestWhoIsLetIn:
         streams.close()
         assert "site-0 is refused: the certificate is revoked." in said
 
+    def test_no_proxy_is_asked_for_this_machine(self, listener, monkeypatch):
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+        monkeypatch.delenv("no_proxy", raising=False)
+        dialler = Credentials.load(listener.folders.home("site-3"), "site-3")
+        site = Site(listener.folders.federation, 3, b"p" * 32, lossy=True, say=lambda sentence: None)
+        streams = Streams(site, dialler, lambda sentence: None)
+        streams.start()
+        wait_until(lambda: site.edges[0].stream)
+        streams.close()
+
     def test_listens_where_the_federation_says_and_nowhere_else(self, listener):
         port = int(listener.folders.federation.sites[0].address.split(":")[1])
         addresses = {

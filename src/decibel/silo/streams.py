@@ -25,6 +25,7 @@ from ..files import write_whole
 from .certificates import NotTrusted
 from .credentials import Credentials
 from .edge import Edge, Refused
+from .federation import LOOPBACK
 from .frames import Hello, Malformed, parse, write
 from .site import Site, nonce
 
@@ -184,7 +185,12 @@ class Streams:
     def _dial(self, edge: Edge) -> None:
         own, address = self.credentials, self.site.federation.sites[edge.number].address
         assert address is not None
-        options = [*self._options, ("grpc.ssl_target_name_override", edge.name)]
+        outside = int(not address.startswith(f"{LOOPBACK}:"))  # no proxy leads back to this machine
+        options = [
+            *self._options,
+            ("grpc.ssl_target_name_override", edge.name),
+            ("grpc.enable_http_proxy", outside),
+        ]
         security = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
         pause = 0.1
         while not self._closed.is_set():
