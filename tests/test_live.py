@@ -6,11 +6,15 @@ import http.client
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import browser
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -229,6 +233,36 @@ def test_the_end_is_told_before_the_server_goes(tmp_path):
     assert heard == [[{"kind": "end", "stopped": None}]]
     with pytest.raises(OSError):
         client.news()
+
+
+def test_what_a_run_writes_is_what_the_page_reads(client, tmp_path):
+    data = np.random.default_rng(0).normal(size=(5, 8, 2))
+    problem = db.Problem(lambda x, batch: jnp.mean((x - batch) ** 2), upper_data=data, x0=jnp.ones(2))
+    heard = []
+    listen = lambda step, row: heard.append(client.news())  # noqa: E731
+    options = {"metrics": ["consensus_x"], "eval_every": 5, "callbacks": [db.loggers.JSONL(tmp_path / NAME), listen]}
+    result = db.solve(problem, db.ed(alpha=0.1), db.graphs.star(5), steps=20, **options)
+    heard.append(client.news())
+    lines = [line for told in heard for line in told["lines"]]
+    assert [line["kind"] for line in lines] == ["begin", *["row"] * 5, "end"]
+    assert [len(told["lines"]) for told in heard] == [2, 1, 1, 1, 1, 1]  # each row as soon as it is there
+    assert lines[0]["about"]["method"] == "ed" and lines[0]["graph"] == {"nodes": 5, "links": 4, "name": "star"}
+    assert [line["row"]["consensus_x"] for line in lines[1:-1]] == result.trace["consensus_x"].tolist()
+    apart = np.linalg.norm(result.nodes.x - result.x, axis=1)
+    assert lines[-2]["nodes"] == pytest.approx(apart, rel=1e-6)
+    assert len(json.loads(client.get("/layout")[2])["links"]) == 4
+
+
+def test_watching_ends_with_ctrl_c(tmp_path):
+    add(tmp_path, begin())
+    script = "import sys; from pathlib import Path; from decibel.live import watch; watch(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        said = process.stdout.readline()
+        client = Client(re.search(r"http://127\.0\.0\.1:\d+/", said)[0])
+        assert len(client.news()["lines"]) == 1
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "" and process.returncode == 0
 
 
 def test_refusals(tmp_path):
