@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,20 @@ def test_settings_are_json_where_they_can_be():
         "n": 3,
         "task": {"shared": True, "dataset": "digits", "hidden": [3, 4]},
     }
+
+
+def test_the_page_of_the_command_line_tells_the_truth(tmp_path):
+    from decibel.cli import app
+
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    path = tmp_path / "page.toml"
+    path.write_text(re.search(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])
+    config = resolve(path, {})
+    assert config.for_task == {"corruption": 0.4} and config.for_method == {"alpha": 100, "beta": 0.5}
+    table = page.partition("| command |")[2].partition("\n\n")[0]
+    told = {words.split()[0] for row in table.splitlines()[2:] for words in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    commands = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    assert told == commands
 
 
 def test_names_to_complete_are_the_library_s():

@@ -139,7 +139,7 @@ PYTHON = {
     "search='bayes' is not known: choose": lambda: tune(search="bayes"),
     "bytes_per_step needs dimension=(p, q)": lambda: db.theory.advise(8, bytes_per_step=1),
     "name='mnits' is not a dataset: did you mean 'mnist'?": lambda: db.tasks.label_cleaning("mnits"),
-    "corruption=2.0 must be a probability from 0 to 1": lambda: db.tasks.label_cleaning(corruption=2.0),
+    "corruption=2.0 must lie in [0, 1].": lambda: db.tasks.label_cleaning(corruption=2.0),
     "nodes=5000 with at least 2 samples each need more than 1438: ask": lambda: db.tasks.label_cleaning(nodes=5000),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from .algorithms.method import Method
 from .callbacks import Audience, Callback, Row
@@ -247,7 +248,7 @@ def _refuse_count(name: str, value: Any) -> None:
 
 
 def _refuse_seed(seed: Any) -> None:
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ValueError(f"seed={seed!r} must be a whole number from 0 to 4294967295.")
 
 

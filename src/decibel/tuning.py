@@ -79,7 +79,7 @@ def tune(
     for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{argument}={count!r} must be a positive whole number.")
-    if not isinstance(seeds, Sequence) or not seeds:
+    if not hasattr(seeds, "__len__") or not len(seeds):
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
     start = Simulator().start(problem, method, graphs, Asked(batch_size))
     name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))

@@ -66,7 +66,7 @@ def or_exit(function: Callable[..., Answer], *arguments: Any, refused: int = USA
     try:
         return function(*arguments)
     except KeyboardInterrupt:
-        complain("Interrupted before there was anything to save.")
+        complain("Interrupted: only what was saved before is kept.")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         code = _code(error, refused)

@@ -106,7 +106,7 @@ def label_cleaning(
     Differs from the paper (SPARKLE, Zhu et al., 2024): a corrupted label never equals the true one.
     """
     if not 0 <= corruption <= 1:
-        raise ValueError(f"corruption={corruption} must be a probability from 0 to 1.")
+        raise ValueError(f"corruption={corruption} must lie in [0, 1].")
     source = data.load(dataset) if isinstance(dataset, str) else dataset
     if not len(source.y_test):
         raise ValueError(f"dataset={source.name!r} has no test part to judge the model by: choose one that has.")
