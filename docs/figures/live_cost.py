@@ -18,6 +18,7 @@ from pathlib import Path
 import jax
 
 import decibel as db
+from decibel.files import write_whole
 from decibel.live import serve_beside
 
 TURNS, STEPS, ROWS = 11, 3_000, 300

@@ -131,7 +131,7 @@ def _methods(settings: Mapping[str, Any]) -> str:
         steps = f"{arm['steps']:,}" if "steps" in arm else ""
         cells = (arm["case"], arm["label"], method.get("name", ""), rates, arm["step_sizes"], graph, steps)
         rows.append([escape(str(cell)) for cell in cells])
-    return page.table(["case", "", "method", "step sizes", "which are", "graph", "iterations"], rows, numbers=(6,))
+    return page.table(["case", "run", "method", "step sizes", "which are", "graph", "iterations"], rows, numbers=(6,))
 
 
 def _rate(value: Any) -> str:
@@ -152,7 +152,7 @@ def _searches(found: Mapping[str, Any]) -> str:
             [escape(text) for text in (label, rates, f"{search['metric']} {search['score']:.4g}", about + edge)]
         )
     note = next(iter(found.values()))["search"]["note"]
-    made = page.table(["", "best", "score", "search"], rows)
+    made = page.table(["run", "best", "score", "search"], rows)
     return f'<details><summary>Searches: {escape(note)}</summary><div class="wide">{made}</div></details>'
 
 

@@ -63,7 +63,7 @@ def page(title: str, body: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -134,7 +134,9 @@ def ends(runs: Sequence[Runs], columns: Sequence[str]) -> str:
         note = f"{diverged} of {len(run.traces)} diverged" if diverged else ""
         rows.append([escape(run.case), escape(run.label), *cells, note])
     names = [NAMES.get(column, column.replace("_", " ")) for column in columns]
-    return table(["case", "", *names, ""], rows, numbers=range(2, 2 + len(columns)))
+    noted = any(row[-1] for row in rows)
+    headings = ["case", "run", *names, *(["note"] if noted else [])]
+    return table(headings, [row[: len(headings)] for row in rows], numbers=range(2, 2 + len(columns)))
 
 
 def plain(values: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ function show() {
   document.title = `${WORDS[state]} · ${title}`;
   say(at("state"), WORDS[state]);
   at("state").className = state;
-  at("main").hidden = state === "waits";
+  at("sheet").hidden = state === "waits";
   at("progress").hidden = steps === null;
   at("progress").value = steps ? step / steps : 0;
   pairs(at("costs"), [
