@@ -90,13 +90,8 @@ def main() -> None:
         "cores": os.cpu_count(),
         "device": jax.devices()[0].device_kind,
     }
-    path = Path(__file__).with_suffix(".json")
-    path.write_text(
-        json.dumps(
-            {**about, "load": os.getloadavg()[0], "question_ms": round(1e3 * each, 2), "readers": rows}, indent=1
-        )
-        + "\n"
-    )
+    about |= {"load": os.getloadavg()[0], "question_ms": round(1e3 * each, 2), "readers": rows}
+    write_whole(Path(__file__).with_suffix(".json"), json.dumps(about, indent=1) + "\n")
 
 
 if __name__ == "__main__":
