@@ -174,6 +174,7 @@ COMMANDS = {
     "alpha='fast' must be a number": (*RUN, "--set", "alpha=fast"),
     "task 'linear_regression' has no setting 'nosie': did you mean 'noise'?": (*RUN, "--set", "task.nosie=1"),
     "ed does not solve this problem: its lower level is shared": (*RUN, "--method", "ed"),
+    "sparkle-ed does not solve this problem: its lower level is personal": ("run", "meta_learning"),
     "TASK is missing: name one of `decibel list`": ("run",),
     "--log 'tensorbord' is not known: did you mean 'tensorboard'?": (*RUN, "--log", "tensorbord"),
     "--config nowhere.toml is no file": ("run", "--config", "nowhere.toml"),
