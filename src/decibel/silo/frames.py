@@ -96,7 +96,7 @@ _HELLO = struct.Struct(f"<{HASH}s{HASH}sQ{NONCE}sHH")
 _ROLL = struct.Struct("<q?H")
 _ENTRY = struct.Struct("<HQH")
 _JOIN = struct.Struct("<I???Iqi")
-_DATA = struct.Struct("<IIHBB")
+_DATA = struct.Struct("<IIHBB3x")  # so that the numbers of a tensor of one axis begin at a multiple of 8
 _SKIP = struct.Struct("<I")
 _BYE = struct.Struct("<B")
 
