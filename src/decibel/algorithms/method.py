@@ -96,8 +96,8 @@ class Method(eqx.Module):
 
 _MENDS = {
     "single": "it has no lower level, so choose a single-level method such as db.ed(alpha=...).",
-    "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...), or "
-    "set personal=False.",
+    "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...), "
+    "or set personal=False.",
     "shared": "its lower level is shared, so choose a method such as db.sparkle('ed', ...), or set personal=True.",
 }
 
