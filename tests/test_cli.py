@@ -127,6 +127,14 @@ def test_a_run_leaves_all_that_is_needed_to_repeat_it(tmp_path):
     assert [line for line in written[0] if "out =" not in line] == [line for line in written[1] if "out =" not in line]
 
 
+def test_a_run_that_is_refused_leaves_the_one_that_lies_there(tmp_path):
+    _, code = answer_of(*QUICK, *RATES, "--out", tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    answer = invoke(*QUICK, *RATES, "--set", "alpha=0.5", "--out", str(tmp_path), "--resume")
+    assert code == 0 and answer.exit_code == 2 and "checkpoint holds another run" in answer.output
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+
 def test_a_run_for_people_prints_a_table_and_no_json(tmp_path):
     answer = invoke(*QUICK, *RATES, "--out", str(tmp_path))
     assert answer.exit_code == 0 and "distance" in answer.output and "{" not in answer.output.split("after 20")[1]

@@ -21,6 +21,7 @@ from . import __version__, loggers
 from .algorithms.catalog import CATALOG
 from .callbacks import Callback
 from .config import LOGS, Config
+from .graph import Levels
 from .ledger import COSTS
 from .named import make_graph, make_method, make_task
 from .names import hint
@@ -45,8 +46,6 @@ def run(
     network = make_graph(config.graph, nodes)
     refuse(made.problem, algorithm, levels_of(made.problem, algorithm, network), config.steps, config.batch_size, None)
     _make_room(config, resume=resume, fresh=fresh)
-    repeat = shlex.join(["decibel", "run", "--config", str(config.folder / CONFIG)])
-    config.save(config.folder / CONFIG, f"decibel {__version__}; to repeat this run: {repeat}")
     console.print(f"[bold]{made.name}[/] by {algorithm} over {network.name} of {nodes} nodes")
     for key, value in made.summary.items():
         console.print(f"  {key}: {value}", style="dim")
@@ -54,7 +53,7 @@ def run(
         warnings.simplefilter("ignore", NonFiniteWarning)  # the command says it, with its exit code
         result = solve(
             made.problem, algorithm, network, steps=config.steps, batch_size=config.batch_size, seed=config.seed,
-            eval_every=config.eval_every, metrics=made.metrics, callbacks=written, checkpoint=checkpoint(config),
+            eval_every=config.eval_every, metrics=made.metrics, callbacks=[Kept(config), *written], checkpoint=checkpoint(config),
             checkpoint_every=ROWS_PER_SAVE, resume=resume,
         )  # fmt: skip
     console.print(table(result))
@@ -62,6 +61,18 @@ def run(
     result.plot().savefig(files(config)["figure"], dpi=150)
     console.print(f"Config, log, trace and figure are in {trace.parent}.", soft_wrap=True)
     return result
+
+
+class Kept(Callback):
+    """Writes the config as soon as the run has begun: one that is refused leaves that of the run before."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+        path = self._config.folder / CONFIG
+        repeat = shlex.join(["decibel", "run", "--config", str(path)])
+        self._config.save(path, f"decibel {__version__}; to repeat this run: {repeat}")
 
 
 def files(config: Config) -> dict[str, Path]:
