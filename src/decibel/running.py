@@ -53,8 +53,8 @@ def run(
         warnings.simplefilter("ignore", NonFiniteWarning)  # the command says it, with its exit code
         result = solve(
             made.problem, algorithm, network, steps=config.steps, batch_size=config.batch_size, seed=config.seed,
-            eval_every=config.eval_every, metrics=made.metrics, callbacks=[Kept(config), *written], checkpoint=checkpoint(config),
-            checkpoint_every=ROWS_PER_SAVE, resume=resume,
+            eval_every=config.eval_every, metrics=made.metrics, callbacks=[Kept(config), *written],
+            checkpoint=checkpoint(config), checkpoint_every=ROWS_PER_SAVE, resume=resume,
         )  # fmt: skip
     console.print(table(result))
     trace = result.trace.save(files(config)["trace"])
