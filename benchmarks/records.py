@@ -26,7 +26,7 @@ def place() -> dict[str, Any]:
 
     return {
         "processor": _processor(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "device": jax.devices()[0].device_kind,
         "python": platform.python_version(),
         "load before": round(os.getloadavg()[0], 2),
