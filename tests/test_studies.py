@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ from decibel.algorithms.method import refuse_graph
 from decibel.cli import app
 from decibel.studies import NAMES, find, runs, settings
 from decibel.studies.reproduce import Results, load, reproduce
+from decibel.studies.reproduce import judge as judge_again
 from decibel.studies.runs import Runs, fingerprint
 from decibel.studies.study import Arm, Search, Study
+from decibel.studies.table import markdown
 from decibel.studies.verdicts import Check, Claim, together
 from decibel.trace import Trace
 
@@ -91,6 +95,41 @@ def test_the_smallest_size_runs(name, tmp_path):
     for run in found:
         assert len(run.traces) == len(study.setup("smoke").seeds)
         assert set(study.columns) & set(run.columns), "a figure would show nothing of this arm"
+
+
+# Results in the repository
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+KEPT = [name for name in NAMES if (RESULTS / name / "verdicts.json").exists()]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_committed_verdicts_follow_from_committed_traces(name, tmp_path):
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    judge_again(find(name), tmp_path)
+    before, after = (json.loads((folder / name / "verdicts.json").read_text()) for folder in (RESULTS, tmp_path))
+    assert before["size"] == "full" and before["date"] and before["device"] and before["command"]
+    # Another NumPy may round the last digit differently.
+    words = lambda saved: [(c["claim"], c["verdict"], c["why"], [k["text"] for k in c["checks"]]) for c in saved]  # noqa: E731
+    assert words(before["claims"]) == words(after["claims"])
+    for old, new in zip(before["claims"], after["claims"], strict=True):
+        for one, two in zip(old["checks"], new["checks"], strict=True):
+            np.testing.assert_allclose(np.array(one["values"], float), np.array(two["values"], float), rtol=1e-6)
+    for claim in before["claims"]:
+        assert claim["verdict"] == "holds" or claim["why"], f"{claim['claim']} did not hold, and nothing says why"
+
+
+def test_other_set_ups_are_not_judged(tmp_path):
+    name = "dsoba/speedup"
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    longer = dataclasses.replace(find(name), setups={"full": dataclasses.replace(find(name).setup("full"), steps=9)})
+    with pytest.raises(ValueError, match="was run with another set-up"):
+        judge_again(longer, tmp_path)
+
+
+def test_the_page_of_studies_has_the_committed_verdicts():
+    page = (RESULTS.parent / "studies.md").read_text()
+    assert markdown(RESULTS) in page, "put the output of `python -m decibel.studies.table docs/results` there"
 
 
 def test_claims_are_numbered_once_and_sizes_are_three():

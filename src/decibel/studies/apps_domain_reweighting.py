@@ -28,12 +28,12 @@ class Setup:
     width: int = 64
     layers: int = 2
     heads: int = 4
-    windows: int = 2_000
+    windows: int = 1_000
     validation: int = 64
     test: int = 512
     floor: float = 0.1
-    batch_size: int = 16
-    steps: int = 3_000
+    batch_size: int = 8
+    steps: int = 1_500
     rows: int = 30
     theta: float = 0.2
     alpha: float = 1.0
@@ -123,12 +123,13 @@ STUDY = Study(
             better_without_collapse,
         ),
     ),
+    precision="default",
     search=Search(
-        alpha=(0.1, 0.3, 1.0, 3.0),
-        beta=(0.03, 0.1, 0.3, 1.0),
+        alpha=(0.1, 0.5, 2.0),
+        beta=(0.1, 0.4),
         metric="upper",
         cases=lambda setup: (CASE,),
-        steps=lambda setup: setup.steps,
+        steps=lambda setup: setup.steps // 2,
         note="by the validation loss f; the test text is not looked at",
     ),
 )

@@ -29,11 +29,11 @@ class Cleaning:
     regularization: float = 1e-3
     weight: float = 0.1  # of each neighbour on the sparse graph, a ring
     batch_size: int = 50
-    steps: int = 8_000
+    steps: int = 5_000
     rows: int = 40
     theta: float = 0.2
     alpha: float = 100.0
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     def task(self, corruption: float) -> Callable[..., Task]:
         return partial(
@@ -81,11 +81,11 @@ def cleaning(
 
 def search(cases: Callable[[Any], Sequence[str]], note: str) -> Search:
     return Search(
-        alpha=(30.0, 100.0, 300.0, 1_000.0, 3_000.0),
-        beta=(0.03, 0.1, 0.3, 1.0),
+        alpha=(300.0, 1_000.0, 3_000.0, 10_000.0),
+        beta=(0.02, 0.06, 0.2),
         metric="upper",
         cases=cases,
         steps=lambda setup: setup.steps // 2,
-        seeds=(100,),
+        seeds=(100, 101),  # one deal is not enough: what does best on it may swing on another
         note=note,
     )

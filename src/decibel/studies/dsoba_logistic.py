@@ -22,13 +22,13 @@ OURS, OTHERS = "D-SOBA", ("MA-DSBO", "MDBO")
 @dataclass(frozen=True)
 class Setup:
     nodes: int = 20
-    samples: int = 8_000
-    features: int = 50
-    informative: int = 10
+    samples: int = 4_000
+    features: int = 20
+    informative: int = 5
     classes: int = 4
     batch_size: int = 20
-    steps: int = 6_000
-    rows: int = 40
+    steps: int = 2_000
+    rows: int = 20
     theta: float = 0.2
     levels: tuple[Any, ...] = ("mild", "severe")
     methods: tuple[str, ...] = (OURS, *OTHERS)
@@ -38,7 +38,7 @@ class Setup:
 FEW: dict[str, Any] = {"levels": ("severe",), "methods": (OURS, "MDBO"), "seeds": (0, 1)}
 SETUPS = {
     "smoke": Setup(3, 160, 4, 2, classes=2, batch_size=4, steps=8, rows=4, **FEW),
-    "small": Setup(samples=4_000, features=20, informative=5, steps=2_000, rows=20, seeds=(0, 1, 2, 3, 4)),
+    "small": Setup(seeds=(0, 1, 2, 3, 4)),
     "full": Setup(),
 }
 
@@ -88,7 +88,12 @@ STUDY = Study(
     against="samples",
     claims=(
         Claim(
-            "C8", "D-SOBA converges faster and reaches a higher test accuracy than MA-DSBO and MDBO.", faster_and_better
+            "C8",
+            "D-SOBA converges faster and reaches a higher test accuracy than MA-DSBO and MDBO.",
+            faster_and_better,
+            why="D-SOBA is faster by every check. But at the end all three methods have reached about the same "
+            "classifier: their accuracies differ by 0.3 percentage points or less, which ten seeds do not tell from "
+            "nothing. A run of MA-DSBO turned non-finite where nodes differ much.",
         ),
     ),
     search=Search(

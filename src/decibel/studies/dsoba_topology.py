@@ -80,6 +80,7 @@ STUDY = Study(
     arms=arms,
     columns=("upper", "test_accuracy", "node_accuracy"),
     claims=(Claim("C9", "Sparser is worse, in that order, and the gap closes with time.", in_order),),
+    precision="default",
     search=search(
         cases=lambda setup: (CASE,),
         note="by the validation loss f on the complete graph; the same step sizes on all graphs",

@@ -140,7 +140,7 @@ def fingerprint(study: Study, size: str, arm: Any) -> str:
         "setup": dataclasses.asdict(setup),
         "arm": arm.describe(),
         "code": [code(), code_of_study(study)],
-        "jax": [jax.__version__, bool(jax.config.read("jax_enable_x64"))],
+        "jax": [jax.__version__, bool(jax.config.read("jax_enable_x64")), study.precision],
     }
     return hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
@@ -201,7 +201,7 @@ def run_arm(
         if found.made.get("fingerprint") == mark:
             return found, False
     begun = time.perf_counter()
-    with jax.default_matmul_precision("highest"):
+    with jax.default_matmul_precision(study.precision):
         traces = arm.run(seeds)
     made = {
         "fingerprint": mark, "size": size, "seconds": round(time.perf_counter() - begun, 1),

@@ -98,7 +98,7 @@ def _search(study: Study, setup: Any, arm: Arm, mark: str) -> Settings:
     for seed in plan.seeds:
         task = make(seed=seed)
         steps = min(steps, _affordable(arm, task))
-        with jax.default_matmul_precision("highest"):
+        with jax.default_matmul_precision(study.precision):
             tuned = tune(
                 task.problem, arm.method, arm.graph, steps=steps, batch_size=arm.batch_size, search=candidates,
                 metric=plan.metric if isinstance(plan.metric, str) else plan.metric(task), seeds=(seed,),

@@ -104,6 +104,7 @@ STUDY = Study(
         ),
         Claim("C4", "Mixed strategies (ED-GT, EXTRA-GT) do at least as well as gradient tracking.", mixed),
     ),
+    precision="default",
     search=search(
         cases=lambda setup: (case(setup.corruptions[len(setup.corruptions) // 2]),),
         note="by the loss of the averaged model on the validation samples (f); the test part is not looked at",

@@ -99,7 +99,8 @@ def arms(setup: Setup) -> list[Arm]:
             found.append(
                 Arm(
                     f"{nodes} nodes", label, partial(single_level if single else policy_evaluation, nodes, **options),
-                    method, ring(nodes), setup.steps, setup.batch_size, setup.rows * (4 if "double" in label else 1),
+                    method, ring(nodes), setup.steps * (2 if single else 1), setup.batch_size,
+                    setup.rows * (4 if "double" in label else 1),
                     measures=average_error, samples=2.0 * setup.batch_size * setup.steps,
                     tuned=f"{label}, {nodes} nodes",
                 )
@@ -138,7 +139,8 @@ STUDY = Study(
         beta=(0.001, 0.003, 0.01, 0.03, 0.1),
         metric=lambda task: task.metrics[0],
         cases=lambda setup: [f"{nodes} nodes" for nodes in setup.nodes],
-        steps=lambda setup: setup.steps,
+        alone=(0.0005, 0.1),
+        steps=lambda setup: 2 * setup.steps,
         seeds=(100, 101, 102),
         note="by the final distance to x*, on data of seeds that are not judged",
     ),

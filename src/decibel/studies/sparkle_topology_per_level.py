@@ -24,7 +24,6 @@ CASES = {DENSE: (False, False), SPARSE_X: (True, False), SPARSE_YZ: (False, True
 class Setup(Cleaning):
     corruption: float = 0.3
     weight: float = 0.02  # the dense graph is complete
-    steps: int = 6_000
     cases: tuple[str, ...] = tuple(CASES)
 
 
@@ -81,6 +80,7 @@ STUDY = Study(
         Claim("C5", "The graph of y and z influences convergence more than that of x.", lower_level_matters_more),
         Claim("C6", "A sparser graph for x saves bytes at equal accuracy.", sparse_x_saves),
     ),
+    precision="default",
     search=search(
         cases=lambda setup: (DENSE,), note="by the validation loss f on dense graphs; the same step sizes on all graphs"
     ),

@@ -167,7 +167,8 @@ class Search:
     """How step sizes are found: every method tries as many candidates, on data of seeds that are not judged, by a
     metric that no test sample enters. β and γ are one; a method with α alone tries as many values of it.
 
-    - `alpha`, `beta`: the values to combine. `steps`: of each candidate.
+    - `alpha`, `beta`: the values to combine. `alone`: from where to where a method with α alone tries it, where that is
+      another range. `steps`: of each candidate.
     - `metric`: a name, or a function of the task that gives one; smaller is better.
     - `cases`: the cases of the set-up whose arms are searched; others share what is found.
     - `task`: the task to search on, where it is not the arm's own: one with a validation part in the place of the test
@@ -182,6 +183,7 @@ class Search:
     seeds: tuple[int, ...] = (100,)
     task: Callable[[Any, Arm], Callable[..., Task]] | None = None
     fixed: Mapping[str, float] = field(default_factory=dict)
+    alone: tuple[float, ...] = ()
     note: str = ""
 
     @property
@@ -196,7 +198,7 @@ class Search:
         if {"alpha", "beta"} <= moves:
             pairs = [(a, b) for a in self.alpha for b in self.beta]
         elif "alpha" in moves:
-            pairs = [(a, 0.0) for a in fine(self.alpha)]
+            pairs = [(a, 0.0) for a in fine(self.alone or self.alpha)]
         else:
             pairs = [(0.0, b) for b in fine(self.beta)]
         every = [{"alpha": a, "beta": b, "gamma": b, **self.fixed} for a, b in pairs]
@@ -218,6 +220,7 @@ class Study:
     differs: str = ""
     search: Search | None = None
     against: str = "step"
+    precision: str = "highest"  # of matrix products; "default" lets a GPU round them, where accuracy is judged
 
     def setup(self, size: str) -> Any:
         if size not in self.setups:

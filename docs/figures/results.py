@@ -1,0 +1,91 @@
+"""Draws results_*.svg from the traces in docs/results.
+
+python docs/figures/results.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from decibel.graphs import adjusted_ring
+from decibel.studies import find
+from decibel.studies.dsoba_speedup import NODES, transients
+from decibel.studies.reproduce import Results, load
+from decibel.studies.runs import Runs
+
+HERE = Path(__file__).parent
+COLOURS = ("#0b6e6e", "#c2571a", "#5b4a9e", "#b0892f", "#777777", "#3b78b5")
+
+
+def results(name: str) -> Results:
+    study = find(name)
+    _, _, runs = load(study, HERE.parent / "results")
+    return Results(study.setup("full"), {(run.case, run.label): run for run in runs})
+
+
+def curve(ax: Axes, runs: Runs, column: str, against: str, colour: str, style: str = "-", label: str = "") -> None:
+    """The geometric mean over seeds, evened out over a few rows, and the middle half of them."""
+    cost = np.asarray(runs.traces[0][against], float)[1:]
+    logs = np.log(np.stack([np.asarray(trace[column], float)[1 : len(cost) + 1] for trace in runs.traces]))
+    width = max(1, len(cost) // 25)
+    mean = np.ones(width)
+    smooth = np.stack([np.convolve(row, mean, "same") / np.convolve(np.ones_like(row), mean, "same") for row in logs])
+    low, high = np.exp(np.quantile(smooth, (0.25, 0.75), axis=0))
+    ax.fill_between(cost, low, high, color=colour, alpha=0.15, linewidth=0)
+    ax.plot(cost, np.exp(smooth.mean(0)), color=colour, linestyle=style, linewidth=1.6, label=label or runs.label)
+
+
+def speedup(figure: Figure) -> None:
+    found = results("dsoba/speedup")
+    left, right = figure.subplots(1, 2)
+    for colour, nodes in zip(COLOURS, found.setup.nodes, strict=False):
+        curve(left, found[NODES, f"{nodes} nodes"], "error", "step", colour)
+    left.set(xscale="log", yscale="log", xlabel="iteration", ylabel="‖x̄ − x*‖²", title="More nodes, complete graph")
+    left.set_xlim(left=found.setup.steps / found.setup.rows)
+    left.legend(frameon=False, fontsize=8)
+    reach = np.array([1 / adjusted_ring(found.setup.ring, weight).spectral_gap for weight in found.setup.weights])
+    times = np.stack([transients(found, weight) for weight in found.setup.weights])  # (weights, seeds)
+    spread = np.exp(np.random.default_rng(0).uniform(-0.015, 0.015, times.shape))
+    right.plot(reach[:, None] * spread, times, ".", color=COLOURS[0], alpha=0.35, markersize=5)
+    middle = np.exp(np.log(times).mean(1))
+    right.plot(reach, middle, "o-", color=COLOURS[1], linewidth=1.6, markersize=5)
+    slope = np.polyfit(np.log(reach), np.log(middle), 1)[0]
+    right.annotate(f"slope {slope:.1f}", (reach[1], middle[1]), (14, -18), textcoords="offset points", color=COLOURS[1])
+    right.set(xscale="log", yscale="log", xlabel="1/(1−ρ) of the ring", title=f"Weaker links, {found.setup.ring} nodes")
+    right.set_ylabel("steps until as good as\nthe complete graph, within 2×")
+    right.minorticks_off()
+    right.set_xticks(reach, [f"{value:.0f}" for value in reach])
+
+
+def policy(figure: Figure) -> None:
+    found = results("sparkle/policy-evaluation")
+    # ED and EXTRA lie on top of each other, so that one is drawn.
+    labels = [name for name in found.setup.methods if name != "SPARKLE-EXTRA"]
+    panels = figure.subplots(1, len(found.setup.nodes), sharey=True)
+    for ax, nodes in zip(np.atleast_1d(panels), found.setup.nodes, strict=True):
+        for colour, label in zip(COLOURS, labels, strict=False):
+            curve(ax, found[f"{nodes} nodes", label], "distance", "samples", colour)
+        ax.set(yscale="log", xlabel="samples per node", title=f"{nodes} nodes on a ring")
+    panels[0].set_ylabel("mean over nodes of ‖x_i − x*‖²")
+    panels[0].legend(frameon=False, fontsize=8)
+
+
+def main() -> None:
+    matplotlib.rcParams.update({"font.size": 9, "svg.hashsalt": "decibel", "svg.fonttype": "path"})
+    for name, draw in (("speedup", speedup), ("policy", policy)):
+        figure = Figure(figsize=(8.2, 3.2), layout="constrained")
+        draw(figure)
+        for ax in figure.axes:
+            ax.spines[["top", "right"]].set_visible(False)
+            ax.grid(alpha=0.15)
+            ax.title.set_fontsize(10)
+        figure.savefig(HERE / f"results_{name}.svg", metadata={"Date": None}, facecolor="white")
+
+
+if __name__ == "__main__":
+    main()

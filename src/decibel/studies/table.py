@@ -1,0 +1,59 @@
+"""`python -m decibel.studies.table RESULTS`: the verdicts of a folder of results as a table in Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from . import NAMES, find
+
+HEADER = "| claim | verdict | checks that hold | the check nearest to its threshold, mean ± margin | seeds |"
+
+
+def markdown(results: Path) -> str:
+    """A row for each claim of every study: of its checks, how many hold, and the one that decides."""
+    rows = [HEADER, "|---|---|---|---|---|"]
+    for name in NAMES:
+        path = results / name / "verdicts.json"
+        saved = json.loads(path.read_text()) if path.exists() else None
+        judged = {} if saved is None else {claim["claim"]: claim for claim in saved["claims"]}
+        for claim in find(name).claims:
+            if saved is None:
+                rows.append(f"| {claim.name} `{name}` | not run at full size yet | | | |")
+            else:
+                rows.append(_row(judged[claim.name], name, len(saved["seeds"])))
+    return "\n".join(rows) + "\n"
+
+
+def _row(claim: dict[str, Any], study: str, seeds: int) -> str:
+    checks = claim["checks"]
+    held = sum(check["verdict"] == "holds" for check in checks)
+    nearest = min(checks, key=_distance)
+    numbers = f"{_number(nearest['mean'])} ± {_number(nearest['margin'])}"
+    text = f"{nearest['text']}: {numbers} (asked: {nearest['side']} {_number(nearest['threshold'])})"
+    return f"| {claim['claim']} `{study}` | {claim['verdict']} | {held} of {len(checks)} | {text} | {seeds} |"
+
+
+def _distance(check: dict[str, Any]) -> float:
+    """How many margins the mean lies on the right side of the threshold."""
+    mean, margin, sign = float(check["mean"]), float(check["margin"]), 1 if check["side"] == "above" else -1
+    if not math.isfinite(mean) or not math.isfinite(margin):
+        return math.inf if check["verdict"] == "holds" else -math.inf
+    return sign * (mean - check["threshold"]) / max(margin, 1e-12)
+
+
+def _number(value: float | str) -> str:
+    return f"{float(value):.3g}".replace("-", "−")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="a folder that `decibel reproduce --out` wrote")
+    print(markdown(parser.parse_args().results), end="")
+
+
+if __name__ == "__main__":
+    main()
