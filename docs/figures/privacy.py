@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import decibel as db
+from decibel.files import write_whole
 
 HERE = Path(__file__).parent
 NODES, STEPS, NOISY_STEPS, DELTA = 8, 400, 200, 1e-5
@@ -92,5 +93,5 @@ def draw(found):
 if __name__ == "__main__":
     path = HERE / "privacy.json"
     if "--figure" not in sys.argv:
-        path.write_text(json.dumps(measure(), indent=1) + "\n")
+        write_whole(path, json.dumps(measure(), indent=1) + "\n")
     draw(json.loads(path.read_text()))
