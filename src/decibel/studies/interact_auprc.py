@@ -29,6 +29,8 @@ class Setup:
     dataset: str = "a9a"
     nodes: int = 10
     hidden: tuple[int, ...] = (0, 32)  # units of the scoring model; 0 is linear
+    surrogate: str = "sigmoid"  # of "scores above"
+    anchors: int = 512  # positives of a node that its precision is averaged over
     heterogeneity: str | None = None  # dealt evenly, so that all seeds have one shape
     probability: float = 0.5
     batch_size: int = 128
@@ -38,23 +40,19 @@ class Setup:
 
 
 SETUPS = {
-    "smoke": Setup("synthetic", 3, (0,), None, 0.9, batch_size=8, steps=8, rows=4, seeds=(0, 1)),
-    "small": Setup(hidden=(0,), batch_size=64, steps=600, rows=10, seeds=(0, 1, 2)),
+    "smoke": Setup("synthetic", 3, (0,), anchors=4, probability=0.9, batch_size=8, steps=8, rows=4, seeds=(0, 1)),
+    "small": Setup(hidden=(0,), anchors=128, batch_size=64, steps=600, rows=10, seeds=(0, 1, 2)),
     "full": Setup(),
 }
 
 
-def ranking(
-    dataset: str, nodes: int, *, objective: str, hidden: int, heterogeneity: Any, validation: bool = False, seed: int
-) -> Task:
-    kind: Any = objective
-    source = part(dataset, validation=validation)
-    return auprc(source, nodes, objective=kind, hidden=hidden, heterogeneity=heterogeneity, seed=seed)
+def ranking(dataset: str, nodes: int, *, validation: bool = False, seed: int, **options: Any) -> Task:
+    return auprc(part(dataset, validation=validation), nodes, seed=seed, **options)
 
 
 def methods() -> dict[str, Method]:
     """The Hessian of g in y is the identity, so one step of conjugate gradients inverts it."""
-    return {OURS: gt_dsgd(0.3, 0.3, hypergradient.cg(1)), OTHER: gt(0.3)}
+    return {OURS: gt_dsgd(3.0, 0.3, hypergradient.cg(1)), OTHER: gt(0.3)}
 
 
 def case(hidden: int) -> str:
@@ -68,7 +66,7 @@ def arms(setup: Setup) -> list[Arm]:
             case(hidden), label,
             partial(
                 ranking, setup.dataset, setup.nodes, objective=label.replace(" ", "-"), hidden=hidden,
-                heterogeneity=setup.heterogeneity,
+                heterogeneity=setup.heterogeneity, surrogate=setup.surrogate, anchors=setup.anchors,
             ),
             method, graph, setup.steps, setup.batch_size, setup.rows, tuned=f"{label}, {case(hidden)}",
         )
@@ -104,7 +102,9 @@ STUDY = Study(
     about="Ten nodes agree on a model that ranks incomes above 50,000 first. The bilevel form maximises average "
     "precision by a surrogate, each node keeping the counts behind its precision; the baseline minimises cross "
     "entropy with the same model, graph, batches and number of iterations.",
-    differs="INTERACT's paper names the problem and does not run it; all of the set-up is ours.",
+    differs="INTERACT's paper names the problem and does not run it; all of the set-up is ours. The surrogate is a "
+    "sigmoid: with the squared hinge of Qi et al. average precision was 1.4 (linear) and 1.9 percentage points below "
+    "that of cross entropy.",
     setups=SETUPS,
     arms=arms,
     columns=("average_precision",),
@@ -112,8 +112,9 @@ STUDY = Study(
         Claim("C22", "The area under the precision-recall curve is above that of the cross-entropy baseline.", above),
     ),
     search=Search(
-        alpha=(0.03, 0.1, 0.3, 1.0, 3.0),
+        alpha=(0.3, 1.0, 3.0, 10.0, 30.0),
         beta=(0.1, 0.3, 0.9),
+        alone=(0.03, 3.0),
         metric=lambda task: Missed(task.metrics[0]),
         cases=lambda setup: [case(hidden) for hidden in setup.hidden],
         steps=lambda setup: setup.steps,
