@@ -25,7 +25,7 @@ from . import records
 
 SIZES = (10_000, 100_000, 1_000_000)
 BLOCK = 20  # rounds between two looks at the clock; the first block warms up
-COMMAND = "python -m benchmarks.silo --json benchmarks/results/silo.json"
+COMMAND = "python -m benchmarks.silo --turns {} --json benchmarks/results/silo.json"
 
 
 def federation(folder: Path) -> Any:
@@ -138,7 +138,7 @@ def measure(turns: int = 5, blocks: int = 20) -> dict[str, Any]:
         rows.append({"bytes": size, "bare": bare_speed, "silo": silo_speed, "share": silo_speed / bare_speed})
         print(f"{size:>9} bytes: bare {bare_speed:7.1f}/s, silo {silo_speed:7.1f}/s, {silo_speed / bare_speed:.0%}")
     ratios = {f"bare ÷ silo, {row['bytes']:,} bytes": 1 / row["share"] for row in rows}
-    return records.record("silo", rows, ratios, command=COMMAND, turns=turns, rounds=turns * blocks * BLOCK)
+    return records.record("silo", rows, ratios, command=COMMAND.format(turns), rounds=turns * blocks * BLOCK)
 
 
 def main() -> None:
