@@ -95,14 +95,15 @@ def figure(traces: Mapping[str, Trace], metric: str) -> Figure:
 def table(results: Mapping[str, Result]) -> Table:
     first = next(iter(results.values())).trace
     columns = [name for name in first if name not in COSTS]
-    made = Table(box=None, padding=(0, 2, 0, 0))
-    made.add_column("method")
-    for column in (*columns, "bytes", "rounds", "seconds"):
-        made.add_column(column.replace("_", " "), justify="right")
+    made = Table(box=None, padding=(0, 1, 0, 0))
+    made.add_column("method", no_wrap=True)
+    for column in (*columns, "MB_sent", "seconds"):
+        words = column.split("_")
+        made.add_column(" ".join(words), justify="right", min_width=max(map(len, words)))
     for name, result in results.items():
         last = result.trace.last
         cells = [f"{last[column]:.4g}" for column in columns]
-        costs = [f"{last['bytes']:.3g}", f"{last['rounds']:.0f}", f"{last['seconds']:.2f}"]
+        costs = [f"{last['bytes'] / 1e6:.3g}", f"{last['seconds']:.2f}"]
         made.add_row(name + (f" [red](non-finite after {result.step})[/]" if result.stopped else ""), *cells, *costs)
     return made
 

@@ -48,7 +48,7 @@ def run(
     _make_room(config, resume=resume, fresh=fresh)
     console.print(f"[bold]{made.name}[/] by {algorithm} over {network.name} of {nodes} nodes")
     for key, value in made.summary.items():
-        console.print(f"  {key}: {value}", style="dim")
+        console.print(f"  {key}: {_words(value)}", style="dim", soft_wrap=True)
     with _live(config.folder, live, browser, console), interrupts_save(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NonFiniteWarning)  # the command says it, with its exit code
         result = solve(
@@ -201,6 +201,15 @@ def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Iterat
     with serve_beside(folder, open_browser=browser) as url:
         console.print(f"Watch it at {url} while it runs; `decibel watch {folder}` shows it again.", soft_wrap=True)
         yield
+
+
+def _words(value: Any) -> str:
+    """Settings as a person would list them."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_words, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def table(result: Result) -> Table:
