@@ -98,8 +98,7 @@ def table(results: Mapping[str, Result]) -> Table:
     made = Table(box=None, padding=(0, 1, 0, 0))
     made.add_column("method", no_wrap=True)
     for column in (*columns, "MB_sent", "seconds"):
-        words = column.split("_")
-        made.add_column(" ".join(words), justify="right", min_width=max(map(len, words)))
+        made.add_column(column.replace("_", "\n"), justify="right", no_wrap=True)
     for name, result in results.items():
         last = result.trace.last
         cells = [f"{last[column]:.4g}" for column in columns]
