@@ -28,7 +28,7 @@ OURS, OTHER = "average precision", "cross entropy"
 class Setup:
     dataset: str = "a9a"
     nodes: int = 10
-    hidden: tuple[int, ...] = (0, 32)  # units of the scoring model; 0 is linear
+    hidden: tuple[int, ...] = (0,)  # units of the scoring model; 0 is linear
     surrogate: str = "sigmoid"  # of "scores above"
     anchors: int = 512  # positives of a node that its precision is averaged over
     heterogeneity: str | None = None  # dealt evenly, so that all seeds have one shape
@@ -41,7 +41,7 @@ class Setup:
 
 SETUPS = {
     "smoke": Setup("synthetic", 3, (0,), anchors=4, probability=0.9, batch_size=8, steps=8, rows=4, seeds=(0, 1)),
-    "small": Setup(hidden=(0,), anchors=128, batch_size=64, steps=600, rows=10, seeds=(0, 1, 2)),
+    "small": Setup(anchors=128, batch_size=64, steps=600, rows=10, seeds=(0, 1, 2)),
     "full": Setup(),
 }
 
@@ -103,13 +103,21 @@ STUDY = Study(
     "precision by a surrogate, each node keeping the counts behind its precision; the baseline minimises cross "
     "entropy with the same model, graph, batches and number of iterations.",
     differs="INTERACT's paper names the problem and does not run it; all of the set-up is ours. The surrogate is a "
-    "sigmoid: with the squared hinge of Qi et al. average precision was 1.4 (linear) and 1.9 percentage points below "
-    "that of cross entropy.",
+    "sigmoid: with the squared hinge of Qi et al. and 64 anchors average precision was 1.4 percentage points below "
+    "that of cross entropy, and 1.9 with 32 hidden units.",
     setups=SETUPS,
     arms=arms,
     columns=("average_precision",),
     claims=(
-        Claim("C22", "The area under the precision-recall curve is above that of the cross-entropy baseline.", above),
+        Claim(
+            "C22",
+            "The area under the precision-recall curve is above that of the cross-entropy baseline.",
+            above,
+            why="It is below, by 0.06 percentage points (74.6 against 74.7 %). The largest step size that was tried "
+            "for x did best, so a wider search might close the gap or turn it. For a linear model on a9a cross entropy "
+            "already ranks well: a quarter of all samples is positive, and average precision is estimated from 512 of "
+            "a node's positives. With the squared hinge of Qi et al. the gap was 1.4 points.",
+        ),
     ),
     search=Search(
         alpha=(0.3, 1.0, 3.0, 10.0, 30.0),
