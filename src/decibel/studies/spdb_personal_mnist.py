@@ -121,9 +121,9 @@ STUDY = Study(
     about="Ten learners on a random graph; 95 % of learner i's samples are digit i. The first layer is agreed on; "
     "with SPDB the last layer is the learner's own, with the others the whole network is agreed on. Accuracy is that "
     "of every learner's own model on samples of its own distribution, averaged.",
-    differs="The paper also gives its learners all samples. Its learning rate of 0.02 is replaced by a search for every "
-    "method alike. The other 5 % of a learner's samples are drawn from the other labels. The graph is sparse enough for "
-    "ρ/τ = 0.2: with many links EXTRA's W would have an eigenvalue below −1/3.",
+    differs="The paper also gives its learners all samples. Its learning rate of 0.02 is replaced by a search for "
+    "every method alike. The other 5 % of a learner's samples are drawn from the other labels. The graph is sparse "
+    "enough for ρ/τ = 0.2: with many links EXTRA's W would have an eigenvalue below −1/3.",
     setups=SETUPS,
     arms=arms,
     columns=("test_accuracy", "train_accuracy", "whole_accuracy"),
