@@ -7,13 +7,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..graph import Levels
 from ..plots import AXES, NAMES
 from ..studies import NAMES as STUDIES
 from ..studies import find
 from ..studies.reproduce import load
 from ..studies.runs import Runs
-from ..studies.settings import write as write_file
 from ..studies.study import Arm, Study
 from . import figures, page
 
@@ -40,11 +40,11 @@ def write(results: Path, out: Path) -> list[Path]:
         study = find(name)
         verdicts, settings, runs = load(study, results)
         path = out / f"{name.replace('/', '-')}.html"
-        write_file(path, page.page(f"{study.title} · Decibel", _study(study, verdicts, settings, runs)))
+        write_whole(path, page.page(f"{study.title} · Decibel", _study(study, verdicts, settings, runs)))
         pages.append(path)
         rows.append(_row(study, verdicts, path.name))
     index = out / "index.html"
-    write_file(index, page.page("Studies · Decibel", _index(rows)))
+    write_whole(index, page.page("Studies · Decibel", _index(rows)))
     return [index, *pages]
 
 
@@ -55,7 +55,7 @@ def draw(name: str, results: Path) -> Path:
     styles = figures.style_of(_labels(runs))
     made = figures.overview(_cases(runs), study.columns[0], study.against, styles)
     path = results / name / "figure.svg"
-    write_file(path, figures.svg(made, name, standalone=True))
+    write_whole(path, figures.svg(made, name, standalone=True))
     return path
 
 

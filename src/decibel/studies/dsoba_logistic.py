@@ -81,7 +81,7 @@ STUDY = Study(
     "features are noise. Every method gets the same number of samples; the double loop of MA-DSBO spends them in fewer "
     "iterations.",
     differs="The slides print neither data, graph nor step sizes; data are synthetic and dealt by class in Dirichlet "
-    "shares, α = 1 (mild) and 0.1 (severe).",
+    "shares, α = 1 (mild) and 0.1 (severe). The full size is the small one with ten seeds and the small one's search.",
     setups=SETUPS,
     arms=arms,
     columns=("validation_loss", "test_accuracy"),

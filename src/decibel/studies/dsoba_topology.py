@@ -37,7 +37,7 @@ SETUPS = {
 def graphs(setup: Setup) -> dict[str, Graph]:
     nodes = setup.nodes
     made = (complete(nodes), exponential(nodes), torus(*setup.sides), adjusted_ring(nodes, setup.weight))
-    known = dict(zip(GRAPHS, made, strict=True))
+    known: dict[str, Graph] = dict(zip(GRAPHS, made, strict=True))
     return {name: known[name] for name in setup.graphs}
 
 

@@ -19,7 +19,6 @@ from ..tuning import tune
 from .runs import _digest, code
 from .study import Arm, Study, device, with_rates
 
-write = write_whole
 MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
 Settings = dict[str, Any]  # by method: rates, and the search that found them
 
