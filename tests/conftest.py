@@ -1,4 +1,4 @@
-"""The setting of every test: float64, strict promotion, eight CPU devices, no display.
+"""The setting of every test: float64, strict promotion, eight CPU devices, quick compiling, no display.
 
 `JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off.
 """
@@ -9,9 +9,10 @@ from functools import partial
 # Read when JAX and matplotlib start, so they are set before either is imported.
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-DEVICES = "--xla_force_host_platform_device_count"
-if DEVICES not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}=8".strip()
+# Compiling is most of what tests do, so machine code is not optimized; XLA's own passes are as they always are.
+for flag, value in (("--xla_force_host_platform_device_count", 8), ("--xla_backend_optimization_level", 0)):
+    if flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}={value}".strip()
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

@@ -59,6 +59,14 @@ def printed(name, *, multiply, see=lambda array: array):
     return np.asarray(errors)[[EARLY, -1]]
 
 
+@pytest.fixture(autouse=True)
+def optimized(monkeypatch):
+    """How numbers are rounded is what these tests are about, so their machine code is that of users."""
+    compile = jax.stages.Lowered.compile
+    options = {"xla_backend_optimization_level": 3}  # which the other tests leave out
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compile(self, options))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_single_level_stays_where_it_was(name):
     (early, half, end), drift = measured(QUADRATIC.single(dtype=jnp.float32), METHODS[name], SOLUTION)
