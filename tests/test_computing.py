@@ -34,7 +34,7 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
     return db.solve(problem, method, graph, steps=steps, eval_every=steps, metrics=[], engine=engine, **options)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 8])
+@pytest.mark.parametrize("chunk", [1, 3, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("problem", "method"),
     [
