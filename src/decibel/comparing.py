@@ -15,7 +15,7 @@ from .config import Config
 from .ledger import COSTS
 from .named import make_graph, make_method, make_task
 from .names import hint
-from .plots import AXES, NAMES, _spans_decades
+from .plots import AXES, NAMES, spans_decades
 from .result import Result
 from .solver import NonFiniteWarning, levels_of, refuse, solve
 from .trace import Trace
@@ -82,7 +82,7 @@ def figure(traces: Mapping[str, Trace], metric: str) -> Figure:
     for axis, against in zip(axes, AGAINST, strict=True):
         for name, trace in traces.items():
             axis.plot(trace[against], trace[metric], label=name, linewidth=1.6)
-        if _spans_decades([trace[metric] for trace in traces.values()]):
+        if spans_decades([trace[metric] for trace in traces.values()]):
             axis.set_yscale("log")
         axis.set(xlabel=AXES[against])
         axis.grid(alpha=0.25)

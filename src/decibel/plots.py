@@ -49,7 +49,7 @@ def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step
     for axis, column in zip(axes, columns, strict=False):
         for label, trace in traces.items():
             axis.plot(trace[against], trace[column], label=label, linewidth=1.6)
-        if _spans_decades([trace[column] for trace in traces.values()]):
+        if spans_decades([trace[column] for trace in traces.values()]):
             axis.set_yscale("log")
         axis.set(xlabel=AXES.get(against, against), ylabel=NAMES.get(column, column.replace("_", " ")))
         axis.grid(alpha=0.25)
@@ -61,7 +61,7 @@ def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step
     return figure
 
 
-def _spans_decades(series: list[np.ndarray]) -> bool:
+def spans_decades(series: list[np.ndarray]) -> bool:
     values = np.concatenate(series)
     values = values[np.isfinite(values)]
     positive = values[values > 0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..plots import AXES, NAMES, _spans_decades
+from ..plots import AXES, NAMES, spans_decades
 from ..studies.runs import Runs
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def draw_curves(
         if len(run.traces) > 1:
             ax.fill_between(cost, low, high, color=colour, alpha=0.18, linewidth=0)
         ax.plot(cost, mean, color=colour, linestyle=dashes, linewidth=1.7, label=run.label)
-    if shown and _spans_decades([_band(run, column, against)[2] for run in shown]):
+    if shown and spans_decades([_band(run, column, against)[2] for run in shown]):
         ax.set_yscale("log")
     else:
         ax.ticklabel_format(axis="y", useOffset=False)

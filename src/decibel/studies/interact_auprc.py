@@ -18,7 +18,7 @@ from ..metrics import Snapshot
 from ..tasks import Task, auprc
 from .compare import higher
 from .sources import part
-from .study import Arm, Search, Study
+from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
 OURS, OTHER = "average precision", "cross entropy"
@@ -72,11 +72,6 @@ def arms(setup: Setup) -> list[Arm]:
         )
         for hidden in setup.hidden for label, method in methods().items()
     ]  # fmt: skip
-
-
-def validated(setup: Setup, arm: Arm) -> Any:
-    assert isinstance(arm.task, partial)
-    return partial(arm.task, validation=True)
 
 
 class Missed(eqx.Module):

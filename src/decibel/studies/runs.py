@@ -149,14 +149,14 @@ def fingerprint(study: Study, size: str, arm: Any) -> str:
 def code() -> str:
     """A hash of the source that runs depend on, without comments and docstrings."""
     paths = [path for name in MATTERS for path in sorted((ROOT / name).rglob("*.py")) or [ROOT / name]]
-    return _digest("\n".join(_bare(ast.parse(path.read_text())) for path in paths))
+    return digest("\n".join(_bare(ast.parse(path.read_text())) for path in paths))
 
 
 def code_of_study(study: Study) -> str:
     """A hash of the study's file without its claims: judges, whose first argument is `results`, and `STUDY` itself."""
     tree = ast.parse(Path(study.arms.__code__.co_filename).read_text())
     tree.body = [node for node in tree.body if not _claims(node)]
-    return _digest(_bare(tree))
+    return digest(_bare(tree))
 
 
 def _claims(node: ast.stmt) -> bool:
@@ -176,7 +176,7 @@ def _bare(tree: ast.Module) -> str:
     return ast.unparse(tree)
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -16,7 +16,7 @@ from ..files import write_whole
 from ..solver import cost
 from ..tasks import Task
 from ..tuning import tune
-from .runs import _digest, code
+from .runs import code, digest
 from .study import Arm, Study, device, with_rates
 
 MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
@@ -68,7 +68,7 @@ def search(study: Study, size: str, *, fresh: bool = False, say: Callable[[str],
     arms = {arm.tuned: arm for arm in reversed(study.arms(setup)) if arm.tuned is not None and arm.case in cases}
     found = load(study, size)
     for key, arm in reversed(arms.items()):
-        mark = _digest(json.dumps([asdict(setup), arm.describe(), _plan(study, setup, arm), code()], default=str))
+        mark = digest(json.dumps([asdict(setup), arm.describe(), _plan(study, setup, arm), code()], default=str))
         if not fresh and found.get(key, {}).get("search", {}).get("fingerprint") == mark:
             say(f"  {key}: searched before, {found[key]['rates']}")
             continue

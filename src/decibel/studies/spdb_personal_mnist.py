@@ -22,7 +22,7 @@ from ..tasks.personalization import own_models, predict
 from ..weights import laplacian
 from .compare import higher
 from .sources import part
-from .study import Arm, Search, Study
+from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
 OURS, OTHERS = "SPDB", ("DSGD", "GNSD", "D²")
@@ -85,11 +85,6 @@ def arms(setup: Setup) -> list[Arm]:
         )
         for count in setup.per_node for label, method in methods().items()
     ]  # fmt: skip
-
-
-def validated(setup: Setup, arm: Arm) -> Any:
-    assert isinstance(arm.task, partial)
-    return partial(arm.task, validation=True)
 
 
 class HeldOutLoss(eqx.Module):

@@ -18,7 +18,7 @@ from ..graphs import ring
 from ..metrics import Snapshot
 from ..tasks import Task, data, speech
 from .compare import lower
-from .study import Arm, Search, Study
+from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
 CASE, OURS = "spoken digits", "SPDB"
@@ -103,11 +103,6 @@ def arms(setup: Setup) -> list[Arm]:
         )
         for label, method in methods().items()
     ]  # fmt: skip
-
-
-def validated(setup: Setup, arm: Arm) -> Any:
-    assert isinstance(arm.task, partial)
-    return partial(arm.task, validation=True)
 
 
 class HeldOutLoss(eqx.Module):

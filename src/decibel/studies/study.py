@@ -205,6 +205,11 @@ class Search:
         return [{name: rate for name, rate in rates.items() if name in moves} for rates in every]
 
 
+def validated(setup: Any, arm: Arm) -> Callable[..., Task]:
+    """The arm's own task with a validation part, cut from its training part, in the place of the test part."""
+    return partial(arm.task, validation=True)
+
+
 @dataclass(frozen=True)
 class Study:
     """A published experiment: its set-up at three sizes, the arms that follow from it, and what is claimed."""

@@ -71,8 +71,9 @@ class TaskAccuracy(eqx.Module):
 def _adapt(problem: Problem, x: list[Layer], batch: Any) -> Layer:
     """Nesterov's method on one node's g(x, ·), from y0."""
     y0: Any = problem.y0
+    lower: Any = problem.lower  # this task's own
     # tanh lies in [-1, 1] and the Hessian of cross entropy in the logits below 1/2, so this bounds that of g in y.
-    curvature = (y0["weight"].shape[0] + 1) / 2 + 2 * problem.lower.regularization  # type: ignore[union-attr]
+    curvature = (y0["weight"].shape[0] + 1) / 2 + 2 * lower.regularization
 
     def step(carry: tuple[Layer, Layer], momentum: Array) -> tuple[tuple[Layer, Layer], None]:
         y, ahead = carry
