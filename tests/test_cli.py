@@ -208,7 +208,7 @@ def test_graphs_compares_and_draws(tmp_path):
 
 
 def test_spectra_are_those_of_the_matrices():
-    from decibel.surveying import spectrum
+    from decibel.jobs.surveying import spectrum
 
     values, what = spectrum(decibel.graphs.ring(6))
     angles = 2 * np.pi * np.arange(6) / 6
@@ -260,7 +260,7 @@ def test_doctor_solves_a_problem_and_says_what_is_here():
 
 def test_doctor_notices_a_wrong_answer(monkeypatch):
     solve = decibel.solve
-    monkeypatch.setattr("decibel.doctor.solve", lambda *given, **options: solve(*given, **options | {"steps": 3}))
+    monkeypatch.setattr("decibel.jobs.doctor.solve", lambda *given, **options: solve(*given, **options | {"steps": 3}))
     answer = invoke("doctor")
     assert answer.exit_code == 1 and "The self-test is off by" in answer.output
 
@@ -279,7 +279,7 @@ def test_what_there_is_as_json(command):
 
 
 def test_compiled_steps_are_kept_unless_told_otherwise(monkeypatch, tmp_path):
-    from decibel.compilation import VARIABLE, cache_folder
+    from decibel.jobs.compilation import VARIABLE, cache_folder
 
     monkeypatch.delenv(VARIABLE, raising=False)
     assert cache_folder().name == "jax" and cache_folder().parent.name == "decibel"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from decibel.commands import known
-from decibel.config import LOGS, Config, resolve, settings, toml
+from decibel.jobs.config import LOGS, Config, resolve, settings, toml
 
 FILE = """
 task = "label_cleaning"
@@ -90,7 +90,8 @@ def test_the_page_of_the_command_line_tells_the_truth(tmp_path):
 
 
 def test_names_to_complete_are_the_library_s():
-    from decibel import CATALOG, named
+    from decibel import CATALOG
+    from decibel.jobs import named
     from decibel.studies.study import SIZES
 
     assert tuple(CATALOG) == known.METHODS

@@ -234,8 +234,8 @@ class TestEdge:
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_what_is_not_finite_is_refused_in_code_too(self, made, bad):
         """Two levels in one message; only what is a float is looked at."""
-        parts = InParts(made.move.code, [5, 9])
-        layout, keys = in_code(parts, np.float64), (jax.random.key(0), jax.random.key(1))
+        parts = InParts(made.move.code, [5, 9], np.float64)
+        layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
         good = np.asarray(parts.encode(jnp.arange(14.0) - 3, *keys))
         known = {(good.dtype, good.shape): {layout}}
         opened().receive(message(5, 0, tensor=good), known)

@@ -382,7 +382,7 @@ def made(study: Study, curve) -> Results:
         for seed in setup.seeds:
             steps = np.arange(1, 22.0)
             own = {name: np.broadcast_to(values, 21) * (1 + 1e-4 * seed) for name, values in curve(*arm.key).items()}
-            costs = {"step": steps, "samples": 10 * steps, "bytes": np.where("x sparse" in arm.case, 1, 2) * steps}
+            costs = {"step": steps, "samples": 10 * steps, "bytes": np.where(arm.label == "x sparse", 1, 2) * steps}
             traces.append(Trace({**costs, **own}, {"seed": seed, "stopped": None}))
         rows[arm.key] = Runs(*arm.key, traces)
     return Results(setup, rows)

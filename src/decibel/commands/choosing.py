@@ -27,7 +27,7 @@ def graphs(
     """Compare families of graphs: neighbours, how fast news spreads (1 − ρ), bytes; draw them with --out."""
 
     def look() -> Any:
-        from ..surveying import save, survey, table
+        from ..jobs.surveying import save, survey, table
 
         made, rows = survey(families or [], nodes, entries)
         return rows, table(rows, entries), None if out is None else save(made, out)
@@ -55,7 +55,7 @@ def advise(
     """Choose a method and graphs by what the papers prove."""
 
     def ask() -> Any:
-        from ..surveying import advice
+        from ..jobs.surveying import advice
         from ..theory import advise
 
         found = advise(
@@ -74,8 +74,8 @@ def advise(
 def list_(json: Json = False) -> None:
     """Show the methods, strategies, graph families, metrics, tasks and studies there are."""
     from ..algorithms.catalog import CATALOG
+    from ..jobs.named import GRAPHS, TASKS
     from ..metrics import METRICS
-    from ..named import GRAPHS, TASKS
     from ..strategies import STRATEGIES
     from ..studies import NAMES
 

@@ -15,10 +15,10 @@ from .common import FAILED, Json, complain, console, emit
 
 def doctor(json: Json = False) -> None:
     """Show versions, devices, extras, data and caches, and solve a small problem exactly to see that all works."""
-    from ..compilation import VARIABLE, keep_compiled
+    from ..jobs.compilation import VARIABLE, keep_compiled
 
     keep_compiled()
-    from ..doctor import examine
+    from ..jobs.doctor import examine
 
     found = examine()
     if json:
@@ -56,7 +56,7 @@ def bench(
     """Measure what a step costs here: the repository's benchmarks in a checkout, a short measurement elsewhere."""
     if Path("benchmarks/__main__.py").is_file() and not json:
         raise typer.Exit(subprocess.call([sys.executable, "-m", "benchmarks", name]))
-    from ..doctor import measure_steps
+    from ..jobs.doctor import measure_steps
 
     found = measure_steps(nodes)
     if json:

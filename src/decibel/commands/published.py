@@ -17,7 +17,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations: to see that it works.")] = False,
 ) -> None:
     """Clean corrupted labels over a ring of ten nodes, by four methods side by side: a table and a figure."""
-    from ..compilation import keep_compiled
+    from ..jobs.compilation import keep_compiled
 
     keep_compiled()
     from ..demo import run

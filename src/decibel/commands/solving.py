@@ -77,7 +77,7 @@ def run(
 
     Exit codes: 0 done, 1 failed, 2 asked wrongly, 3 turned non-finite, 130 interrupted.
     """
-    from ..config import resolve
+    from ..jobs.config import resolve
 
     flags: dict[str, Any] = {
         "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
@@ -87,8 +87,8 @@ def run(
     asked = or_exit(resolve, config, flags, set_ or [])
 
     def solve_it() -> Any:
-        from .. import running
-        from ..compilation import keep_compiled
+        from ..jobs import running
+        from ..jobs.compilation import keep_compiled
 
         keep_compiled()
         said = console(json)
@@ -123,7 +123,7 @@ def compare(
     json: Json = False,
 ) -> None:
     """Run several methods on one task: a table, and a figure against iterations, bytes and seconds."""
-    from ..config import resolve
+    from ..jobs.config import resolve
 
     flags: dict[str, Any] = {
         "task": task, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size, "seed": seed,
@@ -132,8 +132,8 @@ def compare(
     asked = or_exit(resolve, None, flags, set_ or [])
 
     def compare_them() -> Any:
-        from ..comparing import compare
-        from ..compilation import keep_compiled
+        from ..jobs.comparing import compare
+        from ..jobs.compilation import keep_compiled
 
         keep_compiled()
         return compare(asked, methods, metric, console(json))
@@ -167,7 +167,7 @@ def tune(
     json: Json = False,
 ) -> None:
     """Search for a method's step sizes on a task, all candidates in one compiled run."""
-    from ..config import resolve
+    from ..jobs.config import resolve
 
     flags: dict[str, Any] = {
         "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
@@ -176,8 +176,8 @@ def tune(
     asked = or_exit(resolve, None, flags, set_ or [])
 
     def search() -> Any:
-        from ..comparing import tune
-        from ..compilation import keep_compiled
+        from ..jobs.comparing import tune
+        from ..jobs.compilation import keep_compiled
 
         keep_compiled()
         return tune(asked, budget=budget, metric=metric, seeds=seeds, console=console(json))

@@ -23,7 +23,7 @@ from ..graph import Graph, GraphSequence, Levels
 from ..problem import Problem
 from ..vector import flatten
 from .halo import plan
-from .links import LEVELS, Arrived, LinkByLink, Slots, slots
+from .links import LEVELS, Arrived, InParts, LinkByLink, Slots, slots
 from .membership import survivors
 from .placement import place_problem, spread
 from .program import Asked, Exchange, Program, Run
@@ -149,7 +149,7 @@ class RowsBetweenDevices(eqx.Module):
             nodes,
         )
 
-    def rows(self, k: Array, buffer: Array) -> Arrived:
+    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
         return self._gather(self.by_node, k, buffer)
 
     def links(self, k: Array, buffer: Array) -> Arrived:

@@ -79,8 +79,8 @@ class Arrived(NamedTuple):
 class Carrier(Protocol):
     """Brings what neighbours send into the slots of the nodes that live here."""
 
-    def rows(self, k: Array, buffer: Array) -> Arrived:
-        """(nodes, entries): every neighbour's row."""
+    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
+        """(nodes, entries): every neighbour's row; `code` is what they are written in, where they are bytes of one."""
         ...
 
     def links(self, k: Array, buffer: Array) -> Arrived:
@@ -200,8 +200,8 @@ class LinkByLink(Exchange):
                 answers |= back(flows.sum(1))
             for place, (code, decoded) in enumerate(coded.items()):
                 buffer, back = flatten(decoded)
-                widths = [flatten(m)[0].shape[1] for m in decoded.values()]
-                answer, copy = self._decode(links, now.k, number, InParts(code, widths), buffer, copies[place])
+                parts = InParts(code, [flatten(m)[0].shape[1] for m in decoded.values()], buffer.dtype)
+                answer, copy = self._decode(links, now.k, number, parts, buffer, copies[place])
                 answers |= back(answer)
                 copies = (*copies[:place], copy, *copies[place + 1 :])
             after.append(Remembered(late, flows, copies))
@@ -225,8 +225,8 @@ class LinkByLink(Exchange):
         mine, theirs = copies
         common, own = (_keys(key, k, number) for key in (self.weather.key, self.secret))
         sent = jax.vmap(code.encode)(φ - mine, fold_in_each(common, self.nodes), fold_in_each(own, self.nodes))
-        arrived = links.carrier.rows(k, sent)
-        decode = jax.vmap(lambda row, key: code.decode(row, key, φ.dtype))
+        arrived = links.carrier.rows(k, sent, code)
+        decode = jax.vmap(code.decode)
         mine = mine + decode(sent, fold_in_each(common, self.nodes))
         theirs = theirs + jax.vmap(decode)(arrived.rows, fold_in_each(common, links.neighbours))
         weights = links.weights_at(k, φ.dtype)[..., None] * jnp.asarray(code.code.mixing, φ.dtype)
@@ -241,16 +241,18 @@ class InParts(NamedTuple):
 
     code: Code
     widths: list[int]
+    dtype: Any  # of what is written
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
         keys = [self._keys(i, key, secret) for i in range(len(parts))]
         return jnp.concatenate([self.code.encode(part, *both) for part, both in zip(parts, keys, strict=True)])
 
-    def decode(self, row: Array, key: Array, dtype: Any) -> Array:
-        bytes_ = [self.code.bytes(width, dtype) for width in self.widths]
+    def decode(self, row: Array, key: Array) -> Array:
+        bytes_ = [self.code.bytes(width, self.dtype) for width in self.widths]
         rows = zip(jnp.split(row, np.cumsum(bytes_)[:-1].tolist()), self.widths, strict=True)
-        parts = [self.code.decode(part, self._keys(i, key)[0], width, dtype) for i, (part, width) in enumerate(rows)]
+        keys = [self._keys(i, key)[0] for i in range(len(self.widths))]
+        parts = [self.code.decode(part, key, width, self.dtype) for (part, width), key in zip(rows, keys, strict=True)]
         return jnp.concatenate(parts)
 
     def _keys(self, part: int, *keys: Array) -> Any:

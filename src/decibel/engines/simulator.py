@@ -15,7 +15,7 @@ from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
 from ..network import Mixers
 from ..problem import Problem
-from .links import Arrived, LinkByLink, Slots
+from .links import Arrived, InParts, LinkByLink, Slots
 from .program import Asked, Exchange, Program, Run
 
 
@@ -72,7 +72,7 @@ class RowsInMemory(eqx.Module):
     back: Array
     degree: float = eqx.field(static=True)
 
-    def rows(self, k: Array, buffer: Array) -> Arrived:
+    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
         return Arrived(buffer[self.neighbours])
 
     def links(self, k: Array, buffer: Array) -> Arrived:

@@ -42,16 +42,17 @@ def draw_curves(
     ax: Axes, runs: Sequence[Runs], column: str, against: str, styles: Mapping[str, Any], *, title: str = ""
 ) -> None:
     shown = [run for run in runs if column in run.traces[0] and against in run.traces[0]]
-    for run in shown:
-        cost, low, mean, high = _band(run, column, against)
-        colour, dashes = styles[run.label]
-        if len(run.traces) > 1:
+    bands = {run.label: _band(run, column, against) for run in shown}
+    for label, (cost, low, mean, high) in bands.items():
+        colour, dashes = styles[label]
+        if (low < high).any():
             ax.fill_between(cost, low, high, color=colour, alpha=0.18, linewidth=0)
-        ax.plot(cost, mean, color=colour, linestyle=dashes, linewidth=1.7, label=run.label)
-    if shown and spans_decades([_band(run, column, against)[2] for run in shown]):
+        ax.plot(cost, mean, color=colour, linestyle=dashes, linewidth=1.7, label=label)
+    if shown and spans_decades([mean for _, _, mean, _ in bands.values()]):
         ax.set_yscale("log")
     else:
         ax.ticklabel_format(axis="y", useOffset=False)
+        ax.set_ylim(*_heights(list(bands.values())))
     _few_ticks(ax, against)
     ax.set(xlabel=AXES.get(against, against), ylabel=NAMES.get(column, column.replace("_", " ")))
     ax.set_title(title, loc="left", fontsize=10, color=INK)
@@ -70,6 +71,19 @@ def _few_ticks(ax: Axes, against: str) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(5))
     if against != "seconds":
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _heights(bands: Sequence[tuple[np.ndarray, ...]]) -> tuple[float | None, float | None]:
+    """From where to where a plain axis goes: what the curves do after a twentieth of the longest run, before which most
+    of their height may lie."""
+    end = max((cost[-1] for cost, *_ in bands), default=0.0)
+    late = [(low[cost >= 0.05 * end], high[cost >= 0.05 * end]) for cost, low, _, high in bands]
+    heights = np.concatenate([part for pair in late for part in pair]) if late else np.empty(0)
+    heights = heights[np.isfinite(heights)]
+    if not heights.size or heights.min() == heights.max():
+        return None, None
+    margin = 0.05 * (heights.max() - heights.min())
+    return float(heights.min() - margin), float(heights.max() + margin)
 
 
 def _band(run: Runs, column: str, against: str) -> tuple[np.ndarray, ...]:

@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from jax import Array
 from .. import keys
 from ..algorithms.method import Method, State
 from ..engines.checkpoint import identity
-from ..engines.links import Arrived, InParts, LinkByLink, Links, Slots
+from ..engines.links import Arrived, InParts, LinkByLink, Slots
 from ..engines.program import Asked, Program, Run
 from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
@@ -188,42 +189,35 @@ class Wire(eqx.Module):
 
     site: Site = eqx.field(static=True)
     others: tuple[int, ...] = eqx.field(static=True)  # by slot; −1 where there is none
-    layout: Layout = eqx.field(static=True, default=None)
 
-    def rows(self, k: Array, buffer: Array) -> Arrived:
-        return self._exchange(k, buffer[0])
+    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
+        """What is in code is looked into before it counts."""
+        return self._exchange(k, buffer[0], None if code is None else in_code(code))
 
     def links(self, k: Array, buffer: Array) -> Arrived:
         return self._exchange(k, buffer[0])
 
-    def _exchange(self, k: Array, rows: Array) -> Arrived:
+    def _exchange(self, k: Array, rows: Array, layout: Layout = None) -> Arrived:
         slots = len(self.others)
-        self.site.expect(rows.dtype, rows.shape[-1:], self.layout)
+        self.site.expect(rows.dtype, rows.shape[-1:], layout)
         shapes = (
             jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
             jax.ShapeDtypeStruct((slots,), bool),
             jax.ShapeDtypeStruct((slots,), jnp.int32),
         )
         # k comes from the call that begins the step, so that this one comes after it.
-        return Arrived(*(part[None] for part in call(self._call, shapes, k, rows, in_place=self.site.in_place)))
+        ask = partial(self._call, layout)
+        return Arrived(*(part[None] for part in call(ask, shapes, k, rows, in_place=self.site.in_place)))
 
-    def _call(self, out: Any, k: np.ndarray, rows: np.ndarray) -> None:
+    def _call(self, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray) -> None:
         with self.site.failing_later():
-            self.site.exchange(self.others, rows, self.layout, out)
+            self.site.exchange(self.others, rows, layout, out)
             return
         for part in out:
             part[...] = 0
 
     def sends(self, per_link: bool) -> float:
         return float(sum(other >= 0 for other in self.others))
-
-
-class OverWires(LinkByLink):
-    """Link by link, where a message in code is looked into before it counts."""
-
-    def _decode(self, links: Links, k: Array, number: int, code: InParts, φ: Array, copies: Any) -> Any:
-        wire = Wire(links.carrier.site, links.carrier.others, in_code(code, φ.dtype))
-        return super()._decode(Links(links.neighbours, links.weights, wire), k, number, code, φ, copies)
 
 
 def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
@@ -236,7 +230,7 @@ def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
 
     # The seed is known to all, so what must stay secret has a key of its own, new at every start.
     secret, skies = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)), weather(asked.faults, asked.seed)
-    return OverWires.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
+    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
 
 
 def _alone(problem: Problem, number: int) -> Problem:

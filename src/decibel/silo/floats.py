@@ -6,21 +6,24 @@ found on arrival in code as it is in the open.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ..engines.links import InParts
 
 Layout = tuple[tuple[int, int, str], ...] | None  # (first byte, end, dtype) of every part; None: the message is floats
 
 
-def in_code(code: Any, dtype: Any) -> Layout:
-    """Of a message of several levels in one code (`engines.links.InParts`)."""
+def in_code(written: InParts) -> Layout:
+    """Of a message of several levels in one code."""
     from ..privacy import floats
 
     parts, first = [], 0
-    for width in code.widths:
-        parts.append((first, first + floats(code.code, width, dtype), np.dtype(dtype).str))
-        first += code.code.bytes(width, dtype)
+    for width in written.widths:
+        parts.append((first, first + floats(written.code, width, written.dtype), np.dtype(written.dtype).str))
+        first += written.code.bytes(width, written.dtype)
     return tuple(parts)
 
 

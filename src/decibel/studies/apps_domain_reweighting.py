@@ -24,12 +24,12 @@ COLLAPSED = 0.9  # a mixture in which one domain has more than this
 class Setup:
     domains: tuple[str, ...] = data.DOMAINS
     target: tuple[str, str] = ("books", "wiki")  # half of each in the validation and the test text
-    context: int = 64
-    width: int = 64
-    layers: int = 2
+    context: int = 32
+    width: int = 32
+    layers: int = 1
     heads: int = 4
     windows: int = 1_000
-    validation: int = 64
+    validation: int = 32
     test: int = 512
     floor: float = 0.1
     batch_size: int = 8
@@ -46,7 +46,7 @@ SETUPS = {
         rows=1, seeds=(0, 1),
     ),
     "small": Setup(
-        context=32, width=16, layers=1, heads=2, windows=500, validation=16, test=128, batch_size=8, steps=300, rows=10
+        width=16, heads=2, windows=500, validation=16, test=128, steps=300, rows=10
     ),
     "full": Setup(),
 }  # fmt: skip
@@ -125,11 +125,12 @@ STUDY = Study(
     ),
     precision="default",
     search=Search(
-        alpha=(0.1, 0.5, 2.0),
-        beta=(0.1, 0.4),
+        alpha=(0.001, 0.01, 0.1),
+        beta=(0.1, 0.2),
         metric="upper",
         cases=lambda setup: (CASE,),
         steps=lambda setup: setup.steps // 2,
+        seeds=(100, 101),
         note="by the validation loss f; the test text is not looked at",
     ),
 )

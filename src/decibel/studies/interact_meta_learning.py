@@ -125,11 +125,11 @@ def smallest_measure(results: Any) -> list[Check]:
 
 
 def fewest_samples(results: Any) -> list[Check]:
-    """The level: a tenth above what both INTERACT, which takes all samples in every step, and SVR-INTERACT, which ends
-    after far fewer of them, have reached at the end."""
+    """The level: a tenth above what INTERACT, which takes all samples in every step, and SVR-INTERACT, which ends
+    after far fewer of them, have both reached at the end on every seed."""
     checks = []
     for name in cases(results):
-        level = 1.1 * max(results[name, ours].last("interact").mean() for ours in OURS)
+        level = 1.1 * max(results[name, ours].last("interact").max() for ours in OURS)
         for theirs in (name for name in results.setup.methods if name != "SVR-INTERACT"):
             checks.append(sooner(results[name, "SVR-INTERACT"], results[name, theirs], "interact", level))
     return checks
@@ -171,23 +171,36 @@ STUDY = Study(
     differs="Tasks, activation (tanh) and regularizer are ours: the paper names none. 1,000 samples of a node are "
     "divided between the levels. CIFAR-10 is a class-balanced subset of 12,000. The comparison of methods searches "
     "step sizes for every method alike; the paper took 0.5 for all. The level at which C19 compares "
-    "samples was set after four traces had been seen.",
+    "samples was set after traces had been seen.",
     setups=SETUPS,
     arms=arms,
     columns=("interact", "test_accuracy", "adapted_accuracy"),
     claims=(
-        Claim("C18", "INTERACT and SVR-INTERACT reach a smaller 𝔐 than GT-DSGD and D-SGD.", smallest_measure),
+        Claim(
+            "C18",
+            "INTERACT and SVR-INTERACT reach a smaller 𝔐 than GT-DSGD and D-SGD.",
+            smallest_measure,
+            why="INTERACT's 𝔐 is 19 to 52 times smaller, SVR-INTERACT's 18 to 39 times in three of four cases. In the "
+            "fourth, CIFAR-10 with 5 tasks, one of its three runs begins to grow at the very end, with the largest β "
+            "that was tried, and three seeds do not make up for it.",
+        ),
         Claim("C19", "SVR-INTERACT needs the fewest samples.", fewest_samples),
-        Claim("C20", "The probability of an edge (0.3, 0.5, 0.7) matters little.", edges_matter_little),
+        Claim(
+            "C20",
+            "The probability of an edge (0.3, 0.5, 0.7) matters little.",
+            edges_matter_little,
+            why="It does not matter for INTERACT. For SVR-INTERACT with 0.5 for both step sizes, as the paper has "
+            "them, one of three runs at p = 0.3 leaves its course for a while and ends at four times the others.",
+        ),
         Claim("C21", "Larger step sizes (0.5, 0.1, 0.01, 0.001) converge faster.", larger_is_faster),
     ),
     search=Search(
-        alpha=(0.02, 0.1, 0.5),
-        beta=(0.1, 0.5, 2.0),
+        alpha=(0.004, 0.02, 0.1, 0.5),
+        beta=(0.25, 0.5, 1.0),
         metric="interact",
         cases=lambda setup: [case(dataset, setup.nodes[0]) for dataset in setup.datasets],
         steps=lambda setup: setup.steps,
-        seeds=(100,),
+        seeds=(100, 101, 102),
         note="by 𝔐 at the end, on data of seeds that are not judged; 𝔐 involves no test sample",
     ),
 )

@@ -15,19 +15,19 @@ from .compare import higher, settle
 from .study import Arm, Study
 from .verdicts import Check, Claim
 
-LABEL = "SPARKLE-ED"
+CASE, METHOD = "hyper-cleaning", "SPARKLE-ED"
 DENSE, SPARSE_X, SPARSE_YZ, SPARSE = "both dense", "x sparse", "y, z sparse", "both sparse"
-CASES = {DENSE: (False, False), SPARSE_X: (True, False), SPARSE_YZ: (False, True), SPARSE: (True, True)}
+GRAPHS = {DENSE: (False, False), SPARSE_X: (True, False), SPARSE_YZ: (False, True), SPARSE: (True, True)}
 
 
 @dataclass(frozen=True)
 class Setup(Cleaning):
     corruption: float = 0.3
     weight: float = 0.02  # the dense graph is complete
-    cases: tuple[str, ...] = tuple(CASES)
+    graphs: tuple[str, ...] = tuple(GRAPHS)
 
 
-SETUPS = {"smoke": Setup(**SMOKE, cases=(DENSE, SPARSE_X, SPARSE_YZ)), "small": Setup(**SMALL), "full": Setup()}
+SETUPS = {"smoke": Setup(**SMOKE, graphs=(DENSE, SPARSE_X, SPARSE_YZ)), "small": Setup(**SMALL), "full": Setup()}
 
 
 def arms(setup: Setup) -> list[Arm]:
@@ -35,16 +35,16 @@ def arms(setup: Setup) -> list[Arm]:
     task, method = setup.task(setup.corruption), sparkle("ed", **setup.rates, order="parallel")
     return [
         Arm(
-            case, LABEL, task, method, Levels(x=graphs[x], y=graphs[y]), setup.steps, setup.batch_size, setup.rows,
-            metrics=("consensus_x", "consensus_y", "upper"), tuned=LABEL,
+            CASE, name, task, method, Levels(x=graphs[x], y=graphs[y]), setup.steps, setup.batch_size, setup.rows,
+            metrics=("consensus_x", "consensus_y", "upper"), tuned=METHOD,
         )
-        for case in setup.cases for x, y in (CASES[case],)
+        for name in setup.graphs for x, y in (GRAPHS[name],)
     ]  # fmt: skip
 
 
 def lower_level_matters_more(results: Any) -> list[Check]:
     """Harm: how far the average over the run of the nodes' accuracy lies below that with dense graphs."""
-    dense, x, yz = (results[case, LABEL].mean("node_accuracy") for case in (DENSE, SPARSE_X, SPARSE_YZ))
+    dense, x, yz = (results[CASE, name].mean("node_accuracy") for name in (DENSE, SPARSE_X, SPARSE_YZ))
     text = "node accuracy averaged over the run"
     more = "the cost of a sparse y, z-graph less that of a sparse x-graph"
     return [
@@ -54,15 +54,12 @@ def lower_level_matters_more(results: Any) -> list[Check]:
 
 
 def sparse_x_saves(results: Any) -> list[Check]:
-    sparse, dense = results[SPARSE_X, LABEL], results[DENSE, LABEL]
-    bytes_ = {
-        name: np.array([trace["bytes"][-1] for trace in runs.traces]) for name, runs in (("x", sparse), ("d", dense))
-    }
+    sparse, dense = results[CASE, SPARSE_X], results[CASE, DENSE]
+    spent = lambda runs: np.array([trace["bytes"][-1] for trace in runs.traces])  # noqa: E731
+    saved = "bytes with a sparse x-graph over bytes with dense graphs"
     return [
         higher(sparse, dense, "test_accuracy", tolerance=TOLERANCE),
-        Check.of(
-            "bytes with a sparse x-graph over bytes with dense graphs", bytes_["x"] / bytes_["d"], 1.0, above=False
-        ),
+        Check.of(saved, spent(sparse) / spent(dense), 1.0, above=False),
     ]
 
 
@@ -78,10 +75,16 @@ STUDY = Study(
     columns=("node_accuracy", "test_accuracy", "consensus_y", "consensus_x"),
     claims=(
         Claim("C5", "The graph of y and z influences convergence more than that of x.", lower_level_matters_more),
-        Claim("C6", "A sparser graph for x saves bytes at equal accuracy.", sparse_x_saves),
+        Claim(
+            "C6",
+            "A sparser graph for x saves bytes at equal accuracy.",
+            sparse_x_saves,
+            why="A sparse graph for x saves 7 % of the bytes (x has 50,000 of 527,000 entries), and accuracy is 0.06 "
+            "± 0.21 points lower. We allow 0.2 points, so five seeds just fail to settle it.",
+        ),
     ),
     precision="default",
     search=search(
-        cases=lambda setup: (DENSE,), note="by the validation loss f on dense graphs; the same step sizes on all graphs"
+        cases=lambda setup: (CASE,), note="by the validation loss f on dense graphs; the same step sizes on all graphs"
     ),
 )
