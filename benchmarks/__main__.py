@@ -14,7 +14,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch share
 from rich.console import Console
 from rich.table import Table
 
-from . import checkpoints, engines, growth, network, records, steps, tables
+from . import checkpoints, chunks, engines, growth, network, records, steps, tables
 from .compare import TOLERANCE, compare
 
 Note = Callable[[str], Any]
@@ -51,6 +51,7 @@ BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "network": (_network, "rounds with neighbours against all-reduce, among processes"),
     "engines": (_engines, "steps of the cluster against steps of the simulator"),
     "checkpoint": (lambda full, note: checkpoints.measure(5 if full else 2, note), "runs with and without checkpoints"),
+    "chunks": (lambda full, note: chunks.measure(5 if full else 2, note), "memory with and without node_chunk"),
     "growth": (_growth, "time and memory against nodes, degree, dimension, batch and Neumann terms"),
     "target": (_target, "time and bytes to one accuracy, method by method"),
 }

@@ -92,6 +92,21 @@ def checkpoint(content: dict[str, Any]) -> Table:
     ]
 
 
+def chunks(content: dict[str, Any]) -> Table:
+    head = ["case", "nodes", "at a time", "state", "beside it, at once", "in parts", "time, in parts ÷ at once"]
+    return [head] + [
+        [
+            row["case"],
+            str(row["nodes"]),
+            str(row["node_chunk"]),
+            f"{row['state_bytes'] / 1e6:.0f} MB",
+            *(f"{row['beside_bytes'][name] / 1e6:,.0f} MB" for name in ("at once", "in parts")),
+            f"{row['time_against']:.2f}",
+        ]
+        for row in content["rows"]
+    ]
+
+
 def growth(content: dict[str, Any]) -> Table:
     """Slopes of time and, after a slash, of memory."""
     axes = list(dict.fromkeys(row["axis"] for row in content["rows"]))
@@ -128,6 +143,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "network": network,
     "engines": engines,
     "checkpoint": checkpoint,
+    "chunks": chunks,
     "growth": growth,
     "target": target,
 }
