@@ -16,9 +16,9 @@ from jax.experimental import multihost_utils
 
 import decibel as db
 from decibel.engines.program import Asked
+from decibel.studies.processes import answer, join, together
 
 from .cases import Case, label_cleaning, regression
-from .processes import answer, join, together
 from .records import record
 
 NODES = 8
@@ -33,7 +33,7 @@ def measure(groups: Sequence[tuple[int, int]], turns: int, note: Callable[[str],
     rows = []
     for processes, devices in groups:
         note(f"{processes} processes of {devices} devices")
-        rows += together("engines", processes, {"turns": turns}, devices=devices)[0]
+        rows += together("benchmarks.engines", processes, {"turns": turns}, devices=devices)[0]
     name = "cluster ÷ simulator, {case}, {processes} processes of {devices} devices".format_map
     return record("engines", rows, {name(row): row["against"] for row in rows})
 

@@ -20,9 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import decibel as db
 from decibel.engines.cluster import AXIS, Halo
+from decibel.studies.processes import answer, join, together
 
 from .model import Cost, Fit, costs, fit, predict
-from .processes import answer, join, together
 from .records import record
 
 RESNET_50 = 25_500_000  # entries
@@ -51,7 +51,7 @@ def measure(processes: Sequence[int], sizes: Sequence[int], turns: int, note: Ca
     rows = []
     for count in processes:
         note(f"{count} processes")
-        rows += together("network", count, {"sizes": list(sizes), "turns": turns})[0]
+        rows += together("benchmarks.network", count, {"sizes": list(sizes), "turns": turns})[0]
     return record("network", rows, _ratios(rows), fit=fitted(rows), model=extrapolated(rows, max(sizes)))
 
 

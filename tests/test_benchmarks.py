@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import decibel as db
+from decibel.studies.processes import together
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -20,7 +21,6 @@ from benchmarks.cases import label_cleaning, regression  # noqa: E402
 from benchmarks.compare import compare  # noqa: E402
 from benchmarks.contest import contest  # noqa: E402
 from benchmarks.model import Cost, Fit, costs, fit, neighbours, predict  # noqa: E402
-from benchmarks.processes import together  # noqa: E402
 
 
 def ran(**ratios: float) -> dict:
@@ -161,7 +161,7 @@ def test_programs_in_pytorch_are_the_scan_by_hand(kind, parallel):
 
 @pytest.mark.slow
 def test_processes_answer():
-    rows = together("network", 2, {"sizes": [4], "turns": 2})[0]
+    rows = together("benchmarks.network", 2, {"sizes": [4], "turns": 2})[0]
     assert {row["round"] for row in rows} == {"ring", "all-reduce"}
     assert all(row["milliseconds"] > 0 for row in rows)
 

@@ -1,16 +1,7 @@
-"""The time of one exchange among real processes: with two neighbours, or with everybody.
-
-As a script it is one of the processes:
-`python -m decibel.studies.exchange ADDRESS PROCESSES PROCESS KIND ENTRIES ROUNDS`.
-"""
+"""The time of one exchange among real processes: with two neighbours, or with everybody. As a script it is one."""
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..trace import Trace
+from .processes import answer, join, together
 
 PATIENCE = 300  # seconds until processes that do not end are given up
 
@@ -56,38 +48,12 @@ class Exchange:
 
 def measure(processes: int, kind: str, entries: int, rounds: int) -> list[float]:
     """Milliseconds of each round, of the slowest process, from processes that are started for it and end with it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    environment.pop("XLA_FLAGS", None)
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, address, *map(str, (processes, process, kind, entries, rounds))],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for process in range(processes)
-    ]  # fmt: skip
-    try:
-        answers = [process.communicate(timeout=PATIENCE) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    for process, (_, errors) in zip(started, answers, strict=True):
-        if process.returncode:
-            raise RuntimeError(f"a process of the exchange failed:\n{errors[-2_000:]}")
-    times = [json.loads(output.splitlines()[-1]) for output, _ in answers]
-    return np.max(times, axis=0).tolist()
+    told = {"kind": kind, "entries": entries, "rounds": rounds}
+    return np.max(together(__name__, processes, told, patience=PATIENCE), axis=0).tolist()
 
 
-def main(address: str, processes: str, process: str, kind: str, entries: str, rounds: str) -> None:
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(address, int(processes), int(process))
-    print(json.dumps(_rounds(int(processes), kind, int(entries), int(rounds))), flush=True)
-    jax.distributed.shutdown()
-
-
-def _rounds(processes: int, kind: str, entries: int, rounds: int) -> list[float]:
+def _rounds(kind: str, entries: int, rounds: int) -> list[float]:
+    processes = jax.process_count()
     mesh = Mesh(np.array(jax.devices()), ("process",))
     spread = NamedSharding(mesh, PartitionSpec("process"))
     own = jnp.full((1, entries), float(jax.process_index()))
@@ -116,4 +82,5 @@ def _rounds(processes: int, kind: str, entries: int, rounds: int) -> list[float]
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _, told = join()
+    answer(_rounds(**told))

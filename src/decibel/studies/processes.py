@@ -7,26 +7,27 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-TOLD = "DECIBEL_BENCHMARK"
+TOLD = "DECIBEL_TOLD"
 
 
-def together(module: str, processes: int, told: dict[str, Any], *, devices: int = 1, patience: float = 1800) -> list:
-    """Runs `python -m benchmarks.MODULE` in that many processes, each with so many devices; what each answered."""
+def together(
+    module: str, processes: int, told: dict[str, Any], *, devices: int = 1, patience: float = 1_800
+) -> list[Any]:
+    """Runs `python -m MODULE` in that many processes, each with so many devices; what each answered. A process that
+    takes longer than `patience` seconds is given up with all others."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     flags = f"--xla_force_host_platform_device_count={devices}" if devices > 1 else ""
-    base = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": _path()}
+    path = os.pathsep.join(filter(None, sys.path))  # where this process finds modules, they do too
+    base = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}
     started = []
     for rank in range(processes):
         message = json.dumps({"address": address, "processes": processes, "rank": rank, "told": told})
-        command = [sys.executable, "-m", f"benchmarks.{module}"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env={**base, TOLD: message}, cwd=ROOT, **pipes))
+        started.append(subprocess.Popen([sys.executable, "-m", module], env={**base, TOLD: message}, **pipes))
     try:
         answers = [process.communicate(timeout=patience) for process in started]
     finally:
@@ -51,7 +52,3 @@ def join() -> tuple[int, dict[str, Any]]:
 
 def answer(value: Any) -> None:
     print(json.dumps(value), flush=True)
-
-
-def _path() -> str:
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
