@@ -57,6 +57,7 @@ figcaption { font-size: .88rem; color: var(--soft) }
   details::details-content { content-visibility: visible; block-size: auto } }
 """
 WORDS = {"holds": "holds", "fails": "does not hold", "undecided": "undecided"}
+OF_SEVERAL = {"holds": "hold", "fails": "do not hold", "undecided": "are undecided"}
 
 
 def page(title: str, body: str) -> str:
@@ -78,7 +79,8 @@ def claim(verdict: Mapping[str, Any]) -> str:
     headings = ["check", "mean", "margin", "spread", "should be", "verdict"]
     tally = [check["verdict"] for check in verdict["checks"]]
     checks = "1 check" if len(tally) == 1 else f"{len(tally)} checks"
-    counts = ", ".join(f"{tally.count(kind)} {WORDS[kind]}" for kind in WORDS if kind in tally)
+    count = lambda kind: f"{tally.count(kind)} {(WORDS if tally.count(kind) == 1 else OF_SEVERAL)[kind]}"  # noqa: E731
+    counts = ", ".join(count(kind) for kind in WORDS if kind in tally)
     return (
         f'<div class="claim {word}"><p><strong>{escape(verdict["claim"])}</strong> {_word(word)}</p>'
         f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{checks}: {counts}</summary>"
