@@ -125,7 +125,8 @@ STUDY = Study(
             "the end in one of three runs. In the other two z, which solves a linear system with the Hessian of g, "
             "then runs away (its norm grows from 13 to 2·10⁷ within a hundred iterations) and the mixture with it, "
             "down to the floor for all domains but one. g is not convex, so the system need not have a stable "
-            "solution, and γ, which is β, may be too large for it; searches end after half the run, before that happens.",
+            "solution, and γ, which is β, may be too large for it; searches end after half the run, before that "
+            "happens.",
         ),
     ),
     precision="default",
