@@ -131,11 +131,12 @@ STUDY = Study(
     ),
     precision="default",
     search=Search(
-        alpha=(0.001, 0.01, 0.1),
+        alpha=(0.03, 0.1),
         beta=(0.1, 0.2),
+        fixed={"gamma": 0.05},  # z runs away with γ = β
         metric="upper",
         cases=lambda setup: (CASE,),
-        steps=lambda setup: setup.steps // 2,
+        steps=lambda setup: setup.steps,
         seeds=(100, 101),
         note="by the validation loss f; the test text is not looked at",
     ),
