@@ -138,7 +138,7 @@ def measure(
         "compile_seconds": compiling,
         "state_bytes": state,
         "temporary_bytes": temporary,
-        "peak_bytes": memory,
+        "peak_bytes": memory,  # of the process so far
         "bytes_accessed": analysis.get("bytes accessed"),
     }
 

@@ -178,8 +178,8 @@ def _row(study: Study, verdicts: Mapping[str, Any], address: str) -> list[str]:
 def _index(rows: list[list[str]]) -> str:
     made = page.table(["study", "paper", "claims", "size", "date"], rows)
     return (
-        "<h1>Studies</h1><p>Published experiments on decentralized bilevel optimization, run again. Each claim is "
-        "judged from the numbers; one that does not hold is shown as not holding.</p>"
+        "<h1>Studies</h1><p>Experiments on decentralized bilevel optimization, most of them published, run again. "
+        "Each claim is judged from the numbers; one that does not hold is shown as not holding.</p>"
         f'<div class="cards">{made}</div>'
     )
 

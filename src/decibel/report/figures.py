@@ -87,7 +87,7 @@ def _heights(bands: Sequence[tuple[np.ndarray, ...]]) -> tuple[float | None, flo
 
 
 def _band(run: Runs, column: str, against: str) -> tuple[np.ndarray, ...]:
-    """Cost, least, mean and most over seeds, at rows that most runs reached."""
+    """Cost, least, mean and most over seeds, at rows that all runs reached."""
     rows = min(trace.rows for trace in run.traces)
     keep = np.unique(np.linspace(0, rows - 1, min(rows, MOST_POINTS)).round().astype(int))
     table = np.stack([np.asarray(trace[column], float)[keep] for trace in run.traces])

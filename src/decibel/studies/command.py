@@ -28,8 +28,12 @@ def run(
     folder = out or Path("decibel-results") / size
     if len(chosen) > 1 and jobs > 1:
         options = [*(["--fresh"] if fresh else []), *(["--tune"] if tune else [])]
-        for _, said in in_processes(chosen, size, folder, jobs=jobs, options=options):
+        failed = []
+        for name, said, wrong in in_processes(chosen, size, folder, jobs=jobs, options=options):
             console.print(said.rstrip(), markup=False)
+            failed += [name] if wrong else []
+        if failed:
+            raise ValueError(f"{', '.join(sorted(failed))} failed: what was said of it stands above.")
         return folder, []
     done: list[str] = []
     for name in chosen:

@@ -29,7 +29,7 @@ def smaller(ours: Runs, theirs: Runs, column: str, *, factor: float = 1.0) -> Ch
 
 def faster(ours: Runs, theirs: Runs, column: str, against: str = "samples") -> Check:
     """Theirs − ours of the average height of a falling curve, over the cost that both have spent."""
-    limit = min(trace[against][-1] for runs in (ours, theirs) for trace in runs.traces)
+    limit = spent_by_all(against, ours, theirs)
     mine, other = (runs.mean(column, against, limit) for runs in (ours, theirs))
     text = f"{ours.case}: {_words(column)} averaged over {against}, {theirs.label} less {ours.label}"
     return Check.of(text, settle(other - mine, ours=mine, theirs=other))
@@ -45,6 +45,17 @@ def sooner(ours: Runs, theirs: Runs, column: str, level: float, against: str = "
         f"{ours.case}: log₁₀ of the {against} until {_words(column)} is {level:.3g}, {theirs.label} less {ours.label}"
     )
     return Check.of(text, values)
+
+
+def spent_by_all(against: str, *arms: Runs) -> float:
+    """The cost that all runs have spent which did not turn non-finite."""
+    ends = [
+        trace[against][-1]
+        for runs in arms
+        for trace, stopped in zip(runs.traces, runs.stopped, strict=True)
+        if not stopped
+    ]
+    return min(ends, default=0.0)
 
 
 def settle(values: np.ndarray, *, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

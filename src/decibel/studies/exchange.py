@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..trace import Trace
+from . import processes
 from .processes import answer, join, together
 
 PATIENCE = 300  # seconds until processes that do not end are given up
@@ -34,7 +37,8 @@ class Exchange:
         return self.case, self.label
 
     def describe(self) -> dict[str, Any]:
-        return asdict(self)
+        code = "".join(Path(file).read_text() for file in (__file__, processes.__file__))
+        return {**asdict(self), "code": hashlib.sha256(code.encode()).hexdigest()[:16]}
 
     def run(self, seeds: Sequence[int]) -> list[Trace]:
         times = measure(self.processes, self.kind, self.entries, self.rounds * len(seeds))
@@ -46,20 +50,20 @@ class Exchange:
         return traces
 
 
-def measure(processes: int, kind: str, entries: int, rounds: int) -> list[float]:
+def measure(count: int, kind: str, entries: int, rounds: int) -> list[float]:
     """Milliseconds of each round, of the slowest process, from processes that are started for it and end with it."""
     told = {"kind": kind, "entries": entries, "rounds": rounds}
-    return np.max(together(__name__, processes, told, patience=PATIENCE), axis=0).tolist()
+    return np.max(together(__name__, count, told, patience=PATIENCE), axis=0).tolist()
 
 
 def _rounds(kind: str, entries: int, rounds: int) -> list[float]:
-    processes = jax.process_count()
+    count = jax.process_count()
     mesh = Mesh(np.array(jax.devices()), ("process",))
     spread = NamedSharding(mesh, PartitionSpec("process"))
     own = jnp.full((1, entries), float(jax.process_index()))
-    vector = jax.make_array_from_process_local_data(spread, np.asarray(own), (processes, entries))
-    ahead = [(i, (i + 1) % processes) for i in range(processes)]
-    behind = [(i, (i - 1) % processes) for i in range(processes)]
+    vector = jax.make_array_from_process_local_data(spread, np.asarray(own), (count, entries))
+    ahead = [(i, (i + 1) % count) for i in range(count)]
+    behind = [(i, (i - 1) % count) for i in range(count)]
 
     def average(v: jax.Array) -> jax.Array:
         if kind == "all":

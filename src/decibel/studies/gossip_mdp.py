@@ -14,7 +14,7 @@ from ..algorithms.matrices import gossip_dsbo
 from ..algorithms.method import Method
 from ..graphs import ring
 from ..tasks import policy_evaluation
-from .compare import settle
+from .compare import settle, spent_by_all
 from .schedules import Scaled
 from .sources import average_error
 from .study import Arm, Study
@@ -102,7 +102,7 @@ def same_samples(results: Any) -> list[Check]:
 def beats_double_loop(results: Any) -> list[Check]:
     case = f"{results.setup.nodes[0]} agents"
     ours, theirs = results[case, OURS], results[case, OTHER]
-    limit = min(trace["samples"][-1] for runs in (ours, theirs) for trace in runs.traces)
+    limit = spent_by_all("samples", ours, theirs)
     mine, other = (np.log10(runs.at("error", "samples", limit)) for runs in (ours, theirs))
     text = f"{case}: log₁₀ error after {limit:.0f} samples per agent, {OTHER} less {OURS}"
     return [Check.of(text, settle(other - mine, ours=mine, theirs=other))]

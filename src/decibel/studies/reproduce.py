@@ -94,15 +94,18 @@ def load(study: Study, out: Path) -> tuple[dict[str, Any], dict[str, Any], list[
     return verdicts, chosen, sorted(runs, key=lambda run: order.get((run.case, run.label), len(order)))
 
 
-def in_processes(names: list[str], size: str, out: Path, *, jobs: int, options: list[str]) -> Iterator[tuple[str, str]]:
-    """Every study in a process of its own, `jobs` at a time; what each said, as they end."""
+def in_processes(
+    names: list[str], size: str, out: Path, *, jobs: int, options: list[str]
+) -> Iterator[tuple[str, str, bool]]:
+    """Every study in a process of its own, `jobs` at a time; what each said, and whether it failed, as they end."""
 
-    def one(name: str) -> tuple[str, str]:
+    def one(name: str) -> tuple[str, str, bool]:
         command = [sys.executable, "-m", "decibel.cli", "reproduce", name, "--size", size, "--out", str(out), *options]
         # Processes share an accelerator, so none may take all of its memory at the start.
         environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        return name, done.stdout + (done.stderr if done.returncode else "")
+        failed = done.returncode != 0
+        return name, done.stdout + (done.stderr if failed else ""), failed
 
     with ThreadPoolExecutor(jobs) as pool:
         for ended in as_completed([pool.submit(one, name) for name in names]):

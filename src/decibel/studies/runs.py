@@ -32,6 +32,8 @@ MATTERS = (
     "problem.py", "samples.py", "strategies.py", "vector.py", "weights.py", "studies/batch.py", "studies/cleaning.py",
     "studies/schedules.py", "studies/sources.py",
 )  # fmt: skip
+# What a study's file names so serves to judge, and no run depends on it.
+JUDGING = ("STUDY", "TOLERANCE", "GROWTH", "SLOPE", "SAME", "MATCH", "LITTLE", "COLLAPSED")
 MOST_ROWS = 200
 
 
@@ -72,8 +74,9 @@ class Runs:
         return np.array(values)
 
     def at(self, column: str, against: str, value: float) -> np.ndarray:
-        """(seeds,) the column where the cost is `value`."""
-        return np.array([np.interp(value, trace[against], trace[column]) for trace in self.traces])
+        """(seeds,) the column where the cost is `value`; NaN for a run that turned non-finite."""
+        found = [np.interp(value, trace[against], trace[column]) for trace in self.traces]
+        return np.where([stopped is not None for stopped in self.stopped], np.nan, found)
 
     def reach(self, column: str, level: float, against: str = "samples", *, window: int = 3) -> np.ndarray:
         """(seeds,) the cost at which the column, averaged over `window` rows, is first at or below `level`."""
@@ -153,7 +156,7 @@ def code() -> str:
 
 
 def code_of_study(study: Study) -> str:
-    """A hash of the study's file without its claims: judges, whose first argument is `results`, and `STUDY` itself."""
+    """A hash of the study's file without its claims: judges, whose first argument is `results`, and `JUDGING`."""
     tree = ast.parse(Path(study.arms.__code__.co_filename).read_text())
     tree.body = [node for node in tree.body if not _claims(node)]
     return digest(_bare(tree))
@@ -164,7 +167,7 @@ def _claims(node: ast.stmt) -> bool:
         arguments = node.args.args
         return bool(arguments) and arguments[0].arg == "results"
     names = node.targets if isinstance(node, ast.Assign) else []
-    return any(isinstance(name, ast.Name) and name.id in ("STUDY", "SEARCH", "TOLERANCE") for name in names)
+    return any(isinstance(name, ast.Name) and name.id in JUDGING for name in names)
 
 
 def _bare(tree: ast.Module) -> str:

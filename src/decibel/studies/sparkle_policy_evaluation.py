@@ -125,7 +125,8 @@ STUDY = Study(
     paper="SPARKLE (Zhu et al., 2024), experiment 3",
     about="Nodes with rewards of their own agree on the value function of a Markov decision process, linear in the "
     "features of a state, by minimising the Bellman residual. y is what the value of every state should be. The "
-    "error is the mean over nodes of ‖x_i − x*‖²; every method gets the same number of samples.",
+    "error is the mean over nodes of ‖x_i − x*‖²; every method gets the same number of samples, but for "
+    "those of its last row.",
     differs="The environment is ours: the slides print none. The double-loop method is MA-DSBO; the single level takes "
     "unbiased double samples of the residual. After a first run, in which the claim held as well, the single level got "
     "twice the iterations and a wider search: it had used half the samples.",

@@ -33,6 +33,8 @@ def _row(claim: dict[str, Any], study: str, seeds: int) -> str:
     held = sum(check["verdict"] == "holds" for check in checks)
     nearest = min(checks, key=_distance)
     numbers = f"{_number(nearest['mean'])} ± {_number(nearest['margin'])}"
+    if not any(isinstance(value, float) for value in nearest["values"]):
+        numbers = "all runs diverged or never got there"
     text = f"{nearest['text']}: {numbers} (asked: {nearest['side']} {_number(nearest['threshold'])})"
     return f"| {claim['claim']} `{study}` | {claim['verdict']} | {held} of {len(checks)} | {text} | {seeds} |"
 

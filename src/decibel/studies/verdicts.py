@@ -18,7 +18,7 @@ CONFIDENCE = 0.95  # of each end of the interval
 class Check:
     """A statement about a mean over seeds: it lies above (or below) `threshold`.
 
-    An infinity stands for a run that diverged: +∞ speaks for the statement, −∞ against it.
+    An infinity stands for a run that diverged: above the threshold or below it, it speaks for the statement or against.
     """
 
     text: str
