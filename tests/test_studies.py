@@ -16,6 +16,7 @@ import decibel as db
 from decibel.algorithms.method import refuse_graph
 from decibel.cli import app
 from decibel.studies import NAMES, find, runs, settings
+from decibel.studies.compare import faster, spent_by_all
 from decibel.studies.reproduce import Results, load, reproduce
 from decibel.studies.reproduce import judge as judge_again
 from decibel.studies.runs import Runs, fingerprint
@@ -367,6 +368,19 @@ def test_divergence_decides():
     assert Check.of("", [-np.inf, -np.inf], above=False).verdict == "holds"
 
 
+def test_a_run_that_diverged_does_not_shorten_the_comparison_of_others():
+    def arm(label, ends):
+        rows = [(np.arange(1.0, end + 1), stopped) for end, stopped in ends]
+        return Runs("", label, [Trace({"samples": x, "loss": 1 / x}, {"stopped": stopped}) for x, stopped in rows])
+
+    whole, cut = arm("ours", [(9, None), (9, None)]), arm("theirs", [(8, None), (2, "non-finite")])
+    assert spent_by_all("samples", whole, cut) == 8
+    check = faster(whole, cut, "loss")
+    assert np.isfinite(check.values[0]) and np.isposinf(check.values[1])
+    assert np.isnan(cut.at("loss", "samples", 2.0)[1])
+    assert spent_by_all("samples", arm("all", [(3, "non-finite")])) == 0
+
+
 def test_a_claim_is_as_good_as_its_worst_check():
     good, bad, open_ = Check.of("", [1.0, 1.1]), Check.of("", [-1.0, -1.1]), Check.of("", [1.0, -1.0])
     assert together([good, good]) == "holds" and together([good, open_]) == "undecided"
@@ -525,6 +539,13 @@ def test_the_command_runs_a_study_and_draws_it(tmp_path, monkeypatch, beside):
     answer = CliRunner().invoke(app, ["reproduce", "test/tiny", "--size", "smoke", "--out", str(tmp_path)])
     assert answer.exit_code == 0, answer.output
     assert "holds" in answer.output and (tmp_path / "test/tiny/figure.svg").read_text().startswith("<?xml")
+
+
+def test_studies_that_fail_in_processes_of_their_own_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "no number, so that Python does not start")
+    arguments = ["dsoba/speedup", "dsoba/logistic", "--size", "smoke", "--out", str(tmp_path), "--jobs", "2"]
+    answer = CliRunner().invoke(app, ["reproduce", *arguments])
+    assert answer.exit_code == 1 and "dsoba/logistic, dsoba/speedup failed" in " ".join(answer.output.split())
 
 
 @pytest.mark.parametrize(
