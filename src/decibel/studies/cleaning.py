@@ -85,7 +85,7 @@ def search(cases: Callable[[Any], Sequence[str]], note: str) -> Search:
         beta=(0.02, 0.06, 0.2),
         metric="upper",
         cases=cases,
-        steps=lambda setup: setup.steps // 2,
+        steps=lambda setup: setup.steps,
         seeds=(100, 101, 102),  # one deal is not enough: what does best on it may swing on another
         note=note,
     )
