@@ -27,8 +27,9 @@ LAYERS = (
     ("callbacks", "loggers", "plots", "progress", "result", "solver", "tuning", "theory"),
     ("tasks",),
     ("studies",),
-    ("silo", "report", "demo", "launch", "launched", "live", "compilation", "config", "named", "running"),
-    ("comparing", "surveying", "doctor", "commands", "cli"),
+    ("silo", "report", "demo", "launch", "launched", "live"),
+    ("jobs",),
+    ("commands", "cli"),
 )
 FACE = ""  # `from decibel import …` is for whoever stands above all it shows
 
