@@ -331,6 +331,13 @@ def test_the_search_is_recorded_resumed_and_used(tmp_path, monkeypatch, beside):
     assert searched == ["D-SOBA"]
 
 
+def test_a_search_takes_the_same_share_of_every_run():
+    """Also of a run that ends by its samples, long before its iterations do."""
+    arm = arms(Setup(steps=100))[0]
+    assert [settings._length(asked, arm, 10_000) for asked in (50, 100, 300)] == [50, 100, 100]
+    assert [settings._length(asked, arm, 20) for asked in (50, 100, 300)] == [10, 20, 20]
+
+
 def test_every_method_tries_as_many_candidates():
     plan = Search((0.1, 1.0), (0.1, 0.2, 0.3), "upper", lambda setup: (), lambda setup: 1)
     methods = (
@@ -563,5 +570,8 @@ def test_a_wrong_name_gets_a_sentence(arguments, words):
 def test_a_study_without_its_data_says_what_to_fetch(tmp_path, monkeypatch):
     monkeypatch.setenv("DECIBEL_DATA", str(tmp_path))
     monkeypatch.setattr(db.tasks.data.cache, "cache_folder", lambda: tmp_path)
-    answer = CliRunner().invoke(app, ["reproduce", "interact/auprc", "--size", "small", "--out", str(tmp_path)])
+    asked = ["reproduce", "interact/auprc", "--size", "small", "--out", str(tmp_path)]
+    answer = CliRunner().invoke(app, asked)
     assert answer.exit_code == 1 and "a9a" in answer.output and "Traceback" not in answer.output
+    answer = CliRunner().invoke(app, [*asked, "--several"])  # as `--jobs` asks
+    assert answer.exit_code == 0 and "left out" in answer.output and "a9a" in answer.output

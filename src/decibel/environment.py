@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,13 @@ KUBERNETES_INDEX = "JOB_COMPLETION_INDEX"
 OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 SLURM = ("SLURM_PROCID", "SLURM_NTASKS")
 SLURM_STEP = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_LOCALID")  # only what srun starts has all of them
+
+
+def free_address() -> str:
+    """On loopback, where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 class Place(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import IO, Any, NamedTuple
 
-from .environment import ABSENT, COORDINATOR, PROCESS, PROCESSES
+from .environment import ABSENT, COORDINATOR, PROCESS, PROCESSES, free_address
 
 TAIL = 20  # lines shown again of a process that failed
 SETTLE = 0.2  # seconds in which processes that end count as having ended together
@@ -99,7 +98,7 @@ class Group:
             "JAX_PLATFORMS": "cpu",
             **os.environ,
             "PYTHONUNBUFFERED": "1",
-            COORDINATOR: f"127.0.0.1:{_free_port()}",
+            COORDINATOR: free_address(),
             PROCESSES: str(len(ranks)),
             ABSENT: ",".join(map(str, absent)),
         }
@@ -217,9 +216,3 @@ def _named(ranks: Iterable[int]) -> str:
     if len(numbers) == 1:
         return f"process {numbers[0]}"
     return f"processes {', '.join(numbers[:-1])} and {numbers[-1]}"
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]

@@ -38,6 +38,7 @@ def reproduce(
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is there already.")] = False,
     tune: Annotated[bool, typer.Option("--tune", help="First search the step sizes, where not done yet.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Several studies: processes at a time.")] = 1,
+    several: Annotated[bool, typer.Option("--several", hidden=True)] = False,  # this is one of those processes
 ) -> None:
     """Run a published experiment and judge its claims from the numbers.
 
@@ -47,7 +48,8 @@ def reproduce(
     from ..studies.command import run
 
     folder, done = or_exit(
-        lambda: run(names, size, out, fresh=fresh, tune=tune, jobs=jobs, console=console()), refused=FAILED
+        lambda: run(names, size, out, fresh=fresh, tune=tune, jobs=jobs, several=several, console=console()),
+        refused=FAILED,
     )
     for name in done:
         draw(name, folder)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from typing import Any
+
+from ..environment import free_address
 
 TOLD = "DECIBEL_TOLD"
 
@@ -17,9 +18,7 @@ def together(
 ) -> list[Any]:
     """Runs `python -m MODULE` in that many processes, each with so many devices; what each answered. A process that
     takes longer than `patience` seconds is given up with all others."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = free_address()
     flags = f"--xla_force_host_platform_device_count={devices}" if devices > 1 else ""
     path = os.pathsep.join(filter(None, sys.path))  # where this process finds modules, they do too
     base = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}

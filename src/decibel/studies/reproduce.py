@@ -100,7 +100,8 @@ def in_processes(
     """Every study in a process of its own, `jobs` at a time; what each said, and whether it failed, as they end."""
 
     def one(name: str) -> tuple[str, str, bool]:
-        command = [sys.executable, "-m", "decibel.cli", "reproduce", name, "--size", size, "--out", str(out), *options]
+        command = [sys.executable, "-m", "decibel.cli", "reproduce", name, "--several", *options]
+        command += ["--size", size, "--out", str(out)]
         # Processes share an accelerator, so none may take all of its memory at the start.
         environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)

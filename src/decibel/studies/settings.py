@@ -92,11 +92,11 @@ def _search(study: Study, setup: Any, arm: Arm, mark: str) -> Settings:
     plan = study.search
     assert plan is not None
     make = arm.task if plan.task is None else plan.task(setup, arm)
-    steps, candidates = min(plan.steps(setup), arm.steps), plan.candidates(arm.method)
+    steps, candidates = arm.steps, plan.candidates(arm.method)
     scores, metric = [], ""
     for seed in plan.seeds:
         task = make(seed=seed)
-        steps = min(steps, _affordable(arm, task))
+        steps = min(steps, _length(plan.steps(setup), arm, _affordable(arm, task)))
         with jax.default_matmul_precision(study.precision):
             tuned = tune(
                 task.problem, arm.method, arm.graph, steps=steps, batch_size=arm.batch_size, search=candidates,
@@ -124,6 +124,11 @@ def _search(study: Study, setup: Any, arm: Arm, mark: str) -> Settings:
             "device": device(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": mark,
         },
     }  # fmt: skip
+
+
+def _length(asked: int, arm: Arm, affordable: int) -> int:
+    """Of a search: the share that `asked` is of the arm's iterations, taken of those that its samples allow."""
+    return max(1, round(min(1.0, asked / arm.steps) * min(arm.steps, affordable)))
 
 
 def _affordable(arm: Arm, task: Task) -> int:
