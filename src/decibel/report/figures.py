@@ -112,8 +112,8 @@ def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, sty
         lines, labels = ax.get_legend_handles_labels()
         handles |= dict(zip(labels, lines, strict=True))
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False,
-        labelcolor=INK, fontsize=8,
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, 2 * wide, len(handles)),
+        frameon=False, labelcolor=INK, fontsize=8,
     )  # fmt: skip
     return figure
 
