@@ -14,16 +14,19 @@ import argparse
 import gc
 import json
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
 import decibel as db
+from decibel.engines import memory
 from decibel.engines.program import Asked
 from decibel.graph import Levels
 
@@ -90,7 +93,7 @@ def bare_products(nodes: int) -> tuple[Any, Any, float]:
 
 
 def seconds(run: Any, repeat: int = 3) -> float:
-    run()
+    jax.block_until_ready(run())
     found = []
     for _ in range(repeat):
         begun = time.perf_counter()
@@ -113,7 +116,7 @@ def copy_rate() -> float:
 
 
 def measure(
-    nodes: int, graph: str, steps: int, chunk: int | None = None, precision: str | None = None, batch: int = BATCH
+    nodes: int, graph: str, steps: int, *, chunk: int | None = None, precision: str | None = None, batch: int = BATCH
 ) -> dict[str, Any]:
     method = db.sparkle("ed", alpha=1.0, beta=0.02, gamma=0.02, theta=0.3, order="parallel")
     engine = db.Simulator(node_chunk=chunk)
@@ -122,44 +125,43 @@ def measure(
     begun = time.perf_counter()
     compiled, _ = run.compile(steps)
     compiling = time.perf_counter() - begun
-    analysis = run.compile(1)[0].cost_analysis() or {}
-    took = seconds(lambda: run.advance(steps) and run.state) / steps
-    memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
-    state = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
-    temporary = compiled.memory_analysis().temp_size_in_bytes
+    beside = compiled.memory_analysis().temp_size_in_bytes
+    if memory.fits(run.state, lambda: beside):
+        took, copying = seconds(lambda: run.advance(steps) and run.state), 0.0
+    else:
+        begun = time.perf_counter()
+        run.advance(steps)
+        between = time.perf_counter()
+        jax.block_until_ready(compiled(eqx.filter(run.program, eqx.is_array), run.state, jnp.int32(run.step)))
+        took = time.perf_counter() - between
+        copying = between - begun - took
     return {
         "nodes": nodes,
         "graph": graph,
         "batch": batch,
         "node_chunk": chunk,
         "precision": precision,
-        "ms": 1e3 * took,
-        "steps_per_second": 1 / took,
+        "ms": 1e3 * took / steps,
+        "steps_per_second": steps / took,
+        "seconds_of_copying_to_the_host": copying,  # once a chunk, and beside the time of the steps
         "compile_seconds": compiling,
-        "state_bytes": state,
-        "temporary_bytes": temporary,
-        "peak_bytes": memory,  # of the process so far
-        "bytes_accessed": analysis.get("bytes accessed"),
+        "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)),
+        "temporary_bytes": beside,
+        "bytes_accessed": (run.compile(1)[0].cost_analysis() or {}).get("bytes accessed"),
+        "peak_bytes": memory.statistics(jax.devices()[0]).get("peak_bytes_in_use"),  # of the process so far
     }
 
 
-def climb(nodes: int, batch: int) -> list[dict[str, Any]]:
+def climb(nodes: int, batch: int) -> Iterator[dict[str, Any]]:
     """Half as many nodes more each time until memory ends, and on from there with `node_chunk` until it ends again."""
-    rows: list[dict[str, Any]] = []
-    chunk = None
-    while True:
+    chunk, ends = None, 0
+    while ends < 2:
         try:
-            rows.append(measure(nodes, "ring", 3, chunk, batch=batch))
+            yield measure(nodes, "ring", 10, chunk=chunk, batch=batch)
             nodes = int(nodes * 1.5)
-        except Exception as error:  # what an accelerator raises when it is full
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            rows.append({"nodes": nodes, "batch": batch, "node_chunk": chunk, "out_of_memory": True})
-        print(json.dumps(rows[-1]), flush=True)
-        if "out_of_memory" in rows[-1]:
-            if chunk is not None:
-                return rows
-            chunk = 500
+        except MemoryError as error:
+            yield {"nodes": nodes, "batch": batch, "node_chunk": chunk, "out_of_memory": str(error)}
+            chunk, ends = 500, ends + 1
         gc.collect()
 
 
@@ -168,6 +170,7 @@ def main() -> None:
     asked.add_argument("--json", type=Path)
     asked.add_argument("--nodes", type=int, nargs="*", default=[10, 100, 1000])
     asked.add_argument("--largest", type=int, metavar="NODES")
+    asked.add_argument("--batches", type=int, nargs="*", default=[BATCH, 10 * BATCH], help="of --largest")
     options = asked.parse_args()
     rows: list[dict[str, Any]] = []
     rate = copy_rate()
@@ -185,10 +188,15 @@ def main() -> None:
                 rows.append(row)
                 print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
                 gc.collect()
-    largest = [row for batch in (BATCH, 10 * BATCH) for row in climb(options.largest, batch)] if options.largest else []
     found = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "copy_bytes_per_second": rate}
-    if options.json:
-        options.json.write_text(json.dumps(found | {"rows": rows, "largest": largest}, indent=1) + "\n")
+    found |= {"rows": rows, "largest": []}
+    save = lambda: options.json and options.json.write_text(json.dumps(found, indent=1) + "\n")  # noqa: E731
+    save()
+    for batch in options.batches if options.largest else ():
+        for row in climb(options.largest, batch):
+            print(json.dumps(row), flush=True)
+            found["largest"].append(row)
+            save()
 
 
 if __name__ == "__main__":

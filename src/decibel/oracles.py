@@ -48,13 +48,17 @@ class Computing:
     node_chunk: int | None = None
 
     def over_nodes(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A node's function of (x, y, batch) for all nodes; chunks keep their inputs only, and compute again what the
-        pullback needs."""
+        """A node's function of its point and batch, for all nodes; those of a chunk take their batches together."""
         function = self._narrowed(function)
         if self.node_chunk is None:
             return jax.vmap(function)
-        again = jax.checkpoint(function)  # pyright: ignore[reportPrivateImportUsage]
-        return lambda *point: jax.lax.map(lambda one: again(*one), point, batch_size=self.node_chunk)
+
+        def in_chunks(*point: Any) -> Any:
+            *place, batch = point
+            node = lambda one: function(*one[:-1], batch.of_node(one[-1]))  # noqa: E731
+            return jax.lax.map(node, (*place, batch.per_node), batch_size=self.node_chunk)
+
+        return in_chunks
 
     def _narrowed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Computed in bfloat16, answered in the precision that was given."""
@@ -153,14 +157,15 @@ class Draw:
         return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
 
     def _take(self, data: NodeData, level: int) -> Batch:
+        later = self.oracle.how.node_chunk is not None
         if self.batch_size is None:
             self.ledger.add(samples=data.samples_per_node)
-            return data.full()
+            return data.full(later=later)
         if self._counted:
             self.ledger.add(samples=self.batch_size)
         if self.oracle.how.walk:
-            return data.walk(self.oracle.k + self._place * STRIDE, self.batch_size)
-        return data.draw(self._bits[:, level])
+            return data.walk(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
+        return data.draw(self._bits[:, level], later=later)
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
         return Point(self, x, y, products)
@@ -174,11 +179,12 @@ class Point:
         self._x, self._y, self._how = x, y, products
         self._products: dict[int, tuple[Vector, Vector, Vector]] = {}
         self._counted: set[tuple[str, int]] = set()
-        self._over_nodes = draw.oracle.how.over_nodes
+        self._over_nodes, self._in_chunks = draw.oracle.how.over_nodes, draw.oracle.how.node_chunk is not None
 
     def linearized(self) -> Point:
         """The same point, linearized before a loop that takes products at it."""
-        _ = self._linear
+        if not self._in_chunks:
+            _ = self._linear
         return self
 
     def moved_to(self, draw: Draw) -> Point:
@@ -189,6 +195,9 @@ class Point:
     def v(self) -> Vector:
         """∇_y g(x, y)"""
         self.ledger.add(gradients=1)
+        if self._in_chunks:
+            gradient = self._over_nodes(jax.grad(self.draw.problem.lower_loss, 1))
+            return Vector(gradient(self._x.tree, _tree(self._y), self.draw.lower))
         return Vector(self._linear[0])
 
     @cached_property
@@ -260,9 +269,9 @@ class Point:
 
     @cached_property
     def _linear(self) -> tuple[Any, Any]:
-        lower, batch = self.draw.problem.lower_loss, self.draw.lower
-        gradient = self._over_nodes(jax.grad(lower, 1))
-        return jax.vjp(lambda x, y: gradient(x, y, batch), self._x.tree, _tree(self._y))
+        """∇_y g and its pullback."""
+        gradient = self._over_nodes(jax.grad(self.draw.problem.lower_loss, 1))
+        return jax.vjp(lambda x, y: gradient(x, y, self.draw.lower), self._x.tree, _tree(self._y))
 
     def _product(self, z: Vector) -> tuple[Vector, Vector]:
         """(J z, H z)"""
@@ -272,8 +281,18 @@ class Point:
         return self._products[id(z)][:2]
 
     def _pullback(self, z: Vector) -> tuple[Vector, Vector]:
-        jacobian, hessian = self._linear[1](z.tree)
+        if self._in_chunks:
+            jacobian, hessian = self._over_nodes(self._node_products)(
+                self._x.tree, _tree(self._y), z.tree, self.draw.lower
+            )
+        else:
+            jacobian, hessian = self._linear[1](z.tree)
         return Vector(jacobian), Vector(hessian)
+
+    def _node_products(self, x: Any, y: Any, z: Any, batch: Batch) -> Any:
+        """(J z, H z) of one node, for which its gradient is computed again and nothing of it is kept."""
+        gradient = jax.grad(self.draw.problem.lower_loss, 1)
+        return jax.vjp(lambda x, y: gradient(x, y, batch), x, y)[1](z)
 
     def _differences(self, z: Vector) -> tuple[Vector, Vector]:
         """[∇g(x, y + δz) − ∇g(x, y − δz)] / 2δ on the same sample: no second derivatives."""

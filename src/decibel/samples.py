@@ -8,9 +8,9 @@ n_i minus that. A chunk that a node does not need gets weight zero. So one progr
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import equinox as eqx
@@ -21,10 +21,14 @@ from jax import Array
 
 
 class Batch(eqx.Module):
-    """Parts of a batch, leaves (nodes, samples, ...), and each part's share of the mean, (nodes, parts) or None."""
+    """Parts of a batch, leaves (nodes, samples, ...), and each part's share of the mean, (nodes, parts) or None.
+
+    Where `rows` are given, (nodes, samples) for each part, nothing was taken yet: the parts are all samples there are.
+    """
 
     parts: tuple[Any, ...]
     weights: Array | None = None
+    rows: tuple[Array, ...] | None = None
 
     def mean(self, loss: Callable[..., Array], *point: Any) -> Array:
         """A loss, itself a mean over its batch, at one node of a vmapped batch."""
@@ -32,7 +36,21 @@ class Batch(eqx.Module):
         if self.weights is None:
             return values[0]
         shares = [self.weights[k].astype(value.dtype) * value for k, value in enumerate(values)]
-        return functools.reduce(operator.add, shares)
+        return reduce(operator.add, shares)
+
+    @property
+    def per_node(self) -> Any:
+        """What has a row for every node, to be mapped over and given to `of_node`."""
+        return self if self.rows is None else (jnp.arange(len(self.rows[0])), self.rows, self.weights)
+
+    def of_node(self, mapped: Any) -> Batch:
+        """One node's batch, taken now."""
+        if self.rows is None:
+            return mapped
+        node, rows, weights = mapped
+        take = lambda leaf, row: leaf.at[node, row].get(mode="promise_in_bounds")  # noqa: E731
+        parts = [jax.tree.map(partial(take, row=row), part) for part, row in zip(self.parts, rows, strict=True)]
+        return Batch(tuple(parts), weights)
 
 
 class NodeData(eqx.Module):
@@ -49,17 +67,18 @@ class NodeData(eqx.Module):
     def nodes(self) -> int:
         return self.counts.shape[0]
 
-    def full(self) -> Batch:
+    def full(self, *, later: bool = False) -> Batch:
+        """All samples; `later` leaves the taking to each node's turn."""
         if self.offsets is None:
             return Batch((self.tree,))
         spans = [self.offsets[:, k, None] + jnp.arange(size, dtype=jnp.int32) for k, size in enumerate(self.part_sizes)]
-        return Batch(tuple(self._take(span) for span in spans), self.weights)
+        return self._batch(spans, later)
 
-    def draw(self, bits: Array) -> Batch:
+    def draw(self, bits: Array, *, later: bool = False) -> Batch:
         """A batch drawn with replacement by uniform uint32 `bits` (nodes, batch)."""
-        return Batch((self._take(_scale(bits, self.counts[:, None])),))
+        return self._batch([_scale(bits, self.counts[:, None])], later)
 
-    def walk(self, position: Array | int, size: int) -> Batch:
+    def walk(self, position: Array | int, size: int, *, later: bool = False) -> Batch:
         """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
         where nodes hold equally many."""
         if self.offsets is None:
@@ -67,7 +86,7 @@ class NodeData(eqx.Module):
             take = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)  # noqa: E731
             return Batch((jax.tree.map(take, self.tree),))
         starts = size * (position % jnp.maximum(1, self.counts // size))
-        return Batch((self._take(starts[:, None] + jnp.arange(size, dtype=jnp.int32)),))
+        return self._batch([starts[:, None] + jnp.arange(size, dtype=jnp.int32)], later)
 
     def shuffled(self, key: Array, nodes: Array) -> NodeData:
         """Every node's samples in an order of its own, and repeated as before where it holds fewer than others."""
@@ -80,6 +99,12 @@ class NodeData(eqx.Module):
 
         indices = jax.vmap(order)(nodes, self.counts)
         return eqx.tree_at(lambda data: data.tree, self, self._take(indices))
+
+    def _batch(self, rows: list[Array], later: bool) -> Batch:
+        weights = self.weights if len(rows) > 1 else None
+        if later:
+            return Batch((self.tree,) * len(rows), weights, tuple(rows))
+        return Batch(tuple(map(self._take, rows)), weights)
 
     def _take(self, indices: Array) -> Any:
         pick = jax.vmap(lambda leaf, index: leaf.at[index].get(mode="promise_in_bounds"))

@@ -62,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 def or_exit(function: Callable[..., Answer], *arguments: Any, refused: int = USAGE) -> Answer:
     """Errors that are sentences to the user end the command instead of showing a traceback: `refused` for what was
-    asked wrongly, 1 for data, files and libraries that are not there."""
+    asked wrongly, 1 for data, files, libraries and memory that are not there."""
     try:
         return function(*arguments)
     except KeyboardInterrupt:
@@ -79,6 +79,6 @@ def or_exit(function: Callable[..., Answer], *arguments: Any, refused: int = USA
 def _code(error: Exception, refused: int) -> int | None:
     from ..tasks.data import DataError
 
-    if isinstance(error, DataError | OSError | ImportError):
+    if isinstance(error, DataError | OSError | ImportError | MemoryError):
         return FAILED
     return refused if isinstance(error, ValueError | TypeError | KeyError) else None

@@ -23,6 +23,7 @@ from ..problem import Problem
 from ..samples import NodeData
 from ..strategies import Coded, Cumulative
 from ..vector import choose, replicate
+from . import memory
 
 
 class Asked(NamedTuple):
@@ -102,9 +103,13 @@ class Program(eqx.Module):
     def start(self) -> State:
         """The state before the first step, of the nodes that live here."""
         nodes, problem = len(self.nodes), self.problem
-        y = None if problem.y0 is None else replicate(problem.y0, nodes)
-        # A state that shares a buffer (zero carries) could not be donated, hence the copies.
-        state = jax.tree.map(jnp.copy, self.method.start(replicate(problem.x0, nodes), y))
+        with memory.in_words(nodes):
+            x, y = replicate(problem.x0, nodes), None if problem.y0 is None else replicate(problem.y0, nodes)
+            leaves, structure = jax.tree.flatten(self.method.start(x, y))
+            del x, y
+            # A state that shares a buffer (zero carries) could not be donated: each leaf is copied, and then dropped.
+            own = [jnp.copy(leaves.pop(0)) for _ in range(len(leaves))]
+        state = jax.tree.unflatten(structure, own)
         links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.remembered(state))
         return state._replace(links=links)
 
@@ -215,13 +220,15 @@ class Run:
     def advance(self, length: int) -> Counts | None:
         """Moves on and returns the cost; None, with the state as it was, where something turned non-finite."""
         chunk, costs = self.compile(length)
-        # The chunk consumes the state it is given, so this copy is what remains if it turns non-finite.
-        good = jax.tree.map(jnp.copy, self.state)
-        arrays = eqx.filter(self.program, eqx.is_array)
-        state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
-        if not bool(finite):
-            self.state = good
-            return None
+        with memory.in_words(len(self.program.nodes)):
+            # The chunk consumes the state it is given, so this copy is what remains if it turns non-finite.
+            good = memory.copied(self.state, lambda: chunk.memory_analysis().temp_size_in_bytes)
+            arrays = eqx.filter(self.program, eqx.is_array)
+            state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
+            if not bool(finite):
+                del state
+                self.state = good()
+                return None
         self.state, self.step = state, self.step + length
         return costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
 

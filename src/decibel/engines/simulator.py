@@ -22,8 +22,8 @@ from .program import Asked, Exchange, Program, Run
 class Simulator(eqx.Module):
     """All nodes on one device; or only `members`, their numbers, as if the others were lost.
 
-    `node_chunk` computes the derivatives of that many nodes at a time: the same numbers in less memory, for another
-    forward pass.
+    `node_chunk` takes the batches and derivatives of that many nodes at a time: the same numbers in less memory, for
+    another forward pass.
     """
 
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)

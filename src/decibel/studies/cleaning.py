@@ -81,8 +81,8 @@ def cleaning(
 
 def search(cases: Callable[[Any], Sequence[str]], note: str) -> Search:
     return Search(
-        alpha=(300.0, 1_000.0, 3_000.0, 10_000.0),
-        beta=(0.02, 0.06, 0.2),
+        alpha=(1_000.0, 3_000.0, 10_000.0),
+        beta=(0.015, 0.03, 0.06, 0.12, 0.25),
         metric="upper",
         cases=cases,
         steps=lambda setup: setup.steps,
