@@ -52,6 +52,14 @@ def test_chunks_of_nodes_give_the_same_numbers(problem, method, chunk):
     assert whole.trace.last["gradients"] == parts.trace.last["gradients"]
 
 
+@pytest.mark.parametrize("batches", [{"batch_size": 2}, {"batch_size": 2, "sampling": "walk"}, {}], ids=str)
+def test_chunks_of_nodes_of_unequal_size_take_the_same_batches(batches):
+    problem = regression([3, 5, 4, 6, 3, 3, 7, 4])
+    whole, parts = (run(problem, db.Simulator(node_chunk=chunk), **batches) for chunk in (None, 3))
+    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(parts.state), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
+
+
 def test_chunks_of_nodes_need_less_memory():
     """A wide hidden layer, so that what the pullback keeps outweighs the state."""
     rng = np.random.default_rng(0)

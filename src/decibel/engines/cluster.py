@@ -22,6 +22,7 @@ from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
 from ..problem import Problem
 from ..vector import flatten
+from . import memory
 from .halo import plan
 from .links import LEVELS, Arrived, InParts, LinkByLink, Slots, slots
 from .membership import survivors
@@ -58,7 +59,8 @@ class Cluster(eqx.Module):
         program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
         arrays, static = eqx.partition(program, eqx.is_array)
         start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
-        return Run(program, start(arrays), _Spread(mesh))
+        with memory.in_words(nodes):
+            return Run(program, start(arrays), _Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
         found = jax.devices()

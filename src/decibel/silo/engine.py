@@ -23,6 +23,7 @@ from jax import Array
 
 from .. import keys
 from ..algorithms.method import Method, State
+from ..engines import memory
 from ..engines.checkpoint import identity
 from ..engines.links import Arrived, InParts, LinkByLink, Slots
 from ..engines.program import Asked, Program, Run
@@ -128,11 +129,11 @@ class SiteRun(Run):
 
     def advance(self, length: int) -> Counts | None:
         chunk, costs = self.compile(length)
-        good = jax.tree.map(jnp.copy, self.state)
+        good = memory.copied(self.state, lambda: chunk.memory_analysis().temp_size_in_bytes)
         arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
         self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
         if not finite or self.site.error is not None:
-            self.state = good
+            self.state = good()
             return None
         self.step = step
         return costs.total(steps, repetitions)
