@@ -10,6 +10,7 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel.engines.program import Asked
+from decibel.ledger import COLUMNS
 
 QUADRATIC = random_quadratic(8, seed=2)
 RING = db.graphs.ring(8)
@@ -39,25 +40,29 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
     ("problem", "method"),
     [
         (QUADRATIC.problem(samples=3), db.sparkle("gt", **RATES, order="parallel")),
+        (QUADRATIC.problem(samples=3), db.dbsa(0.05, 0.05)),
         (QUADRATIC.problem(samples=3), db.sparkle("ed", **RATES, difference=1e-3)),
         (QUADRATIC.problem(samples=3), db.gossip_dsbo(0.02, 0.1, 0.1, 3, 4.0, 0.5)),
         (QUADRATIC.problem(samples=3, personal=True), db.gt_dsgd(0.05, 0.1, hypergradient=db.hypergradient.cg(4))),
     ],
-    ids=["gt", "differences", "matrices", "personal"],
+    ids=["gt", "loops", "differences", "matrices", "personal"],
 )
 def test_chunks_of_nodes_give_the_same_numbers(problem, method, chunk):
     whole, parts = (run(problem, db.Simulator(node_chunk=c), method=method, batch_size=2) for c in (None, chunk))
     for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(parts.state), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
-    assert whole.trace.last["gradients"] == parts.trace.last["gradients"]
+    assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
 
 
+@pytest.mark.parametrize("method", [None, db.dbsa(0.05, 0.05)], ids=["one draw", "loops"])
+@pytest.mark.parametrize("sizes", [[4] * 8, [3, 5, 4, 6, 3, 3, 7, 4]], ids=["equal", "unequal"])
 @pytest.mark.parametrize("batches", [{"batch_size": 2}, {"batch_size": 2, "sampling": "walk"}, {}], ids=str)
-def test_chunks_of_nodes_of_unequal_size_take_the_same_batches(batches):
-    problem = regression([3, 5, 4, 6, 3, 3, 7, 4])
-    whole, parts = (run(problem, db.Simulator(node_chunk=chunk), **batches) for chunk in (None, 3))
+def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
+    problem = regression(sizes)
+    whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, **batches) for chunk in (None, 3))
     for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(parts.state), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
+    assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
 
 
 def test_chunks_of_nodes_need_less_memory():

@@ -6,15 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import typer
 from quadratics import random_quadratic
 
 import decibel as db
+from decibel.commands.common import or_exit
 from decibel.engines import memory
-from decibel.engines.program import Asked
-from decibel.engines.simulator import Simulator
+from decibel.engines.program import Asked, Program
 
 PROBLEM, RING = random_quadratic(8, seed=2).problem(), db.graphs.ring(8)
-TOO_LARGE = db.sparkle("ed", alpha=50.0, beta=50.0, gamma=50.0)
+RATES = {"alpha": 50.0, "beta": 50.0, "gamma": 50.0}
+TOO_LARGE, EDGES = db.sparkle("ed", **RATES), db.sparkle("edge-ed", **RATES)
 
 
 @pytest.fixture
@@ -35,23 +37,25 @@ def copies(monkeypatch):
     return seen
 
 
-def last_good(engine):
+def last_good(engine, method):
     with pytest.warns(db.NonFiniteWarning):
-        return db.solve(PROBLEM, TOO_LARGE, RING, steps=400, eval_every=50, metrics=[], engine=engine)
+        return db.solve(PROBLEM, method, RING, steps=400, eval_every=50, metrics=[], engine=engine)
 
 
+@pytest.mark.parametrize("method", [TOO_LARGE, EDGES], ids=lambda method: method.name)
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
-def test_a_run_returns_to_the_same_state_from_the_host(engine, monkeypatch):
-    near = last_good(engine)
+def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypatch):
+    near = last_good(engine, method)
     monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
-    far = last_good(engine)
+    far = last_good(engine, method)
     assert 0 < near.step == far.step < 400
     for a, b in zip(jax.tree.leaves(near.state), jax.tree.leaves(far.state), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.sharding == b.sharding
 
 
-def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_needs(device_with, copies):
+def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_needs(device_with, copies, monkeypatch):
+    monkeypatch.setattr(memory, "BLOCK", 100)
     state = {"y": jnp.ones((4, 100)), "x": jnp.zeros(50)}  # 3,600 bytes
     for free, on_device in ((100_000, True), (10_000, True), (9_999, False), (5_400, False)):  # a tenth is left alone
         copies.clear()
@@ -61,40 +65,57 @@ def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_need
         assert jax.tree.all(jax.tree.map(lambda a, b: a is not b and bool((a == b).all()), state, back))
 
 
-def test_what_a_step_needs_is_refused_before_anything_is_copied_to_the_host(device_with, monkeypatch):
+@pytest.mark.parametrize(("block", "beside"), [(1, 5_001), (5_001, 1)], ids=["step", "block"])
+def test_what_has_no_room_is_refused_before_anything_is_copied_to_the_host(device_with, monkeypatch, block, beside):
+    monkeypatch.setattr(memory, "BLOCK", block)
     monkeypatch.setattr(memory, "_on_host", lambda array: pytest.fail("copied"))
     device_with(100_000, 95_000)
-    with pytest.raises(MemoryError, match="does not hold 4 nodes"):
-        memory.copied({"y": jnp.ones((4, 100))}, lambda: 5_001)
+    with pytest.raises(memory.Full):
+        memory.copied({"y": jnp.ones((4, 2_000))}, lambda: beside)
 
 
-@pytest.mark.parametrize("block", [1, 16, 100, 2**28])
-def test_a_copy_on_the_host_outlives_what_it_was_made_of(device_with, monkeypatch, block):
+@pytest.mark.parametrize("block", [8, 24, 160, 2**28])
+@pytest.mark.parametrize("shape", [(5, 2), (1, 20), (2, 3, 30), (0, 3), ()], ids=str)
+def test_a_copy_on_the_host_outlives_what_it_was_made_of(monkeypatch, block, shape):
+    cut, cuts = memory._block, []
     monkeypatch.setattr(memory, "BLOCK", block)
-    device_with(10, 10)
-    one, as_it_was = jnp.arange(10.0).reshape(5, 2), np.arange(10.0).reshape(5, 2)
+    monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
+    monkeypatch.setattr(memory, "_block", lambda *place: cuts.append(cut(*place)) or cuts[-1])
+    as_it_was = np.arange(np.prod(shape, dtype=int), dtype=float).reshape(shape)
+    one = jnp.asarray(as_it_was)
     back = memory.copied(one, lambda: 0)
     jax.jit(lambda a: a + 1, donate_argnums=0)(one)
     np.testing.assert_array_equal(back(), as_it_was)
+    thin = as_it_was.nbytes // max((*shape, 1))  # a block is at least that of one place on the longest axis
+    assert all(part.nbytes <= max(block, thin) for part in cuts)
 
 
+@pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 @pytest.mark.parametrize("moment", ["start", "advance"])
-def test_a_full_device_is_said_in_one_sentence(moment, monkeypatch):
+def test_a_full_device_is_said_in_one_sentence(engine, moment, monkeypatch):
     def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes.")
 
-    start = lambda: Simulator().start(PROBLEM, TOO_LARGE, db.Levels(x=RING), Asked())  # noqa: E731
+    start = lambda: engine.start(PROBLEM, TOO_LARGE, db.Levels(x=RING), Asked())  # noqa: E731
     run = start()
     if moment == "advance":
         monkeypatch.setattr(memory, "copied", full)
     else:
-        monkeypatch.setattr(memory.jnp, "copy", full)
-    with pytest.raises(
-        MemoryError, match=r"^The memory .* 8 nodes .*: use fewer nodes, db\.Simulator\(node_chunk=.*\.$"
-    ):
+        monkeypatch.setattr(Program, "start", full)
+    with pytest.raises(MemoryError, match=r"^8 nodes and [^.]*: use fewer nodes, smaller batches.* devices\.$"):
         run.advance(1) if moment == "advance" else start()
 
 
 def test_other_errors_of_a_device_stay_what_they_are():
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.in_words(3):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.or_say("It is full."):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+def test_a_command_ends_with_the_sentence(capsys):
+    def full():
+        raise MemoryError("It is full: use less.")
+
+    with pytest.raises(typer.Exit) as ended:
+        or_exit(full)
+    assert ended.value.exit_code == 1
+    assert "It is full: use less." in capsys.readouterr().err

@@ -1,7 +1,8 @@
 """What every node computes from its own data at its own point: gradients and products with second derivatives.
 
 All points are stacked over nodes. One `vjp` of the stacked (x, y) ↦ ∇_y g gives v as its value and (J z, H z) as its
-pullback; what a step does not use is never computed.
+pullback; what a step does not use is never computed. With `node_chunk` nothing is kept from one chunk to the next, so
+that a product computes the gradient again.
 """
 
 from __future__ import annotations
@@ -183,8 +184,7 @@ class Point:
 
     def linearized(self) -> Point:
         """The same point, linearized before a loop that takes products at it."""
-        if not self._in_chunks:
-            _ = self._linear
+        _ = self.draw.lower if self._in_chunks else self._linear
         return self
 
     def moved_to(self, draw: Draw) -> Point:
@@ -195,10 +195,7 @@ class Point:
     def v(self) -> Vector:
         """∇_y g(x, y)"""
         self.ledger.add(gradients=1)
-        if self._in_chunks:
-            gradient = self._over_nodes(jax.grad(self.draw.problem.lower_loss, 1))
-            return Vector(gradient(self._x.tree, _tree(self._y), self.draw.lower))
-        return Vector(self._linear[0])
+        return Vector(self._gradient(self._x.tree, _tree(self._y)) if self._in_chunks else self._linear[0])
 
     @cached_property
     def _upper_gradients(self) -> tuple[Any, ...]:
@@ -270,8 +267,10 @@ class Point:
     @cached_property
     def _linear(self) -> tuple[Any, Any]:
         """∇_y g and its pullback."""
-        gradient = self._over_nodes(jax.grad(self.draw.problem.lower_loss, 1))
-        return jax.vjp(lambda x, y: gradient(x, y, self.draw.lower), self._x.tree, _tree(self._y))
+        return jax.vjp(self._gradient, self._x.tree, _tree(self._y))
+
+    def _gradient(self, x: Any, y: Any) -> Any:
+        return self._over_nodes(jax.grad(self.draw.problem.lower_loss, 1))(x, y, self.draw.lower)
 
     def _product(self, z: Vector) -> tuple[Vector, Vector]:
         """(J z, H z)"""

@@ -72,7 +72,7 @@ class NodeData(eqx.Module):
         if self.offsets is None:
             return Batch((self.tree,))
         spans = [self.offsets[:, k, None] + jnp.arange(size, dtype=jnp.int32) for k, size in enumerate(self.part_sizes)]
-        return self._batch(spans, later)
+        return self._batch(spans, later, self.weights)
 
     def draw(self, bits: Array, *, later: bool = False) -> Batch:
         """A batch drawn with replacement by uniform uint32 `bits` (nodes, batch)."""
@@ -81,7 +81,7 @@ class NodeData(eqx.Module):
     def walk(self, position: Array | int, size: int, *, later: bool = False) -> Batch:
         """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
         where nodes hold equally many."""
-        if self.offsets is None:
+        if self.offsets is None and not later:
             start = size * (position % max(1, self.part_sizes[0] // size))
             take = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)  # noqa: E731
             return Batch((jax.tree.map(take, self.tree),))
@@ -100,8 +100,7 @@ class NodeData(eqx.Module):
         indices = jax.vmap(order)(nodes, self.counts)
         return eqx.tree_at(lambda data: data.tree, self, self._take(indices))
 
-    def _batch(self, rows: list[Array], later: bool) -> Batch:
-        weights = self.weights if len(rows) > 1 else None
+    def _batch(self, rows: list[Array], later: bool, weights: Array | None = None) -> Batch:
         if later:
             return Batch((self.tree,) * len(rows), weights, tuple(rows))
         return Batch(tuple(map(self._take, rows)), weights)

@@ -50,7 +50,12 @@ class Cluster(eqx.Module):
         nodes = graphs.x.nodes
         mesh = self.mesh(nodes)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
-        problem = place_problem(problem, nodes, by_node, everywhere)
+        full = (
+            f"{nodes:,} nodes and what a step of theirs needs do not fit into the memory of {mesh.size} devices: use "
+            "fewer nodes, smaller batches or more devices."
+        )
+        with memory.or_say(full):
+            problem = place_problem(problem, nodes, by_node, everywhere)
         numbers = spread(asked.numbers(nodes), by_node)
         exchange = _exchange(method, graphs, asked, mesh)
         program = Program.of(problem, method, exchange, numbers, asked, sharding=by_node)
@@ -59,8 +64,8 @@ class Cluster(eqx.Module):
         program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
         arrays, static = eqx.partition(program, eqx.is_array)
         start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
-        with memory.in_words(nodes):
-            return Run(program, start(arrays), _Spread(mesh))
+        with memory.or_say(full):
+            return Run(program, start(arrays), full=full, wrap=_Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
         found = jax.devices()

@@ -17,15 +17,19 @@ SLACK = 0.1  # of what is free is not counted on, since it lies in pieces
 BLOCK = 2**28  # bytes that travel to the host at a time
 
 
+class Full(Exception):
+    """A device has no room for what is to come."""
+
+
 def copied(tree: Any, beside: Callable[[], int]) -> Callable[[], Any]:
     """Copies all leaves and returns how to have them back. The copy lies on the device where it fits there together
     with `beside`, the bytes that are needed for other things, and in the host's memory where it does not."""
     if fits(tree, beside):
         copies = jax.tree.map(jnp.copy, tree)
         return lambda: copies
+    if any(max(beside(), BLOCK) > _free(device) for device in _sizes(tree)):
+        raise Full
     leaves, structure = jax.tree.flatten(tree)
-    if any(beside() > _free(device) for device in _sizes(tree)):
-        raise _full(len(leaves[0]))
     shapes = [(leaf.shape, leaf.sharding) for leaf in leaves]
     held = [[(part.device, _on_host(part.data)) for part in leaf.addressable_shards] for leaf in leaves]
 
@@ -44,14 +48,14 @@ def fits(tree: Any, beside: Callable[[], int]) -> bool:
 
 
 @contextmanager
-def in_words(nodes: int) -> Iterator[None]:
-    """Says in a sentence that the device is full."""
+def or_say(sentence: str) -> Iterator[None]:
+    """Where a device is full, its error is this sentence."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+    except (Full, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, Full) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise _full(nodes) from error
+        raise MemoryError(sentence) from error
 
 
 def statistics(device: Any) -> dict[str, int]:
@@ -74,17 +78,18 @@ def _sizes(tree: Any) -> Counter[Any]:
 
 
 def _on_host(array: Array) -> np.ndarray:
-    """A copy, made block by block: of an array that NumPy reads as a whole, JAX keeps another copy on the host."""
-    host = np.empty(array.shape, array.dtype)
-    rows = max(1, BLOCK * len(array) // max(1, array.nbytes))
-    for first in range(0, len(array), rows):
-        size = min(rows, len(array) - first)
-        host[first : first + size] = jax.lax.dynamic_slice_in_dim(array, first, size)
+    """A copy, made in blocks along the longest axis: each takes its own size on the device for a moment, and of an
+    array that NumPy reads as a whole JAX would keep another copy on the host."""
+    if not array.size or not array.ndim:
+        return np.array(array)
+    host, axis = np.empty(array.shape, array.dtype), int(np.argmax(array.shape))
+    length = array.shape[axis]
+    most = max(1, BLOCK * length // array.nbytes)
+    for first in range(0, length, most):
+        size = min(most, length - first)
+        host[(slice(None),) * axis + (slice(first, first + size),)] = _block(array, first, size, axis)
     return host
 
 
-def _full(nodes: int) -> MemoryError:
-    return MemoryError(
-        f"The memory of the device does not hold {nodes:,} nodes and what a step needs beside them: use fewer nodes, "
-        "db.Simulator(node_chunk=...), smaller batches, or db.Cluster() over more devices."
-    )
+def _block(array: Array, first: int, size: int, axis: int) -> Array:
+    return jax.lax.dynamic_slice_in_dim(array, first, size, axis)

@@ -103,12 +103,14 @@ class Program(eqx.Module):
     def start(self) -> State:
         """The state before the first step, of the nodes that live here."""
         nodes, problem = len(self.nodes), self.problem
-        with memory.in_words(nodes):
-            x, y = replicate(problem.x0, nodes), None if problem.y0 is None else replicate(problem.y0, nodes)
-            leaves, structure = jax.tree.flatten(self.method.start(x, y))
-            del x, y
-            # A state that shares a buffer (zero carries) could not be donated: each leaf is copied, and then dropped.
-            own = [jnp.copy(leaves.pop(0)) for _ in range(len(leaves))]
+        x, y = replicate(problem.x0, nodes), None if problem.y0 is None else replicate(problem.y0, nodes)
+        leaves, structure = jax.tree.flatten(self.method.start(x, y))
+        del x, y
+        # A state that shares a buffer (zero carries) could not be donated: each leaf is copied, and then dropped.
+        own: list[Array] = []
+        leaves.reverse()
+        while leaves:
+            own.append(jnp.copy(leaves.pop()))
         state = jax.tree.unflatten(structure, own)
         links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.remembered(state))
         return state._replace(links=links)
@@ -197,12 +199,12 @@ def as_it_is(chunk: Callable[..., Any], arrays: Program, state: State) -> Callab
 
 
 class Run:
-    """A run in progress. `wrap` says how a chunk is spread over devices."""
+    """A run in progress. `wrap` says how a chunk is spread over devices, and `full` what to do where they are full."""
 
     alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
 
-    def __init__(self, program: Program, state: State, wrap: Wrap = as_it_is) -> None:
-        self.program, self.state, self.step, self._wrap = program, state, 0, wrap
+    def __init__(self, program: Program, state: State, *, full: str, wrap: Wrap = as_it_is) -> None:
+        self.program, self.state, self.step, self._full, self._wrap = program, state, 0, full, wrap
 
     def compile(self, length: int) -> Any:
         """The chunk of that length and the page of one step's costs; compiled once per program and length."""
@@ -220,7 +222,7 @@ class Run:
     def advance(self, length: int) -> Counts | None:
         """Moves on and returns the cost; None, with the state as it was, where something turned non-finite."""
         chunk, costs = self.compile(length)
-        with memory.in_words(len(self.program.nodes)):
+        with memory.or_say(self._full):
             # The chunk consumes the state it is given, so this copy is what remains if it turns non-finite.
             good = memory.copied(self.state, lambda: chunk.memory_analysis().temp_size_in_bytes)
             arrays = eqx.filter(self.program, eqx.is_array)

@@ -15,6 +15,7 @@ from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
 from ..network import Mixers
 from ..problem import Problem
+from . import memory
 from .links import Arrived, InParts, LinkByLink, Slots
 from .program import Asked, Exchange, Program, Run
 
@@ -23,7 +24,7 @@ class Simulator(eqx.Module):
     """All nodes on one device; or only `members`, their numbers, as if the others were lost.
 
     `node_chunk` takes the batches and derivatives of that many nodes at a time: the same numbers in less memory, for
-    another forward pass.
+    computing gradients again where products need them.
     """
 
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
@@ -34,11 +35,16 @@ class Simulator(eqx.Module):
 
     def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
         nodes = graphs.x.nodes
-        numbers = jnp.asarray(asked.numbers(nodes))
-        exchange = _exchange(method, graphs, asked, numbers)
-        program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
-        program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        return Run(program, program.start())
+        full = (
+            f"{nodes:,} nodes and what a step of theirs needs do not fit into the device's memory: use fewer nodes, "
+            "smaller batches, Simulator(node_chunk=...), or Cluster() over more devices."
+        )
+        with memory.or_say(full):
+            numbers = jnp.asarray(asked.numbers(nodes))
+            exchange = _exchange(method, graphs, asked, numbers)
+            program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
+            program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
+            return Run(program, program.start(), full=full)
 
 
 def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> Exchange:

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 
 NEVER = 2**30  # beyond every step: the loop ends
+FULL = (
+    "This site's model and what a step of it needs do not fit into the device's memory: use smaller batches, a smaller "
+    "model, or a device with more memory."
+)
 
 
 class Silo(eqx.Module):
@@ -89,7 +93,8 @@ class Silo(eqx.Module):
         here = jnp.asarray([number], jnp.int32)
         program = Program.of(_alone(problem, number), method, _exchange(site, graphs, asked), here, asked)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        state = program.start()
+        with memory.or_say(FULL):
+            state = program.start()
         site.exchanges = 0
         program.costs(state)  # its trace tells the site what messages will come
         site.in_place = site.exchanges == 1 and in_place_works()
@@ -104,7 +109,7 @@ class SiteRun(Run):
     alone = True
 
     def __init__(self, program: Program, state: State, site: Site, streams: Streams) -> None:
-        super().__init__(program, state)
+        super().__init__(program, state, full=FULL)
         self.site, self._streams = site, streams
         self._compiled: tuple[Any, Page] | None = None
 
@@ -129,12 +134,13 @@ class SiteRun(Run):
 
     def advance(self, length: int) -> Counts | None:
         chunk, costs = self.compile(length)
-        good = memory.copied(self.state, lambda: chunk.memory_analysis().temp_size_in_bytes)
-        arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
-        self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
-        if not finite or self.site.error is not None:
-            self.state = good()
-            return None
+        with memory.or_say(FULL):
+            good = memory.copied(self.state, lambda: chunk.memory_analysis().temp_size_in_bytes)
+            arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
+            self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
+            if not finite or self.site.error is not None:
+                self.state = good()
+                return None
         self.step = step
         return costs.total(steps, repetitions)
 

@@ -13,12 +13,13 @@ import jax
 import numpy as np
 
 from ..files import write_whole
-from ..solver import cost
+from ..solver import solve
 from ..tasks import Task
 from ..tuning import tune
 from .runs import code, digest
 from .study import Arm, Study, device, with_rates
 
+AVERAGED = 100  # steps: in some methods chance decides what one costs
 MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
 Settings = dict[str, Any]  # by method: rates, and the search that found them
 
@@ -132,10 +133,13 @@ def _length(asked: int, arm: Arm, affordable: int) -> int:
 
 
 def _affordable(arm: Arm, task: Task) -> int:
-    """The steps that a run which ends at a number of samples can take."""
+    """The steps that a run which ends at a number of samples can take, by what its first steps cost on average."""
     if arm.samples is None:
         return arm.steps
-    each = cost(task.problem, arm.method, arm.graph, batch_size=arm.batch_size)["samples"]
+    tried = solve(
+        task.problem, arm.method, arm.graph, steps=AVERAGED, batch_size=arm.batch_size, metrics=[], progress=False
+    ).trace.last  # fmt: skip
+    each = tried["samples"] / max(tried["step"], 1)
     return max(1, int(arm.samples / max(each, 1)))
 
 

@@ -76,11 +76,7 @@ STUDY = Study(
     columns=("node_accuracy", "test_accuracy", "consensus_y", "consensus_x"),
     claims=(
         Claim("C5", "The graph of y and z influences convergence more than that of x.", lower_level_matters_more),
-        Claim(
-            "C6",
-            "A sparser graph for x saves bytes at equal accuracy.",
-            sparse_x_saves,
-        ),
+        Claim("C6", "A sparser graph for x saves bytes at equal accuracy.", sparse_x_saves),
     ),
     precision="default",
     search=search(
