@@ -27,6 +27,7 @@ from jax import Array
 import decibel as db
 from decibel.engines import memory
 from decibel.engines.program import Asked
+from decibel.files import write_whole
 from decibel.graph import Levels
 
 HIDDEN, BATCH, WEIGHTS = 300, 50, 50_000  # x weighs 50,000 samples, however many nodes share them
@@ -189,7 +190,7 @@ def main() -> None:
                 gc.collect()
     found = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "copy_bytes_per_second": rate}
     found |= {"rows": rows, "largest": []}
-    save = lambda: options.json and options.json.write_text(json.dumps(found, indent=1) + "\n")  # noqa: E731
+    save = lambda: options.json and write_whole(options.json, json.dumps(found, indent=1) + "\n")  # noqa: E731
     save()
     for batch in options.batches if options.largest else ():
         for row in climb(options.largest, batch):

@@ -56,15 +56,14 @@ class Cluster(eqx.Module):
         )
         with memory.or_say(full):
             problem = place_problem(problem, nodes, by_node, everywhere)
-        numbers = spread(asked.numbers(nodes), by_node)
-        exchange = _exchange(method, graphs, asked, mesh)
-        program = Program.of(problem, method, exchange, numbers, asked, sharding=by_node)
-        # What a user's loss or method brings along (a module's arrays) is needed everywhere.
-        placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding in (by_node, everywhere)  # noqa: E731
-        program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
-        arrays, static = eqx.partition(program, eqx.is_array)
-        start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
-        with memory.or_say(full):
+            numbers = spread(asked.numbers(nodes), by_node)
+            exchange = _exchange(method, graphs, asked, mesh)
+            program = Program.of(problem, method, exchange, numbers, asked, sharding=by_node)
+            # What a user's loss or method brings along (a module's arrays) is needed everywhere.
+            placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding in (by_node, everywhere)  # noqa: E731
+            program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
+            arrays, static = eqx.partition(program, eqx.is_array)
+            start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
             return Run(program, start(arrays), full=full, wrap=_Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
