@@ -155,7 +155,7 @@ def climb(nodes: int, batch: int) -> Iterator[dict[str, Any]]:
     chunk, ends = None, 0
     while ends < 2:
         try:
-            with memory.or_say("full"):
+            with memory.or_say("full before the run began"):
                 row = measure(nodes, "ring", 10, chunk=chunk, batch=batch)
             yield row
             nodes = int(nodes * 1.5)

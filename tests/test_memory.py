@@ -55,7 +55,6 @@ def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypat
 
 
 def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_needs(device_with, copies, monkeypatch):
-    monkeypatch.setattr(memory, "BLOCK", 100)
     state = {"y": jnp.ones((4, 100)), "x": jnp.zeros(50)}  # 3,600 bytes
     for free, on_device in ((100_000, True), (10_000, True), (9_999, False), (5_400, False)):  # a tenth is left alone
         copies.clear()
@@ -65,29 +64,31 @@ def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_need
         assert jax.tree.all(jax.tree.map(lambda a, b: a is not b and bool((a == b).all()), state, back))
 
 
-@pytest.mark.parametrize(("block", "beside"), [(1, 5_001), (5_001, 1)], ids=["step", "block"])
-def test_what_has_no_room_is_refused_before_anything_is_copied_to_the_host(device_with, monkeypatch, block, beside):
-    monkeypatch.setattr(memory, "BLOCK", block)
-    monkeypatch.setattr(memory, "_on_host", lambda array: pytest.fail("copied"))
+def test_what_has_no_room_is_refused_before_anything_is_copied_to_the_host(device_with, monkeypatch):
+    monkeypatch.setattr(memory, "_moved", lambda array, sharding: pytest.fail("copied"))
     device_with(100_000, 95_000)
     with pytest.raises(memory.Full):
-        memory.copied({"y": jnp.ones((4, 2_000))}, lambda: beside)
+        memory.copied({"y": jnp.ones((4, 2_000))}, lambda: 5_001)
 
 
-@pytest.mark.parametrize("block", [8, 24, 160, 2**28])
-@pytest.mark.parametrize("shape", [(5, 2), (1, 20), (2, 3, 30), (0, 3), ()], ids=str)
-def test_a_copy_on_the_host_outlives_what_it_was_made_of(monkeypatch, block, shape):
-    cut, cuts = memory._block, []
-    monkeypatch.setattr(memory, "BLOCK", block)
+def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeypatch):
+    def full(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of host memory")
+
     monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
-    monkeypatch.setattr(memory, "_block", lambda *place: cuts.append(cut(*place)) or cuts[-1])
+    monkeypatch.setattr(memory, "_moved", full)
+    with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
+        memory.copied(jnp.ones(3), lambda: 0)
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (0, 3), ()], ids=str)
+def test_a_copy_on_the_host_outlives_what_it_was_made_of(monkeypatch, shape):
+    monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
     as_it_was = np.arange(np.prod(shape, dtype=int), dtype=float).reshape(shape)
     one = jnp.asarray(as_it_was)
     back = memory.copied(one, lambda: 0)
     jax.jit(lambda a: a + 1, donate_argnums=0)(one)
     np.testing.assert_array_equal(back(), as_it_was)
-    thin = as_it_was.nbytes // max((*shape, 1))  # a block is at least that of one place on the longest axis
-    assert all(part.nbytes <= max(block, thin) for part in cuts)
 
 
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])

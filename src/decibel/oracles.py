@@ -2,7 +2,7 @@
 
 All points are stacked over nodes. One `vjp` of the stacked (x, y) ↦ ∇_y g gives v as its value and (J z, H z) as its
 pullback; what a step does not use is never computed. With `node_chunk` nothing is kept from one chunk to the next, so
-that a product computes the gradient again.
+that a product computes the gradient again, and what is subtracted meets before it is written out.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class Computing:
     node_chunk: int | None = None
 
     def over_nodes(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A node's function of its point and batch, for all nodes; those of a chunk take their batches together."""
-        function = self._narrowed(function)
+        """A node's function of its point and batches, for all nodes; those of a chunk take their batches together."""
         if self.node_chunk is None:
             return jax.vmap(function)
 
-        def in_chunks(*point: Any) -> Any:
-            *place, batch = point
-            node = lambda one: function(*one[:-1], batch.of_node(one[-1]))  # noqa: E731
-            return jax.lax.map(node, (*place, batch.per_node), batch_size=self.node_chunk)
+        def in_chunks(*given: Any) -> Any:
+            takes = [whole.of_node if isinstance(whole, Batch) else lambda part: part for whole in given]
+            parts = tuple(whole.per_node if isinstance(whole, Batch) else whole for whole in given)
+            node = lambda parts: function(*(take(part) for take, part in zip(takes, parts, strict=True)))  # noqa: E731
+            return jax.lax.map(node, parts, batch_size=self.node_chunk)
 
         return in_chunks
 
-    def _narrowed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def narrowed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Computed in bfloat16, answered in the precision that was given."""
         if self.precision != "bfloat16":
             return function
@@ -177,10 +177,10 @@ class Point:
 
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         self.draw, self.ledger = draw, draw.ledger
-        self._x, self._y, self._how = x, y, products
-        self._products: dict[int, tuple[Vector, Vector, Vector]] = {}
-        self._counted: set[tuple[str, int]] = set()
-        self._over_nodes, self._in_chunks = draw.oracle.how.over_nodes, draw.oracle.how.node_chunk is not None
+        self._x, self._y, self._products, self._how = x, y, products, draw.oracle.how
+        self._known: dict[tuple[Any, int], tuple[tuple[Vector, Vector], Vector]] = {}
+        self._counted: set[Any] = set()
+        self._in_chunks = self._how.node_chunk is not None
 
     def linearized(self) -> Point:
         """The same point, linearized before a loop that takes products at it."""
@@ -189,7 +189,7 @@ class Point:
 
     def moved_to(self, draw: Draw) -> Point:
         """The same point on other samples."""
-        return Point(draw, self._x, self._y, self._how)
+        return Point(draw, self._x, self._y, self._products)
 
     @cached_property
     def v(self) -> Vector:
@@ -199,10 +199,8 @@ class Point:
 
     @cached_property
     def _upper_gradients(self) -> tuple[Any, ...]:
-        self.ledger.add(gradients=1)
-        argnums = (0,) if self._y is None else (0, 1)
-        gradient = self._over_nodes(jax.grad(self.draw.problem.upper_loss, argnums))
-        return gradient(self._x.tree, _tree(self._y), self.draw.upper)
+        self._count("∇f", gradients=1)
+        return self._over_nodes(self._upper_gradients_of_node, self.draw.upper)
 
     @property
     def fx(self) -> Vector:
@@ -216,20 +214,22 @@ class Point:
 
     def p(self, z: Vector) -> Vector:
         """H z − ∇_y f"""
-        return self.hessian(z) - self.fy
+        self._count_product("hvps", z)
+        return self._directions(z)[1]
 
     def u(self, z: Vector) -> Vector:
         """∇_x f − J z"""
-        return self.fx - self.jacobian(z)
+        self._count_product("jvps", z)
+        return self._directions(z)[0]
 
     def hessian(self, z: Vector) -> Vector:
         """H z, shaped like y"""
-        self._count("hvps", z)
+        self._count_product("hvps", z)
         return self._product(z)[1]
 
     def jacobian(self, z: Vector) -> Vector:
         """J z, shaped like x"""
-        self._count("jvps", z)
+        self._count_product("jvps", z)
         return self._product(z)[0]
 
     def hessian_matrix(self) -> Array:
@@ -256,13 +256,59 @@ class Point:
             # q backward passes where x is the longer one, as it is wherever x weighs samples.
             return jax.jacrev(gradient)(flat)
 
-        return self._over_nodes(node)(self._x.tree, _tree(self._y), self.draw.lower)
+        return self._over_nodes(self._how.narrowed(node), self.draw.lower)
 
-    def _count(self, kind: str, z: Vector) -> None:
-        # Keyed by object: `_products` keeps z alive, so that its id is not reused.
-        if self._how.difference is None and (kind, id(z)) not in self._counted:
-            self._counted.add((kind, id(z)))
-            self.ledger.add(**{kind: 1})
+    def _over_nodes(self, function: Callable[..., Any], *more: Any) -> Any:
+        """A node's function of x, y and more."""
+        return self._how.over_nodes(function)(self._x.tree, _tree(self._y), *more)
+
+    def _count(self, what: Any, **costs: float) -> None:
+        """Counts what is used several times and computed once."""
+        if what not in self._counted:
+            self._counted.add(what)
+            self.ledger.add(**costs)
+
+    def _count_product(self, kind: str, z: Vector) -> None:
+        if self._products.difference is None:
+            self._count((kind, id(z)), **{kind: 1})
+        else:
+            self._count(("differences", id(z)), gradients=2)
+
+    def _once(self, function: Callable[[Vector], tuple[Vector, Vector]], z: Vector) -> tuple[Vector, Vector]:
+        """Computed once for each z, which is kept, so that its id is not reused."""
+        key = (function.__name__, id(z))
+        if key not in self._known:
+            self._known[key] = function(z), z
+        return self._known[key][0]
+
+    def _directions(self, z: Vector) -> tuple[Vector, Vector]:
+        """(∇_x f − J z, H z − ∇_y f)"""
+        if self._in_chunks:
+            return self._once(self._in_one_pass, z)
+        jacobian, hessian = self._product(z)
+        return self.fx - jacobian, hessian - self.fy
+
+    def _in_one_pass(self, z: Vector) -> tuple[Vector, Vector]:
+        self._count("∇f", gradients=1)
+
+        def node(x: Any, y: Any, z: Any, upper: Batch, lower: Batch) -> Any:
+            fx, fy = self._upper_gradients_of_node(x, y, upper)
+            jacobian, hessian = self._products_of_node(x, y, z, lower)
+            return jax.tree.map(jnp.subtract, fx, jacobian), jax.tree.map(jnp.subtract, hessian, fy)
+
+        u, p = self._over_nodes(node, z.tree, self.draw.upper, self.draw.lower)
+        return Vector(u), Vector(p)
+
+    def _product(self, z: Vector) -> tuple[Vector, Vector]:
+        """(J z, H z)"""
+        return self._once(self._products_now, z)
+
+    def _products_now(self, z: Vector) -> tuple[Vector, Vector]:
+        if self._in_chunks or self._products.difference is not None:
+            jacobian, hessian = self._over_nodes(self._products_of_node, z.tree, self.draw.lower)
+        else:
+            jacobian, hessian = self._linear[1](z.tree)
+        return Vector(jacobian), Vector(hessian)
 
     @cached_property
     def _linear(self) -> tuple[Any, Any]:
@@ -270,39 +316,24 @@ class Point:
         return jax.vjp(self._gradient, self._x.tree, _tree(self._y))
 
     def _gradient(self, x: Any, y: Any) -> Any:
-        return self._over_nodes(jax.grad(self.draw.problem.lower_loss, 1))(x, y, self.draw.lower)
+        gradient = self._how.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
+        return self._how.over_nodes(gradient)(x, y, self.draw.lower)
 
-    def _product(self, z: Vector) -> tuple[Vector, Vector]:
-        """(J z, H z)"""
-        if id(z) not in self._products:
-            how = self._pullback if self._how.difference is None else self._differences
-            self._products[id(z)] = (*how(z), z)
-        return self._products[id(z)][:2]
+    def _upper_gradients_of_node(self, x: Any, y: Any, batch: Batch) -> Any:
+        """∇_x f, and ∇_y f where there is a y"""
+        return self._how.narrowed(jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1)))(x, y, batch)
 
-    def _pullback(self, z: Vector) -> tuple[Vector, Vector]:
-        if self._in_chunks:
-            jacobian, hessian = self._over_nodes(self._node_products)(
-                self._x.tree, _tree(self._y), z.tree, self.draw.lower
-            )
-        else:
-            jacobian, hessian = self._linear[1](z.tree)
-        return Vector(jacobian), Vector(hessian)
-
-    def _node_products(self, x: Any, y: Any, z: Any, batch: Batch) -> Any:
-        """(J z, H z) of one node, for which its gradient is computed again and nothing of it is kept."""
-        gradient = jax.grad(self.draw.problem.lower_loss, 1)
-        return jax.vjp(lambda x, y: gradient(x, y, batch), x, y)[1](z)
-
-    def _differences(self, z: Vector) -> tuple[Vector, Vector]:
-        """[∇g(x, y + δz) − ∇g(x, y − δz)] / 2δ on the same sample: no second derivatives."""
-        δ, y, draw = self._how.difference, self._y, self.draw
-        assert δ is not None and y is not None
-        self.ledger.add(gradients=2)
-        gradient = self._over_nodes(jax.grad(draw.problem.lower_loss, (0, 1)))
-        ahead = Vector(gradient(self._x.tree, (y + δ * z).tree, draw.lower))
-        behind = Vector(gradient(self._x.tree, (y if self._how.forward else y - δ * z).tree, draw.lower))
-        jacobian, hessian = ((1 / δ if self._how.forward else 0.5 / δ) * (ahead - behind)).tree
-        return Vector(jacobian), Vector(hessian)
+    def _products_of_node(self, x: Any, y: Any, z: Any, batch: Batch) -> Any:
+        """(J z, H z), for which the node's gradient is computed again and nothing of it is kept."""
+        lower, δ = self.draw.problem.lower_loss, self._products.difference
+        if δ is None:
+            pullback = lambda x, y, z, batch: jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)[1](z)  # noqa: E731
+            return self._how.narrowed(pullback)(x, y, z, batch)
+        # [∇g(x, y + δz) − ∇g(x, y − δz)] / 2δ on the same sample: no second derivatives.
+        gradient, forward = self._how.narrowed(jax.grad(lower, (0, 1))), self._products.forward
+        ahead = gradient(x, jax.tree.map(lambda y, z: y + δ * z, y, z), batch)
+        behind = gradient(x, y if forward else jax.tree.map(lambda y, z: y - δ * z, y, z), batch)
+        return jax.tree.map(lambda a, b: (1 / δ if forward else 0.5 / δ) * (a - b), ahead, behind)
 
 
 def _tree(vector: Vector | None) -> Any:

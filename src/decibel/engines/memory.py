@@ -10,11 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 SLACK = 0.1  # of what is free is not counted on, since it lies in pieces
-BLOCK = 2**28  # bytes that travel to the host at a time
+NO_ROOM = (
+    "A copy of the state, {:.0f} GB, is kept in case a step turns non-finite, and has room neither on the device nor "
+    "in what JAX takes of the host's memory: set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB, which is 64, to more before the "
+    "run, or use fewer nodes."
+)
 
 
 class Full(Exception):
@@ -23,21 +26,20 @@ class Full(Exception):
 
 def copied(tree: Any, beside: Callable[[], int]) -> Callable[[], Any]:
     """Copies all leaves and returns how to have them back. The copy lies on the device where it fits there together
-    with `beside`, the bytes that are needed for other things, and in the host's memory where it does not."""
+    with `beside`, the bytes that are needed for other things, and in the host's memory where it does not: in pages that
+    are locked, since only these travel as fast as the wires allow."""
     if fits(tree, beside):
         copies = jax.tree.map(jnp.copy, tree)
         return lambda: copies
-    if any(max(beside(), BLOCK) > _free(device) for device in _sizes(tree)):
+    sizes = _sizes(tree)
+    if any(beside() > _free(device) for device in sizes):
         raise Full
     leaves, structure = jax.tree.flatten(tree)
-    shapes = [(leaf.shape, leaf.sharding) for leaf in leaves]
-    held = [[(part.device, _on_host(part.data)) for part in leaf.addressable_shards] for leaf in leaves]
-
-    def back(shape: tuple[int, ...], sharding: Any, parts: list[tuple[Any, np.ndarray]]) -> Array:
-        arrays = [jax.device_put(part, device) for device, part in parts]
-        return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
-
-    return lambda: jax.tree.unflatten(structure, [back(*kind, parts) for kind, parts in zip(shapes, held, strict=True)])
+    at_home = [leaf.sharding for leaf in leaves]
+    with or_say(NO_ROOM.format(sum(sizes.values()) / 1e9)):
+        held = [_moved(leaf, leaf.sharding.with_memory_kind("pinned_host")) for leaf in leaves]
+        jax.block_until_ready(held)
+    return lambda: jax.tree.unflatten(structure, map(_moved, held, at_home))
 
 
 def fits(tree: Any, beside: Callable[[], int]) -> bool:
@@ -77,19 +79,8 @@ def _sizes(tree: Any) -> Counter[Any]:
     return sizes
 
 
-def _on_host(array: Array) -> np.ndarray:
-    """A copy, made in blocks along the longest axis: each takes its own size on the device for a moment, and of an
-    array that NumPy reads as a whole JAX would keep another copy on the host."""
-    if not array.size or not array.ndim:
-        return np.array(array)
-    host, axis = np.empty(array.shape, array.dtype), int(np.argmax(array.shape))
-    length = array.shape[axis]
-    most = max(1, BLOCK * length // array.nbytes)
-    for first in range(0, length, most):
-        size = min(most, length - first)
-        host[(slice(None),) * axis + (slice(first, first + size),)] = _block(array, first, size, axis)
-    return host
-
-
-def _block(array: Array, first: int, size: int, axis: int) -> Array:
-    return jax.lax.dynamic_slice_in_dim(array, first, size, axis)
+def _moved(array: Array, sharding: Any) -> Array:
+    """The same array in another kind of its devices' memory; each process moves the parts that it holds."""
+    kind = sharding.memory_kind
+    parts = [jax.device_put(part.data, part.data.sharding.with_memory_kind(kind)) for part in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)

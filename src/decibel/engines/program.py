@@ -210,7 +210,8 @@ class Run:
         """The chunk of that length and the page of one step's costs; compiled once per program and length."""
         leaves, structure = jax.tree.flatten((self.program, self.state))
         kinds = tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
-        return compile_chunk(structure, kinds, length, self._wrap)
+        with memory.or_say(self._full):  # on a GPU kernels are tried, with arrays as large as the run's
+            return compile_chunk(structure, kinds, length, self._wrap)
 
     def take_up_from(self, saved: Sequence[int]) -> Sequence[int]:
         """Of the steps that were saved, newest first, those to continue from, best first."""

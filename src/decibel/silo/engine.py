@@ -123,7 +123,8 @@ class SiteRun(Run):
                 return _chunk(eqx.combine(arrays, static), self.site, state, first, end)
 
             k = jax.ShapeDtypeStruct((), jnp.int32)
-            compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
+            with memory.or_say(FULL):
+                compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
             self._compiled = compiled, page
         return self._compiled
 

@@ -10,25 +10,36 @@ from typing import Any
 
 from . import NAMES, find
 
-HEADER = "| claim | verdict | checks that hold | the check nearest to its threshold, mean ± margin | seeds |"
+HEADER = (
+    "| claim | verdict | run again | checks that hold | the check nearest to its threshold, mean ± margin | seeds |"
+)
 
 
 def markdown(results: Path) -> str:
-    """A row for each claim of every study: of its checks, how many hold, and the one that decides."""
-    rows = [HEADER, "|---|---|---|---|---|"]
+    """A row for each claim of every study: its verdict, and that of a second run, where the folder holds its verdicts
+    as `again.json`; of its checks, how many hold, and the one that decides."""
+    rows = [HEADER, "|---|---|---|---|---|---|"]
     for name in NAMES:
-        path = results / name / "verdicts.json"
-        saved = json.loads(path.read_text()) if path.exists() else None
-        judged = {} if saved is None else {claim["claim"]: claim for claim in saved["claims"]}
-        for claim in find(name).claims:
-            if saved is None:
-                rows.append(f"| {claim.name} `{name}` | not run at full size yet | | | |")
-            else:
-                rows.append(_row(judged[claim.name], name, len(saved["seeds"])))
+        judged, seeds = _claims(results / name / "verdicts.json")
+        again, seeds_again = _claims(results / name / "again.json")
+        for claim in (each.name for each in find(name).claims):
+            if claim not in judged:
+                rows.append(f"| {claim} `{name}` | not run at full size yet | | | | |")
+                continue
+            second = again[claim]["verdict"] if claim in again else ""
+            if second and seeds_again != seeds:
+                second += f" ({seeds_again} seeds)"
+            rows.append(_row(judged[claim], name, second, seeds))
     return "\n".join(rows) + "\n"
 
 
-def _row(claim: dict[str, Any], study: str, seeds: int) -> str:
+def _claims(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file of verdicts says of each claim, and from how many seeds."""
+    saved = json.loads(path.read_text()) if path.exists() else {"claims": [], "seeds": []}
+    return {claim["claim"]: claim for claim in saved["claims"]}, len(saved["seeds"])
+
+
+def _row(claim: dict[str, Any], study: str, again: str, seeds: int) -> str:
     checks = claim["checks"]
     held = sum(check["verdict"] == "holds" for check in checks)
     nearest = min(checks, key=_distance)
@@ -36,7 +47,8 @@ def _row(claim: dict[str, Any], study: str, seeds: int) -> str:
     if not any(isinstance(value, float) for value in nearest["values"]):
         numbers = "all runs diverged or never got there"
     text = f"{nearest['text']}: {numbers} (asked: {nearest['side']} {_number(nearest['threshold'])})"
-    return f"| {claim['claim']} `{study}` | {claim['verdict']} | {held} of {len(checks)} | {text} | {seeds} |"
+    verdicts = f"{claim['claim']} `{study}` | {claim['verdict']} | {again}"
+    return f"| {verdicts} | {held} of {len(checks)} | {text} | {seeds} |"
 
 
 def _distance(check: dict[str, Any]) -> float:
