@@ -2,10 +2,10 @@
 
     python -m benchmarks.scale [--json benchmarks/scale_gpu.json] [--nodes 10 100 1000] [--largest 2000]
 
-For each size and graph: steps per second; the rate of the step's own matrix products alone; what the step moves through
-memory, as the compiler counts it, against a plain copy; and the largest memory in use. `--largest` climbs from as many
-nodes until memory ends, and then goes on with the derivatives of a part of the nodes at a time, for a batch of 50 and
-one of 500. JAX takes three quarters of a GPU's memory unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
+For each size and graph: steps per second; the rate of the step's own matrix products alone, and what the device can do
+at most; what the step moves through memory, as the compiler counts it, against a plain copy; and the most memory used.
+`--largest` climbs from as many nodes until memory ends, and then goes on with the derivatives of some nodes at a time,
+for each of `--batches`. JAX takes three quarters of a GPU's memory unless XLA_PYTHON_CLIENT_MEM_FRACTION says else.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import shlex
+import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ from decibel.graph import Levels
 
 HIDDEN, BATCH, WEIGHTS = 300, 50, 50_000  # x weighs 50,000 samples, however many nodes share them
 GRAPHS = {"ring": db.graphs.ring, "exponential": db.graphs.exponential}
+# Operations per second by data sheet, of dense products in TF32, which JAX takes for float32, and in bfloat16.
+PEAK = {"NVIDIA H200": {None: 494.7e12, "bfloat16": 989.4e12}}
 
 
 def losses(y: dict[str, Array], images: Array, labels: Array) -> Array:
@@ -185,11 +190,17 @@ def main() -> None:
                 row |= {"products_ms": 1e3 * alone, "products_tflops": flops / alone / 1e12}
                 row["share_of_products"] = 1e3 * alone / row["ms"]
                 row["share_of_memory_rate"] = (row["bytes_accessed"] or 0) / (row["ms"] / 1e3) / rate
+                peak = PEAK.get(jax.devices()[0].device_kind, {}).get(precision)
+                row["share_of_peak"] = peak and flops / (row["ms"] / 1e3) / peak
                 rows.append(row)
                 print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
                 gc.collect()
-    found = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "copy_bytes_per_second": rate}
-    found |= {"rows": rows, "largest": []}
+    found = {
+        "device": jax.devices()[0].device_kind, "jax": jax.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": shlex.join(["python", "-m", "benchmarks.scale", *sys.argv[1:]]),
+        "copy_bytes_per_second": rate, "rows": rows, "largest": [],
+    }  # fmt: skip
     save = lambda: options.json and write_whole(options.json, json.dumps(found, indent=1) + "\n")  # noqa: E731
     save()
     for batch in options.batches if options.largest else ():

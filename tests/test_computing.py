@@ -65,6 +65,28 @@ def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
     assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
 
 
+@pytest.mark.parametrize("order", ["sequential", "parallel"])
+def test_chunks_of_nodes_take_the_gradients_of_f_once(order):
+    """Once for p and u, though the sequential order asks for them at two z."""
+    data, method, traced = np.ones((8, 4, 3)), db.sparkle("ed", **RATES, order=order), []
+
+    def upper(x, y, batch):
+        traced.append(1)
+        return ((batch @ (x + y)) ** 2).mean()
+
+    def lower(x, y, batch):
+        return ((batch @ (y - x)) ** 2).mean() + (y**2).sum()
+
+    problem = db.Problem(upper, lower, upper_data=data, lower_data=data, x0=jnp.zeros(3), y0=jnp.zeros(3))
+    counts = []
+    for chunk in (None, 4):
+        made = db.Simulator(node_chunk=chunk).start(problem, method, db.Levels(x=RING), Asked(2))
+        traced.clear()
+        made.compile(1)
+        counts.append(len(traced))
+    assert counts[0] == counts[1] > 0
+
+
 def test_chunks_of_nodes_need_less_memory():
     """A wide hidden layer, so that what the pullback keeps outweighs the state."""
     rng = np.random.default_rng(0)

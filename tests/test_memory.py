@@ -11,7 +11,7 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel.commands.common import or_exit
-from decibel.engines import memory
+from decibel.engines import memory, program
 from decibel.engines.program import Asked, Program
 
 PROBLEM, RING = random_quadratic(8, seed=2).problem(), db.graphs.ring(8)
@@ -54,7 +54,7 @@ def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypat
         assert a.sharding == b.sharding
 
 
-def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_needs(device_with, copies, monkeypatch):
+def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_needs(device_with, copies):
     state = {"y": jnp.ones((4, 100)), "x": jnp.zeros(50)}  # 3,600 bytes
     for free, on_device in ((100_000, True), (10_000, True), (9_999, False), (5_400, False)):  # a tenth is left alone
         copies.clear()
@@ -92,19 +92,17 @@ def test_a_copy_on_the_host_outlives_what_it_was_made_of(monkeypatch, shape):
 
 
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
-@pytest.mark.parametrize("moment", ["start", "advance"])
+@pytest.mark.parametrize("moment", ["start", "compile", "advance"])
 def test_a_full_device_is_said_in_one_sentence(engine, moment, monkeypatch):
     def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes.")
 
     start = lambda: engine.start(PROBLEM, TOO_LARGE, db.Levels(x=RING), Asked())  # noqa: E731
     run = start()
-    if moment == "advance":
-        monkeypatch.setattr(memory, "copied", full)
-    else:
-        monkeypatch.setattr(Program, "start", full)
+    where = {"start": (Program, "start"), "compile": (program, "compile_chunk"), "advance": (memory, "copied")}
+    monkeypatch.setattr(*where[moment], full)
     with pytest.raises(MemoryError, match=r"^8 nodes and [^.]*: use fewer nodes, smaller batches.* devices\.$"):
-        run.advance(1) if moment == "advance" else start()
+        start() if moment == "start" else run.advance(1)
 
 
 def test_other_errors_of_a_device_stay_what_they_are():

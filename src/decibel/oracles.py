@@ -178,7 +178,7 @@ class Point:
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         self.draw, self.ledger = draw, draw.ledger
         self._x, self._y, self._products, self._how = x, y, products, draw.oracle.how
-        self._known: dict[tuple[Any, int], tuple[tuple[Vector, Vector], Vector]] = {}
+        self._known: dict[tuple[Callable[..., Any], int], tuple[tuple[Vector, Vector], Vector]] = {}
         self._counted: set[Any] = set()
         self._in_chunks = self._how.node_chunk is not None
 
@@ -199,7 +199,7 @@ class Point:
 
     @cached_property
     def _upper_gradients(self) -> tuple[Any, ...]:
-        self._count("∇f", gradients=1)
+        self.ledger.add(gradients=1)
         return self._over_nodes(self._upper_gradients_of_node, self.draw.upper)
 
     @property
@@ -214,23 +214,23 @@ class Point:
 
     def p(self, z: Vector) -> Vector:
         """H z − ∇_y f"""
-        self._count_product("hvps", z)
-        return self._directions(z)[1]
+        self._count("hvps", z)
+        return self._once(self._directions, z)[1]
 
     def u(self, z: Vector) -> Vector:
         """∇_x f − J z"""
-        self._count_product("jvps", z)
-        return self._directions(z)[0]
+        self._count("jvps", z)
+        return self._once(self._directions, z)[0]
 
     def hessian(self, z: Vector) -> Vector:
         """H z, shaped like y"""
-        self._count_product("hvps", z)
-        return self._product(z)[1]
+        self._count("hvps", z)
+        return self._once(self._product, z)[1]
 
     def jacobian(self, z: Vector) -> Vector:
         """J z, shaped like x"""
-        self._count_product("jvps", z)
-        return self._product(z)[0]
+        self._count("jvps", z)
+        return self._once(self._product, z)[0]
 
     def hessian_matrix(self) -> Array:
         """(nodes, q, q)"""
@@ -262,48 +262,42 @@ class Point:
         """A node's function of x, y and more."""
         return self._how.over_nodes(function)(self._x.tree, _tree(self._y), *more)
 
-    def _count(self, what: Any, **costs: float) -> None:
-        """Counts what is used several times and computed once."""
-        if what not in self._counted:
-            self._counted.add(what)
+    def _count(self, kind: str, z: Vector) -> None:
+        kind, costs = (kind, {kind: 1}) if self._products.difference is None else ("differences", {"gradients": 2})
+        if (kind, id(z)) not in self._counted:
+            self._counted.add((kind, id(z)))
             self.ledger.add(**costs)
-
-    def _count_product(self, kind: str, z: Vector) -> None:
-        if self._products.difference is None:
-            self._count((kind, id(z)), **{kind: 1})
-        else:
-            self._count(("differences", id(z)), gradients=2)
 
     def _once(self, function: Callable[[Vector], tuple[Vector, Vector]], z: Vector) -> tuple[Vector, Vector]:
         """Computed once for each z, which is kept, so that its id is not reused."""
-        key = (function.__name__, id(z))
-        if key not in self._known:
-            self._known[key] = function(z), z
-        return self._known[key][0]
+        if (function, id(z)) not in self._known:
+            self._known[function, id(z)] = function(z), z
+        return self._known[function, id(z)][0]
 
     def _directions(self, z: Vector) -> tuple[Vector, Vector]:
         """(∇_x f − J z, H z − ∇_y f)"""
-        if self._in_chunks:
-            return self._once(self._in_one_pass, z)
-        jacobian, hessian = self._product(z)
+        if self._in_chunks and "_upper_gradients" not in vars(self):
+            return self._all_at(z)
+        jacobian, hessian = self._once(self._product, z)
         return self.fx - jacobian, hessian - self.fy
 
-    def _in_one_pass(self, z: Vector) -> tuple[Vector, Vector]:
-        self._count("∇f", gradients=1)
+    def _all_at(self, z: Vector) -> tuple[Vector, Vector]:
+        """Directions, gradients of f and products in one pass over the chunks; those that no one uses are not kept."""
+        self.ledger.add(gradients=1)
 
         def node(x: Any, y: Any, z: Any, upper: Batch, lower: Batch) -> Any:
             fx, fy = self._upper_gradients_of_node(x, y, upper)
             jacobian, hessian = self._products_of_node(x, y, z, lower)
-            return jax.tree.map(jnp.subtract, fx, jacobian), jax.tree.map(jnp.subtract, hessian, fy)
+            u, p = jax.tree.map(jnp.subtract, fx, jacobian), jax.tree.map(jnp.subtract, hessian, fy)
+            return (u, p), (fx, fy), (jacobian, hessian)
 
-        u, p = self._over_nodes(node, z.tree, self.draw.upper, self.draw.lower)
+        found = self._over_nodes(node, z.tree, self.draw.upper, self.draw.lower)
+        (u, p), vars(self)["_upper_gradients"], (jacobian, hessian) = found
+        self._known[self._product, id(z)] = (Vector(jacobian), Vector(hessian)), z
         return Vector(u), Vector(p)
 
     def _product(self, z: Vector) -> tuple[Vector, Vector]:
         """(J z, H z)"""
-        return self._once(self._products_now, z)
-
-    def _products_now(self, z: Vector) -> tuple[Vector, Vector]:
         if self._in_chunks or self._products.difference is not None:
             jacobian, hessian = self._over_nodes(self._products_of_node, z.tree, self.draw.lower)
         else:
@@ -324,7 +318,7 @@ class Point:
         return self._how.narrowed(jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1)))(x, y, batch)
 
     def _products_of_node(self, x: Any, y: Any, z: Any, batch: Batch) -> Any:
-        """(J z, H z), for which the node's gradient is computed again and nothing of it is kept."""
+        """(J z, H z), by the pullback of a gradient of its own or by two gradients; nothing of them is kept."""
         lower, δ = self.draw.problem.lower_loss, self._products.difference
         if δ is None:
             pullback = lambda x, y, z, batch: jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)[1](z)  # noqa: E731
