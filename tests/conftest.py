@@ -4,6 +4,7 @@
 """
 
 import os
+import signal
 from functools import partial
 
 # Read when JAX and matplotlib start, so they are set before either is imported.
@@ -19,6 +20,9 @@ import pytest  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Shells let what they start in the background ignore Ctrl-C, and processes that tests send it to would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     promotion = os.environ.get("JAX_NUMPY_DTYPE_PROMOTION", "strict")
     jax.config.update("jax_numpy_dtype_promotion", promotion)
     jax.config.update("jax_enable_x64", True)
