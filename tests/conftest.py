@@ -20,7 +20,7 @@ import pytest  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Shells let what they start in the background ignore Ctrl-C, and processes that tests send it to would inherit that.
+    # Shells let what they start in the background ignore Ctrl-C, and what tests start and send it to would inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     promotion = os.environ.get("JAX_NUMPY_DTYPE_PROMOTION", "strict")
