@@ -33,6 +33,8 @@ from decibel.engines.program import Asked
 from decibel.files import write_whole
 from decibel.graph import Levels
 
+from .records import place
+
 HIDDEN, BATCH, WEIGHTS = 300, 50, 50_000  # x weighs 50,000 samples, however many nodes share them
 GRAPHS = {"ring": db.graphs.ring, "exponential": db.graphs.exponential}
 # Operations per second by data sheet, of dense products in TF32, which JAX takes for float32, and in bfloat16.
@@ -196,8 +198,7 @@ def main() -> None:
                 print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
                 gc.collect()
     found = {
-        "device": jax.devices()[0].device_kind, "jax": jax.__version__,
-        "date": datetime.now(UTC).date().isoformat(),
+        "place": place(), "date": datetime.now(UTC).date().isoformat(),
         "command": shlex.join(["python", "-m", "benchmarks.scale", *sys.argv[1:]]),
         "copy_bytes_per_second": rate, "rows": rows, "largest": [],
     }  # fmt: skip

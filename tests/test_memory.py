@@ -65,10 +65,11 @@ def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_need
 
 
 def test_what_has_no_room_is_refused_before_anything_is_copied_to_the_host(device_with, monkeypatch):
-    monkeypatch.setattr(memory, "_moved", lambda array, sharding: pytest.fail("copied"))
+    state = {"y": jnp.ones((4, 2_000))}
     device_with(100_000, 95_000)
+    monkeypatch.setattr(memory.jax, "device_put", lambda *_: pytest.fail("copied"))
     with pytest.raises(memory.Full):
-        memory.copied({"y": jnp.ones((4, 2_000))}, lambda: 5_001)
+        memory.copied(state, lambda: 5_001)
 
 
 def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeypatch):
@@ -76,9 +77,10 @@ def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeyp
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of host memory")
 
     monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
-    monkeypatch.setattr(memory, "_moved", full)
+    state = jnp.ones(3)
+    monkeypatch.setattr(memory.jax, "device_put", full)
     with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
-        memory.copied(jnp.ones(3), lambda: 0)
+        memory.copied(state, lambda: 0)
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (0, 3), ()], ids=str)

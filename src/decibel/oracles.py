@@ -235,14 +235,14 @@ class Point:
     def hessian_matrix(self) -> Array:
         """(nodes, q, q)"""
         self.ledger.add(hvps=_size(self._y))
-        return self._matrix(1, self._y)
+        return self._matrix(1)
 
     def jacobian_matrix(self) -> Array:
         """(nodes, p, q)"""
         self.ledger.add(jvps=_size(self._y))
-        return jnp.swapaxes(self._matrix(0, self._x), 1, 2)
+        return jnp.swapaxes(self._matrix(0), 1, 2)
 
-    def _matrix(self, argument: int, variable: Any) -> Array:
+    def _matrix(self, argument: int) -> Array:
         """Derivative of ∇_y g in one argument, both flattened: (nodes, q, size of the argument)."""
         lower = self.draw.problem.lower_loss
 

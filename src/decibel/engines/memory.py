@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 SLACK = 0.1  # of what is free is not counted on, since it lies in pieces
 NO_ROOM = (
@@ -34,12 +33,11 @@ def copied(tree: Any, beside: Callable[[], int]) -> Callable[[], Any]:
     sizes = _sizes(tree)
     if any(beside() > _free(device) for device in sizes):
         raise Full
-    leaves, structure = jax.tree.flatten(tree)
-    at_home = [leaf.sharding for leaf in leaves]
+    at_home = jax.tree.map(lambda leaf: leaf.sharding, tree)
+    away = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), tree)
     with or_say(NO_ROOM.format(sum(sizes.values()) / 1e9)):
-        held = [_moved(leaf, leaf.sharding.with_memory_kind("pinned_host")) for leaf in leaves]
-        jax.block_until_ready(held)
-    return lambda: jax.tree.unflatten(structure, map(_moved, held, at_home))
+        held = jax.block_until_ready(jax.device_put(tree, away))
+    return lambda: jax.device_put(held, at_home)
 
 
 def fits(tree: Any, beside: Callable[[], int]) -> bool:
@@ -77,10 +75,3 @@ def _sizes(tree: Any) -> Counter[Any]:
         for part in leaf.addressable_shards:
             sizes[part.device] += part.data.nbytes
     return sizes
-
-
-def _moved(array: Array, sharding: Any) -> Array:
-    """The same array in another kind of its devices' memory; each process moves the parts that it holds."""
-    kind = sharding.memory_kind
-    parts = [jax.device_put(part.data, part.data.sharding.with_memory_kind(kind)) for part in array.addressable_shards]
-    return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
