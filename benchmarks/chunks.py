@@ -47,7 +47,7 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 2) -> dict
         name: db.Simulator(node_chunk=part).start(problem, method, Levels(x=db.graphs.ring(NODES)), Asked(batch))
         for name, part in (("at once", None), ("in parts", PART))
     }
-    beside = {name: run.compile(steps)[0].memory_analysis().temp_size_in_bytes for name, run in runs.items()}
+    beside = {name: run.compile(steps).beside for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(1 + turns):
         for name, run in runs.items():

@@ -86,7 +86,7 @@ def _runners(case: Case, parallel: bool, length: int) -> tuple[Array, dict[str, 
     method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, order="parallel" if parallel else "sequential")
     graphs = db.Levels(x=db.graphs.ring(case.nodes))
     run = db.Simulator().start(case.problem(), method, graphs, Asked(case.batch))
-    chunk, _ = run.compile(length)
+    chunk, _, beside = run.compile(length)
     arrays, first = eqx.filter(run.program, eqx.is_array), jnp.asarray(0, jnp.int32)
 
     data = (run.program.key, case.upper_data, case.lower_data, jnp.asarray(case.rates, case.dtype))
@@ -96,21 +96,15 @@ def _runners(case: Case, parallel: bool, length: int) -> tuple[Array, dict[str, 
     operands, bare = _products(case, parallel, length)
     bare = jax.jit(bare).lower(operands).compile()
     return run.program.key, {
-        OURS: Runner(
-            lambda: run.state, lambda state: chunk(arrays, state, first)[0], length, temporaries=_temporaries(chunk)
-        ),
+        OURS: Runner(lambda: run.state, lambda state: chunk(arrays, state, first)[0], length, temporaries=beside),
         BY_HAND: Runner(
             lambda: by_hand.start(case),
             lambda state: scan(*data, state, first),
             length,
-            temporaries=_temporaries(scan),
+            temporaries=scan.memory_analysis().temp_size_in_bytes,
         ),
         PRODUCTS: Runner(lambda: None, lambda _: bare(operands), length),
     }
-
-
-def _temporaries(compiled: Any) -> int:
-    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def _levels(state: Any) -> list[Array]:

@@ -108,14 +108,14 @@ def _takes_terms(name: str) -> bool:
 def cost(name: str, size: Size) -> dict[str, Any]:
     """Microseconds of a step, and bytes that its compiled chunk holds beside the data: state and temporaries."""
     run = start(name, size)
-    chunk, _ = run.compile(LENGTH)
+    chunk, _, beside = run.compile(LENGTH)
     arrays, state, first = eqx.filter(run.program, eqx.is_array), run.state, np.int32(0)
     times: list[float] = []
     while len(times) < 1 + FEWEST or sum(times[1:]) < SECONDS:  # the first warms up
         begun = time.perf_counter()
         state, *_ = jax.block_until_ready(chunk(arrays, state, first))
         times.append(time.perf_counter() - begun)
-    held = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + chunk.memory_analysis().temp_size_in_bytes
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + beside
     return {"µs": 1e6 * float(np.median(times[1:])) / LENGTH, "bytes": held}
 
 

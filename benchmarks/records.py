@@ -30,6 +30,7 @@ def place() -> dict[str, Any]:
         "device": jax.devices()[0].device_kind,
         "python": platform.python_version(),
         "load before": round(os.getloadavg()[0], 2),
+        **({"XLA_FLAGS": flags} if (flags := os.environ.get("XLA_FLAGS")) else {}),
         "versions": {name: found for name in ("jax", "jaxlib", "numpy", "torch") if (found := _version(name))},
     }
 

@@ -130,13 +130,12 @@ def measure(
     graphs = Levels(x=GRAPHS[graph](nodes))
     run = engine.start(problem(nodes), method, graphs, Asked(batch, precision=precision))
     begun = time.perf_counter()
-    compiled, _ = run.compile(steps)
+    beside = run.compile(steps).beside
     compiling = time.perf_counter() - begun
-    beside = compiled.memory_analysis().temp_size_in_bytes
-    on_device = memory.fits(run.state, lambda: beside)
+    on_device = memory.fits(run.state, beside)
     took = seconds(lambda: run.advance(steps) and run.state, 3 if on_device else 1)
     begun = time.perf_counter()
-    back = memory.copied(run.state, lambda: beside)
+    back = memory.copied(run.state, beside)
     copying = 0.0 if on_device else time.perf_counter() - begun  # on the device it takes no time to speak of
     del back
     took -= copying
@@ -152,7 +151,7 @@ def measure(
         "compile_seconds": compiling,
         "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)),
         "temporary_bytes": beside,
-        "bytes_accessed": (run.compile(1)[0].cost_analysis() or {}).get("bytes accessed"),
+        "bytes_accessed": (run.compile(1).chunk.cost_analysis() or {}).get("bytes accessed"),
         "peak_bytes": memory.statistics(jax.devices()[0]).get("peak_bytes_in_use"),  # of the process so far
     }
 

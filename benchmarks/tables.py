@@ -137,6 +137,49 @@ def target(content: dict[str, Any]) -> Table:
     ]
 
 
+def scale(content: dict[str, Any]) -> Table:
+    """Sizes and graphs on one device."""
+    head = ["nodes", "graph", "computed in", "steps per second", "ms", "products, ms", "share of the products' rate"]
+    share = lambda part, form=".0f": "–" if part is None else f"{100 * part:{form}} %"  # noqa: E731
+    return [[*head, "of the peak", "of the memory's rate", *_HELD]] + [
+        [
+            f"{row['nodes']:,}",
+            row["graph"],
+            row["precision"] or "JAX default",
+            f"{row['steps_per_second']:,.0f}",
+            *(f"{row[name]:.2f}" for name in ("ms", "products_ms")),
+            share(row["share_of_products"]),
+            share(row["share_of_peak"], ".1f"),
+            share(row["share_of_memory_rate"]),
+            *_held(row),
+        ]
+        for row in content["rows"]
+    ]
+
+
+def largest(content: dict[str, Any]) -> Table:
+    """More and more nodes on one device, until memory ends."""
+
+    def measured(row: dict[str, Any]) -> list[str]:
+        if "out_of_memory" in row:
+            return ["out of memory", "", "", "", ""]
+        copying = row.get("seconds_of_copying_to_the_host")
+        where = f"on the host, {copying:.1f} s" if copying else "on the device"
+        return [f"{row['steps_per_second']:.1f}", *_held(row), where]
+
+    return [["nodes", "batch", "at a time", "steps per second", *_HELD, "copy of the state"]] + [
+        [f"{row['nodes']:,}", f"{row['batch']:,}", str(row["node_chunk"] or "all"), *measured(row)]
+        for row in content["largest"]
+    ]
+
+
+_HELD = ("state, GB", "beside it, GB", "most, GB")
+
+
+def _held(row: dict[str, Any]) -> list[str]:
+    return [f"{row[name] / 1e9:,.3g}" for name in ("state_bytes", "temporary_bytes", "peak_bytes")]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "step": step,
     "torch": torch,

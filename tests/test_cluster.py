@@ -96,7 +96,7 @@ def test_the_ledger_is_what_the_collectives_move(devices):
     method = db.sparkle("ed", **RATES, order="parallel")
     start = db.Cluster(devices=devices).start
     run = start(SHARED, method, Levels(x=GRAPHS["erdos-renyi"]), Asked())
-    chunk, page = run.compile(5)
+    chunk, page, _ = run.compile(5)
     text = chunk.as_text()
     body = "\n".join(block for block in text.split("\n\n") if "collective-permute" in block)
     assert not re.search(r"all-(reduce|gather|to-all)|reduce-scatter", body)

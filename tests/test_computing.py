@@ -103,7 +103,7 @@ def test_chunks_of_nodes_need_less_memory():
     for chunk in (None, 4):
         start = db.Simulator(node_chunk=chunk).start
         run = start(problem, method, db.Levels(x=db.graphs.ring(64)), Asked(50))
-        sizes.append(run.compile(2)[0].memory_analysis().temp_size_in_bytes)
+        sizes.append(run.compile(2).beside)
     assert sizes[1] < sizes[0] / 3
 
 

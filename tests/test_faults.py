@@ -183,7 +183,7 @@ def test_nothing_but_rows_to_neighbours_travels_and_the_ledger_says_how_many():
     for devices in (8, 4):
         start = db.Cluster(devices=devices).start
         run = start(random_quadratic(8, seed=3).problem(), method, Levels(x=graph), Asked())
-        chunk, page = run.compile(5)
+        chunk, page, _ = run.compile(5)
         text = chunk.as_text()
         body = "\n".join(block for block in text.split("\n\n") if "collective-permute" in block)
         assert not re.search(r"all-(reduce|gather|to-all)|reduce-scatter", body)

@@ -59,7 +59,7 @@ def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_need
     for free, on_device in ((100_000, True), (10_000, True), (9_999, False), (5_400, False)):  # a tenth is left alone
         copies.clear()
         device_with(100_000, 100_000 - free)
-        back = memory.copied(state, lambda: 5_400)()
+        back = memory.copied(state, 5_400)()
         assert bool(copies) is on_device
         assert jax.tree.all(jax.tree.map(lambda a, b: a is not b and bool((a == b).all()), state, back))
 
@@ -69,7 +69,7 @@ def test_what_has_no_room_is_refused_before_anything_is_copied_to_the_host(devic
     device_with(100_000, 95_000)
     monkeypatch.setattr(memory.jax, "device_put", lambda *_: pytest.fail("copied"))
     with pytest.raises(memory.Full):
-        memory.copied(state, lambda: 5_001)
+        memory.copied(state, 5_001)
 
 
 def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeypatch):
@@ -80,7 +80,7 @@ def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeyp
     state = jnp.ones(3)
     monkeypatch.setattr(memory.jax, "device_put", full)
     with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
-        memory.copied(state, lambda: 0)
+        memory.copied(state, 0)
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (0, 3), ()], ids=str)
@@ -88,7 +88,7 @@ def test_a_copy_on_the_host_outlives_what_it_was_made_of(monkeypatch, shape):
     monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
     as_it_was = np.arange(np.prod(shape, dtype=int), dtype=float).reshape(shape)
     one = jnp.asarray(as_it_was)
-    back = memory.copied(one, lambda: 0)
+    back = memory.copied(one, 0)
     jax.jit(lambda a: a + 1, donate_argnums=0)(one)
     np.testing.assert_array_equal(back(), as_it_was)
 

@@ -7,6 +7,7 @@ Draws cost_network.svg and cost_growth.svg beside it and fills in the tables of 
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -48,8 +49,18 @@ AXES = {
 }
 
 
+# Tables whose results have another name
+FROM = {"model": records.RESULTS / "network.json"} | dict.fromkeys(
+    ("scale", "largest"), ROOT / "benchmarks/scale_gpu.json"
+)
+
+
 def results(name: str) -> dict:
-    return records.read(records.RESULTS / f"{name}.json")
+    return records.read(_file(name))
+
+
+def _file(name: str) -> Path:
+    return FROM.get(name, records.RESULTS / f"{name}.json")
 
 
 # Tables
@@ -57,7 +68,9 @@ def results(name: str) -> dict:
 
 def table(name: str) -> str:
     if name == "model":
-        return tables.markdown(tables.model(results("network")))
+        return tables.markdown(tables.model(results("model")))
+    if name in ("scale", "largest"):
+        return tables.markdown(getattr(tables, name)(json.loads(_file(name).read_text())))
     if name == "target":
         whole = results("target")
         plain = [row for row in whole["rows"] if not _mixture(row["method"])]
@@ -75,8 +88,7 @@ def filled(page: str) -> str:
     """The page with its tables as the results have them; a table without results says so."""
 
     def fill(match: re.Match) -> str:
-        there = (records.RESULTS / f"{'network' if match[2] == 'model' else match[2]}.json").exists()
-        return match[1] + (table(match[2]) if there else "not measured yet") + "\n" + match[3]
+        return match[1] + (table(match[2]) if _file(match[2]).exists() else "not measured yet") + "\n" + match[3]
 
     return MARK.sub(fill, page)
 

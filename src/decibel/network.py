@@ -35,8 +35,9 @@ class Mixer(eqx.Module):
 class Shifts(Mixer):
     """Circulant graphs: every node has its neighbours at the same offsets, so exchange is rotation.
 
-    One gather lays out all nodes with a margin that wraps around, and rotations are slices of it. Unlike rolls, it is
-    one pass that fuses with what makes the message, and a loop around it updates its state in place.
+    A GPU gathers each rotation in the loop that uses it: one pass for state and carry. A CPU would make every gather a
+    pass of its own, so there one gather lays out all nodes with a margin that wraps around, and rotations are slices of
+    it; unlike rolls it fuses with what makes the message, and a loop around it updates its state in place.
     """
 
     offsets: tuple[int, ...] = eqx.field(static=True)
@@ -45,9 +46,20 @@ class Shifts(Mixer):
     def flow(self, step: Array, leaf: Array) -> Array:
         if not self.offsets:
             return jnp.zeros_like(leaf)
+        return jax.lax.platform_dependent(leaf, cpu=self._sliced, default=self._gathered)
+
+    def _sliced(self, leaf: Array) -> Array:
         nodes, before, after = leaf.shape[0], max(0, -min(self.offsets)), max(0, *self.offsets)
         wide = _rows(leaf, jnp.arange(-before, nodes + after, dtype=jnp.int32) % nodes)
         rotated = lambda k: wide[before + k : before + k + nodes]  # noqa: E731
+        return self._sum(rotated)
+
+    def _gathered(self, leaf: Array) -> Array:
+        nodes = jnp.arange(leaf.shape[0], dtype=jnp.int32)
+        rotated = lambda k: _rows(leaf, (nodes + k) % len(nodes)) if k else leaf  # noqa: E731
+        return self._sum(rotated)
+
+    def _sum(self, rotated: Callable[[int], Array]) -> Array:
         flows = [w * (rotated(k) - rotated(0)) for k, w in zip(self.offsets, self.weights, strict=True)]
         return sum(flows[1:], start=flows[0])
 

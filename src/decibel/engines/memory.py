@@ -23,7 +23,7 @@ class Full(Exception):
     """A device has no room for what is to come."""
 
 
-def copied(tree: Any, beside: Callable[[], int]) -> Callable[[], Any]:
+def copied(tree: Any, beside: int) -> Callable[[], Any]:
     """Copies all leaves and returns how to have them back. The copy lies on the device where it fits there together
     with `beside`, the bytes that are needed for other things, and in the host's memory where it does not: in pages that
     are locked, since only these travel as fast as the wires allow."""
@@ -31,7 +31,7 @@ def copied(tree: Any, beside: Callable[[], int]) -> Callable[[], Any]:
         copies = jax.tree.map(jnp.copy, tree)
         return lambda: copies
     sizes = _sizes(tree)
-    if any(beside() > _free(device) for device in sizes):
+    if any(beside > _free(device) for device in sizes):
         raise Full
     at_home = jax.tree.map(lambda leaf: leaf.sharding, tree)
     away = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), tree)
@@ -40,11 +40,9 @@ def copied(tree: Any, beside: Callable[[], int]) -> Callable[[], Any]:
     return lambda: jax.device_put(held, at_home)
 
 
-def fits(tree: Any, beside: Callable[[], int]) -> bool:
+def fits(tree: Any, beside: int) -> bool:
     """Whether every device has room for its part of the tree once more."""
-    return all(
-        size + beside() <= (1 - SLACK) * _free(device) for device, size in _sizes(tree).items() if statistics(device)
-    )
+    return all(size + beside <= (1 - SLACK) * _free(device) for device, size in _sizes(tree).items())
 
 
 @contextmanager

@@ -198,6 +198,18 @@ def as_it_is(chunk: Callable[..., Any], arrays: Program, state: State) -> Callab
     return chunk
 
 
+class Compiled(NamedTuple):
+    """A chunk, the page of one step's costs, and the bytes it takes beside the program and the state."""
+
+    chunk: Any
+    costs: Page
+    beside: int
+
+    @classmethod
+    def of(cls, chunk: Any, costs: Page) -> Compiled:
+        return cls(chunk, costs, chunk.memory_analysis().temp_size_in_bytes)  # asked once: it takes milliseconds
+
+
 class Run:
     """A run in progress. `wrap` says how a chunk is spread over devices, and `full` what to do where they are full."""
 
@@ -206,8 +218,8 @@ class Run:
     def __init__(self, program: Program, state: State, *, full: str, wrap: Wrap = as_it_is) -> None:
         self.program, self.state, self.step, self._full, self._wrap = program, state, 0, full, wrap
 
-    def compile(self, length: int) -> Any:
-        """The chunk of that length and the page of one step's costs; compiled once per program and length."""
+    def compile(self, length: int) -> Compiled:
+        """The chunk of that length, compiled once per program and length."""
         leaves, structure = jax.tree.flatten((self.program, self.state))
         kinds = tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
         with memory.or_say(self._full):  # on a GPU kernels are tried, with arrays as large as the run's
@@ -222,10 +234,10 @@ class Run:
 
     def advance(self, length: int) -> Counts | None:
         """Moves on and returns the cost; None, with the state as it was, where something turned non-finite."""
-        chunk, costs = self.compile(length)
+        chunk, costs, beside = self.compile(length)
         with memory.or_say(self._full):
             # The chunk consumes the state it is given, so this copy is what remains if it turns non-finite.
-            good = memory.copied(self.state, lambda: chunk.memory_analysis().temp_size_in_bytes)
+            good = memory.copied(self.state, beside)
             arrays = eqx.filter(self.program, eqx.is_array)
             state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
             if not bool(finite):
@@ -237,7 +249,7 @@ class Run:
 
 
 @lru_cache(maxsize=32)
-def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wrap) -> tuple[Any, Page]:
+def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wrap) -> Compiled:
     """Ahead of time, so that compiling is never timed as running; the state's buffers are donated."""
     shapes = [
         jax.ShapeDtypeStruct(kind[0].shape, kind[0].dtype, weak_type=kind[0].weak_type, sharding=kind[1])
@@ -256,7 +268,7 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
 
     first = jax.ShapeDtypeStruct((), jnp.int32)
     compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(arrays, state, first).compile()
-    return compiled, pages[0]
+    return Compiled.of(compiled, pages[0])
 
 
 def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) -> Problem:

@@ -26,10 +26,10 @@ from ..algorithms.method import Method, State
 from ..engines import memory
 from ..engines.checkpoint import identity
 from ..engines.links import Arrived, InParts, LinkByLink, Slots
-from ..engines.program import Asked, Program, Run
+from ..engines.program import Asked, Compiled, Program, Run
 from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
-from ..ledger import Counts, Page
+from ..ledger import Counts
 from ..problem import Problem
 from ..samples import NodeData, lay_out, node_data
 from .calls import call, in_place_works
@@ -111,9 +111,9 @@ class SiteRun(Run):
     def __init__(self, program: Program, state: State, site: Site, streams: Streams) -> None:
         super().__init__(program, state, full=FULL)
         self.site, self._streams = site, streams
-        self._compiled: tuple[Any, Page] | None = None
+        self._compiled: Compiled | None = None
 
-    def compile(self, length: int) -> tuple[Any, Page]:
+    def compile(self, length: int) -> Compiled:
         """One program for every length."""
         if self._compiled is None:
             arrays, static = eqx.partition(self.program, eqx.is_array)
@@ -125,7 +125,7 @@ class SiteRun(Run):
             k = jax.ShapeDtypeStruct((), jnp.int32)
             with memory.or_say(FULL):
                 compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
-            self._compiled = compiled, page
+            self._compiled = Compiled.of(compiled, page)
         return self._compiled
 
     def take_up_from(self, saved: Sequence[int]) -> list[int]:
@@ -134,9 +134,9 @@ class SiteRun(Run):
         return [step] if step else []
 
     def advance(self, length: int) -> Counts | None:
-        chunk, costs = self.compile(length)
+        chunk, costs, beside = self.compile(length)
         with memory.or_say(FULL):
-            good = memory.copied(self.state, lambda: chunk.memory_analysis().temp_size_in_bytes)
+            good = memory.copied(self.state, beside)
             arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
             self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
             if not finite or self.site.error is not None:
