@@ -1,6 +1,6 @@
 """Label cleaning with the MLP 784-300-10 on one device, over ten to thousands of nodes.
 
-    python -m benchmarks.scale [--json benchmarks/scale_gpu.json] [--nodes 10 100 1000] [--largest 2000]
+    python -m benchmarks.scale [--json benchmarks/results/scale-gpu.json] [--nodes 10 100 1000] [--largest 2000]
 
 For each size and graph: steps per second; the rate of the step's own matrix products alone, and what the device can do
 at most; what the step moves through memory, as the compiler counts it, against a plain copy; and the most memory used.
@@ -17,7 +17,6 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,9 @@ from jax import Array
 import decibel as db
 from decibel.engines import memory
 from decibel.engines.program import Asked
-from decibel.files import write_whole
 from decibel.graph import Levels
 
-from .records import place
+from .records import record, write
 
 HIDDEN, BATCH, WEIGHTS = 300, 50, 50_000  # x weighs 50,000 samples, however many nodes share them
 GRAPHS = {"ring": db.graphs.ring, "exponential": db.graphs.exponential}
@@ -196,17 +194,19 @@ def main() -> None:
                 rows.append(row)
                 print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
                 gc.collect()
-    found = {
-        "place": place(), "date": datetime.now(UTC).date().isoformat(),
-        "command": shlex.join(["python", "-m", "benchmarks.scale", *sys.argv[1:]]),
-        "copy_bytes_per_second": rate, "rows": rows, "largest": [],
-    }  # fmt: skip
-    save = lambda: options.json and write_whole(options.json, json.dumps(found, indent=1) + "\n")  # noqa: E731
+    largest: list[dict[str, Any]] = []
+    how = {"command": shlex.join(["python", "-m", "benchmarks.scale", *sys.argv[1:]]), "copy_bytes_per_second": rate}
+    ratios = {
+        f"{row['nodes']:,} nodes, {row['graph']}, {row['precision'] or 'default'}: time ÷ products": row["ms"]
+        / row["products_ms"]
+        for row in rows
+    }
+    save = lambda: options.json and write(record("scale", rows, ratios, **how, largest=largest), options.json)  # noqa: E731
     save()
     for batch in options.batches if options.largest else ():
         for row in climb(options.largest, batch):
             print(json.dumps(row), flush=True)
-            found["largest"].append(row)
+            largest.append(row)
             save()
 
 

@@ -1,6 +1,6 @@
 """One node: SOBA in microseconds an iteration, on batches drawn at random and walking through a shuffled order.
 
-    python -m benchmarks.single_node [--json benchmarks/single_node.json]
+    python -m benchmarks.single_node [--json benchmarks/results/single_node.json]
 
 Logistic regression 20,000 × 22 with a penalty per coordinate, and label cleaning 20,000 × 784 × 10 with a linear model;
 batches of 64, float32.
@@ -9,7 +9,6 @@ batches of 64, float32.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from jax import Array
 import decibel as db
 from decibel.engines.program import Asked
 from decibel.graph import Levels
+
+from .records import record, write
 
 SAMPLES, BATCH = 20_000, 64
 
@@ -79,11 +80,11 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name, problem, steps in (("logistic", logistic(), 5000), ("label cleaning", cleaning(), 500)):
         found = {sampling: microseconds(problem, sampling, steps) for sampling in ("random", "walk")}
-        rows.append({"case": name, "steps": steps, "µs": found, "walk_against_random": found["walk"] / found["random"]})
+        rows.append({"case": name, "steps": steps, "µs": found})
         print(f"{name:16} random {found['random']:8.1f} µs   walk {found['walk']:8.1f} µs")
     if options.json:
-        place = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-        options.json.write_text(json.dumps({"place": place, "rows": rows}, indent=1) + "\n")
+        ratios = {f"{row['case']}: walk ÷ random": row["µs"]["walk"] / row["µs"]["random"] for row in rows}
+        write(record("single_node", rows, ratios), options.json)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,12 @@ def target(content: dict[str, Any]) -> Table:
     ]
 
 
+def single_node(content: dict[str, Any]) -> Table:
+    return [["problem", "batches at random, µs", '`sampling="walk"`, µs']] + [
+        [row["case"], *(f"{row['µs'][sampling]:.1f}" for sampling in ("random", "walk"))] for row in content["rows"]
+    ]
+
+
 def scale(content: dict[str, Any]) -> Table:
     """Sizes and graphs on one device."""
     head = ["nodes", "graph", "computed in", "steps per second", "ms", "products, ms", "share of the products' rate"]
@@ -189,4 +195,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "chunks": chunks,
     "growth": growth,
     "target": target,
+    "single_node": single_node,
+    "scale": scale,
 }

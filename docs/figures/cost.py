@@ -7,7 +7,6 @@ Draws cost_network.svg and cost_growth.svg beside it and fills in the tables of 
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -49,10 +48,7 @@ AXES = {
 }
 
 
-# Tables whose results have another name
-FROM = {"model": records.RESULTS / "network.json"} | dict.fromkeys(
-    ("scale", "largest"), ROOT / "benchmarks/scale_gpu.json"
-)
+FROM = {"model": "network", "scale": "scale-gpu", "largest": "scale-gpu"}  # tables whose results have another name
 
 
 def results(name: str) -> dict:
@@ -60,17 +56,15 @@ def results(name: str) -> dict:
 
 
 def _file(name: str) -> Path:
-    return FROM.get(name, records.RESULTS / f"{name}.json")
+    return records.RESULTS / f"{FROM.get(name, name)}.json"
 
 
 # Tables
 
 
 def table(name: str) -> str:
-    if name == "model":
-        return tables.markdown(tables.model(results("model")))
-    if name in ("scale", "largest"):
-        return tables.markdown(getattr(tables, name)(json.loads(_file(name).read_text())))
+    if name in ("model", "largest"):
+        return tables.markdown(getattr(tables, name)(results(name)))
     if name == "target":
         whole = results("target")
         plain = [row for row in whole["rows"] if not _mixture(row["method"])]
