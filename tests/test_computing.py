@@ -150,3 +150,30 @@ def test_unknown_choices_are_refused():
     for option in ({"sampling": "shuffle"}, {"precision": "float16"}):
         with pytest.raises(ValueError, match="is not known: choose from"):
             run(QUADRATIC.problem(), **option)
+
+
+def _copied(problem):
+    """The same problem with data of its own for the lower level."""
+    return problem.on_data(problem.upper_data, jax.tree.map(jnp.array, problem.lower_data))
+
+
+@pytest.mark.parametrize("engine", [db.Simulator(), db.Simulator(node_chunk=3), db.Cluster(devices=4)], ids=repr)
+@pytest.mark.parametrize("batches", [{}, {"batch_size": 2}, {"batch_size": 2, "sampling": "walk"}], ids=str)
+def test_levels_on_the_same_data_give_the_numbers_and_costs_of_copies(engine, batches):
+    problem = regression([4, 4, 5, 6, 3, 3, 7, 4])
+    shared, apart = (run(one, engine, **batches) for one in (problem, _copied(problem)))
+    for a, b in zip(jax.tree.leaves(shared.state), jax.tree.leaves(apart.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)
+    assert [shared.trace.last[cost] for cost in COLUMNS] == [apart.trace.last[cost] for cost in COLUMNS]
+
+
+def test_levels_on_the_same_data_compute_once_what_they_share():
+    """In a full batch, a y and aᵀ r of ∇_y g are those of ∇_y f; what is left are the two products of H z."""
+
+    def products(problem):
+        method = db.sparkle("ed", **RATES, order="parallel")
+        chunk = db.Simulator().start(problem, method, db.Levels(x=RING), Asked()).compile(2).chunk
+        return chunk.as_text().count(" dot(")
+
+    problem = regression([4] * 8)
+    assert (products(problem), products(_copied(problem))) == (4, 6)

@@ -308,3 +308,31 @@ def test_solve_lower_says_where_it_cannot():
         flat.solve_lower(jnp.zeros(()))
     with pytest.raises(ValueError, match="solve_lower needs a lower level"):
         single(unequal()).solve_lower(x_point)
+
+
+def _loss(x, y, batch):
+    return jnp.mean((batch["a"] @ y - x) ** 2)
+
+
+@pytest.mark.parametrize("given", ["arrays", "list", "function"])
+def test_data_given_to_both_levels_are_held_once(given):
+    a, asked = np.ones((3, 4, 2)), []
+
+    def own(node):
+        asked.append(node)
+        return {"a": a[node]}
+
+    data = {"arrays": {"a": a}, "list": [{"a": part} for part in a], "function": own}[given]
+    problem = db.Problem(_loss, _loss, upper_data=data, lower_data=data, x0=0.0, y0=jnp.zeros(2)).bind(3)
+    assert problem.lower_data is problem.upper_data and problem.lower_data.nodes == 3
+    assert asked == ([0, 1, 2] if given == "function" else [])
+    arrays = jax.tree.leaves((problem.upper_data, problem.own_lower_data))
+    assert sum(leaf.size for leaf in arrays) == a.size + 3  # and how many samples each node holds
+
+
+def test_the_same_arrays_in_another_container_are_the_same_data_and_copies_are_not():
+    a = np.ones((3, 4, 2))
+    make = lambda lower: db.Problem(_loss, _loss, upper_data={"a": a}, lower_data=lower, x0=0.0, y0=jnp.zeros(2))  # noqa: E731
+    assert make({"a": a}).own_lower_data is None
+    apart = make({"a": a.copy()})
+    assert apart.own_lower_data is apart.lower_data is not apart.upper_data

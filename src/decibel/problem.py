@@ -24,7 +24,8 @@ class Problem(eqx.Module):
 
     - `upper(x, y, batch)` and `lower(x, y, batch)` return scalars: means over the batch.
     - `upper_data`, `lower_data`: a pytree with leaves (nodes, samples, ...); or a list with one pytree per node, for
-      nodes of unequal size; or a function from the node's number to its pytree.
+      nodes of unequal size; or a function from the node's number to its pytree. Data given to both levels are held
+      once, and what both losses compute of a full batch of them is computed once.
     - `x0`, `y0`: any pytrees; every node starts there, and their dtype is the run's.
     - `personal=True`: node i keeps its own y_i*(x) = argmin g_i(x, ·), and only x is agreed on.
     - Without `lower`, `lower_data` and `y0` the problem has a single level and `upper` is f(x, batch).
@@ -34,7 +35,7 @@ class Problem(eqx.Module):
     upper: Loss
     lower: Loss | None
     upper_data: Any  # NodeData, or a function of the node until `bind`
-    lower_data: Any
+    own_lower_data: Any  # None where the lower level is on the upper one's data, so that what both compute is shared
     x0: Tree
     y0: Tree | None
     personal: bool = eqx.field(static=True)
@@ -70,16 +71,9 @@ class Problem(eqx.Module):
         self.y0 = None if y0 is None else _start(y0, "y0")
         dtype = jnp.result_type(*jax.tree.leaves(self.x0))
         self.upper_data = _data(upper_data, "upper_data", dtype, nodes)
-        self.lower_data = None if lower is None else _data(lower_data, "lower_data", dtype, nodes)
-        counts = {data.nodes for data in self._bound_data()}
-        if len(counts) > 1:
-            raise ValueError(
-                f"upper_data has {self.upper_data.nodes} nodes but lower_data has {self.lower_data.nodes}: give both "
-                "the same nodes."
-            )
-        if counts and nodes is not None and counts != {nodes}:
-            raise ValueError(f"nodes={nodes}, but the data have {counts.pop()} nodes: drop nodes or mend the data.")
-        self._refuse_unfit_losses()
+        shared = lower is None or _same(upper_data, lower_data)
+        self.own_lower_data = None if shared else _data(lower_data, "lower_data", dtype, nodes)
+        self._refuse_unfit_data(nodes)
 
     @classmethod
     def minimax(cls, objective: Loss, *, data: Any, x0: Tree, y0: Tree, **options: Any) -> Problem:
@@ -112,6 +106,12 @@ class Problem(eqx.Module):
         return cls(outer, track, upper_data=upper_data, lower_data=lower_data, x0=x0, y0=y0, **options)
 
     @property
+    def lower_data(self) -> Any:
+        if self.own_lower_data is None and not self.single_level:
+            return self.upper_data
+        return self.own_lower_data
+
+    @property
     def single_level(self) -> bool:
         return self.lower is None
 
@@ -128,19 +128,24 @@ class Problem(eqx.Module):
         """The same problem with data that were given as functions built for these nodes."""
         if len(self._bound_data()) == (1 if self.single_level else 2):
             return self
-        built = [
-            [source(i) for i in range(nodes)] if callable(source) else source
-            for source in (self.upper_data, self.lower_data)
-        ]
-        return Problem(
-            self.upper,
-            self.lower,
-            upper_data=built[0],
-            lower_data=built[1],
-            x0=self.x0,
-            y0=self.y0,
-            personal=self.personal,
-        )
+        dtype = jnp.result_type(*jax.tree.leaves(self.x0))
+        bound = self.with_data(lambda source, name: _data(source, name, dtype, nodes))
+        bound._refuse_unfit_data(None)
+        return bound
+
+    def on_data(self, upper_data: Any, lower_data: Any) -> Problem:
+        """The same problem on other data."""
+        own = None if lower_data is upper_data else lower_data
+        fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731
+        known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData)  # noqa: E731
+        return eqx.tree_at(fields, self, (upper_data, own), is_leaf=known)
+
+    def with_data(self, change: Callable[[Any, str], Any]) -> Problem:
+        """The same problem with its data changed, once where both levels are on the same."""
+        upper = change(self.upper_data, "upper_data")
+        if self.own_lower_data is None:
+            return self.on_data(upper, None if self.single_level else upper)
+        return self.on_data(upper, change(self.own_lower_data, "lower_data"))
 
     def upper_loss(self, x: Tree, y: Tree, batch: Any) -> Array:
         """f at one node, on one node's `Batch`."""
@@ -178,7 +183,16 @@ class Problem(eqx.Module):
     def _bound_data(self) -> list[NodeData]:
         return [data for data in (self.upper_data, self.lower_data) if isinstance(data, NodeData)]
 
-    def _refuse_unfit_losses(self) -> None:
+    def _refuse_unfit_data(self, nodes: int | None) -> None:
+        """Levels of different nodes, and losses that fail on a sample."""
+        counts = {data.nodes for data in self._bound_data()}
+        if len(counts) > 1:
+            raise ValueError(
+                f"upper_data has {self.upper_data.nodes} nodes but lower_data has {self.lower_data.nodes}: give both "
+                "the same nodes."
+            )
+        if counts and nodes is not None and counts != {nodes}:
+            raise ValueError(f"nodes={nodes}, but the data have {counts.pop()} nodes: drop nodes or mend the data.")
         for name, loss, data in (
             ("upper", self.upper, self.upper_data),
             ("lower", self.lower, self.lower_data),
@@ -230,6 +244,12 @@ def _start(tree: Tree, argument: str) -> Tree:
             raise ValueError(f"{argument} holds a NaN or infinity: start from finite numbers.")
     wide = lambda leaf: jnp.float32 if jnp.result_type(leaf).itemsize < 4 else jnp.result_type(leaf)  # noqa: E731
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, wide(leaf)), tree)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether these are the same arrays, or the same functions."""
+    (leaves, structure), (others, other_structure) = jax.tree.flatten(one), jax.tree.flatten(other)
+    return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
 
 
 def _data(source: Any, argument: str, dtype: Any, nodes: int | None) -> NodeData | Callable[[int], Tree]:

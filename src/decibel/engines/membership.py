@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,18 +90,13 @@ def _among(graph: Graph, members: Members, name: str) -> Graph:
 
 
 def _problem_of(problem: Problem, members: Members) -> Problem:
-    def left(data: Any) -> Any:
+    def left(data: Any, _: str) -> Any:
         if isinstance(data, NodeData):
             rows = np.asarray(members)
             return lay_out(jax.tree.map(lambda leaf: leaf[rows], data.tree), np.asarray(data.counts)[rows])
-        return data and (lambda place: data(members[place]))  # the user's function sees the node's number
+        return lambda place: data(members[place])  # the user's function sees the node's number
 
-    return eqx.tree_at(
-        lambda p: (p.upper_data, p.lower_data),
-        problem,
-        (left(problem.upper_data), left(problem.lower_data)),
-        is_leaf=lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData),
-    )
+    return problem.with_data(left)
 
 
 def take_over(saved: State, start: State, before: Members, now: Members, strategies: Mapping[str, Strategy]) -> State:

@@ -19,19 +19,13 @@ def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhe
     """The problem with data by node and starts everywhere. Data given as functions are called for local nodes only."""
 
     def place(data: Any, argument: str) -> Any:
-        if data is None:
-            return None
         if isinstance(data, NodeData):
             return spread(data, by_node)
         return _build(data, argument, problem, nodes, by_node)
 
-    copies = spread((problem.x0, problem.y0), everywhere)
-    return eqx.tree_at(
-        lambda p: (p.upper_data, p.lower_data, p.x0, p.y0),
-        problem,
-        (place(problem.upper_data, "upper_data"), place(problem.lower_data, "lower_data"), *copies),
-        is_leaf=lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData),
-    )
+    starts = lambda problem: (problem.x0, problem.y0)  # noqa: E731
+    placed = spread(starts(problem), everywhere)
+    return eqx.tree_at(starts, problem.with_data(place), placed, is_leaf=lambda leaf: leaf is None)
 
 
 def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:

@@ -274,9 +274,8 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
 def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) -> Problem:
     """The problem with every node's samples in an order of its own, another for each level."""
     shuffle, both = _shuffle(sharding), (problem.upper_data, problem.lower_data)
-    both = tuple(data and shuffle(data, nodes, np.int32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
-    known = lambda leaf: leaf is None or isinstance(leaf, NodeData)  # noqa: E731
-    return eqx.tree_at(lambda p: (p.upper_data, p.lower_data), problem, both, is_leaf=known)
+    both = (data and shuffle(data, nodes, np.int32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
+    return problem.on_data(*both)
 
 
 @lru_cache(maxsize=8)

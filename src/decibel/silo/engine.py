@@ -246,19 +246,12 @@ def _alone(problem: Problem, number: int) -> Problem:
     dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
 
     def own(data: Any, argument: str) -> Any:
-        if data is None:
-            return None
         if not isinstance(data, NodeData):
             return node_data([data(number)], argument, dtype)
         count = np.asarray(data.counts)[number : number + 1]
         return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
 
-    return eqx.tree_at(
-        lambda p: (p.upper_data, p.lower_data),
-        problem,
-        (own(problem.upper_data, "upper_data"), own(problem.lower_data, "lower_data")),
-        is_leaf=lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData),
-    )
+    return problem.with_data(own)
 
 
 def _lossy(method: Method) -> bool:

@@ -105,16 +105,15 @@ def stack_problems(problems: list[Problem]) -> Problem:
     """One problem whose arrays have a leading axis of seeds; the first itself where all are the same object."""
     if all(problem is problems[0] for problem in problems):
         return problems[0]
-    data = ("upper_data", "lower_data")
-    bare = [eqx.tree_at(lambda p: [p.upper_data, p.lower_data], p, [None, None], is_leaf=_none) for p in problems]
-    made = {name: _stack_data([getattr(problem, name) for problem in problems]) for name in data}
+    bare = [problem.on_data(None, None) for problem in problems]
+    upper = _stack_data([problem.upper_data for problem in problems])
+    shared = all(problem.lower_data is problem.upper_data for problem in problems)
+    lower = upper if shared else _stack_data([problem.lower_data for problem in problems])
     structures = {jax.tree.structure(problem) for problem in bare}
     if len(structures) > 1:
         raise ShapesDiffer("the problems of the seeds differ in structure.")
     stacked = jax.tree.map(_stack, *bare)
-    return eqx.tree_at(
-        lambda p: [p.upper_data, p.lower_data], stacked, [made["upper_data"], made["lower_data"]], is_leaf=_none
-    )
+    return stacked.on_data(upper, lower)
 
 
 def _alike(problems: list[Problem]) -> bool:
@@ -128,10 +127,6 @@ def _alike(problems: list[Problem]) -> bool:
 
 def _of_seed(stacked: Problem, i: int) -> Problem:
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, stacked)
-
-
-def _none(leaf: Any) -> bool:
-    return leaf is None
 
 
 def _stack(*leaves: Any) -> Any:
