@@ -207,7 +207,8 @@ class Compiled(NamedTuple):
 
     @classmethod
     def of(cls, chunk: Any, costs: Page) -> Compiled:
-        return cls(chunk, costs, chunk.memory_analysis().temp_size_in_bytes)  # asked once: it takes milliseconds
+        known = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
+        return cls(chunk, costs, known.temp_size_in_bytes if known else 0)
 
 
 class Run:
