@@ -8,6 +8,7 @@ from typing import Any
 from .contest import BY_HAND, OURS, PRODUCTS
 
 Table = list[list[str]]  # rows of cells, the first of them headings
+HELD = ("state, GB", "beside it, GB", "most, GB")
 
 
 def of(content: dict[str, Any]) -> Table:
@@ -147,7 +148,7 @@ def scale(content: dict[str, Any]) -> Table:
     """Sizes and graphs on one device."""
     head = ["nodes", "graph", "computed in", "steps per second", "ms", "products, ms", "share of the products' rate"]
     share = lambda part, form=".0f": "–" if part is None else f"{100 * part:{form}} %"  # noqa: E731
-    return [[*head, "of the peak", "of the memory's rate", *_HELD]] + [
+    return [[*head, "of the peak", "of the memory's rate", *HELD]] + [
         [
             f"{row['nodes']:,}",
             row["graph"],
@@ -173,13 +174,10 @@ def largest(content: dict[str, Any]) -> Table:
         where = f"on the host, {copying:.1f} s" if copying else "on the device"
         return [f"{row['steps_per_second']:.1f}", *_held(row), where]
 
-    return [["nodes", "batch", "at a time", "steps per second", *_HELD, "copy of the state"]] + [
+    return [["nodes", "batch", "at a time", "steps per second", *HELD, "copy of the state"]] + [
         [f"{row['nodes']:,}", f"{row['batch']:,}", str(row["node_chunk"] or "all"), *measured(row)]
         for row in content["largest"]
     ]
-
-
-_HELD = ("state, GB", "beside it, GB", "most, GB")
 
 
 def _held(row: dict[str, Any]) -> list[str]:

@@ -69,10 +69,9 @@ class Problem(eqx.Module):
         self.upper, self.lower, self.personal = upper, lower, personal
         self.x0 = _start(x0, "x0")
         self.y0 = None if y0 is None else _start(y0, "y0")
-        dtype = jnp.result_type(*jax.tree.leaves(self.x0))
-        self.upper_data = _data(upper_data, "upper_data", dtype, nodes)
+        self.upper_data = _data(upper_data, "upper_data", self.dtype, nodes)
         shared = lower is None or _same(upper_data, lower_data)
-        self.own_lower_data = None if shared else _data(lower_data, "lower_data", dtype, nodes)
+        self.own_lower_data = None if shared else _data(lower_data, "lower_data", self.dtype, nodes)
         self._refuse_unfit_data(nodes)
 
     @classmethod
@@ -106,6 +105,11 @@ class Problem(eqx.Module):
         return cls(outer, track, upper_data=upper_data, lower_data=lower_data, x0=x0, y0=y0, **options)
 
     @property
+    def dtype(self) -> Any:
+        """Of the run, and of the data's floats."""
+        return jnp.result_type(*jax.tree.leaves(self.x0))
+
+    @property
     def lower_data(self) -> Any:
         if self.own_lower_data is None and not self.single_level:
             return self.upper_data
@@ -128,8 +132,7 @@ class Problem(eqx.Module):
         """The same problem with data that were given as functions built for these nodes."""
         if len(self._bound_data()) == (1 if self.single_level else 2):
             return self
-        dtype = jnp.result_type(*jax.tree.leaves(self.x0))
-        bound = self.with_data(lambda source, name: _data(source, name, dtype, nodes))
+        bound = self.with_data(lambda source, name: _data(source, name, self.dtype, nodes))
         bound._refuse_unfit_data(None)
         return bound
 

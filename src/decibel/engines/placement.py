@@ -36,7 +36,6 @@ def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
 
 def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: NamedSharding) -> NodeData:
     mine = local_nodes(nodes, by_node)
-    dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
     per_node, own_counts = count_nodes([function(node) for node in mine], argument)
     counts = np.zeros(nodes, np.int32)
     counts[mine] = own_counts
@@ -48,7 +47,7 @@ def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: 
     rows = {node: row for row, node in enumerate(mine)}
 
     def distribute(leaf: np.ndarray) -> jax.Array:
-        leaf = as_float(leaf, dtype)
+        leaf = as_float(leaf, problem.dtype)
         here = lambda index: leaf[[rows[node] for node in range(*index[0].indices(nodes))]]  # noqa: E731
         return jax.make_array_from_callback((nodes, *leaf.shape[1:]), by_node, here)
 

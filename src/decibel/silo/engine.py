@@ -243,11 +243,10 @@ def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
 
 def _alone(problem: Problem, number: int) -> Problem:
     """The problem with this node's data only; functions are called for this node only."""
-    dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
 
     def own(data: Any, argument: str) -> Any:
         if not isinstance(data, NodeData):
-            return node_data([data(number)], argument, dtype)
+            return node_data([data(number)], argument, problem.dtype)
         count = np.asarray(data.counts)[number : number + 1]
         return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
 

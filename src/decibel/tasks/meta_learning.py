@@ -139,8 +139,8 @@ def meta_learning(
         y0=start_zero(*sizes[-2:]),
         personal=True,
     )
-    dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
-    metrics = (TaskAccuracy(jnp.asarray(flat(source.x_test) - centre, dtype), jnp.asarray(numbers[:, source.y_test])),)
+    images = jnp.asarray(flat(source.x_test) - centre, problem.dtype)
+    metrics = (TaskAccuracy(images, jnp.asarray(numbers[:, source.y_test])),)
     summary = {
         "dataset": source.name,
         "layers": sizes,

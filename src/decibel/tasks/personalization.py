@@ -12,7 +12,6 @@ from jax import Array
 
 from ..metrics import Snapshot
 from ..problem import Loss, Problem
-from ..samples import node_data
 from . import data, partition
 from .evaluation import flat
 from .networks import Layer, affine, body, cross_entropy, square, start_body, start_zero
@@ -47,10 +46,9 @@ class Together(eqx.Module):
 
 def same_loss(loss: Loss, samples: list[Any], x0: Any, y0: Any, *, shared: bool) -> Problem:
     """The problem with f = g = `loss` and y kept by the nodes, or with one level and y agreed on as well."""
-    own = node_data(samples, "samples", jnp.result_type(*jax.tree.leaves(x0)))
     if shared:
-        return Problem(Together(loss), upper_data=own, x0={"shared": x0, "personal": y0})
-    return Problem(loss, loss, upper_data=own, lower_data=own, x0=x0, y0=y0, personal=True)
+        return Problem(Together(loss), upper_data=samples, x0={"shared": x0, "personal": y0})
+    return Problem(loss, loss, upper_data=samples, lower_data=samples, x0=x0, y0=y0, personal=True)
 
 
 def own_models(snapshot: Snapshot) -> tuple[Any, Any]:
@@ -124,9 +122,8 @@ def personalization(
         start_zero(*sizes[1:]),
         shared=shared,
     )
-    dtype = jnp.result_type(*jax.tree.leaves(problem.x0))
     own = jnp.asarray(np.stack(test.indices), jnp.int32)
-    metrics = (PersonalAccuracy(jnp.asarray(flat(source.x_test), dtype), jnp.asarray(source.y_test), own),)
+    metrics = (PersonalAccuracy(jnp.asarray(flat(source.x_test), problem.dtype), jnp.asarray(source.y_test), own),)
     summary = {
         "dataset": source.name,
         "layers": sizes,
