@@ -24,7 +24,7 @@ LAYERS = (
     ("algorithms",),
     ("engines",),
     ("metrics",),
-    ("callbacks", "loggers", "plots", "progress", "result", "solver", "tuning", "theory"),
+    ("callbacks", "loggers", "plots", "progress", "result", "solver", "tuning", "complexity", "theory"),
     ("tasks",),
     ("studies",),
     ("silo", "report", "demo", "launch", "launched", "live"),

@@ -1,4 +1,5 @@
-"""db.theory: values by hand, orderings, advice that fits its budget and runs, and transients of made-up curves."""
+"""db.theory: values by hand and from the theorems, orderings, the papers' tables, advice that fits its budget and runs,
+and transients of made-up curves."""
 
 import re
 from pathlib import Path
@@ -9,7 +10,8 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel import theory
-from decibel.algorithms.catalog import MIXES
+from decibel.algorithms.catalog import MIXES, gossip_rates
+from decibel.complexity import ROWS
 
 g = db.graphs
 SIZES = (16, 36, 64)
@@ -21,9 +23,52 @@ ROOT = Path(__file__).parent.parent
 
 def test_dsoba_by_hand():
     assert theory.dsoba(8, 0.5) == 512 * 16
-    assert theory.dsoba(8, 0.5, heterogeneity=3.0) == 512 * 9 * 16
+    assert theory.dsoba(8, 0.5, heterogeneity=3.0) == 512 * 81 * 16
+    assert theory.dsoba(8, 0.875, heterogeneity=2.0) == 512 * 16 * 4096
     assert theory.dsoba(8, 0.5, heterogeneity=0.0) == 512 * 4
-    assert theory.dsoba(8, 0.5, heterogeneity=0.1) == 512 * 4  # b²/(1−ρ)² is below one
+    assert theory.dsoba(8, 0.5, heterogeneity=0.7) == 512 * 4  # b⁴/(1−ρ)² = 0.96 is below one, b²/(1−ρ)² is not
+
+
+def theorem_1(n, rho, b, T):
+    """The terms of D-SOBA's Theorem 1 besides 1/√(nT)."""
+    gap = 1 - rho
+    first = rho ** (2 / 3) / (gap ** (1 / 3) * T ** (2 / 3))
+    second = (rho * b / gap) ** (2 / 3) / T ** (2 / 3)
+    return np.array([first, second, rho / (gap * T), 1 / T])
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 50])
+@pytest.mark.parametrize("rho", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("b", [0.0, 0.1, 1.0, 3.0, 20.0])
+def test_dsoba_is_where_theorem_1_reaches_the_rate(n, rho, b):
+    # The returned order leaves the factor ρ⁴ of the two leading terms out. With it, the larger of them equals 1/√(nT);
+    # later every term is below 1/√(nT), and earlier this one is not.
+    T, leading = theory.dsoba(n, rho, b), slice(0, 2)
+    reached = T * rho**4
+    assert theorem_1(n, rho, b, reached)[leading].max() == pytest.approx(1 / np.sqrt(n * reached))
+    assert theorem_1(n, rho, b, 0.9 * reached)[leading].max() > 1 / np.sqrt(n * 0.9 * reached)
+    for later in (T, 10 * T, 1e6 * T):
+        assert np.all(theorem_1(n, rho, b, later) <= (1 + 1e-9) / np.sqrt(n * later))
+
+
+@pytest.mark.parametrize("b", [2.0, 3.0, 20.0])
+def test_the_squared_heterogeneity_of_the_tables_is_too_early(b):
+    n, rho = 16, 0.9
+    printed = rho**4 * n**3 * b**2 / (1 - rho) ** 4
+    assert theorem_1(n, rho, b, printed)[1] == pytest.approx(b ** (1 / 3) / np.sqrt(n * printed))
+
+
+@pytest.mark.parametrize("n", [2, 8, 50])
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.99])
+def test_gossip_dsbo_is_where_theorem_5_1_reaches_the_rate(n, rho):
+    T = theory.transient("gossip-dsbo", n, rho)
+    assert n / (T * (1 - rho) ** 2) == pytest.approx(1 / np.sqrt(n * T))
+
+
+def test_spdb_is_the_fourth_power_on_every_graph():
+    assert theory.transient("spdb", 8, 0.5) == theory.transient("spdb", 8, 0.999) == 8**4
+    for graph in (g.ring(9), g.complete(9), g.star(9)):
+        assert theory.transient("spdb", 9, graph) == theory.transient(db.spdb(0.1, 0.1), 9, graph) == 9**4
 
 
 @pytest.mark.parametrize("lower", ["ed", "extra"])
@@ -108,7 +153,12 @@ def test_lazy_metropolis_keeps_the_gap_the_page_states():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: theory.transient("slam", 8, 0.5), "slam"),
+        (lambda: theory.transient("slam", 8, 0.5), "method='slam' has no published transient"),
+        (lambda: theory.transient("interact", 8, 0.5), "rate is 1/T"),
+        (lambda: theory.transient("svr-interact", 8, 0.5), "rate is 1/T"),
+        (lambda: theory.transient("gt-dsgd", 8, 0.5), "tables have none"),
+        (lambda: theory.transient("spdb", 8, 1.0), "rho=1.0"),
+        (lambda: theory.transient("spdb", 8, g.ring(9)), "9"),
         (lambda: theory.transient("sparkle-diffusion", 8, 0.5), "diffusion"),
         (lambda: theory.transient("sparkle-edd", 8, 0.5), "did you mean"),
         (lambda: theory.transient("d-soba", 8, 1.0), "rho=1.0"),
@@ -117,8 +167,140 @@ def test_lazy_metropolis_keeps_the_gap_the_page_states():
         (lambda: theory.sparkle(8, 0.5, lower="edd"), "did you mean 'ed'"),
     ],
 )
-def test_refusals(call, words):
+def test_errors(call, words):
     with pytest.raises((ValueError, KeyError), match=re.escape(words)):
+        call()
+
+
+# Step sizes of order √(N/T).
+
+
+def test_rates_by_hand():
+    assert theory.rates(16, 10_000, alpha=1.0) == {"alpha": pytest.approx(0.04)}
+    made = theory.rates(4, 400, alpha=0.1, beta=2.0, gamma=3.0, theta=5.0)
+    assert made == pytest.approx({"alpha": 0.01, "beta": 0.2, "gamma": 0.3, "theta": 0.5})
+    assert theory.rates(4, 400, beta=50.0, theta=50.0) == pytest.approx({"beta": 5.0, "theta": 1.0})
+
+
+def test_rates_fit_the_methods():
+    sizes = theory.rates(8, 3_200, alpha=1.0, beta=2.0, gamma=2.0, theta=6.0)
+    for method in (db.sparkle("ed", **sizes), db.dsoba(**sizes)):
+        assert {name: method.settings[name] for name in sizes} == sizes
+    assert db.ed(**theory.rates(8, 3_200, alpha=2.0)).settings["alpha"] == pytest.approx(0.1)
+
+
+def test_gossip_rates_are_a_special_case():
+    for nodes, steps in ((5, 500), (20, 2_000), (7, 70_000)):
+        expected = gossip_rates(nodes, steps, scale=0.1, factor=2.0)
+        assert theory.rates(nodes, steps, alpha=0.1, beta=2.0, theta=2.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: theory.rates(8, 100), "give alpha, beta, gamma or theta"),
+        (lambda: theory.rates(8, 100, alpha=0.0), "alpha=0.0"),
+        (lambda: theory.rates(8, 100, theta=float("nan")), "theta=nan"),
+        (lambda: theory.rates(8, 0, alpha=1.0), "steps=0"),
+        (lambda: theory.rates(0, 10, alpha=1.0), "nodes=0"),
+    ],
+)
+def test_rates_errors(call, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        call()
+
+
+# The papers' tables: n = 4, T = 100, ε = 1/10, so 1/ε² = 100 and 1/(nε²) = 25; p = 3, q = 5.
+
+LOG = np.log(10)
+TABLE = {  # 1/rate, computation, communication
+    "dsbo": (10, 1000, 100 * (15 * LOG + 50)),
+    "ma-dsbo": (10, 100 * LOG, 100 * (5 * LOG + 3)),
+    "slam": (20, 25 * LOG, 25 * 8),
+    "mdbo": (20, 25 * LOG, 25 * 8),
+    "gossip-dsbo": (20, 25 * LOG, 25 * (25 * LOG + 15)),
+    "lopa": (10, 100, 100 * 8),
+    "d-soba": (20, 25, 25 * 8),
+    "sparkle-gt": (20, 25, 25 * 8),
+    "sparkle-extra": (20, 25, 25 * 8),
+    "sparkle-ed": (20, 25, 25 * 8),
+    "sparkle-ed-gt": (20, 25, 25 * 8),
+    "dsgd": (20, 25, 25 * 3),
+    "ed": (20, 25, 25 * 3),
+    "extra": (20, 25, 25 * 3),
+    "gt": (20, 25, 25 * 3),
+    "spdb": (20, 25 * LOG, 25 * 3),
+}
+
+
+@pytest.mark.parametrize("method", TABLE)
+def test_tables_by_hand(method):
+    rate, samples, numbers = TABLE[method]
+    assert theory.asymptotic_rate(method, 4, 100) == pytest.approx(1 / rate)
+    assert theory.computation(method, 4, 0.1) == pytest.approx(samples)
+    assert theory.communication(method, 4, 0.1, (3, 5)) == pytest.approx(numbers)
+
+
+def test_rows_that_need_more():
+    assert theory.asymptotic_rate("mdbo-theorem-1", 4, 100, rho=0.75) == pytest.approx(4 / 10)
+    assert theory.computation("mdbo-theorem-1", 4, 0.1, rho=0.75) == pytest.approx(16 * 100 * LOG)
+    assert theory.communication("mdbo-theorem-1", 4, 0.1, (3, 5), rho=0.75) == pytest.approx(16 * 100 * 8)
+    assert theory.asymptotic_rate("interact", 4, 100) == theory.asymptotic_rate("svr-interact", 4, 100) == 1 / 100
+    assert theory.computation("interact", 4, 0.1, samples=64) == pytest.approx(640)
+    assert theory.computation("svr-interact", 4, 0.1, samples=64) == pytest.approx(80 * LOG + 64)
+    assert theory.communication("interact", 4, 0.1, (3, 5)) == pytest.approx(30)
+    assert theory.communication("sparkle-ed", 4, 0.1, (3, 5), sparsity=0.5) == pytest.approx(25 * 6.5)
+
+
+@pytest.mark.parametrize("method", ["d-soba", "d-soba-fo", "sparkle-non-gt-ed", "dsgd", "ed", "extra", "gt", "lopa"])
+def test_one_sample_a_step_reaches_epsilon(method):
+    for nodes, epsilon in ((1, 0.1), (10, 0.01), (4, 1e-4)):
+        steps = round(theory.computation(method, nodes, epsilon))
+        assert theory.asymptotic_rate(method, nodes, steps) == pytest.approx(epsilon, rel=0.01)
+
+
+@pytest.mark.parametrize("method", [name for name in ROWS if "interact" not in name])
+def test_orders_of_the_tables(method):
+    few = theory.computation(method, 8, 1e-2, rho=0.5), theory.communication(method, 8, 1e-2, (3, 5), rho=0.5)
+    many = theory.computation(method, 8, 1e-3, rho=0.5), theory.communication(method, 8, 1e-3, (3, 5), rho=0.5)
+    assert all(np.array(many) > 99 * np.array(few))  # at least 1/ε²
+    speedup = theory.asymptotic_rate(method, 4, 100, rho=0.5) / theory.asymptotic_rate(method, 16, 100, rho=0.5)
+    assert speedup == pytest.approx(1 if method in ("dsbo", "ma-dsbo", "lopa", "mdbo-theorem-1") else 2)
+
+
+def test_loopless_correction_needs_least():
+    for method in ("dsbo", "ma-dsbo", "slam", "mdbo", "gossip-dsbo", "lopa", "d-soba"):
+        assert theory.computation("sparkle-ed", 9, 1e-3) <= theory.computation(method, 9, 1e-3)
+        sent = [theory.communication(name, 9, 1e-3, (20, 30)) for name in ("sparkle-ed", method)]
+        assert sent[0] <= sent[1]
+
+
+def test_tables_take_made_methods_and_cover_the_catalogue():
+    made = db.sparkle("extra", upper="semi-gt", alpha=0.1, beta=0.1, gamma=0.1)
+    assert theory.computation(made, 4, 0.1) == pytest.approx(25)
+    assert set(ROWS) - set(db.CATALOG) == {"mdbo-theorem-1"}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: theory.asymptotic_rate("sparkle-edd", 4, 10), "did you mean 'sparkle-ed'"),
+        (lambda: theory.computation("sparkle-diffusion", 4, 0.1), "sparkle-diffusion"),
+        (lambda: theory.computation("gt-dsgd", 4, 0.1), "none of the papers' tables"),
+        (lambda: theory.computation("d-soba", 4, 0.0), "epsilon=0.0"),
+        (lambda: theory.computation("d-soba", 4, 1.5), "epsilon=1.5"),
+        (lambda: theory.computation("interact", 4, 0.1), "give samples"),
+        (lambda: theory.computation("interact", 4, 0.1, samples=0), "samples=0"),
+        (lambda: theory.asymptotic_rate("mdbo-theorem-1", 4, 10), "give rho"),
+        (lambda: theory.asymptotic_rate("mdbo-theorem-1", 4, 10, rho=1.0), "rho=1.0"),
+        (lambda: theory.asymptotic_rate("ed", 4, 0), "steps=0"),
+        (lambda: theory.asymptotic_rate("ed", 2.5, 10), "nodes=2.5"),
+        (lambda: theory.communication("ed", 4, 0.1, (-1, 0)), "dimension=(-1, 0)"),
+        (lambda: theory.communication("sparkle-ed", 4, 0.1, (1, 1), sparsity=0.0), "sparsity=0.0"),
+    ],
+)
+def test_table_errors(call, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
         call()
 
 
@@ -198,6 +380,17 @@ def test_reasons_are_sentences():
     assert theory.advise(12, second_derivatives=False).method == "d-soba-fo"
 
 
+def test_a_personal_lower_level_has_a_transient():
+    families = [g.ring(12), g.exponential(12), g.torus(3, 4), g.star(12)]
+    advice = theory.advise(12, personal=True, candidates=families)
+    assert advice.method == "spdb" and advice.transient == theory.transient("spdb", 12, advice.graphs) == 12**4
+    assert advice.graphs.x.spectral_gap == max(graph.spectral_gap for graph in families)
+    assert "n⁴" in advice.reasons[-1] and not any("published" in reason for reason in advice.reasons)
+    alike = theory.advise(12, personal=True, heterogeneous=False, candidates=families)
+    assert alike.transient is None and alike.graphs == advice.graphs
+    assert alike.reasons[-1] == "No transient is published for d-sgd-bilevel, so the largest spectral gap decides."
+
+
 def test_candidates_with_a_negative_eigenvalue_become_lazy():
     thirds = g.ring(8, weights="metropolis")
     advice = theory.advise(8, candidates=[thirds])
@@ -216,7 +409,7 @@ def test_candidates_with_a_negative_eigenvalue_become_lazy():
         ({"candidates": [g.ring(5)]}, "10 nodes"),
     ],
 )
-def test_advice_refuses(options, words):
+def test_advice_errors(options, words):
     with pytest.raises(ValueError, match=words):
         theory.advise(10, **options)
 

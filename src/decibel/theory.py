@@ -1,4 +1,5 @@
-"""What the papers prove about networks, as functions: transient complexity, advice, and the transient of a real run.
+"""What the papers prove about networks, as functions: transient complexity, step sizes, rates and complexities, advice,
+and the transient of a real run.
 
 A decentralized stochastic method ends as fast as if all nodes were one; the *transient* is how many steps pass before
 it does. The formulas give its order with constants dropped: they rank methods and graphs, and are no forecast of steps.
@@ -19,6 +20,7 @@ from . import graphs as families
 from .algorithms.catalog import CATALOG, MIXES
 from .algorithms.method import Method
 from .algorithms.sparkle import Sparkle
+from .complexity import asymptotic_rate, communication, computation, positive_integer, spectral_gap
 from .graph import Graph, GraphSequence, Levels, Topology
 from .names import hint
 from .trace import Trace
@@ -27,15 +29,41 @@ from .trace import Trace
 UPPER_POWER = {"ed": 1.5, "extra": 1.5, "gt": 2.0, "semi-gt": 2.0, "non-gt": 2.0}
 LOWER_POWER = {"ed": 2.0, "extra": 2.0, "gt": 8 / 3, "semi-gt": 8 / 3, "non-gt": 8 / 3}
 UNCORRECTED = ("d-soba", "d-soba-fo", "dsgd")
-OTHERS = {"gossip-dsbo": 4, "mdbo": 8}  # n³/(1−ρ)^k, as SPARKLE's table has them
+# Powers of n and of 1/(1−ρ). Gossip-DSBO's Theorem 5.1 has the consensus term n/((1−ρ)² T), which is at most 1/√(nT)
+# from T = n³/(1−ρ)⁴ on. MDBO's is as in SPARKLE's table. SPDB's Theorem 1 asks for T ≥ O(n⁴).
+OTHERS = {"gossip-dsbo": (3, 4), "mdbo": (3, 8), "spdb": (4, 0)}
+WITHOUT_NOISE = "INTERACT's rate is 1/T at constant step sizes, with no 1/√(nT) to reach"
+NO_TRANSIENT = {"interact": WITHOUT_NOISE, "svr-interact": WITHOUT_NOISE}
+
+__all__ = [
+    "Advice",
+    "Measured",
+    "advise",
+    "asymptotic_rate",
+    "communication",
+    "computation",
+    "dsoba",
+    "measured_transient",
+    "rates",
+    "sparkle",
+    "transient",
+]
 
 
 def dsoba(nodes: int, rho: float, heterogeneity: float = 1.0) -> float:
-    """D-SOBA (Kong et al., 2024) and single-level D-SGD: max{n³/(1−ρ)², n³b²/(1−ρ)⁴}, where b = `heterogeneity`
-    bounds how far the nodes' gradients and Hessians lie from their mean. As in SPARKLE's table; D-SOBA's own has a
-    further factor ρ⁴, which matters only where ρ is near zero."""
-    n, gap = _count(nodes), _gap(rho)
-    return max(n**3 / gap**2, n**3 * heterogeneity**2 / gap**4)
+    """D-SOBA (Kong et al., 2024) and single-level D-SGD: max{n³/(1−ρ)², n³b⁴/(1−ρ)⁴}, where b = `heterogeneity`
+    bounds how far the nodes' gradients and Hessians lie from their mean.
+
+    From D-SOBA's Theorem 1; the tables of D-SOBA and SPARKLE print b², which does not follow from it. As in SPARKLE's
+    table a factor ρ⁴ is left out, which matters only where ρ is near zero."""
+    # Theorem 1 bounds the mean of ‖∇Φ(x̄)‖² by 1/√(nT) and four terms, each of them at most 1/√(nT) from some T on:
+    #   ρ^⅔ / ((1−ρ)^⅓ T^⅔)       T^(1/6) ≥ n^½ ρ^⅔ / (1−ρ)^⅓        T ≥ n³ ρ⁴ / (1−ρ)²
+    #   ρ^⅔ b^⅔ / ((1−ρ)^⅔ T^⅔)   T^(1/6) ≥ n^½ ρ^⅔ b^⅔ / (1−ρ)^⅔    T ≥ n³ ρ⁴ b⁴ / (1−ρ)⁴
+    #   ρ / ((1−ρ) T)             T^½ ≥ n^½ ρ / (1−ρ)                T ≥ n ρ² / (1−ρ)²
+    #   1 / T                     T^½ ≥ n^½                          T ≥ n
+    # With ρ ≤ 1 in the numerators replaced by 1 the first covers the last two.
+    n, gap = positive_integer("nodes", nodes), spectral_gap(rho)
+    return max(n**3 / gap**2, n**3 * heterogeneity**4 / gap**4)
 
 
 def sparkle(
@@ -50,7 +78,7 @@ def sparkle(
     for name in (lower, upper):
         if name not in LOWER_POWER:
             raise ValueError(f"SPARKLE's theory does not cover the strategy {name!r}: {hint(name, LOWER_POWER)}")
-    n, x, y = _count(nodes), _gap(rho_x), _gap(rho_x if rho_y is None else rho_y)
+    n, x, y = positive_integer("nodes", nodes), spectral_gap(rho_x), spectral_gap(rho_x if rho_y is None else rho_y)
     return max(n**2 / x**2, n**3 / y**2, n / x ** UPPER_POWER[upper], n / y ** LOWER_POWER[lower])
 
 
@@ -60,19 +88,57 @@ def transient(
     """The order of the transient of a method, by name or made, on `network`: a graph, a graph per level, or just ρ.
 
     SPARKLE takes the ρ of x and the larger of y and z; for the others ρ is the largest of all, as in SPARKLE's table.
-    The papers' W is fixed; a sequence of graphs enters by its contraction per step, which is our reading."""
+    The papers' W is fixed; a sequence of graphs enters by its contraction per step, which is our reading.
+
+    For SPDB (Lu et al., 2022) it is n⁴, what its Theorem 1 requires of T; of the network it requires only that it is
+    connected. Raises ValueError where none is published: INTERACT's rate is 1/T, and the tables have none for SLAM,
+    DSBO, MA-DSBO and LoPA."""
     made = CATALOG[method]() if isinstance(method, str) else method
-    x, y, z = _rhos(_count(nodes), network)
+    nodes = positive_integer("nodes", nodes)
+    x, y, z = _rhos(nodes, network)
     name, rho = made.name, max(x, y, z)
     if name in UNCORRECTED:
         return dsoba(nodes, rho, heterogeneity)
     if name in LOWER_POWER:  # a single level has the order of SPARKLE on one graph
         return sparkle(nodes, rho, lower=name)
     if name in OTHERS:
-        return nodes**3 / _gap(rho) ** OTHERS[name]
+        power, gaps = OTHERS[name]
+        return nodes**power / spectral_gap(rho) ** gaps
     if isinstance(made, Sparkle) and name.startswith("sparkle-"):
         return sparkle(nodes, x, max(y, z), lower=made.lower.name, upper=made.upper.name)
-    raise ValueError(f"no transient is published for {name!r}: db.theory knows SPARKLE, D-SOBA and single levels.")
+    why = NO_TRANSIENT.get(name, "the papers' tables have none")
+    choice = "choose SPARKLE, D-SOBA, Gossip-DSBO, MDBO, SPDB or a single level"
+    raise ValueError(f"method={name!r} has no published transient ({why}): {choice}.")
+
+
+def rates(
+    nodes: int,
+    steps: int,
+    *,
+    alpha: float | None = None,
+    beta: float | None = None,
+    gamma: float | None = None,
+    theta: float | None = None,
+) -> dict[str, float]:
+    """Step sizes of order √(N/T): each constant given times √(nodes/steps), θ at most 1, constant over the run.
+
+    For example `db.sparkle("ed", **db.theory.rates(16, 10_000, alpha=1.0, beta=2.0, gamma=2.0, theta=5.0))`.
+
+    - D-SOBA's Theorem 1 asks for α = Θ(√(N/T)), and β, γ, θ multiples of α. SPARKLE's Theorem 1 only says that constant
+      step sizes exist.
+    - Gossip-DSBO's (5) asks for C₀ √(K/T) above and √(K/T) elsewhere. `decibel.algorithms.catalog.gossip_rates` is this
+      case; its β is at most 1 as well.
+    - SPDB's Theorem 1 asks for steps of order √(n/T) on both levels. Its upper gradient is divided by n, so
+      alpha=c/nodes follows it here."""
+    given = {"alpha": alpha, "beta": beta, "gamma": gamma, "theta": theta}
+    constants = {name: value for name, value in given.items() if value is not None}
+    if not constants:
+        raise ValueError("rates needs a constant to scale: give alpha, beta, gamma or theta.")
+    for name, value in constants.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value} must be positive and finite.")
+    root = math.sqrt(positive_integer("nodes", nodes) / positive_integer("steps", steps))
+    return {name: min(1.0, value * root) if name == "theta" else value * root for name, value in constants.items()}
 
 
 class Advice(NamedTuple):
@@ -114,7 +180,8 @@ def advise(
     candidates: Sequence[Graph] | None = None,
 ) -> Advice:
     """A method and a graph per level for `nodes` nodes: of the candidates within the budget those with the smallest
-    transient, and of these the ones that send least; so x gets a sparser graph while (1−ρ_x)⁻¹ ≤ √n (1−ρ_y)⁻¹.
+    transient, and of these the ones that send least; so x gets a sparser graph while (1−ρ_x)⁻¹ ≤ √n (1−ρ_y)⁻¹. With a
+    personal lower level the transient does not depend on the graph, and the largest spectral gap decides.
 
     - `degree`: neighbours a node may have; `bytes_per_step`: what a node may send in one step, which needs
       `dimension`, the entries (p, q) of x and y, and `itemsize`, the bytes of one entry.
@@ -130,12 +197,12 @@ def advise(
     first_order = form == "shared" and not second_derivatives
     name = "d-soba-fo" if first_order else (DIFFER if heterogeneous else ALIKE)[form]
     made, (p, q) = CATALOG[name](), dimension or (1, 1)
-    most = _count(nodes) - 1 if degree is None else degree
+    most = positive_integer("nodes", nodes) - 1 if degree is None else degree
     found = candidates or _families(nodes, most)
     pool = [graph for graph in found if graph.nodes == nodes and graph.symmetric and _busiest(graph) <= most]
     if not pool:
-        mend = "allow more, or run gradient tracking on db.graphs.one_peer_exponential(nodes)"
-        raise ValueError(f"no undirected candidate of {nodes} nodes has at most {most} neighbours: {mend}.")
+        fix = "allow more, or run gradient tracking on db.graphs.one_peer_exponential(nodes)"
+        raise ValueError(f"no undirected candidate of {nodes} nodes has at most {most} neighbours: {fix}.")
     # ED and EXTRA need λ_min above −1/3, and lazy graphs suit all.
     pool = [g if g.lambda_min_bound > -0.3 or g.lambda_min > -0.3 else g.lazy() for g in pool]
     options = [Levels(x=x, y=y) for x, y in product(pool, pool)] if form == "shared" else [Levels(x=x) for x in pool]
@@ -144,7 +211,7 @@ def advise(
         vectors = {s: MIXES.get(strategy.name, 0) * (p if s == "x" else q) for s, strategy in made.strategies.items()}
         return sum(itemsize * entries * _busiest(getattr(levels, s)) for s, entries in vectors.items())
 
-    def order(levels: Levels) -> float:  # of the personal methods no transient is known: take the largest gap
+    def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap
         return 1 / levels.x.spectral_gap if personal else transient(made, nodes, levels, float(heterogeneous))
 
     within = [levels for levels in options if bytes_per_step is None or sent(levels) <= bytes_per_step]
@@ -152,12 +219,15 @@ def advise(
         least = min(map(sent, options))
         raise ValueError(f"bytes_per_step={bytes_per_step} is too little: {name} sends at least {least} on any graph.")
     best = min(within, key=lambda o: (round(math.log(order(o)), 9), sent(o), o.x.rho + o.y.rho))
-    number, total = None if personal else order(best), sent(best) if dimension else None
+    known = name in OTHERS or not personal
+    number = transient(made, nodes, best, float(heterogeneous)) if known else None
+    total = sent(best) if dimension else None
     why = WHY_FIRST_ORDER if first_order else WHY_CORRECT if heterogeneous else WHY_PLAIN
-    return Advice(name, dict(CATALOG[name].defaults), best, number, total, (why, *_reasons(best, number, total)))
+    reasons = (why, *_graph_reasons(best, total), _transient_reason(name, number, personal))
+    return Advice(name, dict(CATALOG[name].defaults), best, number, total, reasons)
 
 
-def _reasons(best: Levels, number: float | None, total: int | None) -> list[str]:
+def _graph_reasons(best: Levels, total: int | None) -> list[str]:
     def told(graph: Topology) -> str:
         return f"{graph.name}, up to {_busiest(graph)} neighbours and 1−ρ = {graph.spectral_gap:.3g}"
 
@@ -167,9 +237,16 @@ def _reasons(best: Levels, number: float | None, total: int | None) -> list[str]
         reach, room = 1 / best.x.spectral_gap, math.sqrt(best.nodes) / best.y.spectral_gap
         rule = f"up to √n (1−ρ_y)⁻¹ = {room:.3g} a sparser graph for x does not lengthen the transient"
         reasons.append(f"For x: {told(best.x)}, (1−ρ_x)⁻¹ = {reach:.3g}; {rule}.")
-    reasons += [] if total is None else [f"The busiest node sends {total} bytes per step."]
-    order = f"The transient is of order {number or 0:.2g} steps, constants dropped: compare it, do not wait for it."
-    return [*reasons, order if number else "No transient is published for a personal lower level."]
+    return reasons + ([] if total is None else [f"The busiest node sends {total} bytes per step."])
+
+
+def _transient_reason(name: str, number: float | None, personal: bool) -> str:
+    if number is None:
+        return f"No transient is published for {name}, so the largest spectral gap decides."
+    order = f"The transient is of order {number:.2g} steps, constants dropped"
+    if personal:
+        return f"{order}: n⁴ on every connected graph, so the largest spectral gap decides."
+    return f"{order}: compare it, do not wait for it."
 
 
 class Measured(NamedTuple):
@@ -206,18 +283,6 @@ def measured_transient(
         return Measured(None, f"{column} does not settle within {factor:g}: at step {steps[-1]:.0f} it is {end}.")
     first = int(steps[outside[-1] + 1 if outside.size else 0])
     return Measured(first, f"{column} stays within {factor:g} times the reference from step {first} on.")
-
-
-def _count(nodes: int) -> int:
-    if not isinstance(nodes, int | np.integer) or isinstance(nodes, bool) or nodes < 1:
-        raise ValueError(f"nodes={nodes!r} must be a whole number of at least 1.")
-    return int(nodes)
-
-
-def _gap(rho: float) -> float:
-    if not 0 <= rho < 1:
-        raise ValueError(f"rho={rho} must be at least 0 and below 1: at 1 news does not spread.")
-    return 1.0 - float(rho)
 
 
 def _rhos(nodes: int, network: float | Topology | Levels) -> tuple[float, float, float]:
