@@ -182,6 +182,92 @@ def test_randomized_neumann_on_batches():
     assert np.abs(reused - expected).max() > 0
 
 
+# SVR-INTERACT's estimator: (22) for each of |S| samples, averaged as in (23). g = ½ h y² − b x y, f = ½ (y − a)² + e x.
+
+S, K = 23, 10
+SAMPLES = {name: RNG.uniform(*span, size=6) for name, span in dict(h=(0.1, 1.0), b=(0.5, 2.0)).items()}
+TARGETS = {"a": -1 + 0.2 * RNG.normal(size=5), "e": RNG.normal(size=5)}
+
+
+def scalar_problem():
+    return db.Problem(
+        lambda x, y, batch: jnp.sum(jnp.mean(0.5 * (y - batch["a"]) ** 2 + batch["e"] * x)),
+        lambda x, y, batch: jnp.sum(jnp.mean(0.5 * batch["h"] * y**2 - batch["b"] * x * y)),
+        upper_data={name: values[None] for name, values in TARGETS.items()},
+        lower_data={name: values[None] for name, values in SAMPLES.items()},
+        x0=jnp.zeros(1),
+        y0=jnp.zeros(1),
+        personal=True,
+    )
+
+
+def estimates(way, seeds, ledger=None):
+    """(seeds,) of ∇̄f at x = 0.3, y = 0.7 on batches of |S|."""
+    x, y, problem = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7)), scalar_problem()
+
+    def one(key):
+        oracle = Oracle(problem, jnp.zeros(1, jnp.int32), key, S, ledger or Ledger())
+        return way(oracle.draw().at(x, y)).tree[0, 0]
+
+    return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(7), seeds)))
+
+
+def by_the_paper(seeds, L=1.0, rng=np.random.default_rng(8)):  # noqa: B008
+    """The same in plain NumPy, sample by sample."""
+    found = np.zeros(seeds)
+    for seed in range(seeds):
+        for _ in range(S):
+            outer, inner = rng.integers(5), rng.integers(6)
+            product = 0.7 - TARGETS["a"][outer]
+            for _ in range(rng.integers(K)):
+                product *= 1 - SAMPLES["h"][rng.integers(6)] / L
+            found[seed] += (TARGETS["e"][outer] + K / L * SAMPLES["b"][inner] * product) / S
+    return found
+
+
+def test_every_sample_has_its_own_number_of_factors():
+    """Mean and variance of (23) are those of the reference; one k for the whole batch is five times as noisy."""
+    way = hypergradient.neumann(K, 1.0, randomized=True, per_sample=True)
+    found, reference = estimates(way, 20_000), by_the_paper(4_000)
+    error = np.hypot(found.std() / 20_000**0.5, reference.std() / 4_000**0.5)
+    assert abs(found.mean() - reference.mean()) < 4 * error
+    assert abs(found.std() / reference.std() - 1) < 0.06  # of 4,000 values the deviation is known to about 1.2 %
+    single = estimates(hypergradient.neumann(K, 1.0, randomized=True), 4_000)
+    assert abs(single.mean() - reference.mean()) < 4 * single.std() / 4_000**0.5
+    assert single.std() > 3 * reference.std()
+
+
+def test_what_a_random_series_costs_per_sample():
+    """One gradient of f, one product with J, and on average (K − 1)/2 with H, each on a batch of its own."""
+    ledger = Ledger()
+    estimates(hypergradient.neumann(K, 1.0, randomized=True, per_sample=True), 2, ledger)
+    fixed, ((_, repeated),) = ledger.page.fixed, ledger.page.repeated
+    assert (fixed["samples"], fixed["gradients"], fixed["jvps"]) == (2 * S, 1, 1)
+    assert (repeated["samples"], repeated["hvps"]) == (S, 1)
+
+
+def test_a_difference_has_one_scale():
+    """L is estimated once for both points of a draw, on samples of its own, though H depends on the point."""
+    quartic = lambda x, y, batch: jnp.sum(jnp.mean(batch["h"]) * y**4 - jnp.mean(batch["b"]) * x * y)  # noqa: E731
+    base = scalar_problem()
+    problem = db.Problem(
+        base.upper, quartic, upper_data={n: v[None] for n, v in TARGETS.items()},
+        lower_data={n: v[None] for n, v in SAMPLES.items()}, x0=base.x0, y0=base.y0, personal=True,
+    )  # fmt: skip
+    x = Vector(jnp.full((1, 1), 0.3))
+    at = lambda draw, y, way: float(way(draw.at(x, Vector(jnp.full((1, 1), y)))).tree[0, 0])  # noqa: E731
+    draw = lambda: Oracle(problem, jnp.zeros(1, jnp.int32), jax.random.key(1), 2, Ledger()).draw()  # noqa: E731
+    shared = draw()
+    automatic = hypergradient.neumann(3)
+    first, second = at(shared, 0.7, automatic), at(shared, 1.4, automatic)
+    L = float(shared.scale[0])
+    given = hypergradient.neumann(3, L)
+    assert (first, second) == pytest.approx((at(draw(), 0.7, given), at(draw(), 1.4, given)), rel=1e-12)
+    alone = draw()
+    at(alone, 1.4, automatic)
+    assert float(alone.scale[0]) == pytest.approx(4 * L)  # H = 12 h y²: a scale of its own would have been another
+
+
 def test_automatic_scale_is_an_upper_bound():
     rng = np.random.default_rng(0)
     for q in (1, 2, 5, 40):

@@ -20,12 +20,12 @@ ALL = P + Q + Q  # x, y and z
 
 # Per step: samples are given per batch size b = 4; vectors are numbers sent to each neighbour.
 CASES = {
-    # y, z and x one after the other; v and ∇f; H z at (x, y⁺) and J z⁺
-    "ed": (db.sparkle("ed", **RATES), dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
-    "extra": (db.sparkle("extra", **RATES), dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
-    "gt": (db.sparkle("gt", **RATES), dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=6), 2 * ALL),
-    "ed-gt": (db.sparkle("ed", "gt", **RATES), dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=4), ALL + P),
-    "non-gt": (db.sparkle("non-gt", **RATES), dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=3), 2 * ALL),
+    # y, z and x one after the other; v and ∇f; H z at (x, y⁺) and J z⁺: an upper and three lower batches
+    "ed": (db.sparkle("ed", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
+    "extra": (db.sparkle("extra", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
+    "gt": (db.sparkle("gt", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=6), 2 * ALL),
+    "ed-gt": (db.sparkle("ed", "gt", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=4), ALL + P),
+    "non-gt": (db.sparkle("non-gt", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), 2 * ALL),
     # all three in one message
     "parallel ed": (
         db.sparkle("ed", order="parallel", **RATES),

@@ -24,6 +24,7 @@ from .vector import Vector, choose, each, flatten, positive, replicate
 DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
 POWER_STEPS = 10
 TRUNCATION = 2**30  # the draw that decides k, apart from the draws of the factors
+SCALE = 2  # the fresh lower batch on which L is estimated
 POWER_MARGIN = 1.5  # an unconverged power iteration is low; a Neumann series with L too small diverges
 
 
@@ -47,7 +48,11 @@ class Local(eqx.Module):
 
 
 class Exact(Local):
-    """Dense solve up to `dense_limit` entries of y, conjugate gradients to rounding beyond."""
+    """Dense solve up to `dense_limit` entries of y, conjugate gradients to rounding beyond.
+
+    On a batch it inverts the Hessian of that batch: E[J_ξ H_ξ⁻¹ ∇_y f] differs from J H⁻¹ ∇_y f, and the more so the
+    smaller the batch. `neumann` is unbiased but for the terms it leaves out.
+    """
 
     dense_limit: int = eqx.field(static=True, default=DENSE_LIMIT)
 
@@ -60,7 +65,7 @@ class Exact(Local):
 
 
 class ConjugateGradients(Local):
-    """A fixed number of conjugate-gradient steps."""
+    """A fixed number of conjugate-gradient steps; on a batch as biased as `exact`."""
 
     steps: int = eqx.field(static=True)
 
@@ -69,17 +74,36 @@ class ConjugateGradients(Local):
 
 
 class Neumann(Local):
-    """(1/L) Σ_{j<K} (I − H/L)^j ∇_y f, or its randomized term (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k ~ U{0..K−1}. On
-    a stochastic draw every factor has its own sample."""
+    """(1/L) Σ_{j<K} (I − H/L)^j ∇_y f, or its randomized term (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k ~ U{0..K−1}.
+
+    Draws: on a batch every factor H_j has samples of its own, and so has the estimate of L, so that in J z no sample
+    meets itself. `per_sample` gives every sample of the batch its own k and factors, as (22) and (23) of INTERACT's
+    paper: the mean of as many independent estimates. Without it one k serves a node's whole batch.
+    """
 
     terms: int = eqx.field(static=True)
     scale: float | Array | None
     randomized: bool = eqx.field(static=True, default=False)
+    per_sample: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, here: Point) -> Vector:
+        if not self.per_sample or here.draw.full:
+            return super().__call__(here)
+        fx, _ = here.upper_of_samples
+        return fx - here.jacobian_of_samples(self._random_by_sample(here, self._scale(here)))
 
     def inverse(self, here: Point) -> Vector:
-        here = here.linearized()
-        L = largest_curvature(here) if self.scale is None else jnp.asarray(self.scale)
-        return (self._random if self.randomized else self._truncated)(here, L)
+        here = here.linearized() if here.draw.full else here
+        return (self._random if self.randomized else self._truncated)(here, self._scale(here))
+
+    def _scale(self, here: Point) -> Array:
+        """L: given, or estimated once for all points of a draw, on samples of its own where it takes a batch."""
+        if self.scale is not None:
+            return jnp.asarray(self.scale)
+        draw = here.draw
+        if draw.scale is None:
+            draw.scale = largest_curvature(here.moved_to(draw.fresh_lower(SCALE)))
+        return draw.scale
 
     def _truncated(self, here: Point, L: Array) -> Vector:
         factor = _factors(here)
@@ -93,15 +117,30 @@ class Neumann(Local):
         return each(1 / L, total)
 
     def _random(self, here: Point, L: Array) -> Vector:
+        return self._product(here, L, self._lengths(here, ()), here.fy, lambda at, term: at.hessian(term))
+
+    def _random_by_sample(self, here: Point, L: Array) -> Vector:
+        _, fy = here.upper_of_samples
+        samples = jax.tree.leaves(fy)[0].shape[1]
+        # A node's L serves all its samples; (nodes, 1) stands beside (nodes, samples).
+        L = L[:, None] if L.ndim else L
+        return self._product(here, L, self._lengths(here, (samples,)), fy, lambda at, term: at.hessian_of_samples(term))
+
+    def _lengths(self, here: Point, shape: tuple[int, ...]) -> Array:
+        """(nodes, *shape) numbers k of factors."""
         keys = here.draw.again(TRUNCATION).node_keys
-        k = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.terms, jnp.int32))(keys)
+        return jax.vmap(lambda key: jax.random.randint(key, shape, 0, self.terms, jnp.int32))(keys)
+
+    def _product(
+        self, here: Point, L: Array, k: Array, start: Vector, hessian: Callable[[Point, Vector], Vector]
+    ) -> Vector:
         factor = _factors(here)
 
         def multiply(j: Array, term: Vector) -> Vector:
-            longer = term - each(1 / L, factor(j).hessian(term))
+            longer = term - each(1 / L, hessian(factor(j), term))
             return choose(j < k, longer, term)
 
-        term = here.ledger.loop(k.max(), multiply, here.fy, counted=k.mean(dtype=jnp.float32))
+        term = here.ledger.loop(k.max(), multiply, start, counted=k.mean(dtype=jnp.float32))
         return each(self.terms / L, term)
 
 
@@ -113,10 +152,13 @@ class Direct(Local):
 
 
 class FullOrSampled(Local):
-    """One way where a draw takes all samples, another where it takes a batch (SVR-INTERACT)."""
+    """One way where a draw takes all samples, another where it takes a batch."""
 
     full: Local
     sampled: Local
+
+    def __call__(self, here: Point) -> Vector:
+        return (self.full if here.draw.full else self.sampled)(here)
 
     def inverse(self, here: Point) -> Vector | None:
         return (self.full if here.draw.full else self.sampled).inverse(here)
@@ -131,7 +173,7 @@ def auxiliary(difference: float | None = None, *, forward: bool = False) -> Prod
 
 
 def exact(*, dense_limit: int = DENSE_LIMIT) -> Exact:
-    """Each node's own inverse, to rounding."""
+    """Each node's own inverse, to rounding; on batches that of the batch's Hessian, which is biased."""
     return Exact(dense_limit)
 
 
@@ -140,12 +182,21 @@ def cg(steps: int) -> ConjugateGradients:
     return ConjugateGradients(_positive_int(steps, "steps"))
 
 
-def neumann(terms: int, scale: float | None = None, *, randomized: bool = False) -> Neumann:
+def neumann(terms: int, scale: float | None = None, *, randomized: bool = False, per_sample: bool = False) -> Neumann:
     """A Neumann series of `terms` terms. `scale` is L, at least the largest eigenvalue of H; None estimates it in each
-    step by power iteration. `randomized` draws one term, as SVR-INTERACT's (22)."""
+    step by power iteration. `randomized` draws one term; `per_sample` one for each sample of a batch, as SVR-INTERACT's
+    (22) and (23), which holds a vector like y for every sample."""
     if scale is not None and not scale > 0:
         raise ValueError(f"scale={scale} must be positive: give an upper bound of the eigenvalues of H, or None.")
-    return Neumann(_positive_int(terms, "terms"), None if scale is None else float(scale), randomized)
+    if per_sample and not randomized:
+        raise ValueError("per_sample=True needs randomized=True: without chance all samples have the same terms.")
+    return Neumann(_positive_int(terms, "terms"), None if scale is None else float(scale), randomized, per_sample)
+
+
+def personal(terms: int = 10, scale: float | None = None) -> FullOrSampled:
+    """What personal methods take if nothing is said: the exact inverse where a draw takes all samples; on a batch the
+    randomized Neumann estimate of `terms` terms, one for each sample, which is unbiased but for the terms left out."""
+    return FullOrSampled(exact(), neumann(terms, scale, randomized=True, per_sample=True))
 
 
 def direct() -> Direct:
@@ -166,7 +217,7 @@ def largest_curvature(here: Point) -> Array:
 
     # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
     wave = lambda leaf: jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])  # noqa: E731
-    start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.fy)
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.y)
     start = each(1 / jnp.sqrt(start.squared_norms()), start)
     _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms())))
     return POWER_MARGIN * size

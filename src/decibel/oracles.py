@@ -25,6 +25,7 @@ from .problem import Problem
 from .samples import Batch, NodeData
 from .vector import Vector
 
+FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
 STRIDE = 7919  # between the draws of one step, when walking: a prime, so that it shares no period with the batches
 
 
@@ -118,15 +119,28 @@ class Oracle:
 
 
 class Draw:
-    """One batch per level and node, taken when first used, so that all derivatives on one draw share its samples."""
+    """One batch per level and node, taken when first used, so that all derivatives on one draw share its samples.
+
+    What a step multiplies must come from different lower batches: a product with J or H is unbiased only on samples
+    that did not make the vector it multiplies.
+    """
 
     def __init__(
-        self, oracle: Oracle, key: Array, batch_size: int | None, *, counted: bool = True, place: int | Array = 0
+        self,
+        oracle: Oracle,
+        key: Array,
+        batch_size: int | None,
+        *,
+        counted: bool = True,
+        place: int | Array = 0,
+        upper_of: Draw | None = None,
     ) -> None:
         self.oracle, self.key, self.batch_size, self._counted = oracle, key, batch_size, counted
         self._place = place  # among the draws of one step, which are far apart in a shuffled order
+        self._upper_of = upper_of  # the draw whose upper batch this one shares
         self.problem, self.ledger = oracle.problem, oracle.ledger
         self.factors_drawn = False
+        self.scale: Array | None = None  # of a Neumann series: one for all points of this draw
 
     @property
     def full(self) -> bool:
@@ -139,9 +153,16 @@ class Draw:
         key, place = jax.random.fold_in(self.key, number + 1), self._place + (number + 1) * STRIDE
         return Draw(self.oracle, key, self.batch_size, counted=counted, place=place)
 
+    def fresh_lower(self, number: int) -> Draw:
+        """The same upper batch and an independent lower one; the draw itself where it takes all samples."""
+        if self.full:
+            return self
+        key, place = jax.random.fold_in(self.key, FRESH + number), self._place - (number + 1)
+        return Draw(self.oracle, key, self.batch_size, place=place, upper_of=self._upper_of or self)
+
     @cached_property
     def upper(self) -> Batch:
-        return self._take(self.problem.upper_data, 0)
+        return self._take(self.problem.upper_data, 0) if self._upper_of is None else self._upper_of.upper
 
     @cached_property
     def lower(self) -> Batch:
@@ -189,7 +210,12 @@ class Point:
 
     def moved_to(self, draw: Draw) -> Point:
         """The same point on other samples."""
-        return Point(draw, self._x, self._y, self._products)
+        return self if draw is self.draw else Point(draw, self._x, self._y, self._products)
+
+    @property
+    def y(self) -> Vector:
+        assert self._y is not None
+        return self._y
 
     @cached_property
     def v(self) -> Vector:
@@ -231,6 +257,42 @@ class Point:
         """J z, shaped like x"""
         self._count("jvps", z)
         return self._once(self._product, z)[0]
+
+    @cached_property
+    def upper_of_samples(self) -> tuple[Vector, Vector]:
+        """∇_x f, and ∇_y f of every sample of the batch by itself: leaves (nodes, samples, ...)"""
+        self.ledger.add(gradients=1)
+        upper = self.draw.problem.upper_loss
+
+        def node(x: Any, y: Any, batch: Batch) -> Any:
+            singles = batch.singles()
+            mean = lambda x, ys: jax.vmap(lambda y, one: upper(x, y, one))(ys, singles).mean()  # noqa: E731
+            copies = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], batch.samples, 0), y)
+            fx, fy = jax.grad(mean, (0, 1))(x, copies)
+            return fx, jax.tree.map(lambda leaf: batch.samples * leaf, fy)
+
+        fx, fy = self._over_nodes(self._how.narrowed(node), self.draw.upper)
+        return Vector(fx), Vector(fy)
+
+    def hessian_of_samples(self, z: Vector) -> Vector:
+        """H_s z_s, every sample with its own z: leaves (nodes, samples, ...)"""
+        self._count("hvps", z)
+
+        def node(x: Any, y: Any, z: Any, batch: Batch) -> Any:
+            return jax.vmap(lambda one, z: self._products_of_node(x, y, z, one)[1])(batch.singles(), z)
+
+        return Vector(self._over_nodes(node, z.tree, self.draw.lower))
+
+    def jacobian_of_samples(self, z: Vector) -> Vector:
+        """The mean over samples of J_s z_s, every sample with its own z: shaped like x"""
+        self._count("jvps", z)
+        gradient = jax.grad(self.draw.problem.lower_loss, 1)
+
+        def node(x: Any, y: Any, z: Any, batch: Batch) -> Any:
+            gradients = lambda x: jax.vmap(lambda one: gradient(x, y, one))(batch.singles())  # noqa: E731
+            return jax.vjp(gradients, x)[1](jax.tree.map(lambda leaf: leaf / batch.samples, z))[0]
+
+        return Vector(self._over_nodes(self._how.narrowed(node), z.tree, self.draw.lower))
 
     def hessian_matrix(self) -> Array:
         """(nodes, q, q)"""

@@ -38,6 +38,16 @@ class Batch(eqx.Module):
         shares = [self.weights[k].astype(value.dtype) * value for k, value in enumerate(values)]
         return reduce(operator.add, shares)
 
+    def singles(self) -> Batch:
+        """One node's batch, which was drawn, as a batch for every sample: leaves (samples, 1, ...)."""
+        (part,) = self.parts
+        return Batch((jax.tree.map(lambda leaf: leaf[:, None], part),))
+
+    @property
+    def samples(self) -> int:
+        """Of one node's batch, which was drawn."""
+        return jax.tree.leaves(self.parts[0])[0].shape[0]
+
     @property
     def per_node(self) -> Any:
         """What has a row for every node, to be mapped over and given to `of_node`."""

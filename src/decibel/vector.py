@@ -84,13 +84,18 @@ def dots(a: Vector, b: Vector) -> Array:
 
 def each(factors: Array, vector: Vector) -> Vector:
     """Every node's vector times its own factor (or a common one)."""
-    shaped = lambda leaf: jnp.reshape(factors, (-1,) + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)  # noqa: E731
+    shaped = lambda leaf: _beside(factors, leaf).astype(leaf.dtype)  # noqa: E731
     return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
 
 
 def choose(which: Array, a: Any, b: Any) -> Any:
     """Leaf by leaf, a of the nodes for which `which` is true and b of the others."""
-    return jax.tree.map(lambda x, y: jnp.where(which.reshape((-1,) + (1,) * (x.ndim - 1)), x, y), a, b)
+    return jax.tree.map(lambda x, y: jnp.where(_beside(which, x), x, y), a, b)
+
+
+def _beside(values: Array, leaf: Array) -> Array:
+    """Values of the first axes, shaped to meet the leaf."""
+    return jnp.reshape(values, (*jnp.shape(values), *(1,) * (leaf.ndim - jnp.ndim(values))))
 
 
 def positive(values: Array) -> Array:

@@ -23,7 +23,11 @@ Repeats = int | Callable[[Array], Array]
 class DoubleLoop(Method):
     """`lower_steps` times y ← L(y, β v(x, y)), warm-started, each on fresh samples. Then either `auxiliary_steps` times
     z ← L(z, γ p(x, y, z)), r⁺ = (1−θ) r + θ u(x, y, z) and x⁺ = U(x, α r⁺); or x⁺ = U(x, α ∇̄f(x, y)) with a local
-    `hypergradient`."""
+    `hypergradient`.
+
+    Draws, all independent: a lower batch for every inner step on y; an upper and a lower batch for every inner step on
+    z, or those of the local hypergradient; an upper and a lower batch for u.
+    """
 
     lower: Strategy
     upper: Strategy

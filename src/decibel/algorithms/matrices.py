@@ -45,7 +45,11 @@ class MatrixMethod(Method):
 
 class GossipDsbo(MatrixMethod):
     """x⁺ = W x − α (s − U Q h), y⁺ = W y − β ∇_y g; then at the old point s, h, U, V_1..V_b each become
-    (1−θ) W(·) + θ × a fresh sample of ∇_x f, ∇_y f, J, H; Q = (1/L) Q_b, Q_i = I + (I − V_i/L) Q_{i−1}, Q_0 = I."""
+    (1−θ) W(·) + θ × a fresh sample of ∇_x f, ∇_y f, J, H; Q = (1/L) Q_b, Q_i = I + (I − V_i/L) Q_{i−1}, Q_0 = I.
+
+    Draws: an upper batch for both gradients of f; independent lower batches for ∇_y g, for J and for each of b Hessians
+    (Assumption 3.1). Were that of ∇_y g the one of J, the error of y would enter h and meet itself in U Q h.
+    """
 
     alpha: Rate
     beta: Rate
@@ -79,7 +83,7 @@ class GossipDsbo(MatrixMethod):
         y_new = y.s + δy - β * here.v
         s = (1 - θ) * (s + δs) + θ * here.fx
         h = (1 - θ) * (h + δh) + θ * here.fy
-        U = (1 - θ) * (U + δU) + θ * Vector(here.jacobian_matrix())
+        U = (1 - θ) * (U + δU) + θ * Vector(here.moved_to(draw.fresh_lower(0)).jacobian_matrix())
         V = (1 - θ) * (V + δV) + θ * fresh_V
         return State(Level(x_new, ()), Level(y_new, ()), memory=(s, h, U, V))
 
@@ -110,7 +114,10 @@ class GossipDsbo(MatrixMethod):
 
 class Dsbo(MatrixMethod):
     """T steps y ← W y − β v; N steps of gradient tracking on Z ≈ J̄ H̄⁻¹ (p×q) along Z H − J, then
-    x⁺ = W x − α (∇_x f − Z ∇_y f)."""
+    x⁺ = W x − α (∇_x f − Z ∇_y f).
+
+    Draws: a lower batch for every inner step on y, another for every step on Z, and an upper batch for ∇f.
+    """
 
     alpha: Rate
     beta: Rate

@@ -1,4 +1,4 @@
-"""One level: x⁺ = U(x, α r⁺) with r⁺ = (1−θ) r + θ ∇f(x). SPARKLE without a lower level is exactly this."""
+"""One level: x⁺ = U(x, α r⁺), r⁺ = (1−θ) r + θ ∇f(x) on one batch. SPARKLE without a lower level is exactly this."""
 
 from __future__ import annotations
 

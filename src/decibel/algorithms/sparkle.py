@@ -20,6 +20,10 @@ class Sparkle(Method):
 
     `parallel` takes all three directions at (x, y, z), so that one vjp serves them and one message carries them;
     `lag` moves x along the old r; `relax` moves it only that part of the way.
+
+    Draws of a step: one upper batch, for both gradients of f. In parallel one lower batch serves v, H z and J z, since
+    no direction depends on another. In sequence v, H z and J z⁺ have a lower batch each: z⁺ depends on the samples of
+    H, and multiplied by J on the same samples it would shift the fixed point by γ Cov(J, H) z.
     """
 
     lower: Strategy
@@ -51,9 +55,10 @@ class Sparkle(Method):
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         draw = oracle.draw()
         y = network(y=L(y, β * draw.at(x.s, y.s).v))
-        here = draw.at(x.s, y.s, self.hypergradient)
+        here = draw.fresh_lower(0).at(x.s, y.s, self.hypergradient)
         z = network(z=L(z, γ * here.p(z.s)))
-        r = (1 - θ) * r + θ * here.u(z.s)
+        u = here.fx - here.moved_to(draw.fresh_lower(1)).jacobian(z.s)
+        r = (1 - θ) * r + θ * u
         x = network(x=U(x, α * r, relax=rate(self.relax, k)))
         return State(x, y, z, r)
 
