@@ -1,7 +1,7 @@
 """SPARKLE-ED on a ring, written by hand as a bare `lax.scan`: what the library is measured against.
 
 State: stacked arrays (x, c_x, y, c_y, z, c_z, r). The same samples are drawn as in the library: keys are folded with
-step, draw and node, and an index is floor(bits · n / 2³²).
+step, draw and node, and an index is floor(bits · n / 2³²). In sequence v, H z and J z⁺ have a lower batch each.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from jax import Array
 
 from .cases import Case
 
+FRESH = 2**28  # as the library numbers fresh lower batches
 State = tuple[Any, ...]
 add = lambda *trees: jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)  # noqa: E731
 
@@ -35,11 +36,17 @@ def index(bits: Array, count: int) -> Array:
     return ((high * count + ((low * count) >> 16)) >> 16).astype(jnp.int32)
 
 
-def draws(case: Case, key: Array, k: Any) -> Array:
-    """(nodes, 2, batch) random bits of step k."""
+def draws(case: Case, key: Array, k: Any, parallel: bool) -> list[Array]:
+    """(nodes, batch) random bits of step k: of the upper batch, then of one or three lower ones."""
     here = jax.random.fold_in(jax.random.fold_in(key, k), 0)
-    own = lambda node: jax.random.bits(jax.random.fold_in(here, node), (2, case.batch), jnp.uint32)  # noqa: E731
-    return jax.vmap(own)(jnp.arange(case.nodes))
+
+    def bits(key: Array) -> Array:
+        own = lambda node: jax.random.bits(jax.random.fold_in(key, node), (2, case.batch), jnp.uint32)  # noqa: E731
+        return jax.vmap(own)(jnp.arange(case.nodes))
+
+    first = bits(here)
+    fresh = [] if parallel else [bits(jax.random.fold_in(here, FRESH + i))[:, 1] for i in range(2)]
+    return [first[:, 0], first[:, 1], *fresh]
 
 
 def scan(case: Case, parallel: bool, length: int) -> Callable[..., State]:
@@ -65,17 +72,17 @@ def scan(case: Case, parallel: bool, length: int) -> Callable[..., State]:
 
         def step(state: State, k: Array) -> tuple[State, None]:
             x, cx, y, cy, z, cz, r = state
-            bits = draws(case, key, k)
-            above, below = rows(bits[:, 0], upper), rows(bits[:, 1], lower)
-            v, pullback = curvature(x, y, below)
+            first, *rest = draws(case, key, k, parallel)
+            above, below = rows(first, upper), [rows(bits, lower) for bits in rest]
+            v, pullback = curvature(x, y, below[0])
             if not parallel:
                 y, cy = ed(y, cy, β, v)
-                _, pullback = curvature(x, y, below)
+                _, pullback = curvature(x, y, below[1])
             fx, fy = gradients(x, y, above)
             jz, hz = pullback(z)
             new_z, cz = ed(z, cz, γ, jax.tree.map(jnp.subtract, hz, fy))
             if not parallel:
-                jz, _ = pullback(new_z)
+                jz, _ = curvature(x, y, below[2])[1](new_z)
             r = (1 - θ) * r + θ * (fx - jz)
             new_x, cx = ed(x, cx, α, r)
             if parallel:

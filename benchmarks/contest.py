@@ -121,9 +121,10 @@ def _followed(case: Case, parallel: bool, key: Array, others: dict[str, Runner])
     data = (key, case.upper_data, case.lower_data, jnp.asarray(case.rates, case.dtype))
     run = jax.jit(by_hand.scan(case, parallel, FOLLOWED))
     expected = _by_hand_levels(run(*data, by_hand.start(case), jnp.asarray(0, jnp.int32)))
-    bits = [np.asarray(by_hand.draws(case, key, k)) for k in range(FOLLOWED)]
-    counts = case.upper_data[0].shape[1], case.lower_data[0].shape[1]
-    samples = [tuple(np.asarray(by_hand.index(one[:, i], counts[i])) for i in (0, 1)) for one in bits]
+    upper, lower = case.upper_data[0].shape[1], case.lower_data[0].shape[1]
+    drawn = [by_hand.draws(case, key, k, parallel) for k in range(FOLLOWED)]
+    index = lambda bits, i: np.asarray(by_hand.index(bits, lower if i else upper))  # noqa: E731
+    samples = [tuple(index(bits, i) for i, bits in enumerate(step)) for step in drawn]
     return {name: _difference(other.follow(samples), expected) for name, other in others.items() if other.follow}
 
 

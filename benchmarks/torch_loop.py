@@ -60,18 +60,19 @@ class Loop:
         exact_diffusion(nodes, "y", β, v)
         exact_diffusion(nodes, "z", γ, p)
 
-    def _sequential(self, nodes: list[Node], above: list[Tensors], below: list[Tensors]) -> None:
+    def _sequential(self, nodes: list[Node], above: list[Tensors], *below: list[Tensors]) -> None:
         α, β, γ, θ = self.rates
-        v = [node.linearize(self.g, batch) for node, batch in zip(nodes, below, strict=True)]
+        v = [node.linearize(self.g, batch) for node, batch in zip(nodes, below[0], strict=True)]
         exact_diffusion(nodes, "y", β, v)
         fx, p = [], []
-        for node, upper, lower in zip(nodes, above, below, strict=True):
+        for node, upper, lower in zip(nodes, above, below[1], strict=True):
             x_part, fy = node.upper_gradients(self.f, upper)
             node.linearize(self.g, lower)
             fx.append(x_part)
             p.append(_combine(1, node.hessian_product(), -1, fy))
         exact_diffusion(nodes, "z", γ, p)
-        for node, x_part in zip(nodes, fx, strict=True):
+        for node, x_part, lower in zip(nodes, fx, below[2], strict=True):
+            node.linearize(self.g, lower)
             node.r = _combine(1 - θ, node.r, θ, _combine(1, x_part, -1, node.jacobian_product()))
         exact_diffusion(nodes, "x", α, [node.r for node in nodes])
 

@@ -22,7 +22,7 @@ def device() -> str:
 
 
 def runners(case: Case, parallel: bool, length: int) -> dict[str, Runner]:
-    data = Data(case)
+    data = Data(case, parallel)
     made = {"torch loop": loop(case, data, parallel, length), "torch vmap": vmapped(case, data, parallel, length)}
     try:
         made["torch vmap compiled"] = vmapped(case, data, parallel, length, torch.compile)
@@ -34,16 +34,17 @@ def runners(case: Case, parallel: bool, length: int) -> dict[str, Runner]:
 class Data:
     """A case's arrays as tensors."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, parallel: bool) -> None:
         self.upper, self.lower = (tuple(map(_tensor, part)) for part in (case.upper_data, case.lower_data))
         self.x0, self.y0 = _tensor(case.x0), tuple(map(_tensor, jax.tree.leaves(case.y0)))
         self.nodes, self.batch = case.nodes, case.batch
+        self._levels = (self.upper, *(self.lower,) * (1 if parallel else 3))
         self.each = torch.arange(case.nodes, device=device())[:, None]
 
-    def draw(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(nodes, batch) samples of each level."""
+    def draw(self) -> tuple[torch.Tensor, ...]:
+        """(nodes, batch) samples of the upper level and, once or three times, of the lower."""
         shape = self.nodes, self.batch
-        return tuple(torch.randint(part[0].shape[1], shape, device=device()) for part in (self.upper, self.lower))
+        return tuple(torch.randint(part[0].shape[1], shape, device=device()) for part in self._levels)
 
     def rows(self, part: tuple[torch.Tensor, ...], which: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(leaf[self.each, which] for leaf in part)
@@ -52,9 +53,9 @@ class Data:
 def loop(case: Case, data: Data, parallel: bool, length: int) -> Runner:
     program = torch_loop.Loop(case.kind, case.rates, parallel)
 
-    def step(nodes: Any, above: torch.Tensor, below: torch.Tensor) -> Any:
+    def step(nodes: Any, above: torch.Tensor, *below: torch.Tensor) -> Any:
         pick = lambda part, which: [tuple(leaf[i][w] for leaf in part) for i, w in enumerate(which)]  # noqa: E731
-        program.step(nodes, pick(data.upper, above), pick(data.lower, below))
+        program.step(nodes, pick(data.upper, above), *(pick(data.lower, which) for which in below))
         return nodes
 
     def levels(nodes: Any) -> list[np.ndarray]:
@@ -67,7 +68,10 @@ def loop(case: Case, data: Data, parallel: bool, length: int) -> Runner:
 
 def vmapped(case: Case, data: Data, parallel: bool, length: int, compile: Callable = lambda step: step) -> Runner:
     bare = torch_vmap.step_of(case.kind, case.rates, parallel)
-    whole = lambda state, above, below: bare(state, data.rows(data.upper, above), data.rows(data.lower, below))  # noqa: E731
+
+    def whole(state: torch_vmap.State, above: torch.Tensor, *below: torch.Tensor) -> torch_vmap.State:
+        return bare(state, data.rows(data.upper, above), *(data.rows(data.lower, which) for which in below))
+
     step = compile(whole)
 
     def levels(state: torch_vmap.State) -> list[np.ndarray]:
@@ -88,11 +92,11 @@ def _runner(step: Callable, start: Callable, levels: Callable, data: Data, lengt
             torch.cuda.synchronize()
         return state
 
-    def follow(samples: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    def follow(samples: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
         """The levels after steps on given samples."""
         state = start()
-        for above, below in samples:
-            state = step(state, _tensor(above), _tensor(below))
+        for drawn in samples:
+            state = step(state, *map(_tensor, drawn))
         return levels(state)
 
     def seconds(count: int) -> float:

@@ -20,7 +20,7 @@ def start(x0: torch.Tensor, y0: Tensors, nodes: int) -> State:
     return copy(x0), zero(x0), y, zeros[0], zeros[1], zeros[2], zero(x0)
 
 
-def step_of(kind: str, rates: tuple[float, ...], parallel: bool) -> Callable[[State, Tensors, Tensors], State]:
+def step_of(kind: str, rates: tuple[float, ...], parallel: bool) -> Callable[..., State]:
     """A function of the state and of stacked batches."""
     f, g = LOSSES[kind]
     α, β, γ, θ = rates
@@ -28,17 +28,17 @@ def step_of(kind: str, rates: tuple[float, ...], parallel: bool) -> Callable[[St
     def curvature(x: torch.Tensor, y: Tensors, batch: Tensors):
         return vjp(lambda x, y: vmap(grad(g, 1))(x, y, batch), x, y)
 
-    def step(state: State, above: Tensors, below: Tensors) -> State:
+    def step(state: State, above: Tensors, *below: Tensors) -> State:
         x, cx, y, cy, z, cz, r = state
-        v, pullback = curvature(x, y, below)
+        v, pullback = curvature(x, y, below[0])
         if not parallel:
             y, cy = _each(exact_diffusion, y, cy, β, v)
-            _, pullback = curvature(x, y, below)
+            _, pullback = curvature(x, y, below[1])
         fx, fy = vmap(grad(f, (0, 1)))(x, y, above)
         jz, hz = pullback(z)
         new_z, cz = _each(exact_diffusion, z, cz, γ, tuple(h - d for h, d in zip(hz, fy, strict=True)))
         if not parallel:
-            jz, _ = pullback(new_z)
+            jz, _ = curvature(x, y, below[2])[1](new_z)
         r = (1 - θ) * r + θ * (fx - jz)
         x, cx = exact_diffusion(x, cx, α, r)
         if parallel:

@@ -153,7 +153,10 @@ def test_programs_in_pytorch_are_the_scan_by_hand(kind, parallel):
         case = regression("tiny", 5, 3, 2, 7, np.float64) if kind == "regression" else label_cleaning(4, 3, 20, 5)
 
     def rivals(case, parallel):
-        return {"loop": loop(case, Data(case), parallel, 1), "vmap": vmapped(case, Data(case), parallel, 1)}
+        return {
+            "loop": loop(case, Data(case, parallel), parallel, 1),
+            "vmap": vmapped(case, Data(case, parallel), parallel, 1),
+        }
 
     row = contest(case, parallel, length=2, repetitions=1, rivals=rivals)
     assert all(difference < (1e-12 if kind == "regression" else 1e-5) for difference in row["difference"].values())

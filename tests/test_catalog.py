@@ -202,7 +202,7 @@ def by_hand(name, k):
         "ma-dsbo-gt": (5 * LOWER + 5 * BOTH + BOTH, 5 + 5 + 1, 5, 1, 5 + 5 + 1),
         "dsbo": (5 * LOWER + 5 * LOWER + UPPER, 5 + 1, 5 * Q, 5 * Q, 5 + 5 + 1),
         "mdbo": (BOTH, 2, POWER_STEPS, 1, 1),  # one term
-        "vrdbo": (BOTH, 4, 2 * POWER_STEPS, 2, 1),  # at two points
+        "vrdbo": (BOTH, 4, POWER_STEPS, 2, 1),  # at two points, with one scale
         "slam": (BOTH, 2, SERIES, 1, 1),
         "spdb": (BOTH, 2, Q, 1, 1),
         "interact": (BOTH, 2, Q, 1, 1),
@@ -216,6 +216,7 @@ def by_hand(name, k):
         "ed": (UPPER, 1, 0, 0, 1),
         "extra": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
+        "gnsd": (UPPER, 1, 0, 0, 1),
     }[name]
 
 
@@ -225,24 +226,31 @@ def test_costs_match_a_hand_count(name, ran):
 
 
 B = 4
+EXACT = dict(hypergradient=db.hypergradient.exact())
+DIRECT = dict(hypergradient=db.hypergradient.direct())
 ON_BATCHES = {
-    "sparkle-ed": (2 * B, 2, 1, 1, 3),
-    "gossip-dsbo": (2 * B + 20 * B, 2, 20 * Q, Q, 1),  # b Hessians on samples of their own
-    "ma-dsbo": (5 * B + 10 * B + 2 * B, 11, 5, 1, 11),
-    "dsbo": (5 * B + 5 * B + B, 6, 5 * Q, 5 * Q, 11),
-    "slam": (2 * B + 9 * B, 2, SERIES, 1, 1),  # every factor of the series has its own sample
-    "gt-dsgd": (2 * B, 2, Q, 1, 1),
-    "spdb": (2 * B, 2, Q, 1, 1),
-    "dsgd": (B, 1, 0, 0, 1),
+    # v, H z and J z⁺ on lower batches of their own, or all on one
+    ("sparkle-ed", "sequence"): (dict(order="sequential"), (B + 3 * B, 2, 1, 1, 3)),
+    ("sparkle-ed", "parallel"): (dict(order="parallel"), (2 * B, 2, 1, 1, 1)),
+    ("lopa", ""): ({}, (B + 3 * B, 2, 1, 1, 1)),
+    ("gossip-dsbo", ""): ({}, (3 * B + 20 * B, 2, 20 * Q, Q, 1)),  # ∇_y g, J and b Hessians on samples of their own
+    ("ma-dsbo", ""): ({}, (5 * B + 10 * B + 2 * B, 11, 5, 1, 11)),
+    ("dsbo", ""): ({}, (5 * B + 5 * B + B, 6, 5 * Q, 5 * Q, 11)),
+    ("slam", ""): ({}, (2 * B + 9 * B + B, 2, SERIES, 1, 1)),  # every factor has samples of its own, and so has L
+    ("gt-dsgd", "exact"): (EXACT, (2 * B, 2, Q, 1, 1)),
+    ("spdb", "exact"): (EXACT, (3 * B, 2, Q, 1, 1)),  # v at y; J and H at y⁺
+    ("spdb", "direct"): (DIRECT, (2 * B, 2, 0, 0, 1)),
+    ("dsgd", ""): ({}, (B, 1, 0, 0, 1)),
 }
 
 
-@pytest.mark.parametrize("method", ON_BATCHES)
-def test_costs_on_batches_match_a_hand_count(method):
+@pytest.mark.parametrize("case", ON_BATCHES, ids=" ".join)
+def test_costs_on_batches_match_a_hand_count(case):
     """The step is traced and not compiled."""
-    run = start(method, batch_size=B)
+    settings, expected = ON_BATCHES[case]
+    run = start(case[0], method=db.CATALOG[case[0]](**settings), batch_size=B)
     page = run.program.costs(run.state)
-    assert page.repeated == [] and tuple(page.fixed[column] for column in COLUMNS[:-1]) == ON_BATCHES[method]
+    assert page.repeated == [] and tuple(page.fixed[column] for column in COLUMNS[:-1]) == expected
 
 
 def test_cost_of_a_random_series_is_what_was_drawn():
@@ -270,9 +278,11 @@ def test_names():
     wanted = (
         "d-soba d-soba-fo gossip-dsbo dbsa double-loop-dsgd spdb interact svr-interact gt-dsgd d-sgd-bilevel ma-dsbo "
     )
-    wanted += "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt sparkle-semi-gt sparkle-extra-gt "
+    wanted += (
+        "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd sparkle-semi-gt sparkle-extra-gt "
+    )
     wanted += "sparkle-edge-ed"
-    assert set(wanted.split()) | DEFAULT_MIXTURES <= set(db.CATALOG) and len(db.CATALOG) == 49 + 24
+    assert set(wanted.split()) | DEFAULT_MIXTURES <= set(db.CATALOG) and len(db.CATALOG) == 49 + 25
     assert all(entry.name == name and "\n" not in entry.summary for name, entry in db.CATALOG.items())
 
 

@@ -20,7 +20,7 @@ CURVED = Curved(QUADRATIC)
 RING = db.graphs.ring(NODES)
 RATES = dict(alpha=0.05, beta=0.1, gamma=0.1, theta=0.4)
 ORDERS = ("sequential", "parallel")
-SINGLE = {"dsgd": "diffusion", "ed": "ed", "extra": "extra", "gt": "gt"}
+SINGLE = {"dsgd": "diffusion", "ed": "ed", "extra": "extra", "gt": "gt", "gnsd": "non-gt"}
 
 
 def run(problem, method, graph, steps):

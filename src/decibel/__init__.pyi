@@ -5,7 +5,7 @@ from .algorithms.catalog import CATALOG
 from .algorithms.double_loop import dbsa, double_loop_dsgd, ma_dsbo
 from .algorithms.implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
 from .algorithms.matrices import dsbo, gossip_dsbo
-from .algorithms.single_level import dsgd, ed, extra, gt
+from .algorithms.single_level import dsgd, ed, extra, gnsd, gt
 from .algorithms.sparkle import dsoba, lopa, soba, sparkle
 from .callbacks import Callback
 from .engines.cluster import Cluster
@@ -42,6 +42,7 @@ __all__ = [
     "estimators",
     "extra",
     "faults",
+    "gnsd",
     "gossip_dsbo",
     "graphs",
     "gt",

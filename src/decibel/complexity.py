@@ -124,6 +124,7 @@ ROWS: dict[str, Row] = {
     "ed": _SINGLE,
     "extra": _SINGLE,
     "gt": _SINGLE,
+    "gnsd": _SINGLE,
     "spdb": _SPDB,
     "interact": _INTERACT,
     "svr-interact": _SVR_INTERACT,

@@ -19,6 +19,7 @@ import numpy as np
 from . import graphs as families
 from .algorithms.catalog import CATALOG, MIXES
 from .algorithms.method import Method
+from .algorithms.single_level import SingleLevel
 from .algorithms.sparkle import Sparkle
 from .complexity import asymptotic_rate, communication, computation, positive_integer, spectral_gap
 from .graph import Graph, GraphSequence, Levels, Topology
@@ -99,8 +100,8 @@ def transient(
     name, rho = made.name, max(x, y, z)
     if name in UNCORRECTED:
         return dsoba(nodes, rho, heterogeneity)
-    if name in LOWER_POWER:  # a single level has the order of SPARKLE on one graph
-        return sparkle(nodes, rho, lower=name)
+    if isinstance(made, SingleLevel):  # a single level has the order of SPARKLE on one graph
+        return sparkle(nodes, rho, lower=made.upper.name)
     if name in OTHERS:
         power, gaps = OTHERS[name]
         return nodes**power / spectral_gap(rho) ** gaps

@@ -17,7 +17,7 @@ from .double_loop import dbsa, double_loop_dsgd, ma_dsbo
 from .implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
 from .matrices import dsbo, gossip_dsbo
 from .method import Method
-from .single_level import dsgd, ed, extra, gt
+from .single_level import dsgd, ed, extra, gnsd, gt
 from .sparkle import dsoba, lopa, soba, sparkle
 
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -277,12 +277,22 @@ CATALOG = Catalog(
         Entry("extra", "EXTRA", "Shi et al., 2015", "single", 1, "p numbers", extra, {"alpha": 0.05}),
         Entry(
             "gt",
-            "gradient tracking, also GNSD",
-            "Xu et al., 2015; Lu et al., 2019",
+            "gradient tracking, adapt then combine",
+            "Xu et al., 2015",
             "single",
             1,
             "2p numbers",
             gt,
+            {"alpha": 0.05},
+        ),
+        Entry(
+            "gnsd",
+            "gradient tracking that combines first",
+            "Lu et al., 2019",
+            "single",
+            1,
+            "2p numbers",
+            gnsd,
             {"alpha": 0.05},
         ),
     ]

@@ -51,5 +51,10 @@ def extra(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
 
 
 def gt(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
-    """Gradient tracking, adapt then combine (= GNSD when stochastic): x⁺ = W (x − α h), h⁺ = W (h + Δ∇f)."""
+    """Gradient tracking, adapt then combine: x⁺ = W (x − α h), h⁺ = W (h + Δ∇f). GNSD does not adapt first: `gnsd`."""
     return SingleLevel(strategy("gt"), alpha, theta, "gt")
+
+
+def gnsd(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+    """GNSD (Lu et al., 2019): gradient tracking that does not adapt first, x⁺ = W x − α h, h⁺ = W h + Δ∇f."""
+    return SingleLevel(strategy("non-gt"), alpha, theta, "gnsd")

@@ -13,7 +13,7 @@ from jax import Array
 from .. import hypergradient
 from ..algorithms.implicit import spdb
 from ..algorithms.method import Method
-from ..algorithms.single_level import dsgd, ed, gt
+from ..algorithms.single_level import dsgd, ed, gnsd
 from ..graphs import erdos_renyi
 from ..metrics import Snapshot
 from ..tasks import Task, personalization
@@ -63,7 +63,7 @@ def methods() -> dict[str, Method]:
     return {
         OURS: spdb(0.1, 0.1, hypergradient.direct()),
         "DSGD": dsgd(0.1),
-        "GNSD": gt(0.1),
+        "GNSD": gnsd(0.1),
         "D²": ed(0.1),
     }
 
