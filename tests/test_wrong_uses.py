@@ -108,9 +108,9 @@ PYTHON = {
     "Levels(x=...) is a int; give a Graph.": lambda: db.Levels(x=6),
     # solve
     "steps='10' must be a positive whole number": lambda: solve(steps="10"),
-    "seed=0.5 must be a whole number": lambda: solve(seed=0.5),
-    "seed=-1 must be a whole number": lambda: solve(seed=-1),
-    "seed='a' must be a whole number": lambda: solve(seed="a"),
+    "seed=0.5 must be an integer": lambda: solve(seed=0.5),
+    "seed=-1 must be an integer": lambda: solve(seed=-1),
+    "seed='a' must be an integer": lambda: solve(seed="a"),
     "metrics='upper' is a single one: give a list": lambda: solve(metrics="upper"),
     "metric 'odd' returned an array of shape (3,): return a number": lambda: solve(metrics=[odd]),
     "callbacks is a single one: give a list": lambda: solve(callbacks=print),

@@ -275,7 +275,7 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
 def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) -> Problem:
     """The problem with every node's samples in an order of its own, another for each level."""
     shuffle, both = _shuffle(sharding), (problem.upper_data, problem.lower_data)
-    both = (data and shuffle(data, nodes, np.int32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
+    both = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
     return problem.on_data(*both)
 
 
