@@ -24,7 +24,7 @@ from ..problem import Problem
 from ..vector import flatten
 from . import memory
 from .halo import plan
-from .links import LEVELS, Arrived, InParts, LinkByLink, Slots, slots
+from .links import LEVELS, Arrived, Carrier, LinkByLink, Slots, slots
 from .membership import survivors
 from .placement import place_problem, spread
 from .program import Asked, Exchange, Program, Run
@@ -137,7 +137,7 @@ class Halo(eqx.Module):
         return sum(route.sent for route in self.routes) / (self.nodes * len(self.routes))
 
 
-class RowsBetweenDevices(eqx.Module):
+class RowsBetweenDevices(Carrier):
     """Fills slots from here and from other devices: the rows of nodes, and the rows of links."""
 
     by_node: tuple[Route, ...]  # a phase each
@@ -155,7 +155,7 @@ class RowsBetweenDevices(eqx.Module):
             nodes,
         )
 
-    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
+    def rows(self, k: Array, buffer: Array) -> Arrived:
         return self._gather(self.by_node, k, buffer)
 
     def links(self, k: Array, buffer: Array) -> Arrived:
