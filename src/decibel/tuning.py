@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from . import keys
-from .algorithms.method import RATES, Method, State
+from .algorithms.method import RATES, WEIGHTS, Method, State
 from .engines.program import Asked, Program
 from .engines.simulator import Simulator
 from .graph import Graph, GraphSequence, Levels
@@ -22,7 +22,6 @@ from .metrics import Metric, Snapshot, resolve
 from .problem import Problem
 from .solver import levels_of, refuse, validate_seed
 
-WEIGHTS = ("theta", "relax")  # shares of a step, so at most 1
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 
 
@@ -86,6 +85,8 @@ def tune(
     start = Simulator().start(problem, method, graphs, Asked(batch_size))
     name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
     candidates = _candidates(method, budget, search, seed)
+    for candidate in candidates:
+        replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
     runs = [(c, s) for c in range(len(candidates)) for s in seeds]
     rates = {key: jnp.asarray([candidates[c][key] for c, _ in runs]) for key in candidates[0]}
     seeded = keys.key_per_seed(s for _, s in runs)
