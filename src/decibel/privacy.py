@@ -25,7 +25,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from .strategies import Code, Coded, Flows, Strategy, strategy
-from .vector import Vector
+from .vector import Vector, largest
 
 
 def top_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
@@ -157,7 +157,7 @@ class Quantized(Code):
         return np.dtype(dtype).itemsize
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        scale = jnp.abs(new).max()
+        scale = largest(jnp.abs(new))
         steps = jnp.round(new / jnp.where(scale > 0, scale, 1) * jnp.asarray(self._largest, new.dtype))
         numbers = (steps + jnp.asarray(self._largest, new.dtype)).astype(jnp.uint8)
         each = 8 // self.bits
@@ -169,8 +169,8 @@ class Quantized(Code):
         scale, numbers = jnp.split(row, [self.float_bytes(entries, dtype)])
         shifts = jnp.arange(8 // self.bits, dtype=jnp.uint8) * jnp.uint8(self.bits)
         steps = ((numbers[:, None] >> shifts) & jnp.uint8(2**self.bits - 1)).reshape(-1)[:entries]
-        largest = jnp.asarray(self._largest, dtype)
-        return (steps.astype(dtype) - largest) / largest * _read(scale, dtype)[0]
+        end = jnp.asarray(self._largest, dtype)
+        return (steps.astype(dtype) - end) / end * _read(scale, dtype)[0]
 
 
 class Noisy(Code):
