@@ -64,7 +64,7 @@ class Cluster(eqx.Module):
             program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
             arrays, static = eqx.partition(program, eqx.is_array)
             start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
-            return Run(program, start(arrays), full=full, wrap=_Spread(mesh))
+            return Run(program, begin=partial(start, arrays), full=full, wrap=_Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
         found = jax.devices()

@@ -44,7 +44,7 @@ class Simulator(eqx.Module):
             exchange = _exchange(method, graphs, asked, numbers)
             program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-            return Run(program, program.start(), full=full)
+            return Run(program, full=full)
 
 
 def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> Exchange:

@@ -93,14 +93,12 @@ class Silo(eqx.Module):
         here = jnp.asarray([number], jnp.int32)
         program = Program.of(_alone(problem, number), method, _exchange(site, graphs, asked), here, asked)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        with memory.or_say(FULL):
-            state = program.start()
+        run = SiteRun(program, site)
         site.exchanges = 0
-        program.costs(state)  # its trace tells the site what messages will come
+        program.costs(run.state)  # its trace tells the site what messages will come
         site.in_place = site.exchanges == 1 and in_place_works()
-        streams = Streams(site, credentials, say, self.home / "status.json")
-        streams.start()
-        return SiteRun(program, state, site, streams)
+        run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
+        return run
 
 
 class SiteRun(Run):
@@ -108,10 +106,15 @@ class SiteRun(Run):
 
     alone = True
 
-    def __init__(self, program: Program, state: State, site: Site, streams: Streams) -> None:
-        super().__init__(program, state, full=FULL)
-        self.site, self._streams = site, streams
+    def __init__(self, program: Program, site: Site) -> None:
+        super().__init__(program, full=FULL)
+        self.site = site
+        self._streams: Streams | None = None
         self._compiled: Compiled | None = None
+
+    def talk_by(self, streams: Streams) -> None:
+        self._streams = streams
+        streams.start()
 
     def compile(self, length: int) -> Compiled:
         """One program for every length."""
@@ -160,7 +163,8 @@ class SiteRun(Run):
 
     def close(self, *, finished: bool) -> None:
         self.site.farewell(finished)
-        self._streams.close()
+        if self._streams is not None:
+            self._streams.close()
 
 
 def _chunk(program: Program, site: Site, state: State, first: Array, end: Array) -> Any:
