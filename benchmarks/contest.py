@@ -130,7 +130,7 @@ def _followed(case: Case, parallel: bool, key: Array, others: dict[str, Runner])
 
 def _difference(found: list[Any], expected: list[Any]) -> float:
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(found, expected, strict=True)]
-    return max(float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in pairs)
+    return float(np.max([np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in pairs]))
 
 
 def _refuse(case: Case, differences: dict[str, float]) -> None:

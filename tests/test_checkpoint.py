@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -9,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import CheckpointManager
 from quadratics import random_quadratic
 
 import decibel as db
@@ -61,6 +65,61 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, whole, damage):
     with pytest.warns(CheckpointWarning, match="the checkpoint of step 40 cannot be read"):
         result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
     assert_same(result, whole)
+
+
+ENTRIES = 100_000
+
+
+def large():
+    """One level of ENTRIES entries at four nodes, whose state is far larger than anything else."""
+    data = np.random.default_rng(0).normal(size=(4, 3, 1))
+    problem = db.Problem(lambda x, batch: ((x - batch.mean(0)) ** 2).sum(), upper_data=data, x0=jnp.zeros(ENTRIES))
+    return {"problem": problem, "method": db.ed(0.1), "graph": GRAPH, "eval_every": 2, "metrics": []}
+
+
+@pytest.fixture
+def live(monkeypatch):
+    """The bytes of all arrays when a state begins to be read, and after, less those of before the test."""
+    gc.collect()
+    held, seen, restore = live_bytes(), [], CheckpointManager.restore
+
+    def watched(self, step, args):
+        reads_state = "state" in args
+        if reads_state:
+            seen.append(live_bytes() - held)
+        found = restore(self, step, args=args)
+        if reads_state:
+            seen.append(live_bytes() - held)
+        return found
+
+    monkeypatch.setattr(CheckpointManager, "restore", watched)
+    return seen
+
+
+def live_bytes():
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+@pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
+def test_resuming_never_holds_two_states(tmp_path, live, engine):
+    expected = db.solve(**large(), steps=6, engine=engine).x
+    db.solve(**large(), steps=4, engine=engine, checkpoint=tmp_path)
+    found = db.solve(**large(), steps=6, engine=engine, checkpoint=tmp_path, resume=True)
+    np.testing.assert_array_equal(found.x, expected)
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves(found.state))
+    assert len(live) == 2 and live[0] < 0.5 * state < state < live[1] < 1.5 * state
+
+
+@pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
+def test_where_no_checkpoint_can_be_read_the_run_begins_again(tmp_path, whole, engine):
+    db.solve(PROBLEM, METHOD, GRAPH, steps=20, checkpoint=tmp_path, engine=engine, **OPTIONS)
+    for file in (p for p in tmp_path.glob("*/state/**/*") if p.is_file()):
+        file.write_bytes(b"")
+    with pytest.warns(CheckpointWarning, match="cannot be read"):
+        found = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, engine=engine, **OPTIONS)
+    for a, b in zip(found.nodes, whole.nodes, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    assert found.trace.rows == whole.trace.rows
 
 
 def test_another_run_is_refused_with_what_changed(tmp_path):

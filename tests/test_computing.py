@@ -9,7 +9,8 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines.program import Asked
+from decibel import keys
+from decibel.engines.program import SHUFFLE, Asked
 from decibel.ledger import COLUMNS
 
 QUADRATIC = random_quadratic(8, seed=2)
@@ -132,6 +133,18 @@ def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
     whole = run(problem, steps=400, batch_size=None)
     walked = run(problem, steps=400, batch_size=4, sampling="walk")
     np.testing.assert_allclose(walked.y, whole.y, atol=0.2)
+
+
+@pytest.mark.parametrize("seed", [2**31, 2**32 - 1, np.int64(2**31)])
+def test_every_accepted_seed_shuffles_the_samples(seed):
+    problem, options = regression([12] * 8), {"batch_size": 4, "sampling": "walk", "seed": seed}
+    here, there = (run(problem, engine, **options) for engine in (None, db.Cluster(devices=4)))
+    for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
+    # The order is the one that the seed's own key gives.
+    key = jax.random.fold_in(keys.key(seed), SHUFFLE)
+    order = problem.upper_data.shuffled(key, jnp.arange(8)).tree["number"]
+    np.testing.assert_array_equal(here.problem.upper_data.tree["number"], order)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])

@@ -236,7 +236,7 @@ def test_svr_interact_is_exact_where_samples_share_their_second_derivatives(faul
         method = replace(method, estimator=Mutant(4, fault))
     full = db.solve(noisy_problem, db.interact(**rates), graph, **quiet)
     found = db.solve(noisy_problem, method, graph, batch_size=1, **quiet)
-    gap = max(np.abs(a - b).max() for a, b in zip(found.nodes[:2], full.nodes[:2], strict=True))
+    gap = np.max([np.abs(a - b).max() for a, b in zip(found.nodes[:2], full.nodes[:2], strict=True)])
     assert gap > 1e-3 if fault else gap < 1e-12
 
 

@@ -10,7 +10,7 @@ import pytest
 from decibel import keys
 
 
-@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
+@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1, 2**31, 2**32 - 1])
 def test_the_numbers_are_jaxs(seed):
     ours, theirs = keys.key(seed), jax.random.key(seed, impl="threefry2x32")
     draws = {
@@ -29,6 +29,16 @@ def test_the_numbers_are_jaxs(seed):
     }
     for name, draw in draws.items():
         np.testing.assert_array_equal(draw(ours), draw(theirs), err_msg=name)
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["x64", "x32"])
+def test_keys_of_many_seeds_are_those_of_each(wide):
+    seeds = [0, 2**31 - 1, 2**31, 2**32 - 1]
+    with jax.enable_x64(wide):
+        together = jax.random.key_data(keys.key_per_seed(seeds))
+        each = jnp.stack([jax.random.key_data(keys.key(seed)) for seed in seeds])
+    np.testing.assert_array_equal(together, each)
+    np.testing.assert_array_equal(together, [[0, seed] for seed in seeds])
 
 
 def test_too_many_numbers_are_refused():

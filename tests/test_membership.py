@@ -36,7 +36,7 @@ def solve(method, folder, members=None, *, steps, problem=PROBLEM, graph=GRAPH, 
 def invariant(result):
     """The largest mean over nodes of a carry that should be a sum of flows."""
     levels = [level for level in result.state[:3] if level is not None and level.carry]
-    return max(float(np.abs(leaf.mean(0)).max()) for level in levels for leaf in jax.tree.leaves(level.carry[0]))
+    return np.max([np.abs(leaf.mean(0)).max() for level in levels for leaf in jax.tree.leaves(level.carry[0])])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def measured(problem, method, solution, levels="x"):
     assert result.nodes.x.dtype == jnp.float32
     rows = [1, STEPS // EARLY // 2, STEPS // EARLY]
     drifts = [result.trace[f"invariant_{level}"][rows].max() for level in levels]
-    return np.sqrt(result.trace["distance"])[rows], max(drifts)
+    return np.sqrt(result.trace["distance"])[rows], np.max(drifts)
 
 
 def printed(name, *, multiply, see=lambda array: array):

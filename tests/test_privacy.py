@@ -10,7 +10,7 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel.algorithms.single_level import SingleLevel
-from decibel.strategies import STRATEGIES, strategy
+from decibel.strategies import STRATEGIES, Code, strategy
 
 NODES = 8
 QUADRATIC = random_quadratic(NODES, p=20, seed=1, spread=2.0)
@@ -64,13 +64,13 @@ def test_read_as_written(name, entries, dtype):
     assert arrived.shape == new.shape and arrived.dtype == new.dtype
     assert jnp.linalg.norm(new - arrived) <= jnp.linalg.norm(new) * (1 + 1e-6)
     if "bits" in name:
-        step = jnp.abs(new).max() / (2 ** (made.bits - 1) - 1)
-        assert jnp.abs(arrived - new).max() <= step / 2 * (1 + 1e-5)
+        step = np.abs(new).max() / (2 ** (made.bits - 1) - 1)
+        assert np.abs(arrived - new).max() <= step / 2 * (1 + 1e-5)
     else:
         sent = arrived != 0
         assert int(sent.sum()) == int(np.ceil(made.share * entries)) and jnp.array_equal(arrived[sent], new[sent])
     if name == "top":
-        assert jnp.abs(new[sent]).min() >= jnp.abs(jnp.where(sent, 0, new)).max()
+        assert np.abs(new[sent]).min() >= np.abs(jnp.where(sent, 0, new)).max()
     zero = jnp.zeros(entries, dtype)
     assert not made.decode(made.encode(zero, *KEYS), KEYS[0], entries, dtype).any()
 
@@ -90,6 +90,32 @@ def test_levels_in_code_and_in_the_open():
     options = {"steps": 4000, "eval_every": 4000, "metrics": []}
     found = db.solve(QUADRATIC.problem(), method, RING, **options)
     np.testing.assert_allclose(found.x, QUADRATIC.solution(), atol=1e-9)
+
+
+def test_a_code_must_say_where_its_floats_are():
+    class Silent(Code):
+        mixing: float = 1.0
+
+        def bytes(self, entries, dtype):
+            return entries
+
+        def encode(self, new, key, secret):
+            return new.astype(jnp.uint8)
+
+        def decode(self, row, key, entries, dtype):
+            return row.astype(dtype)
+
+    with pytest.raises(TypeError, match="float_bytes"):
+        Silent()
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_the_floats_of_a_message_are_at_its_front(name):
+    made = code(CODES[name]("ed"))
+    new = np.linspace(-3.0, 4.0, 20)
+    row = np.asarray(made.encode(jnp.asarray(new), *KEYS))
+    floats = np.frombuffer(row[: made.float_bytes(20, np.float64)].tobytes())
+    assert floats.size and np.isin(np.abs(floats), np.abs(new)).all()
 
 
 def test_flows_in_code_cancel():

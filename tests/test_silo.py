@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import equinox as eqx
 import grpc
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from decibel.algorithms.single_level import SingleLevel
 from decibel.cli import app
 from decibel.engines.links import InParts, Ties
 from decibel.files import write_whole
+from decibel.privacy import _in_code
 from decibel.silo import frames
 from decibel.silo.certificates import Authority, NotTrusted, check, make_request, new_key, read_signed
 from decibel.silo.credentials import Credentials
@@ -181,6 +183,43 @@ CODES = [
     db.privacy.quantize("ed", 4),
     db.privacy.noisy("ed", 1.0, 0.1),
 ]
+
+
+class Exponents(strategies.Code):
+    """A user's code: signs and powers of two in integers, without a float; the largest power is infinity."""
+
+    mixing: float = 0.3
+    largest: int = eqx.field(static=True, default=255)  # of what decodes
+
+    def bytes(self, entries, dtype):
+        return 2 * entries
+
+    def float_bytes(self, entries, dtype):
+        return 0
+
+    def encode(self, new, key, secret):
+        powers = jnp.where(new == 0, 0, jnp.clip(jnp.floor(jnp.log2(jnp.abs(new))) + 200, 1, 254))
+        powers = jnp.where(jnp.isfinite(new), powers, 255)
+        return jnp.concatenate([powers.astype(jnp.uint8), (new < 0).astype(jnp.uint8)])
+
+    def decode(self, row, key, entries, dtype):
+        powers, signs = (part.astype(dtype) for part in jnp.split(row, 2))
+        powers = jnp.minimum(powers, self.largest)
+        sizes = jnp.where(powers == 0, 0, jnp.where(powers == 255, jnp.inf, 2 ** (powers - 200)))
+        return (1 - 2 * signs) * sizes
+
+
+class Poisoned(Exponents):
+    """What it sends is infinite to all but itself."""
+
+    def encode(self, new, key, secret):
+        return super().encode(new, key, secret).at[0].set(255)
+
+
+def in_own_code(code):
+    return SingleLevel(_in_code("ed", code, "own code"), 0.1, 1.0, "single")
+
+
 KNOWN = {(np.dtype("f8"), (3,)): {None}}
 
 
@@ -251,6 +290,15 @@ class TestEdge:
         for first, end in ends:
             bits[first:end] = 255
         opened().receive(message(5, 0, tensor=bits), known)
+
+    @pytest.mark.parametrize("floats", [-8, 12, 24])
+    def test_a_code_that_misstates_its_floats_raises(self, floats):
+        class Wrong(Exponents):
+            def float_bytes(self, entries, dtype):
+                return floats
+
+        with pytest.raises(ValueError, match=f"Wrong.float_bytes gives {floats} for a message of 16 bytes"):
+            in_code(InParts(Wrong(), [8], np.dtype(np.float64)))
 
     def test_no_more_waits_than_can_be_ahead(self):
         edge = opened()
@@ -625,7 +673,11 @@ def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path
         run_sites(folders, db.ed(alpha=0.1), 400, [problem] * 2, callbacks=leave, eval_every=2, metrics=[])
 
 
-@pytest.mark.parametrize("strategy", ["ed", db.privacy.quantize("ed", 8)], ids=["open", "in code"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["ed", db.privacy.quantize("ed", 8), _in_code("ed", Exponents(), "own code")],
+    ids=["open", "in code", "own code"],
+)
 def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
     """Who has a NaN to send keeps it, and ends as in the simulator; its neighbour does not wait for the deadline."""
     folders, said = Folders(tmp_path, ring(2)), []
@@ -649,6 +701,38 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
         thread.join(240)
     assert any("non-finite" in sentence for sentence in said)
     assert not any("deadline" in sentence or "refused" in sentence for sentence in said)
+
+
+def test_a_users_own_code_equals_the_simulator(tmp_path):
+    folders, problem, made = Folders(tmp_path, ring(3)), random_quadratic(3).single(), in_own_code(Exponents())
+    sites = run_sites(folders, made, 30, [problem] * 3, metrics=[])
+    expected = db.solve(problem, made, folders.federation.graph, steps=30, metrics=[])
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
+
+
+def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
+    """Who receives them stops, names who sent them, and neither counts them nor sends anything on."""
+    folders, problem = Folders(tmp_path, ring(3)), random_quadratic(3).single()
+    results = {}
+
+    def run(number, name):
+        made = in_own_code(Poisoned(largest=254) if number == 1 else Exponents())
+        engine = db.Silo(folders.home(name), name, say=lambda sentence: None)
+        try:
+            results[number] = db.solve(problem, made, engine.graph, steps=6, engine=engine, metrics=[])
+        except RuntimeError as error:
+            results[number] = str(error)
+
+    threads = [threading.Thread(target=run, args=(i, site.name)) for i, site in enumerate(folders.federation.sites)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    found = "site-1 sent a message in step 0 that decodes to a NaN or infinity"
+    # Who finds it leaves; the other may learn of that first.
+    assert all(found in results[n] or "was not heard in step 0" in results[n] for n in (0, 2))
+    assert any(found in results[n] for n in (0, 2))
 
 
 def test_command_line(tmp_path, monkeypatch):

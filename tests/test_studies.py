@@ -249,6 +249,53 @@ def test_a_second_run_computes_nothing(tmp_path, counted, beside):
     assert len(counted) == 4
 
 
+def test_arms_of_the_same_settings_are_run_once(tmp_path, counted, beside):
+    def named_twice(setup: Setup) -> list[Arm]:
+        first = arms(setup)
+        denser = dataclasses.replace(first[0], case="dense", graph=db.graphs.complete(3))
+        return [*first, dataclasses.replace(arms(setup)[0], case="again", label="once more", tuned=None), denser]
+
+    study = dataclasses.replace(TINY, arms=named_twice)
+    reproduce(study, "smoke", tmp_path, say=quiet)
+    assert counted == [("ring", "ED"), ("ring", "D-SOBA"), ("dense", "ED")]
+    _, _, found = load(study, tmp_path)
+    ours, theirs = (next(run for run in found if run.case == case) for case in ("ring", "again"))
+    assert theirs.label == "once more" and theirs.made["same_as"] == ["ring", "ED"] and ours.made["same_as"] is None
+    for a, b in zip(ours.traces, theirs.traces, strict=True):
+        assert a.provenance == b.provenance and all(np.array_equal(a[column], b[column]) for column in a)
+    reproduce(study, "smoke", tmp_path, say=quiet)
+    assert len(counted) == 3
+
+
+def test_arms_that_only_look_alike_are_not_the_same():
+    first, second = (dataclasses.replace(arms(Setup())[0], label=label) for label in "ab")
+    assert first.same_runs(second)
+    falling = lambda rate: lambda k: rate / (1.0 + k)  # noqa: E731
+    a, b = (dataclasses.replace(first, method=dataclasses.replace(first.method, alpha=falling(r))) for r in (0.1, 0.2))
+    assert a.describe() == b.describe() and not a.same_runs(b)
+    task = lambda samples: lambda seed: db.tasks.linear_regression(3, dimension=2, samples=samples, seed=seed)  # noqa: E731
+    a, b = (dataclasses.replace(first, task=task(samples)) for samples in (4, 5))
+    assert a.describe() == b.describe() and not a.same_runs(b)
+
+
+@pytest.mark.parametrize("size", ["smoke", "full"])
+def test_the_study_of_meta_learning_runs_every_setting_once(tmp_path, monkeypatch, size):
+    """Of its edges and its rates, one setting of each method is the same."""
+    study, ran = find("interact/meta-learning"), []
+
+    def pretend(self: Arm, seeds):
+        ran.append(self)
+        column = {name: [1.0, 2.0] for name in ("step", "samples", "interact")}
+        return [Trace(column, {"seed": seed, "stopped": None}) for seed in seeds]
+
+    monkeypatch.setattr(Arm, "run", pretend)
+    reproduce(study, size, tmp_path, say=quiet)
+    given = settings.applied(study, size)
+    assert not any(a.same_runs(b) for i, a in enumerate(ran) for b in ran[:i]) and len(ran) <= len(given) - 2
+    assert {run.case for run in load(study, tmp_path)[2]} == {arm.case for arm in given}
+    assert len(load(study, tmp_path)[2]) == len(given)
+
+
 def test_deleting_what_was_kept_gives_the_same_verdicts(tmp_path, beside):
     first, again = (reproduce(TINY, "smoke", tmp_path / place, say=quiet) for place in ("a", "b"))
     assert first == again and first[0].checks[0].values == again[0].checks[0].values

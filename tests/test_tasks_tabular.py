@@ -86,8 +86,8 @@ def test_every_task_is_seeded_and_told_in_plain_types(name):
 def test_the_known_solution_is_stationary(name):
     task = MAKERS[name](heterogeneity="severe")
     x = jnp.asarray(task.truth.solution)
-    assert jnp.abs(task.problem.hypergradient(x)).max() < 1e-9
-    assert jnp.abs(task.problem.hypergradient(x + 1)).max() > 1e-3
+    assert np.abs(task.problem.hypergradient(x)).max() < 1e-9
+    assert np.abs(task.problem.hypergradient(x + 1)).max() > 1e-3
 
 
 def test_linear_regression_as_printed():

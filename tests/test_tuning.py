@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,6 +50,25 @@ def test_divergence_scores_infinity_and_all_divergent_is_refused():
     assert tuned.table[-1]["distance"] == np.inf and tuned.method.beta == 0.1
     with pytest.raises(ValueError, match="all 1 settings turned non-finite"):
         db.tune(PROBLEM, METHOD, GRAPH, steps=400, metric=DISTANCE, seeds=(0,), search={"beta": [1e4]})
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["x64", "x32"])
+def test_large_seeds_score_as_real_runs(wide):
+    with jax.enable_x64(wide):
+        samples = np.random.default_rng(0).normal(size=(4, 50, 2))
+        loss = lambda x, batch: 0.5 * ((x - batch) ** 2).sum(-1).mean()  # noqa: E731
+        problem, method = db.Problem(loss, upper_data=samples, x0=jnp.zeros(2)), db.ed(0.5)
+        options, seeds = {"steps": 4, "batch_size": 2}, (2**31, 2**32 - 1)
+        tuned = db.tune(problem, method, GRAPH, seeds=seeds, search={"alpha": [0.5]}, metric="upper", **options)
+        runs = [db.solve(problem, method, GRAPH, seed=s, metrics=["upper"], eval_every=4, **options) for s in seeds]
+    ends = [run.trace["upper"][-1] for run in runs]
+    assert abs(ends[0] - ends[1]) > 1e-4
+    np.testing.assert_allclose(tuned.score, np.mean(ends), rtol=1e-9 if wide else 1e-5)
+
+
+def test_a_seed_out_of_range_raises():
+    with pytest.raises(ValueError, match="seeds=-1 must be an integer from 0 to 4294967295"):
+        db.tune(PROBLEM, METHOD, GRAPH, seeds=(0, -1))
 
 
 def test_what_cannot_be_tuned_is_refused():

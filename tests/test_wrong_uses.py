@@ -87,6 +87,18 @@ PYTHON = {
     "strategy None is not known: choose from": lambda: db.sparkle(None, **RATES),
     "method 'foo' is not known: choose from sparkle-ed, ": lambda: db.CATALOG["foo"],
     "method 'd-sobba' is not known: did you mean 'd-soba'?": lambda: db.CATALOG["d-sobba"],
+    "theta=1.5 must be a number from 0 to 1": lambda: db.sparkle("ed", **RATES, theta=1.5),
+    "theta=np.float32(1.5) must be a number from 0 to 1": lambda: db.ed(0.1, theta=np.float32(1.5)),
+    "theta=-0.5 must be a number from 0 to 1": lambda: db.dsoba(theta=-0.5, **RATES),
+    "relax=2.0 must be a number from 0 to 1": lambda: db.mdbo(0.1, 0.1, 0.5, relax=2.0),
+    "relax=1.01 must be a number from 0 to 1: it is the part of a step that is taken (τ of LoPA)": lambda: db.lopa(
+        tau=1.01, **RATES
+    ),
+    "theta=3 must be a number from 0 to 1: it is the newest sample's weight.": lambda: db.mdbo(0.1, 0.1, 3),
+    "theta=nan must be a number from 0 to 1": lambda: db.vrdbo(0.1, 0.1, float("nan")),
+    "theta=2.0 must be a number from 0 to 1": lambda: db.tune(
+        PROBLEM, db.sparkle("ed", **RATES, theta=0.5), RING, search={"theta": [0.5, 2.0]}
+    ),
     "method 'ed' has no setting 'gamma': choose from alpha, theta.": lambda: db.CATALOG["ed"](gamma=1.0),
     "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
     # graphs
@@ -108,9 +120,9 @@ PYTHON = {
     "Levels(x=...) is a int; give a Graph.": lambda: db.Levels(x=6),
     # solve
     "steps='10' must be a positive whole number": lambda: solve(steps="10"),
-    "seed=0.5 must be a whole number": lambda: solve(seed=0.5),
-    "seed=-1 must be a whole number": lambda: solve(seed=-1),
-    "seed='a' must be a whole number": lambda: solve(seed="a"),
+    "seed=0.5 must be an integer": lambda: solve(seed=0.5),
+    "seed=-1 must be an integer": lambda: solve(seed=-1),
+    "seed='a' must be an integer": lambda: solve(seed="a"),
     "metrics='upper' is a single one: give a list": lambda: solve(metrics="upper"),
     "metric 'odd' returned an array of shape (3,): return a number": lambda: solve(metrics=[odd]),
     "callbacks is a single one: give a list": lambda: solve(callbacks=print),

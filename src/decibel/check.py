@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from . import exact
-from .vector import replicate
+from .vector import replicate, smallest
 
 if TYPE_CHECKING:
     from .problem import Problem
@@ -97,7 +98,7 @@ def _compare(name: str, a: float, b: float) -> Finding:
 
 def _curvature(problem: Problem, key: Array, probes: int) -> Finding:
     """wᵀHw/‖w‖² of g along random directions at random points; of every node's own g_i where personal."""
-    values = _curvatures(problem, jax.random.split(key, probes))
+    values = np.asarray(_curvatures(problem, jax.random.split(key, probes)))
     low, high = float(values.min()), float(values.max())
     seen = f"curvature of g in y between {low:.3g} and {high:.3g} along {probes} random directions"
     if low > 1e-8 * max(high, 1.0):
@@ -116,7 +117,7 @@ def _curvatures(problem: Problem, keys: Array) -> Array:
         if not problem.personal:
             return along(lambda y: exact.lower_mean(problem, problem.x0, y), key)
         alone = lambda batch: along(lambda y: problem.lower_loss(problem.x0, y, batch), key)  # noqa: E731
-        return jax.vmap(alone)(problem.lower_data.full()).min()
+        return smallest(jax.vmap(alone)(problem.lower_data.full()))
 
     return jax.lax.map(probe, keys)
 

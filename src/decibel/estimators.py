@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import equinox as eqx
@@ -99,6 +100,12 @@ def _weight(theta: Any, k: Array) -> Any:
     return theta(k) if callable(theta) else theta
 
 
+def _share(theta: Any) -> Any:
+    if isinstance(theta, Real) and not 0 <= float(theta) <= 1:
+        raise ValueError(f"theta={theta!r} must be a number from 0 to 1: it is the newest sample's weight.")
+    return theta
+
+
 def _map(function: Callable[..., Any], *trees: Any) -> Any:
     return jax.tree.map(function, *trees, is_leaf=lambda node: isinstance(node, Vector))
 
@@ -109,12 +116,12 @@ def plain() -> Plain:
 
 def momentum(theta: Any) -> Momentum:
     """A running average; `theta` weighs the newest sample."""
-    return Momentum(theta)
+    return Momentum(_share(theta))
 
 
 def storm(theta: Any) -> Storm:
     """Momentum corrected by the change on the same sample (STORM)."""
-    return Storm(theta)
+    return Storm(_share(theta))
 
 
 def spider(period: int | None = None) -> Spider:

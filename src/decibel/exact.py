@@ -17,7 +17,7 @@ from jax import Array
 
 from .linear import conjugate_gradients
 from .samples import Batch
-from .vector import Vector
+from .vector import Vector, largest
 
 if TYPE_CHECKING:
     from .problem import Problem
@@ -86,7 +86,7 @@ def lower_solution(problem: Problem, x: Tree, tolerance: float) -> tuple[Tree, A
             return _minimise(lambda y: problem.lower_loss(x, y, batch), problem.y0, tolerance)
 
         y, residuals = jax.vmap(alone)(batch)
-        return y, residuals.max()
+        return y, largest(residuals)
     return _minimise(lambda y: lower_mean(problem, x, y), problem.y0, tolerance)
 
 

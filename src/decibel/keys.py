@@ -7,6 +7,7 @@ took longer than the rest of a small step. Here the twenty rounds are written ou
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,11 @@ ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 def key(seed: int | Array) -> Array:
     """`jax.random.key(seed)`; every function of `jax.random` takes it and gives what it gives there."""
     return jax.random.key(seed, impl=UNROLLED)
+
+
+def key_per_seed(seeds: Iterable[int]) -> Array:
+    """(seeds,) the `key` of each seed; seeds are integers from 0 to 2³² − 1, whatever the default integers are."""
+    return jax.vmap(key)(jnp.asarray(np.fromiter(seeds, np.uint32)))
 
 
 def from_bits(bits: np.ndarray) -> Array:

@@ -16,7 +16,7 @@ from .ledger import COSTS
 from .names import hint
 from .problem import Problem
 from .strategies import Level
-from .vector import Vector
+from .vector import Vector, largest
 
 Metric = Callable[["Snapshot"], Any]
 
@@ -66,7 +66,7 @@ def invariant(level: str) -> Metric:
 
     def measure(snapshot: Snapshot) -> Array:
         drift = _level(snapshot, level).carry[0].mean()
-        return jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(drift)]).max()
+        return largest(jnp.stack([largest(jnp.abs(leaf)) for leaf in jax.tree.leaves(drift)]))
 
     measure.__name__ = f"invariant_{level}"
     return measure

@@ -25,7 +25,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from .strategies import Code, Coded, Flows, Strategy, strategy
-from .vector import Vector
+from .vector import Vector, largest
 
 
 def top_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
@@ -108,12 +108,15 @@ class TopK(Code):
     def bytes(self, entries: int, dtype: Any) -> int:
         return _count(self.share, entries) * (np.dtype(dtype).itemsize + _place(entries).itemsize)
 
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return _count(self.share, entries) * np.dtype(dtype).itemsize
+
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         places = jax.lax.top_k(jnp.abs(new), _count(self.share, new.size))[1]
         return jnp.concatenate([_raw(new[places]), _raw(places.astype(_place(new.size)))])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
-        values, places = jnp.split(row, [_count(self.share, entries) * np.dtype(dtype).itemsize])
+        values, places = jnp.split(row, [self.float_bytes(entries, dtype)])
         found = _read(places, _place(entries)).astype(jnp.int32)
         return jnp.zeros(entries, dtype).at[found].set(_read(values, dtype), mode="drop")
 
@@ -124,6 +127,9 @@ class RandomK(Code):
 
     def bytes(self, entries: int, dtype: Any) -> int:
         return _count(self.share, entries) * np.dtype(dtype).itemsize
+
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return self.bytes(entries, dtype)
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         return _raw(new[self._places(key, new.size)])
@@ -145,10 +151,13 @@ class Quantized(Code):
         return 2 ** (self.bits - 1) - 1
 
     def bytes(self, entries: int, dtype: Any) -> int:
-        return np.dtype(dtype).itemsize + -(-entries * self.bits // 8)
+        return self.float_bytes(entries, dtype) + -(-entries * self.bits // 8)
+
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return np.dtype(dtype).itemsize
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        scale = jnp.abs(new).max()
+        scale = largest(jnp.abs(new))
         steps = jnp.round(new / jnp.where(scale > 0, scale, 1) * jnp.asarray(self._largest, new.dtype))
         numbers = (steps + jnp.asarray(self._largest, new.dtype)).astype(jnp.uint8)
         each = 8 // self.bits
@@ -157,11 +166,11 @@ class Quantized(Code):
         return jnp.concatenate([_raw(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
-        scale, numbers = jnp.split(row, [np.dtype(dtype).itemsize])
+        scale, numbers = jnp.split(row, [self.float_bytes(entries, dtype)])
         shifts = jnp.arange(8 // self.bits, dtype=jnp.uint8) * jnp.uint8(self.bits)
         steps = ((numbers[:, None] >> shifts) & jnp.uint8(2**self.bits - 1)).reshape(-1)[:entries]
-        largest = jnp.asarray(self._largest, dtype)
-        return (steps.astype(dtype) - largest) / largest * _read(scale, dtype)[0]
+        end = jnp.asarray(self._largest, dtype)
+        return (steps.astype(dtype) - end) / end * _read(scale, dtype)[0]
 
 
 class Noisy(Code):
@@ -172,6 +181,9 @@ class Noisy(Code):
     def bytes(self, entries: int, dtype: Any) -> int:
         return entries * np.dtype(dtype).itemsize
 
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return self.bytes(entries, dtype)
+
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         clip = jnp.asarray(self.clip, new.dtype)
         norm = jnp.linalg.norm(new)
@@ -181,19 +193,6 @@ class Noisy(Code):
 
     def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
         return _read(row, dtype)
-
-
-def floats(code: Code, entries: int, dtype: Any) -> int:
-    """How many bytes at the front of a message in that code are floats; places and steps follow them."""
-    match code:
-        case TopK():
-            return _count(code.share, entries) * np.dtype(dtype).itemsize
-        case Quantized():
-            return np.dtype(dtype).itemsize
-        case RandomK() | Noisy():
-            return code.bytes(entries, dtype)
-        case _:
-            return 0
 
 
 class InCode(eqx.Module):

@@ -83,7 +83,7 @@ def solve(
     """
     graphs = levels_of(problem, method, graph)
     refuse(problem, method, graphs, steps, batch_size, eval_every)
-    _refuse_seed(seed)
+    seed = validate_seed("seed", seed)
     _refuse_count("checkpoint_every", checkpoint_every)
     _refuse_engine(engine)
     refuse_faults(trouble := as_faults(faults), graphs)
@@ -247,9 +247,11 @@ def _refuse_count(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r} must be a positive whole number.")
 
 
-def _refuse_seed(seed: Any) -> None:
+def validate_seed(name: str, seed: Any) -> int:
+    """The seed as Python's own integer."""
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed={seed!r} must be a whole number from 0 to 4294967295.")
+        raise ValueError(f"{name}={seed!r} must be an integer from 0 to 4294967295.")
+    return int(seed)
 
 
 def _refuse_engine(engine: Any) -> None:

@@ -77,6 +77,11 @@ class Code(eqx.Module):
         """Of one node's message."""
 
     @abstractmethod
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        """How many bytes at the front of a message are floats of `dtype`, which a receiver checks to be finite before
+        it decodes; 0 where a code writes integers only."""
+
+    @abstractmethod
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         """(entries,) → (bytes,) of uint8."""
 

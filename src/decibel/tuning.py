@@ -14,15 +14,14 @@ import numpy as np
 from jax import Array
 
 from . import keys
-from .algorithms.method import RATES, Method, State
+from .algorithms.method import RATES, WEIGHTS, Method, State
 from .engines.program import Asked, Program
 from .engines.simulator import Simulator
 from .graph import Graph, GraphSequence, Levels
 from .metrics import Metric, Snapshot, resolve
 from .problem import Problem
-from .solver import levels_of, refuse
+from .solver import levels_of, refuse, validate_seed
 
-WEIGHTS = ("theta", "relax")  # shares of a step, so at most 1
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 
 
@@ -81,12 +80,16 @@ def tune(
             raise ValueError(f"{argument}={count!r} must be a positive whole number.")
     if not hasattr(seeds, "__len__") or not len(seeds):
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
+    for one in seeds:
+        validate_seed("seeds", one)
     start = Simulator().start(problem, method, graphs, Asked(batch_size))
     name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
     candidates = _candidates(method, budget, search, seed)
+    for candidate in candidates:
+        replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
     runs = [(c, s) for c in range(len(candidates)) for s in seeds]
     rates = {key: jnp.asarray([candidates[c][key] for c, _ in runs]) for key in candidates[0]}
-    seeded = jax.vmap(keys.key)(jnp.asarray([s for _, s in runs]))
+    seeded = keys.key_per_seed(s for _, s in runs)
     scores = np.asarray(
         _scores(start.program, start.state, rates, seeded, score, (steps, moments), at_once or len(runs))
     )

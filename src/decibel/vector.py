@@ -103,6 +103,16 @@ def positive(values: Array) -> Array:
     return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
 
 
+def largest(values: Array) -> Array:
+    """The largest entry, and NaN where any is: on a CPU XLA's own reduction drops NaN from arrays of a few thousand
+    or more."""
+    return jnp.where(jnp.isnan(values).any(), jnp.nan, values.max())
+
+
+def smallest(values: Array) -> Array:
+    return -largest(-values)
+
+
 def flatten(tree: Any) -> tuple[Array, Callable[[Array], Any]]:
     """All leaves (nodes, ...) of a vector, or of several, as one (nodes, entries) array; and the way back."""
     leaves, structure = jax.tree.flatten(tree)

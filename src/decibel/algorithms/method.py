@@ -19,6 +19,7 @@ from ..strategies import Level, Strategy
 from ..vector import Vector
 
 RATES = ("alpha", "beta", "gamma", "theta", "relax")  # the step sizes, by the names they have in every method
+WEIGHTS = {"theta": "the newest sample's weight in an average", "relax": "the part of a step that is taken (τ of LoPA)"}
 Rate = float | Array | Callable[[Array], Array]
 
 
@@ -42,6 +43,8 @@ class Method(eqx.Module):
             number = isinstance(value, int | float | np.number)
             if not (number or hasattr(value, "dtype") or callable(value) or (value is None and name == "relax")):
                 raise TypeError(f"{name}={value!r} must be a number, or a function of the step.")
+            if number and name in WEIGHTS and not 0 <= value <= 1:
+                raise ValueError(f"{name}={value!r} must be a number from 0 to 1: it is {WEIGHTS[name]}.")
             if number and not 0 <= value < float("inf"):
                 raise ValueError(f"{name}={value!r} must be finite and not negative: give a step size such as 0.1.")
 

@@ -67,8 +67,11 @@ class Checkpoints:
         )
 
     def restore(self, run: Run) -> dict[str, Any] | None:
-        """Puts the newest readable checkpoint into the run; returns what else it held, or None if there is none."""
-        args = self._ocp.args
+        """Puts the newest readable checkpoint into the run; returns what else it held, or None if there is none.
+
+        The state that the run began with is deleted first, so that one that fits can be resumed: two would not.
+        """
+        args, kinds = self._ocp.args, jax.tree.map(_kind, run.state)
         saved = sorted(self._manager.all_steps(), reverse=True)
         chosen = run.take_up_from(saved)
         for step in chosen:
@@ -76,7 +79,8 @@ class Checkpoints:
                 meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
                 before = tuple(meta["members"])
                 self._refuse_another(meta["fingerprint"], before)
-                like = {name: _like(a, meta["shapes"][name]) for name, a in _named(run.state)}
+                like = {name: _like(kind, meta["shapes"][name]) for name, kind in _named(kinds)}
+                run.free()
                 found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
             except AnotherRun:
                 raise
@@ -88,21 +92,23 @@ class Checkpoints:
                     stacklevel=3,
                 )
                 continue
-            leaves = [found[name] for name, _ in _named(run.state)]
-            run.state = self._among_members(jax.tree.unflatten(jax.tree.structure(run.state), leaves), run, before)
+            saved_state = jax.tree.unflatten(jax.tree.structure(kinds), [found[name] for name, _ in _named(kinds)])
+            run.state = self._among_members(saved_state, run, before, kinds)
             run.step = int(meta["step"])
             for passed_over in set(saved).difference(chosen):
                 if passed_over > step:
                     self._manager.delete(passed_over)  # of a future that will not be
             return meta
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state)):
+            run.state = run.begin()
         return None
 
-    def _among_members(self, saved: State, run: Run, before: Members) -> State:
+    def _among_members(self, saved: State, run: Run, before: Members, kinds: Any) -> State:
         if before == self._members:
             return saved
         strategies = run.program.method.strategies
         change = lambda saved, start: take_over(saved, start, before, self._members, strategies)  # noqa: E731
-        return jax.jit(change, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, run.state))(saved, run.state)
+        return jax.jit(change, out_shardings=jax.tree.map(lambda kind: kind.sharding, kinds))(saved, run.begin())
 
     def _refuse_another(self, saved: dict[str, Any], before: Members) -> None:
         mine = json.loads(json.dumps(self._fingerprint))
@@ -201,15 +207,19 @@ def _bits(leaf: Array) -> Array:
     return jnp.sum(words * (jnp.arange(words.size, dtype=jnp.uint32) * jnp.uint32(2654435761) + jnp.uint32(1)))
 
 
-def _like(leaf: Array, saved: list[int]) -> jax.ShapeDtypeStruct:
+def _kind(leaf: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _like(kind: jax.ShapeDtypeStruct, saved: list[int]) -> jax.ShapeDtypeStruct:
     """What to restore for a leaf: as it is spread now, or whole everywhere where the number of nodes has changed."""
-    shape, sharding = tuple(saved), leaf.sharding
-    if shape != leaf.shape and isinstance(sharding, NamedSharding):
+    shape, sharding = tuple(saved), kind.sharding
+    if shape != kind.shape and isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec())
-    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
+    return jax.ShapeDtypeStruct(shape, kind.dtype, sharding=sharding)
 
 
-def _named(state: State) -> list[tuple[str, Array]]:
+def _named(state: Any) -> list[tuple[str, Any]]:
     return [(f"leaf{number:04d}", leaf) for number, leaf in enumerate(jax.tree.leaves(state))]
 
 

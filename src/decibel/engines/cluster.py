@@ -24,7 +24,7 @@ from ..problem import Problem
 from ..vector import flatten
 from . import memory
 from .halo import plan
-from .links import LEVELS, Arrived, InParts, LinkByLink, Slots, slots
+from .links import LEVELS, Arrived, Carrier, LinkByLink, Slots, slots
 from .membership import survivors
 from .placement import place_problem, spread
 from .program import Asked, Exchange, Program, Run
@@ -64,7 +64,7 @@ class Cluster(eqx.Module):
             program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
             arrays, static = eqx.partition(program, eqx.is_array)
             start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
-            return Run(program, start(arrays), full=full, wrap=_Spread(mesh))
+            return Run(program, begin=partial(start, arrays), full=full, wrap=_Spread(mesh))
 
     def mesh(self, nodes: int) -> Mesh:
         found = jax.devices()
@@ -137,7 +137,7 @@ class Halo(eqx.Module):
         return sum(route.sent for route in self.routes) / (self.nodes * len(self.routes))
 
 
-class RowsBetweenDevices(eqx.Module):
+class RowsBetweenDevices(Carrier):
     """Fills slots from here and from other devices: the rows of nodes, and the rows of links."""
 
     by_node: tuple[Route, ...]  # a phase each
@@ -155,7 +155,7 @@ class RowsBetweenDevices(eqx.Module):
             nodes,
         )
 
-    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
+    def rows(self, k: Array, buffer: Array) -> Arrived:
         return self._gather(self.by_node, k, buffer)
 
     def links(self, k: Array, buffer: Array) -> Arrived:

@@ -7,9 +7,10 @@ a `Carrier` each.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -76,20 +77,24 @@ class Arrived(NamedTuple):
     ties: Array | None = None
 
 
-class Carrier(Protocol):
+class Carrier(eqx.Module):
     """Brings what neighbours send into the slots of the nodes that live here."""
 
-    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
-        """(nodes, entries): every neighbour's row; `code` is what they are written in, where they are bytes of one."""
-        ...
+    @abstractmethod
+    def rows(self, k: Array, buffer: Array) -> Arrived:
+        """(nodes, entries): every neighbour's row."""
 
+    @abstractmethod
     def links(self, k: Array, buffer: Array) -> Arrived:
         """(nodes, slots, entries): what each neighbour keeps for this node."""
-        ...
 
+    def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
+        """(nodes, slots, entries) of neighbours' rows in code, by `decode`; `own` are this node's, decoded."""
+        return decode(self.rows(k, sent).rows)
+
+    @abstractmethod
     def sends(self, per_link: bool) -> float:
         """How many rows a node sends, on average."""
-        ...
 
 
 class Links(eqx.Module):
@@ -97,7 +102,7 @@ class Links(eqx.Module):
 
     neighbours: Array  # (nodes, slots)
     weights: Array  # (nodes, phases, slots)
-    carrier: Any  # Carrier
+    carrier: Carrier
 
     def weights_at(self, k: Array, dtype: Any) -> Array:
         phases = self.weights.shape[1]
@@ -225,10 +230,12 @@ class LinkByLink(Exchange):
         mine, theirs = copies
         common, own = (_keys(key, k, number) for key in (self.weather.key, self.secret))
         sent = jax.vmap(code.encode)(φ - mine, fold_in_each(common, self.nodes), fold_in_each(own, self.nodes))
-        arrived = links.carrier.rows(k, sent, code)
         decode = jax.vmap(code.decode)
-        mine = mine + decode(sent, fold_in_each(common, self.nodes))
-        theirs = theirs + jax.vmap(decode)(arrived.rows, fold_in_each(common, links.neighbours))
+        own = decode(sent, fold_in_each(common, self.nodes))
+        of_neighbours = fold_in_each(common, links.neighbours)
+        new = links.carrier.decoded(k, sent, own, code, lambda rows: jax.vmap(decode)(rows, of_neighbours))
+        theirs = theirs + new
+        mine = mine + own
         weights = links.weights_at(k, φ.dtype)[..., None] * jnp.asarray(code.code.mixing, φ.dtype)
         return (weights * jnp.where(weights != 0, theirs - mine[:, None], 0)).sum(1), (mine, theirs)
 

@@ -212,12 +212,27 @@ class Compiled(NamedTuple):
 
 
 class Run:
-    """A run in progress. `wrap` says how a chunk is spread over devices, and `full` what to do where they are full."""
+    """A run in progress. `wrap` says how a chunk is spread over devices, `full` what to do where they are full, and
+    `begin` makes the state before the first step, placed as it is here."""
 
     alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
 
-    def __init__(self, program: Program, state: State, *, full: str, wrap: Wrap = as_it_is) -> None:
-        self.program, self.state, self.step, self._full, self._wrap = program, state, 0, full, wrap
+    def __init__(
+        self, program: Program, *, begin: Callable[[], State] | None = None, full: str, wrap: Wrap = as_it_is
+    ) -> None:
+        self.program, self.step, self._full, self._wrap = program, 0, full, wrap
+        self._begin = begin or program.start
+        self.state = self.begin()
+
+    def begin(self) -> State:
+        """A state before the first step."""
+        with memory.or_say(self._full):
+            return self._begin()
+
+    def free(self) -> None:
+        """Deletes the state's buffers, to make room for another."""
+        for leaf in jax.tree.leaves(self.state):
+            leaf.delete()
 
     def compile(self, length: int) -> Compiled:
         """The chunk of that length, compiled once per program and length."""
@@ -275,7 +290,7 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
 def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) -> Problem:
     """The problem with every node's samples in an order of its own, another for each level."""
     shuffle, both = _shuffle(sharding), (problem.upper_data, problem.lower_data)
-    both = (data and shuffle(data, nodes, np.int32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
+    both = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
     return problem.on_data(*both)
 
 

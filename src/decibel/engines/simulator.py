@@ -16,7 +16,7 @@ from ..graph import Graph, GraphSequence, Levels
 from ..network import Mixers
 from ..problem import Problem
 from . import memory
-from .links import Arrived, InParts, LinkByLink, Slots
+from .links import Arrived, Carrier, LinkByLink, Slots
 from .program import Asked, Exchange, Program, Run
 
 
@@ -44,7 +44,7 @@ class Simulator(eqx.Module):
             exchange = _exchange(method, graphs, asked, numbers)
             program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-            return Run(program, program.start(), full=full)
+            return Run(program, full=full)
 
 
 def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> Exchange:
@@ -71,14 +71,14 @@ class InMemory(Exchange):
         return self.mixers.degree(level)
 
 
-class RowsInMemory(eqx.Module):
+class RowsInMemory(Carrier):
     """Fills slots from the same arrays."""
 
     neighbours: Array
     back: Array
     degree: float = eqx.field(static=True)
 
-    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
+    def rows(self, k: Array, buffer: Array) -> Arrived:
         return Arrived(buffer[self.neighbours])
 
     def links(self, k: Array, buffer: Array) -> Arrived:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..engines.links import Ties
-from .floats import Layout, finite
+from .floats import Layout, all_finite
 from .frames import Data, Join, Position, Roll
 
 NOWHERE = Position(-1, -1)
@@ -123,7 +123,7 @@ class Edge:
         layouts = known.get((data.tensor.dtype, data.tensor.shape))
         if layouts is None:
             raise Refused(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
-        if not any(finite(data.tensor, layout) for layout in layouts):
+        if not any(all_finite(data.tensor, layout) for layout in layouts):
             raise Refused("a tensor with a NaN or infinity")
         if not self.open or data.epoch != self.epoch:
             self.repeated += 1  # of a conversation that is over

@@ -25,7 +25,7 @@ from .. import keys
 from ..algorithms.method import Method, State
 from ..engines import memory
 from ..engines.checkpoint import identity
-from ..engines.links import Arrived, InParts, LinkByLink, Slots
+from ..engines.links import Arrived, Carrier, InParts, LinkByLink, Slots
 from ..engines.program import Asked, Compiled, Program, Run
 from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
@@ -93,14 +93,12 @@ class Silo(eqx.Module):
         here = jnp.asarray([number], jnp.int32)
         program = Program.of(_alone(problem, number), method, _exchange(site, graphs, asked), here, asked)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        with memory.or_say(FULL):
-            state = program.start()
+        run = SiteRun(program, site)
         site.exchanges = 0
-        program.costs(state)  # its trace tells the site what messages will come
+        program.costs(run.state)  # its trace tells the site what messages will come
         site.in_place = site.exchanges == 1 and in_place_works()
-        streams = Streams(site, credentials, say, self.home / "status.json")
-        streams.start()
-        return SiteRun(program, state, site, streams)
+        run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
+        return run
 
 
 class SiteRun(Run):
@@ -108,10 +106,15 @@ class SiteRun(Run):
 
     alone = True
 
-    def __init__(self, program: Program, state: State, site: Site, streams: Streams) -> None:
-        super().__init__(program, state, full=FULL)
-        self.site, self._streams = site, streams
+    def __init__(self, program: Program, site: Site) -> None:
+        super().__init__(program, full=FULL)
+        self.site = site
+        self._streams: Streams | None = None
         self._compiled: Compiled | None = None
+
+    def talk_by(self, streams: Streams) -> None:
+        self._streams = streams
+        streams.start()
 
     def compile(self, length: int) -> Compiled:
         """One program for every length."""
@@ -160,7 +163,8 @@ class SiteRun(Run):
 
     def close(self, *, finished: bool) -> None:
         self.site.farewell(finished)
-        self._streams.close()
+        if self._streams is not None:
+            self._streams.close()
 
 
 def _chunk(program: Program, site: Site, state: State, first: Array, end: Array) -> Any:
@@ -192,20 +196,33 @@ def _fetch(outcome: Any) -> Any:
     return state, bool(finite), int(step), int(done), [float(total) for total in totals]
 
 
-class Wire(eqx.Module):
+class Wire(Carrier):
     """Fills the slots of this site's node from its neighbours' sites."""
 
     site: Site = eqx.field(static=True)
     others: tuple[int, ...] = eqx.field(static=True)  # by slot; −1 where there is none
 
-    def rows(self, k: Array, buffer: Array, code: InParts | None = None) -> Arrived:
-        """What is in code is looked into before it counts."""
-        return self._exchange(k, buffer[0], None if code is None else in_code(code))
+    def rows(self, k: Array, buffer: Array) -> Arrived:
+        return self._exchange(k, buffer[0])
 
     def links(self, k: Array, buffer: Array) -> Arrived:
         return self._exchange(k, buffer[0])
 
-    def _exchange(self, k: Array, rows: Array, layout: Layout = None) -> Arrived:
+    def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
+        """What is in code is checked before it is decoded, by its floats, and after, before it counts."""
+        there = (np.asarray(self.others) >= 0)[None, :, None]
+        arrived = self._exchange(k, sent[0], in_code(code), jnp.isfinite(own).all())
+        rows = jnp.where(there, decode(arrived.rows), 0)
+        finite = jnp.isfinite(rows).all((0, 2))
+
+        def reject(rows: Array) -> Array:
+            shape = jax.ShapeDtypeStruct(finite.shape, bool)
+            (kept,) = call(self._reject, (shape,), finite, in_place=self.site.in_place)
+            return jnp.where(kept[None, :, None], rows, 0)
+
+        return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
+
+    def _exchange(self, k: Array, rows: Array, layout: Layout = None, *finite: Array) -> Arrived:
         slots = len(self.others)
         self.site.expect(rows.dtype, rows.shape[-1:], layout)
         shapes = (
@@ -215,14 +232,19 @@ class Wire(eqx.Module):
         )
         # k comes from the call that begins the step, so that this one comes after it.
         ask = partial(self._call, layout)
-        return Arrived(*(part[None] for part in call(ask, shapes, k, rows, in_place=self.site.in_place)))
+        return Arrived(*(part[None] for part in call(ask, shapes, k, rows, *finite, in_place=self.site.in_place)))
 
-    def _call(self, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray) -> None:
+    def _call(self, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray, *finite: np.ndarray) -> None:
         with self.site.failing_later():
-            self.site.exchange(self.others, rows, layout, out)
+            self.site.exchange(self.others, rows, layout, out, finite=all(finite))
             return
         for part in out:
             part[...] = 0
+
+    def _reject(self, out: Any, finite: np.ndarray) -> None:
+        out[0][...] = finite
+        with self.site.failing_later():
+            self.site.reject([other for other, good in zip(self.others, finite, strict=True) if not good])
 
     def sends(self, per_link: bool) -> float:
         return float(sum(other >= 0 for other in self.others))

@@ -18,7 +18,7 @@ import numpy as np
 from ..engines.links import Ties
 from .edge import Edge, Known, Refused, Stream
 from .federation import Federation
-from .floats import Layout, finite
+from .floats import Layout, all_finite
 from .frames import Beat, Bye, Data, Entry, Frame, Hello, Join, Position, Roll, Skip, write, write_data
 
 
@@ -183,12 +183,19 @@ class Site:
         return len(away) < len(self.edges)  # alone it would only find its own solution
 
     def exchange(
-        self, others: Sequence[int], rows: np.ndarray, layout: Layout, out: tuple[np.ndarray, np.ndarray, np.ndarray]
+        self,
+        others: Sequence[int],
+        rows: np.ndarray,
+        layout: Layout,
+        out: tuple[np.ndarray, np.ndarray, np.ndarray],
+        *,
+        finite: bool = True,
     ) -> None:
         """Sends a row to every neighbour (the same, or (slots, entries) one each) and waits for theirs. Fills in what
-        arrived by slot, where anything did, and the ties. Slots of no neighbour are −1 in `others`."""
+        arrived by slot, where anything did, and the ties. Slots of no neighbour are −1 in `others`; `finite` is whether
+        rows in code are, decoded."""
         arrived, heard, ties = out
-        if not finite(rows, layout):
+        if not (finite and all_finite(rows, layout)):
             raise NotFinite(f"{self.name} has a NaN or infinity to send.")
         with self.lock:
             self._refuse_closed()
@@ -207,6 +214,16 @@ class Site:
                 elif not self.lossy:
                     raise SiteLost(self._not_without(f"{edge.name} was not heard in step {at.step}"))
             arrived[~heard] = 0
+
+    def reject(self, others: Sequence[int]) -> None:
+        """What these neighbours sent in this exchange is not finite once it is decoded."""
+        with self.lock:
+            edges = [self.edges[other] for other in others]
+            for edge in edges:
+                edge.refused += 1
+            names = ", ".join(edge.name for edge in edges)
+            sentence = f"{names} sent a message in step {self._at.step} that decodes to a NaN or infinity"
+            raise SiteLost(self._not_without(sentence))
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
         late = time.monotonic() + self.trouble.deadline

@@ -37,7 +37,7 @@ class Seeds:
         stacked = stack_problems(problems)
         first = Simulator().start(problems[0], method, graphs, Asked(batch_size, seeds[0]))
         starts = [_start(problem, method, graphs.x.nodes, first.state) for problem in problems]
-        self.program = replace(first.program, problem=stacked, key=jax.vmap(keys.key)(jnp.asarray(seeds)))
+        self.program = replace(first.program, problem=stacked, key=keys.key_per_seed(seeds))
         self._own_data = stacked is not problems[0]
         # Problems of one shape share what is compiled to measure them.
         self.problems = problems if _alike(problems) else [_of_seed(stacked, i) for i in range(len(seeds))]

@@ -89,7 +89,7 @@ def same_samples(results: Any) -> list[Check]:
     """The level is one that every number of agents reaches in every run: the paper's 10⁻⁶ depends on the scale of its
     environment, which it does not print."""
     runs = {nodes: results[f"{nodes} agents", OURS] for nodes in results.setup.nodes}
-    level = 1.2 * max(each.last("error").max() for each in runs.values())
+    level = 1.2 * float(np.max([each.last("error") for each in runs.values()]))
     total = {nodes: np.log10(nodes * each.reach("error", level)) for nodes, each in runs.items()}
     few, many = min(total), max(total)
     text = f"log₁₀ of the samples of all agents until the error is {level:.2g}, {many} agents less {few}"

@@ -129,7 +129,7 @@ def fewest_samples(results: Any) -> list[Check]:
     after far fewer of them, have both reached at the end on every seed."""
     checks = []
     for name in cases(results):
-        level = 1.1 * max(results[name, ours].last("interact").max() for ours in OURS)
+        level = 1.1 * float(np.max([results[name, ours].last("interact") for ours in OURS]))
         for theirs in (name for name in results.setup.methods if name != "SVR-INTERACT"):
             checks.append(sooner(results[name, "SVR-INTERACT"], results[name, theirs], "interact", level))
     return checks

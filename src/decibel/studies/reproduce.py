@@ -43,16 +43,22 @@ def reproduce(
     """Runs what is not there yet, and judges."""
     setup, found = study.setup(size), settings.load(study, size)
     arms, runs, kept = settings.applied(study, size), [], set()
-    for arm in arms:
-        one, new = run_arm(study, size, arm, setup.seeds, out, fresh=fresh)
+    for number, arm in enumerate(arms):
+        same = next((runs[i] for i, before in enumerate(arms[:number]) if _same(arm, before)), None)
+        one, new = run_arm(study, size, arm, setup.seeds, out, fresh=fresh, same=same)
         runs.append(one)
         kept.add(place(out, study, arm, fingerprint(study, size, arm)))
         took = f"{one.made['seconds']:.1f} s" if new else "kept"
+        took = f"as {same.case}, {same.label}" if new and same is not None else took
         diverged = sum(stop is not None for stop in one.stopped)
         say(f"  {arm.case}, {arm.label}: {took}" + (f"; {diverged} of {len(setup.seeds)} diverged" if diverged else ""))
     forget(out, study, kept)
     _write(out / study.name / "settings.json", _settings(setup, arms, found))
     return _judge(study, size, out, runs)
+
+
+def _same(arm: Any, before: Any) -> bool:
+    return isinstance(arm, Arm) and isinstance(before, Arm) and arm.same_runs(before)
 
 
 def judge(study: Study, out: Path) -> list[Verdict]:

@@ -194,9 +194,10 @@ def _slug(text: str) -> str:
 
 
 def run_arm(
-    study: Study, size: str, arm: Arm, seeds: tuple[int, ...], folder: Path, *, fresh: bool
+    study: Study, size: str, arm: Arm, seeds: tuple[int, ...], folder: Path, *, fresh: bool, same: Runs | None = None
 ) -> tuple[Runs, bool]:
-    """The runs of an arm, from disk where they are there, and whether they had to be computed."""
+    """The runs of an arm, from disk where they are there, and whether they had to be made: computed, or taken from
+    `same`, an arm of the same settings."""
     mark = fingerprint(study, size, arm)
     path = place(folder, study, arm, mark)
     if path.exists() and not fresh:
@@ -204,14 +205,17 @@ def run_arm(
         if found.made.get("fingerprint") == mark:
             return found, False
     begun = time.perf_counter()
-    with jax.default_matmul_precision(study.precision):
-        traces = arm.run(seeds)
+    if same is None:
+        with jax.default_matmul_precision(study.precision):
+            traces = arm.run(seeds)
+    else:
+        traces = same.traces
     made = {
         "fingerprint": mark, "size": size, "seconds": round(time.perf_counter() - begun, 1),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": f"{device()}, {os.cpu_count()} CPU cores, {platform.system()}",
         "decibel": __version__, "jax": jax.__version__, "python": platform.python_version(),
-        "arm": _without_matrices(arm.describe()),
+        "arm": _without_matrices(arm.describe()), "same_as": None if same is None else [same.case, same.label],
     }  # fmt: skip
     runs = Runs(arm.case, arm.label, traces, made)
     runs.save(path)

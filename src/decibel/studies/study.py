@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -70,6 +71,17 @@ class Arm:
             **{name: getattr(self, name) for name in ("steps", "batch_size", "rows", "metrics", "samples", "together")},
             "measures": None if self.measures is None else self.measures.__qualname__,
         }
+
+    def same_runs(self, other: Arm) -> bool:
+        """Whether both arms are the same runs under different names."""
+        mine, theirs = ({**arm.describe(), "case": "", "label": ""} for arm in (self, other))
+        # Descriptions name functions only, and two functions may have one name.
+        return (
+            mine == theirs
+            and bool(eqx.tree_equal(self.method, other.method))
+            and _parts(self.task) == _parts(other.task)
+            and self.measures == other.measures
+        )
 
     def run(self, seeds: Sequence[int]) -> list[Trace]:
         tasks = _tasks(self.task, tuple(seeds))
@@ -150,6 +162,10 @@ def _call(call: Callable[..., Any]) -> dict[str, Any]:
             "options": inner["options"] | {name: _value(value) for name, value in call.keywords.items()},
         }
     return {"function": f"{call.__module__}.{call.__qualname__}", "arguments": [], "options": {}}
+
+
+def _parts(call: Callable[..., Any]) -> tuple[Any, ...]:
+    return (call.func, call.args, call.keywords) if isinstance(call, partial) else (call, (), {})
 
 
 def _value(value: Any) -> Any:

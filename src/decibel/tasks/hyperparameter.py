@@ -13,6 +13,7 @@ from jax import Array
 
 from ..metrics import Snapshot
 from ..problem import Problem
+from ..vector import smallest
 from . import data
 from .evaluation import Accuracy, Losses
 from .sources import Heterogeneity, alpha_of, deal, find, refuse_unless_binary, standardized
@@ -72,7 +73,7 @@ class ValidationAccuracy(eqx.Module):
             return ((inputs @ y > 0) == (labels == 1)).mean(dtype=y.dtype)
 
         each = jax.vmap(lambda batch: batch.mean(right))(snapshot.problem.upper_data.full())
-        least = (self.map(snapshot.x) + self.ridge).min()
+        least = smallest(self.map(snapshot.x) + self.ridge)
         return {"validation_accuracy": each.mean(), "least_coefficient": least}
 
 
