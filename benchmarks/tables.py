@@ -184,6 +184,23 @@ def _held(row: dict[str, Any]) -> list[str]:
     return [f"{row[name] / 1e9:,.3g}" for name in ("state_bytes", "temporary_bytes", "peak_bytes")]
 
 
+def order(content: dict[str, Any]) -> Table:
+    """What is left of each task's measure for a budget, in both orders, and how far seeds lie apart."""
+    found = {(row["task"], row["budget"], row["order"]): row for row in content["rows"]}
+    show = lambda row: f"{row['value']:.3g} ({row['spread']:.1g})" if row["value"] is not None else "diverged"  # noqa: E731
+    head = ["task", "measure", "for equal", "in parallel", "in sequence", "÷"]
+    return [head] + [
+        [
+            task,
+            found[task, budget, "parallel"]["metric"],
+            budget,
+            *(show(found[task, budget, one]) for one in ("parallel", "sequential")),
+            f"{content['ratios'][f'{task}, equal {budget}: parallel / sequential']:.2f}",
+        ]
+        for task, budget in dict.fromkeys((row["task"], row["budget"]) for row in content["rows"])
+    ]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "step": step,
     "torch": torch,
@@ -192,6 +209,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "checkpoint": checkpoint,
     "chunks": chunks,
     "growth": growth,
+    "order": order,
     "target": target,
     "single_node": single_node,
     "scale": scale,

@@ -11,7 +11,7 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel import hypergradient
-from decibel.hypergradient import DENSE_LIMIT, largest_curvature
+from decibel.hypergradient import DENSE_LIMIT, POWER_MARGIN, largest_curvature
 from decibel.ledger import Ledger
 from decibel.oracles import Oracle
 from decibel.vector import Vector
@@ -266,6 +266,15 @@ def test_a_difference_has_one_scale():
     alone = draw()
     at(alone, 1.4, automatic)
     assert float(alone.scale[0]) == pytest.approx(4 * L)  # H = 12 h y²: a scale of its own would have been another
+
+
+def test_the_scale_of_single_samples_bounds_each_of_them():
+    """A series in single samples diverges where L bounds their mean only: here it bounds the largest."""
+    x, y = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7))
+    draw = Oracle(scalar_problem(), jnp.zeros(1, jnp.int32), jax.random.key(2), 60, Ledger()).draw()
+    here = draw.at(x, y)
+    largest = float(largest_curvature(here, of_samples=True)[0])
+    assert largest == pytest.approx(POWER_MARGIN * SAMPLES["h"].max()) and float(largest_curvature(here)[0]) < largest
 
 
 def test_automatic_scale_is_an_upper_bound():

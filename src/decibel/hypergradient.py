@@ -102,7 +102,7 @@ class Neumann(Local):
             return jnp.asarray(self.scale)
         draw = here.draw
         if draw.scale is None:
-            draw.scale = largest_curvature(here.moved_to(draw.fresh_lower(SCALE)))
+            draw.scale = largest_curvature(here.moved_to(draw.fresh_lower(SCALE)), of_samples=self.per_sample)
         return draw.scale
 
     def _truncated(self, here: Point, L: Array) -> Vector:
@@ -204,23 +204,27 @@ def direct() -> Direct:
     return Direct()
 
 
-def largest_curvature(here: Point) -> Array:
+def largest_curvature(here: Point, *, of_samples: bool = False) -> Array:
     """(nodes,) the largest eigenvalue of H, estimated from above where power iteration has converged to within the
-    margin; more than half of it, which is all a Neumann series needs, where it has not."""
-    here = here.linearized()
+    margin; more than half of it, which is all a Neumann series needs, where it has not. `of_samples`: the largest of
+    any single sample of the batch, for a series in single samples."""
+    many = of_samples and not here.draw.full
+    here = here.sampled() if many else here.linearized()
+    product, axes = (here.hessian_of_samples, 2) if many else (here.hessian, 1)
 
     def multiply(j: Array, both: tuple[Vector, Array]) -> tuple[Vector, Array]:
-        w, _ = both
-        hw = here.hessian(w)
-        size = jnp.sqrt(hw.squared_norms())
+        hw = product(both[0])
+        size = jnp.sqrt(hw.squared_norms(axes))
         return each(1 / positive(size), hw), size
 
     # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
     wave = lambda leaf: jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])  # noqa: E731
     start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.y)
-    start = each(1 / jnp.sqrt(start.squared_norms()), start)
-    _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms())))
-    return POWER_MARGIN * size
+    if many:
+        start = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], here.draw.batch_size, 1), start)
+    start = each(1 / jnp.sqrt(start.squared_norms(axes)), start)
+    _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms(axes))))
+    return POWER_MARGIN * (size.max(1) if many else size)
 
 
 def solve(here: Point, steps: int, tolerance: float) -> Vector:

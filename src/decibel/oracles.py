@@ -208,6 +208,11 @@ class Point:
         _ = self.draw.lower if self._in_chunks else self._linear
         return self
 
+    def sampled(self) -> Point:
+        """The same point, its lower batch drawn before a loop that uses it."""
+        _ = self.draw.lower
+        return self
+
     def moved_to(self, draw: Draw) -> Point:
         """The same point on other samples."""
         return self if draw is self.draw else Point(draw, self._x, self._y, self._products)

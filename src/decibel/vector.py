@@ -58,10 +58,10 @@ class Vector:
         """Less its average over nodes."""
         return Vector(jax.tree.map(lambda leaf: leaf - leaf.mean(0, keepdims=True), self.tree))
 
-    def squared_norms(self) -> Array:
-        """(nodes,) squared Euclidean norms."""
-        squares = [jnp.sum(jnp.square(leaf.reshape(leaf.shape[0], -1)), 1) for leaf in jax.tree.leaves(self.tree)]
-        return functools.reduce(operator.add, squares)
+    def squared_norms(self, axes: int = 1) -> Array:
+        """(nodes,) squared Euclidean norms; with more `axes`, of what lies behind each entry of those."""
+        flat = [leaf.reshape(*leaf.shape[:axes], -1) for leaf in jax.tree.leaves(self.tree)]
+        return functools.reduce(operator.add, [jnp.sum(jnp.square(leaf), -1) for leaf in flat])
 
     def bytes_per_node(self) -> int:
         return sum(leaf[0].size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.tree))

@@ -103,7 +103,7 @@ STUDY = Study(
             "SPARKLE with ED or EXTRA reaches a higher test accuracy than with gradient tracking, and than D-SOBA, "
             "MA-DSBO and MDBO, at every rate of corruption.",
             best,
-            why="D-SOBA, MA-DSBO and MDBO are below at every rate, by 0.9 to 2.8 points. But gradient tracking is 0.2 "
+            why="D-SOBA, MA-DSBO and MDBO are below at every rate, by 1.2 to 2.8 points. But gradient tracking is 0.2 "
             "to 0.3 points above ED and EXTRA, ± 0.2 to 0.3: with 30 % of wrong labels by more than chance "
             "explains, with 10 % just so. It bears a larger β: at 0.03, where ED and EXTRA did best in the "
             "search, all three were level, and at 0.06, where it did best, they did worse. It mixes twice an "
