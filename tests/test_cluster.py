@@ -17,7 +17,7 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel.engines.halo import plan
-from decibel.engines.links import slots
+from decibel.engines.incidence import slots
 from decibel.engines.program import Asked
 from decibel.graph import Levels
 
@@ -110,8 +110,9 @@ def test_the_ledger_is_what_the_collectives_move(devices):
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
 def test_a_plan_brings_every_row_once_to_who_needs_it(name, devices):
     graph, each = GRAPHS[name], NODES // devices
-    tables = slots(graph)
-    made = plan(np.where(tables.weights[:, 0] != 0, tables.neighbours, -1), NODES, devices)
+    tables = slots(graph, devices)
+    sources = np.where(tables.weights[:, 0] != 0, tables.neighbours, -1)
+    made = plan(sources, tables.receivers % each, NODES, devices)
     links = {(j, i // each) for i, j in zip(*np.nonzero(graph.W), strict=True) if j // each != i // each}
     arrived = []
     for wave in made.waves:

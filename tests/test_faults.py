@@ -6,13 +6,15 @@ import re
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 import pytest
 from compiled import permutes
 from quadratics import Quadratic, random_quadratic
 
 import decibel as db
-from decibel.engines.links import slots
+from decibel.engines.incidence import Sums, slots
+from decibel.engines.links import moved
 from decibel.engines.program import Asked
 from decibel.graph import Levels
 
@@ -20,6 +22,9 @@ NODES = 10
 QUADRATIC = random_quadratic(NODES, seed=1, spread=2.0)
 RING = db.graphs.ring(NODES)
 CHANGING = db.graphs.cycle(RING, db.graphs.star(NODES))
+RANDOM, STAR = db.graphs.erdos_renyi(NODES, 0.4, seed=2), db.graphs.star(NODES)
+# Two nodes with more links than the others, of which each is on a device of its own where there are several.
+HUBS = db.graphs.from_networkx(nx.Graph([*((0, j) for j in range(1, 10)), *((7, j) for j in (1, 2, 3, 4, 5))]))
 RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
 
 
@@ -90,7 +95,8 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit():
     (remembered,) = result.state.links
     F = np.asarray(remembered[0].flows)
     assert F.dtype == np.float32 and np.abs(F).max() > 1e-3
-    np.testing.assert_array_equal(F, -F[links.neighbours, links.back])
+    F = F.reshape(-1, F.shape[-1])
+    np.testing.assert_array_equal(F, -F[links.back])
 
 
 @pytest.mark.parametrize(
@@ -229,18 +235,101 @@ def test_the_chances_are_what_they_say_and_the_same_at_both_ends():
     assert abs(np.corrcoef(down[1:, 0], down[:-1, 0])[0, 1]) < 0.1
 
 
-def test_slots_point_back():
-    for graph in (RING, CHANGING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), db.graphs.star(NODES)):
-        links = slots(graph)
-        present = links.weights.any(1)
-        i, slot = np.nonzero(present)
-        j, back = links.neighbours[i, slot], links.back[i, slot]
-        np.testing.assert_array_equal(links.neighbours[j, back], i)
-        np.testing.assert_array_equal(links.weights[j, :, back], links.weights[i, :, slot])
-        for phase, one in enumerate(graph.phases):
-            W = np.zeros((NODES, NODES))
-            W[i, j] = links.weights[i, phase, slot]
-            np.testing.assert_array_equal(W + np.diag(np.diag(one.W)), one.W)
+@pytest.mark.parametrize("nodes", [2, 9, 10, 11, 74, 600])
+def test_many_links_are_summed_in_a_tree(nodes):
+    links = slots(db.graphs.star(nodes))
+    sums = Sums(links.width, jax.tree.map(jnp.asarray, links.rest))
+    values = np.random.default_rng(1).normal(size=(len(links.receivers), 3))
+    expected = [values[links.receivers == node].sum(0) for node in range(nodes)]
+    found = jax.jit(lambda values: sums.at_nodes(values))(jnp.asarray(links.shaped(values)))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "graph"),
+    [("edge-ed", STAR), ("edge-ed", HUBS), ("gt", CHANGING), (db.privacy.top_k("ed", 0.5), HUBS)],
+    ids=["edge-ed star", "edge-ed hubs", "gt changing", "top hubs"],
+)
+def test_nodes_of_many_links_are_the_same_in_every_engine(graph, strategy):
+    """Also what links remember, once it lies as it does on one device."""
+    faults = None if not isinstance(strategy, str) else [db.faults.drop(0.3), db.faults.late(2, 0.3)]
+    here, there = (run(strategy, faults, steps=12, graph=graph, engine=e) for e in (None, db.Cluster(devices=5)))
+    assert slots(graph, 5).rest is not None
+    lie = lambda run, devices: moved(run.state.links, Levels(x=graph), devices, 1)  # noqa: E731
+    states = [run.state._replace(links=lie(run, devices)) for run, devices in ((here, 1), (there, 5))]
+    for a, b in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-13)
+
+
+@pytest.mark.parametrize("graph", [STAR, HUBS], ids=["star", "hubs"])
+def test_nodes_of_many_links_move_between_devices(tmp_path, graph):
+    faults, options = [db.faults.drop(0.2, one_way=True), db.faults.late(1, 0.2)], {"upper": "gt", "eval_every": 5}
+    whole = run("edge-ed", faults, steps=25, graph=graph, **options)
+    for steps, engine in ((10, db.Simulator()), (15, db.Cluster(devices=5)), (20, db.Cluster(devices=2))):
+        run("edge-ed", faults, steps=steps, graph=graph, engine=engine, checkpoint=tmp_path, resume=True, **options)
+    last = run("edge-ed", faults, steps=25, graph=graph, checkpoint=tmp_path, resume=True, **options)
+    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(last.state), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-13)
+
+
+@pytest.mark.parametrize("strategy", ["ed", "gt"])
+def test_the_cluster_mixes_over_nodes_of_many_links(strategy):
+    here, there = (run(strategy, None, steps=9, graph=HUBS, engine=e) for e in (None, db.Cluster(devices=5)))
+    for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-13)
+
+
+def test_both_ends_of_a_stars_links_remember_the_same_to_the_last_bit():
+    method, graph = db.sparkle("edge-ed", **RATES, order="parallel"), db.graphs.star(40)
+    problem = random_quadratic(40, seed=2).problem(dtype=jnp.float32)
+    result = db.solve(problem, method, graph, steps=300, metrics=[], faults=db.faults.drop(0.2))
+    links, F = slots(graph), np.asarray(result.state.links[0][0].flows)
+    np.testing.assert_array_equal(F[links.places], -F[links.back[links.places]])
+    assert np.abs(F[links.places]).min() > 0 and links.rest is not None
+
+
+def star_state(nodes):
+    """The bytes of a run's state and of the tables of its network."""
+    data = np.ones((nodes, 1, 2), np.float32)
+    lower = lambda x, y, batch: ((y - x - batch) ** 2).sum()  # noqa: E731
+    start = dict(x0=jnp.zeros(2, jnp.float32), y0=jnp.zeros(2, jnp.float32))
+    problem = db.Problem(lambda x, y, batch: (y * x).sum(), lower, upper_data=data, lower_data=data, **start)
+    method, graph = db.sparkle("edge-ed", **RATES, order="parallel"), db.graphs.star(nodes)
+    run = db.Simulator().start(problem, method, Levels(x=graph), Asked(faults=(db.faults.drop(0.2),)))
+    size = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if hasattr(leaf, "nbytes"))  # noqa: E731
+    return run, size(run.state), size(run.program.exchange)
+
+
+def test_a_star_grows_with_its_links():
+    (_, small, few), (_, large, many) = star_state(512), star_state(1024)
+    assert 1.9 < large / small < 2.1 and 1.9 < many / few < 2.2
+    run, _, _ = star_state(2000)
+    assert run.advance(3) is not None and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.state))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 5])
+@pytest.mark.parametrize("graph", [RING, CHANGING, RANDOM, STAR, HUBS], ids=lambda graph: graph.name)
+def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):
+    links = slots(graph, devices)
+    here = np.flatnonzero(links.weights.any(1))
+    assert sorted(links.places.tolist()) == here.tolist()
+    i, j = links.receivers[here], links.neighbours[here]
+    np.testing.assert_array_equal(links.neighbours[links.back[here]], i)
+    np.testing.assert_array_equal(links.receivers[links.back[here]], j)
+    np.testing.assert_array_equal(links.weights[links.back[here]], links.weights[here])
+    values = np.random.default_rng(0).normal(size=(len(links.receivers), 2)) * (links.weights.any(1))[:, None]
+    wide = len(values) // devices
+    for device in range(devices):
+        own = lambda table: jnp.asarray(table.reshape(devices, -1, *table.shape[1:])[device])  # noqa: E731, B023
+        sums, mine = Sums(links.width, jax.tree.map(own, links.rest)), slice(device * wide, (device + 1) * wide)
+        first, count = device * NODES // devices, NODES // devices
+        expected = [values[links.receivers == node].sum(0) for node in range(first, first + count)]
+        np.testing.assert_allclose(sums.at_nodes(jnp.asarray(links.shaped(values[mine]))), expected, atol=1e-13)
+        np.testing.assert_array_equal(sums.at_slots(jnp.arange(count)).ravel(), links.receivers[mine] - first)
+    for phase, one in enumerate(graph.phases):
+        W = np.zeros((NODES, NODES))
+        W[i, j] = links.weights[here, phase]
+        np.testing.assert_array_equal(W + np.diag(np.diag(one.W)), one.W)
 
 
 @pytest.mark.parametrize(

@@ -768,6 +768,7 @@ def test_importing_decibel_does_not_import_grpc():
 
 def test_the_flow_that_is_taken_over_conserves_the_sum():
     """F_ij := −F_ji at the end that returns, whatever its own checkpoint held."""
+    from decibel.engines.incidence import Sums
     from decibel.engines.links import Arrived, Links, _accumulate
 
     rng = np.random.default_rng(0)
@@ -781,7 +782,7 @@ def test_the_flow_that_is_taken_over_conserves_the_sum():
             return Arrived(buffer[::-1], jnp.ones((2, 1), bool), self.ties)
 
     for ties, kept in (((Ties.KEEPS, Ties.ADOPTS), F[0, 0]), ((Ties.ANEW, Ties.ANEW), jnp.zeros(3))):
-        links = Links(jnp.asarray([[1], [0]]), jnp.full((2, 1, 1), 0.25), Pair(ties))
+        links = Links(jnp.asarray([[1], [0]]), jnp.full((2, 1, 1), 0.25), Sums(1, None), Pair(ties))
         never = jnp.zeros((2, 1), bool)
         new = _accumulate(links, jnp.int32(0), ~never, never, φ, F)
         np.testing.assert_array_equal(new[0], -new[1])

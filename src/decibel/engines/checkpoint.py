@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ class Checkpoints:
         meta = {
             "fingerprint": self._fingerprint,
             "members": list(self._members),
+            "devices": run.devices,
             "shapes": {name: list(leaf.shape) for name, leaf in leaves.items()},
             "trace": columns,
             "spent": spent,
@@ -93,7 +95,7 @@ class Checkpoints:
                 )
                 continue
             saved_state = jax.tree.unflatten(jax.tree.structure(kinds), [found[name] for name, _ in _named(kinds)])
-            run.state = self._among_members(saved_state, run, before, kinds)
+            run.state = self._placed(saved_state, run, before, int(meta["devices"]), kinds)
             run.step = int(meta["step"])
             for passed_over in set(saved).difference(chosen):
                 if passed_over > step:
@@ -103,12 +105,17 @@ class Checkpoints:
             run.state = run.begin()
         return None
 
-    def _among_members(self, saved: State, run: Run, before: Members, kinds: Any) -> State:
-        if before == self._members:
-            return saved
-        strategies = run.program.method.strategies
-        change = lambda saved, start: take_over(saved, start, before, self._members, strategies)  # noqa: E731
-        return jax.jit(change, out_shardings=jax.tree.map(lambda kind: kind.sharding, kinds))(saved, run.begin())
+    def _placed(self, saved: State, run: Run, before: Members, devices: int, kinds: Any) -> State:
+        """The state for the members and the devices that there are now."""
+        here = jax.tree.map(lambda kind: kind.sharding, kinds)
+        if before != self._members:
+            strategies = run.program.method.strategies
+            change = lambda saved, start: take_over(saved, start, before, self._members, strategies)  # noqa: E731
+            return jax.jit(change, out_shardings=here)(saved, run.begin())
+        if devices != run.devices and saved.links and run.move is not None:
+            links = jax.jit(partial(run.move, before=devices), out_shardings=here.links)(saved.links)
+            return saved._replace(links=links)
+        return saved
 
     def _refuse_another(self, saved: dict[str, Any], before: Members) -> None:
         mine = json.loads(json.dumps(self._fingerprint))

@@ -24,7 +24,8 @@ from ..problem import Problem
 from ..vector import flatten
 from . import memory
 from .halo import plan
-from .links import LEVELS, Arrived, Carrier, LinkByLink, Slots, slots
+from .incidence import Slots, Sums, slots
+from .links import LEVELS, Arrived, Carrier, LinkByLink, Links, moved
 from .membership import survivors
 from .placement import place_problem, spread
 from .program import Asked, Exchange, Program, Run
@@ -64,7 +65,14 @@ class Cluster(eqx.Module):
             program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
             arrays, static = eqx.partition(program, eqx.is_array)
             start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
-            return Run(program, begin=partial(start, arrays), full=full, wrap=_Spread(mesh))
+            return Run(
+                program,
+                begin=partial(start, arrays),
+                full=full,
+                wrap=_Spread(mesh),
+                devices=mesh.size,
+                move=partial(moved, graphs=graphs, now=mesh.size),
+            )
 
     def mesh(self, nodes: int) -> Mesh:
         found = jax.devices()
@@ -85,16 +93,16 @@ class Route(eqx.Module):
 
     pairs: tuple[tuple[tuple[int, int], ...], ...] = eqx.field(static=True)  # waves, pairs
     rows: tuple[Array, ...]  # waves, (devices, rows)
-    table: Array  # (nodes, slots)
+    table: Array  # (*slots,)
     sent: int = eqx.field(static=True)  # rows that cross a link
 
     @classmethod
-    def of(cls, sources: np.ndarray, rows: int, mesh: Mesh) -> Route:
-        planned, by_node = plan(sources, rows, mesh.size), NamedSharding(mesh, P(AXIS))
+    def of(cls, links: Slots, sources: np.ndarray, spare: np.ndarray, rows: int, mesh: Mesh) -> Route:
+        planned, by_node = plan(sources, spare, rows, mesh.size), NamedSharding(mesh, P(AXIS))
         return cls(
             tuple(wave.pairs for wave in planned.waves),
             tuple(spread(wave.rows.astype(np.int32), by_node) for wave in planned.waves),
-            spread(planned.table.astype(np.int32), by_node),
+            spread(links.shaped(planned.table.astype(np.int32)), by_node),
             planned.sent,
         )
 
@@ -106,18 +114,20 @@ class Route(eqx.Module):
 
 
 class Halo(eqx.Module):
-    """One graph's exchange: a route and weights (nodes, slots) for each phase."""
+    """One graph's exchange: a route, sums and weights (*slots,) for each phase."""
 
     routes: tuple[Route, ...]
+    sums: tuple[Sums, ...]
     weights: tuple[Array, ...]
     nodes: int = eqx.field(static=True)
 
     @classmethod
     def of(cls, graph: Graph | GraphSequence, mesh: Mesh) -> Halo:
-        phases = [slots(phase) for phase in graph.phases]
+        phases = [slots(phase, mesh.size) for phase in graph.phases]
         return cls(
-            tuple(Route.of(_neighbours(one), graph.nodes, mesh) for one in phases),
-            tuple(_spread_weights(one.weights[:, 0], mesh) for one in phases),
+            tuple(_between_nodes(one, 0, graph.nodes, mesh) for one in phases),
+            tuple(_spread_sums(one, mesh) for one in phases),
+            tuple(_spread_weights(one.shaped(one.weights[:, 0]), mesh) for one in phases),
             graph.nodes,
         )
 
@@ -126,12 +136,15 @@ class Halo(eqx.Module):
         return _in_phase(self._phase, len(self.routes), k, buffer)
 
     def _phase(self, phase: int, buffer: Array) -> Array:
-        around, table = self.routes[phase].around(buffer), self.routes[phase].table
-        weights = self.weights[phase].astype(buffer.dtype)
+        around, sums = self.routes[phase].around(buffer), self.sums[phase]
+        table, behind = sums.parts(self.routes[phase].table)
+        weights, last = sums.parts(self.weights[phase].astype(buffer.dtype))
         total = jnp.zeros_like(buffer)
-        for slot in range(table.shape[1]):
+        for slot in range(sums.width):
             total = total + weights[:, slot, None] * (around[table[:, slot]] - buffer)
-        return total
+        if sums.rest is None:
+            return total
+        return sums.add_rest(total, last[:, None] * (around[behind] - buffer[sums.rest.receivers]))
 
     def sends(self) -> float:
         return sum(route.sent for route in self.routes) / (self.nodes * len(self.routes))
@@ -145,13 +158,13 @@ class RowsBetweenDevices(Carrier):
     nodes: int = eqx.field(static=True)
 
     @classmethod
-    def of(cls, links: Slots, mesh: Mesh) -> RowsBetweenDevices:
-        nodes, wide = links.neighbours.shape
-        sources = [_neighbours(links, phase) for phase in range(links.weights.shape[1])]
-        per_link = [np.where(one >= 0, one * wide + links.back, -1) for one in sources]
+    def of(cls, links: Slots, nodes: int, mesh: Mesh) -> RowsBetweenDevices:
+        count, phases = links.weights.shape
+        own = np.arange(count) % (count // mesh.size)
+        per_link = [np.where(links.weights[:, phase] != 0, links.back, -1) for phase in range(phases)]
         return cls(
-            tuple(Route.of(one, nodes, mesh) for one in sources),
-            tuple(Route.of(one, nodes * wide, mesh) for one in per_link),
+            tuple(_between_nodes(links, phase, nodes, mesh) for phase in range(phases)),
+            tuple(Route.of(links, one, own, count, mesh) for one in per_link),
             nodes,
         )
 
@@ -170,9 +183,15 @@ class RowsBetweenDevices(Carrier):
         return sum(route.sent for route in routes) / (self.nodes * len(routes))
 
 
-def _neighbours(links: Slots, phase: int = 0) -> np.ndarray:
-    """Per node and slot the neighbour; −1 where the phase has none."""
-    return np.where(links.weights[:, phase] != 0, links.neighbours, -1)
+def _between_nodes(links: Slots, phase: int, nodes: int, mesh: Mesh) -> Route:
+    """The rows of neighbours; a slot for which the phase has no link looks at its own node."""
+    sources = np.where(links.weights[:, phase] != 0, links.neighbours, -1)
+    return Route.of(links, sources, links.receivers % (nodes // mesh.size), nodes, mesh)
+
+
+def _spread_sums(links: Slots, mesh: Mesh) -> Sums:
+    tables = jax.tree.map(lambda table: table.astype(np.int32), links.rest)
+    return Sums(links.width, spread(tables, NamedSharding(mesh, P(AXIS))))
 
 
 def _spread_weights(weights: np.ndarray, mesh: Mesh) -> Array:
@@ -192,9 +211,11 @@ def _exchange(method: Method, graphs: Levels, asked: Asked, mesh: Mesh) -> Excha
     numbers = asked.numbers(graphs.x.nodes)
     everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
 
-    def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, RowsBetweenDevices]:
-        neighbours = spread(numbers[links.neighbours], by_node)
-        return neighbours, _spread_weights(links.weights, mesh), RowsBetweenDevices.of(links, mesh)
+    def carry(graph: Graph | GraphSequence) -> Links:
+        made = slots(graph, mesh.size)
+        neighbours = spread(made.shaped(numbers[made.neighbours]), by_node)
+        weights = _spread_weights(made.shaped(made.weights), mesh)
+        return Links(neighbours, weights, _spread_sums(made, mesh), RowsBetweenDevices.of(made, graph.nodes, mesh))
 
     here = spread(numbers, by_node)
     skies = spread(weather(asked.faults, asked.seed), everywhere)

@@ -21,23 +21,23 @@ class Wave(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The waves; per node and slot the position in [own rows, received rows] of what it needs, or of a row of its own;
-    and the rows that cross all links in one exchange."""
+    """The waves; per slot the position in [own rows, received rows] of what it needs, or of its spare row; and the rows
+    that cross all links in one exchange."""
 
     waves: tuple[Wave, ...]
     table: np.ndarray
     sent: int
 
 
-def plan(sources: np.ndarray, rows: int, devices: int) -> Plan:
-    """For the `rows` of all nodes and, per node and slot, the row it needs (−1 for none)."""
-    nodes, each = len(sources), rows // devices
-    per_device = nodes // devices
-    receivers, slots = np.nonzero(sources >= 0)
-    wanted = sources[receivers, slots]
+def plan(sources: np.ndarray, spare: np.ndarray, rows: int, devices: int) -> Plan:
+    """For the `rows` of all devices and (slots,) the row that each slot needs, −1 for none: then it looks at a `spare`
+    one, of those that live with it."""
+    per_device, each = len(sources) // devices, rows // devices
+    places = np.flatnonzero(sources >= 0)
+    wanted, receivers = sources[places], places // per_device
 
     needed: dict[tuple[int, int], list[int]] = {}
-    for row, receiver in sorted({(int(r), int(n) // per_device) for r, n in zip(wanted, receivers, strict=True)}):
+    for row, receiver in sorted(set(zip(wanted.tolist(), receivers.tolist(), strict=True))):
         if row // each != receiver:
             needed.setdefault((row // each, receiver), []).append(row)
     sent = sum(len(numbers) for numbers in needed.values())
@@ -46,9 +46,8 @@ def plan(sources: np.ndarray, rows: int, devices: int) -> Plan:
     place = [{d * each + i: i for i in range(each)} for d in range(devices)]
     for device, arrivals in enumerate(received):
         place[device].update({row: each + position for position, row in enumerate(arrivals) if row >= 0})
-    table = np.tile((np.arange(nodes) % per_device)[:, None], (1, sources.shape[1]))
-    for receiver, slot, row in zip(receivers, slots, wanted, strict=True):
-        table[receiver, slot] = place[receiver // per_device][int(row)]
+    table = spare.copy()
+    table[places] = [place[receiver][row] for receiver, row in zip(receivers.tolist(), wanted.tolist(), strict=True)]
     return Plan(tuple(waves), table, sent)
 
 

@@ -1,8 +1,8 @@
 """Link by link: the exchange for messages that may be lost, late, coded, or summed over the steps.
 
-Every node has a slot per neighbour. What arrives in a slot counts or not, by the weather and by what the carrier heard;
-what a link has carried so far is remembered at both its ends, by slot. How rows reach the slots is the engine's matter:
-a `Carrier` each.
+Every node has a slot per neighbour (`incidence`). What arrives in a slot counts or not, by the weather and by what the
+carrier heard; what a link has carried so far is remembered at both its ends, by slot. How rows reach the slots is the
+engine's matter: a `Carrier` each.
 """
 
 from __future__ import annotations
@@ -17,45 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy import sparse
 
 from ..faults import Weather
-from ..graph import Graph, GraphSequence, Levels
+from ..graph import Levels
 from ..keys import fold_in_each
 from ..strategies import Code, Coded, Cumulative
 from ..vector import flatten
+from .incidence import Slots, Sums, slots
 from .program import Exchange
 
 LEVELS = ("x", "y", "z")
 CODES = 2**31 + 3  # a stream of its own, beyond every step
-
-
-class Slots(NamedTuple):
-    """A graph's links as tables of (nodes, slots): the neighbour (the node itself where there is none) and the slot
-    that this node has there; and weights (nodes, phases, slots), zero where a phase lacks the link."""
-
-    neighbours: np.ndarray
-    back: np.ndarray
-    weights: np.ndarray
-
-
-def slots(graph: Graph | GraphSequence) -> Slots:
-    union = sparse.csr_array(sum(abs(phase.matrix) for phase in graph.phases))
-    union.setdiag(0)
-    union.eliminate_zeros()
-    nodes, degrees = graph.nodes, np.diff(union.indptr)
-    rows = np.repeat(np.arange(nodes), degrees)
-    place = np.arange(union.nnz) - np.repeat(union.indptr[:-1], degrees)
-    neighbours = np.tile(np.arange(nodes)[:, None], (1, max(1, int(degrees.max(initial=0)))))
-    neighbours[rows, place] = union.indices
-    back = np.zeros_like(neighbours)
-    # Sorted by (column, row), the entries of a symmetric pattern are their own mirror images.
-    mirror = np.lexsort((union.indices, rows))[np.argsort(np.lexsort((rows, union.indices)))]
-    back[rows, place] = place[mirror] if graph.symmetric else 0
-    weights = np.zeros((nodes, graph.period, neighbours.shape[1]))
-    for phase, one in enumerate(graph.phases):
-        weights[rows, phase, place] = np.asarray(one.matrix[rows, union.indices]).ravel()
-    return Slots(neighbours, back, weights)
 
 
 class Ties(IntEnum):
@@ -69,8 +41,8 @@ class Ties(IntEnum):
 
 
 class Arrived(NamedTuple):
-    """(nodes, slots, entries) what came into the slots, (nodes, slots) where anything did, and the `Ties` of each;
-    None is everywhere, and all tied."""
+    """(*slots, entries) what came into the slots, (*slots,) where anything did, and the `Ties` of each; None is
+    everywhere, and all tied."""
 
     rows: Array
     heard: Array | None = None
@@ -86,10 +58,10 @@ class Carrier(eqx.Module):
 
     @abstractmethod
     def links(self, k: Array, buffer: Array) -> Arrived:
-        """(nodes, slots, entries): what each neighbour keeps for this node."""
+        """(*slots, entries): what each neighbour keeps for this node."""
 
     def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
-        """(nodes, slots, entries) of neighbours' rows in code, by `decode`; `own` are this node's, decoded."""
+        """(*slots, entries) of neighbours' rows in code, by `decode`; `own` are this node's, decoded."""
         return decode(self.rows(k, sent).rows)
 
     @abstractmethod
@@ -100,22 +72,43 @@ class Carrier(eqx.Module):
 class Links(eqx.Module):
     """The links of one graph, for the nodes that live here."""
 
-    neighbours: Array  # (nodes, slots)
-    weights: Array  # (nodes, phases, slots)
+    neighbours: Array  # (*slots,) their numbers
+    weights: Array  # (*slots, phases)
+    sums: Sums
     carrier: Carrier
 
     def weights_at(self, k: Array, dtype: Any) -> Array:
-        phases = self.weights.shape[1]
-        return self.weights[:, k % phases if phases > 1 else 0].astype(dtype)
+        phases = self.weights.shape[-1]
+        return self.weights[..., k % phases if phases > 1 else 0].astype(dtype)
 
 
 class Remembered(NamedTuple):
     """What one exchange over one graph keeps: the differences of the last steps, the flows so far, and what coded
     messages have built up, here and at the neighbours."""
 
-    late: Any = None  # (nodes, steps, slots, entries)
-    flows: Any = None  # (nodes, slots, entries)
-    copies: Any = ()  # per code: (nodes, entries) and (nodes, slots, entries)
+    late: Any = None  # (*slots, steps, entries)
+    flows: Any = None  # (*slots, entries)
+    copies: Any = ()  # per code: (nodes, entries) and (*slots, entries)
+
+    def moved(self, before: np.ndarray, now: np.ndarray, slots: int) -> Remembered:
+        """With every link in its slot `now` of so many, where it was in the slot `before`."""
+
+        def move(leaf: Any) -> Any:
+            return None if leaf is None else jnp.zeros((slots, *leaf.shape[1:]), leaf.dtype).at[now].set(leaf[before])
+
+        return Remembered(
+            move(self.late), move(self.flows), tuple((mine, move(theirs)) for mine, theirs in self.copies)
+        )
+
+
+def moved(remembered: Any, graphs: Levels, before: int, now: int) -> Any:
+    """What the exchanges of a step remember, when nodes move from so many devices to others."""
+    places = [(slots(graph, before), slots(graph, now)) for graph in graphs.distinct()[0]]
+
+    def move(one: Remembered, old: Slots, new: Slots) -> Remembered:
+        return one if new.rest is None else one.moved(old.places, new.places, len(new.neighbours))
+
+    return tuple(tuple(move(one, *both) for one, both in zip(every, places, strict=True)) for every in remembered)
 
 
 class OverLinks(NamedTuple):
@@ -147,12 +140,11 @@ class LinkByLink(Exchange):
         graphs: Levels,
         nodes: Array,
         weather: Weather,
-        carry: Callable[[Any, Slots], tuple[Array, Array, Carrier]],
+        carry: Callable[[Any], Links],
         secret: Array | None = None,
     ) -> LinkByLink:
         distinct, which = graphs.distinct()
-        links = tuple(Links(*carry(graph, slots(graph))) for graph in distinct)
-        return cls(links, which, nodes, weather, weather.key if secret is None else secret)
+        return cls(tuple(map(carry, distinct)), which, nodes, weather, weather.key if secret is None else secret)
 
     def sends(self, level: str, per_link: bool = False) -> float:
         return self.graphs[self.which[LEVELS.index(level)]].carrier.sends(per_link)
@@ -161,12 +153,12 @@ class LinkByLink(Exchange):
         return Conditions(k, tuple(self._over(k, links) for links in self.graphs))
 
     def _over(self, k: Array, links: Links) -> OverLinks:
-        here, there = self._ends(links)
-        everyone = jnp.concatenate([self.nodes, there.ravel()])
-        one_of_two = lambda struck: struck[: len(here), None] | struck[len(here) :].reshape(there.shape)  # noqa: E731
+        (here, there), nodes = self._ends(links), len(self.nodes)
+        everyone, at_slots = jnp.concatenate([self.nodes, there.ravel()]), links.sums.at_slots
+        one_of_two = lambda struck: at_slots(struck[:nodes]) | struck[nodes:].reshape(there.shape)  # noqa: E731
         idle, gone = self.weather.idle(k, everyone), self.weather.gone(k, everyone)
         return OverLinks(
-            active=~idle[: len(here)],
+            active=~idle[:nodes],
             up=~(self.weather.down(k, here, there) | one_of_two(idle)),
             forgotten=one_of_two(gone),
             delay=self.weather.delay(k, here, there),
@@ -178,10 +170,10 @@ class LinkByLink(Exchange):
     def remembers(self, messages: dict[str, Any]) -> tuple[Remembered, ...]:
         def shapes(graph: int, links: Links) -> Remembered:
             plain, kept, coded = self._sort(graph, messages)
-            delay, wide = self.weather.longest_delay, links.neighbours.shape[1]
-            late = _shape(plain, (delay, wide)) if plain and delay else None
-            copies = tuple((_shape(m, ()), _shape(m, (wide,))) for m in coded.values())
-            return Remembered(late, _shape(kept, (wide,)) if kept else None, copies)
+            delay, rows = self.weather.longest_delay, links.neighbours.shape
+            late = _shape(plain, *rows, delay) if plain and delay else None
+            copies = tuple((_shape(m, len(self.nodes)), _shape(m, *rows)) for m in coded.values())
+            return Remembered(late, _shape(kept, *rows) if kept else None, copies)
 
         return tuple(shapes(graph, links) for graph, links in enumerate(self.graphs))
 
@@ -202,7 +194,7 @@ class LinkByLink(Exchange):
                 buffer, back = flatten(kept)
                 # What is late has been overtaken by newer messages: it counts as lost.
                 flows = _accumulate(links, now.k, heard & (over.delay == 0), over.forgotten, buffer, flows)
-                answers |= back(flows.sum(1))
+                answers |= back(links.sums.at_nodes(flows))
             for place, (code, decoded) in enumerate(coded.items()):
                 buffer, back = flatten(decoded)
                 parts = InParts(code, [flatten(m)[0].shape[1] for m in decoded.values()], buffer.dtype)
@@ -232,15 +224,17 @@ class LinkByLink(Exchange):
         sent = jax.vmap(code.encode)(φ - mine, fold_in_each(common, self.nodes), fold_in_each(own, self.nodes))
         decode = jax.vmap(code.decode)
         own = decode(sent, fold_in_each(common, self.nodes))
-        of_neighbours = fold_in_each(common, links.neighbours)
-        new = links.carrier.decoded(k, sent, own, code, lambda rows: jax.vmap(decode)(rows, of_neighbours))
+        keys, shape = fold_in_each(common, links.neighbours.ravel()), links.neighbours.shape
+        read = lambda rows: decode(rows.reshape(len(keys), -1), keys).reshape(*shape, -1)  # noqa: E731
+        new = links.carrier.decoded(k, sent, own, code, read)
         theirs = theirs + new
         mine = mine + own
         weights = links.weights_at(k, φ.dtype)[..., None] * jnp.asarray(code.code.mixing, φ.dtype)
-        return (weights * jnp.where(weights != 0, theirs - mine[:, None], 0)).sum(1), (mine, theirs)
+        flows = weights * jnp.where(weights != 0, theirs - links.sums.at_slots(mine), 0)
+        return links.sums.at_nodes(flows), (mine, theirs)
 
     def _ends(self, links: Links) -> tuple[Array, Array]:
-        return jnp.broadcast_to(self.nodes[:, None], links.neighbours.shape), links.neighbours
+        return links.sums.at_slots(self.nodes), links.neighbours
 
 
 class InParts(NamedTuple):
@@ -273,20 +267,19 @@ def _flow(
     weights = links.weights_at(k, φ.dtype)
     arrived = links.carrier.rows(k, φ)
     heard = heard if arrived.heard is None else heard & arrived.heard
-    difference = jnp.where((weights != 0)[..., None], arrived.rows - φ[:, None], 0)
+    difference = jnp.where((weights != 0)[..., None], arrived.rows - links.sums.at_slots(φ), 0)
     if late is not None:
-        known = jnp.concatenate([difference[:, None], late], 1)
-        difference = jnp.take_along_axis(known, delay[:, None, :, None], 1)[:, 0]
-        late = known[:, :-1]
-    return (jnp.where(heard, weights, 0)[..., None] * difference).sum(1), late
+        known = jnp.concatenate([difference[..., None, :], late], -2)
+        difference = jnp.take_along_axis(known, delay[..., None, None], -2)[..., 0, :]
+        late = known[..., :-1, :]
+    return links.sums.at_nodes(jnp.where(heard, weights, 0)[..., None] * difference), late
 
 
 def _accumulate(links: Links, k: Array, heard: Array, forgotten: Array, φ: Array, F: Array) -> Array:
     """F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) where j's message arrives; a silent neighbour's F_ij stays. When both
     arrive, F_ij = −F_ji to the last bit whatever was lost before, since both ends round the same numbers."""
-    weights = links.weights_at(k, φ.dtype)
-    both = jnp.concatenate([jnp.broadcast_to(φ[:, None], F.shape), F], -1)
-    arrived = links.carrier.links(k, both)
+    weights, mine = links.weights_at(k, φ.dtype), links.sums.at_slots(φ)
+    arrived = links.carrier.links(k, jnp.concatenate([mine, F], -1))
     theirs, back = jnp.split(arrived.rows, 2, -1)
     if arrived.heard is not None:
         heard = heard & arrived.heard
@@ -295,15 +288,15 @@ def _accumulate(links: Links, k: Array, heard: Array, forgotten: Array, φ: Arra
         forgotten = forgotten | (arrived.ties == Ties.APART)
         F, back = jnp.where(is_(Ties.ADOPTS), -back, F), jnp.where(is_(Ties.KEEPS), -F, back)
         F, back = (jnp.where(is_(Ties.ANEW), 0, flow) for flow in (F, back))
-    renewed = weights[..., None] * (theirs - φ[:, None]) + jnp.asarray(0.5, F.dtype) * (F - back)
+    renewed = weights[..., None] * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - back)
     F = jnp.where((heard & (weights != 0))[..., None], renewed, F)
     return jnp.where(forgotten[..., None], 0, F)
 
 
-def _shape(messages: dict[str, Any], between: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """Of a packed buffer of such messages, with axes between its nodes and its entries."""
+def _shape(messages: dict[str, Any], *rows: int) -> jax.ShapeDtypeStruct:
+    """Of so many packed buffers of such messages."""
     buffer = jax.eval_shape(lambda messages: flatten(messages)[0], messages)
-    return jax.ShapeDtypeStruct((buffer.shape[0], *between, buffer.shape[1]), buffer.dtype)
+    return jax.ShapeDtypeStruct((*rows, buffer.shape[1]), buffer.dtype)
 
 
 def _keys(key: Array, k: Array, number: int) -> Array:

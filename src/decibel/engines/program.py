@@ -213,14 +213,23 @@ class Compiled(NamedTuple):
 
 class Run:
     """A run in progress. `wrap` says how a chunk is spread over devices, `full` what to do where they are full, and
-    `begin` makes the state before the first step, placed as it is here."""
+    `begin` makes the state before the first step, placed as it is here. `move(links, before=n)` brings what links
+    remember from n devices to these."""
 
     alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
 
     def __init__(
-        self, program: Program, *, begin: Callable[[], State] | None = None, full: str, wrap: Wrap = as_it_is
+        self,
+        program: Program,
+        *,
+        begin: Callable[[], State] | None = None,
+        full: str,
+        wrap: Wrap = as_it_is,
+        devices: int = 1,
+        move: Callable[..., Any] | None = None,
     ) -> None:
         self.program, self.step, self._full, self._wrap = program, 0, full, wrap
+        self.devices, self.move = devices, move
         self._begin = begin or program.start
         self.state = self.begin()
 

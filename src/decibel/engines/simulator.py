@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +17,8 @@ from ..graph import Graph, GraphSequence, Levels
 from ..network import Mixers
 from ..problem import Problem
 from . import memory
-from .links import Arrived, Carrier, LinkByLink, Slots
+from .incidence import Sums, slots
+from .links import Arrived, Carrier, LinkByLink, Links, moved
 from .program import Asked, Exchange, Program, Run
 
 
@@ -44,17 +46,19 @@ class Simulator(eqx.Module):
             exchange = _exchange(method, graphs, asked, numbers)
             program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-            return Run(program, full=full)
+            return Run(program, full=full, move=partial(moved, graphs=graphs, now=1))
 
 
 def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> Exchange:
     if not (asked.faults or method.per_link):
         return InMemory(Mixers.of(graphs))
 
-    def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, RowsInMemory]:
-        neighbours, back = jnp.asarray(links.neighbours, jnp.int32), jnp.asarray(links.back, jnp.int32)
+    def carry(graph: Graph | GraphSequence) -> Links:
+        made = slots(graph)
+        neighbours, back = (jnp.asarray(made.shaped(table), jnp.int32) for table in (made.neighbours, made.back))
         rows = RowsInMemory(neighbours, back, float(np.mean(graph.degrees)))
-        return numbers[neighbours], jnp.asarray(links.weights), rows
+        sums = Sums(made.width, jax.tree.map(lambda table: jnp.asarray(table, jnp.int32), made.rest))
+        return Links(numbers[neighbours], jnp.asarray(made.shaped(made.weights)), sums, rows)
 
     return LinkByLink.of(graphs, numbers, weather(asked.faults, asked.seed), carry)
 
@@ -82,7 +86,7 @@ class RowsInMemory(Carrier):
         return Arrived(buffer[self.neighbours])
 
     def links(self, k: Array, buffer: Array) -> Arrived:
-        return Arrived(buffer[self.neighbours, self.back])
+        return Arrived(buffer.reshape(-1, buffer.shape[-1])[self.back])
 
     def sends(self, per_link: bool) -> float:
         return self.degree

@@ -25,7 +25,8 @@ from .. import keys
 from ..algorithms.method import Method, State
 from ..engines import memory
 from ..engines.checkpoint import identity
-from ..engines.links import Arrived, Carrier, InParts, LinkByLink, Slots
+from ..engines.incidence import Sums, of_node
+from ..engines.links import Arrived, Carrier, InParts, LinkByLink, Links
 from ..engines.program import Asked, Compiled, Program, Run
 from ..faults import weather
 from ..graph import Graph, GraphSequence, Levels
@@ -253,10 +254,12 @@ class Wire(Carrier):
 def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
     number = site.number
 
-    def carry(graph: Graph | GraphSequence, links: Slots) -> tuple[Array, Array, Wire]:
-        neighbours, weights = links.neighbours[number : number + 1], links.weights[number : number + 1]
-        others = tuple(int(other) if other != number else -1 for other in neighbours[0])
-        return jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Wire(site, others)
+    def carry(graph: Graph | GraphSequence) -> Links:
+        made = of_node(graph, number)
+        others = tuple(int(other) if other != number else -1 for other in made.neighbours)
+        neighbours, weights = (made.shaped(table) for table in (made.neighbours, made.weights))
+        sums, wire = Sums(made.width, made.rest), Wire(site, others)
+        return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), sums, wire)
 
     # The seed is known to all, so what must stay secret has a key of its own, new at every start.
     secret, skies = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)), weather(asked.faults, asked.seed)
