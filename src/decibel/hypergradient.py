@@ -208,7 +208,8 @@ def largest_curvature(here: Point, *, of_samples: bool = False) -> Array:
     """(nodes,) the largest eigenvalue of H, estimated from above where power iteration has converged to within the
     margin; more than half of it, which is all a Neumann series needs, where it has not. `of_samples`: the largest of
     any single sample of the batch, for a series in single samples."""
-    many = of_samples and not here.draw.full
+    samples = here.draw.batch_size if of_samples else None
+    many = samples is not None
     here = here.sampled() if many else here.linearized()
     product, axes = (here.hessian_of_samples, 2) if many else (here.hessian, 1)
 
@@ -220,8 +221,8 @@ def largest_curvature(here: Point, *, of_samples: bool = False) -> Array:
     # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
     wave = lambda leaf: jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])  # noqa: E731
     start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.y)
-    if many:
-        start = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], here.draw.batch_size, 1), start)
+    if samples is not None:
+        start = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], samples, 1), start)
     start = each(1 / jnp.sqrt(start.squared_norms(axes)), start)
     _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms(axes))))
     return POWER_MARGIN * (size.max(1) if many else size)
