@@ -85,6 +85,19 @@ def test_the_cluster_sends_the_same(made):
     assert spread.trace["bytes"][-1] == simulated.trace["bytes"][-1] / 2
 
 
+def test_on_a_changing_graph_all_who_hold_a_copy_hear_every_message():
+    """Where a phase lacks a link, its ends keep their copies of each other up to date."""
+    changing = db.graphs.cycle(RING, db.graphs.star(NODES))
+    made = CODES["top"]("ed")
+    simulated = solve(made, steps=20, graph=changing)
+    for devices in (2, 8):
+        spread = solve(made, steps=20, graph=changing, engine=db.Cluster(devices=devices))
+        np.testing.assert_allclose(simulated.nodes.x, spread.nodes.x, atol=1e-12)
+    assert spread.trace["bytes"][-1] == simulated.trace["bytes"][-1]
+    links = 2 * (NODES + NODES - 3)  # of the ring, and of the star beside it
+    assert simulated.trace["bytes"][-1] == pytest.approx(20 * links / NODES * code(made).bytes(20, np.float64))
+
+
 def test_levels_in_code_and_in_the_open():
     method = db.sparkle(CODES["4 bits"]("ed"), "gt", alpha=0.03, beta=0.1, gamma=0.1, order="parallel")
     options = {"steps": 4000, "eval_every": 4000, "metrics": []}

@@ -210,7 +210,9 @@ class Network:
             return 2 * self._sends(level, per_link=True) * _size(message.message)
         if isinstance(message, Coded):
             entries = sum(leaf[0].size for leaf in jax.tree.leaves(message.message))
-            return self._sends(level) * message.code.bytes(entries, jax.tree.leaves(message.message)[0].dtype)
+            return self._sends(level, coded=True) * message.code.bytes(
+                entries, jax.tree.leaves(message.message)[0].dtype
+            )
         return self._sends(level) * _size(message)
 
     def __call__(self, **moves: Generator) -> Any:

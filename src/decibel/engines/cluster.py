@@ -6,6 +6,7 @@ buffer. Inside a step there is no other collective.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..vector import flatten
 from . import memory
 from .halo import plan
 from .incidence import Slots, Sums, slots
-from .links import LEVELS, Arrived, Carrier, LinkByLink, Links, moved
+from .links import LEVELS, Arrived, Carrier, InParts, LinkByLink, Links, moved
 from .membership import survivors
 from .placement import place_problem, spread
 from .program import Asked, Exchange, Program, Run
@@ -155,6 +156,7 @@ class RowsBetweenDevices(Carrier):
 
     by_node: tuple[Route, ...]  # a phase each
     by_link: tuple[Route, ...]
+    to_all: Route  # the neighbours of all phases
     nodes: int = eqx.field(static=True)
 
     @classmethod
@@ -162,9 +164,11 @@ class RowsBetweenDevices(Carrier):
         count, phases = links.weights.shape
         own = np.arange(count) % (count // mesh.size)
         per_link = [np.where(links.weights[:, phase] != 0, links.back, -1) for phase in range(phases)]
+        by_node = tuple(_between_nodes(links, phase, nodes, mesh) for phase in range(phases))
         return cls(
-            tuple(_between_nodes(links, phase, nodes, mesh) for phase in range(phases)),
+            by_node,
             tuple(Route.of(links, one, own, count, mesh) for one in per_link),
+            by_node[0] if phases == 1 else _between_nodes(links, slice(None), nodes, mesh),
             nodes,
         )
 
@@ -174,18 +178,23 @@ class RowsBetweenDevices(Carrier):
     def links(self, k: Array, buffer: Array) -> Arrived:
         return self._gather(self.by_link, k, buffer.reshape(-1, buffer.shape[-1]))
 
+    def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
+        """All who hold a copy of what was told hear every message, whether or not the phase has their link."""
+        return decode(self.to_all.around(sent)[self.to_all.table])
+
     def _gather(self, routes: tuple[Route, ...], k: Array, buffer: Array) -> Arrived:
         look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
         return Arrived(_in_phase(look, len(routes), k, buffer))
 
-    def sends(self, per_link: bool) -> float:
-        routes = self.by_link if per_link else self.by_node
+    def sends(self, *, per_link: bool, coded: bool) -> float:
+        routes = (self.to_all,) if coded else self.by_link if per_link else self.by_node
         return sum(route.sent for route in routes) / (self.nodes * len(routes))
 
 
-def _between_nodes(links: Slots, phase: int, nodes: int, mesh: Mesh) -> Route:
-    """The rows of neighbours; a slot for which the phase has no link looks at its own node."""
-    sources = np.where(links.weights[:, phase] != 0, links.neighbours, -1)
+def _between_nodes(links: Slots, phase: int | slice, nodes: int, mesh: Mesh) -> Route:
+    """The rows of neighbours; a slot for which the phase (or any of them) has no link looks at its own node."""
+    there = links.weights[:, phase].reshape(len(links.weights), -1).any(1)
+    sources = np.where(there, links.neighbours, -1)
     return Route.of(links, sources, links.receivers % (nodes // mesh.size), nodes, mesh)
 
 
@@ -242,7 +251,7 @@ class Neighbourhood(Exchange):
                 flows |= back(halo.flow(now, buffer))
         return flows, ()
 
-    def sends(self, level: str, per_link: bool = False) -> float:
+    def sends(self, level: str, *, per_link: bool = False, coded: bool = False) -> float:
         return self.halos[self.which[LEVELS.index(level)]].sends()
 
 

@@ -65,8 +65,8 @@ class Carrier(eqx.Module):
         return decode(self.rows(k, sent).rows)
 
     @abstractmethod
-    def sends(self, per_link: bool) -> float:
-        """How many rows a node sends, on average."""
+    def sends(self, *, per_link: bool, coded: bool) -> float:
+        """How many rows a node sends, on average; one in code goes to the neighbours of all phases."""
 
 
 class Links(eqx.Module):
@@ -146,8 +146,8 @@ class LinkByLink(Exchange):
         distinct, which = graphs.distinct()
         return cls(tuple(map(carry, distinct)), which, nodes, weather, weather.key if secret is None else secret)
 
-    def sends(self, level: str, per_link: bool = False) -> float:
-        return self.graphs[self.which[LEVELS.index(level)]].carrier.sends(per_link)
+    def sends(self, level: str, *, per_link: bool = False, coded: bool = False) -> float:
+        return self.graphs[self.which[LEVELS.index(level)]].carrier.sends(per_link=per_link, coded=coded)
 
     def conditions(self, k: Array) -> Conditions:
         return Conditions(k, tuple(self._over(k, links) for links in self.graphs))

@@ -53,8 +53,9 @@ class Exchange(eqx.Module):
         """The answers to every level's message in a step's exchange of that number, and what it remembers of it."""
 
     @abstractmethod
-    def sends(self, level: str, per_link: bool = False) -> float:
-        """How many copies of its message a node sends, on average; or of messages that differ by link."""
+    def sends(self, level: str, *, per_link: bool = False, coded: bool = False) -> float:
+        """How many copies of its message a node sends, on average; of messages that differ by link; or of one in
+        code."""
 
     def remembers(self, messages: dict[str, Any]) -> Any:
         """The shapes of what it remembers of an exchange of such messages."""

@@ -56,7 +56,7 @@ def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> E
     def carry(graph: Graph | GraphSequence) -> Links:
         made = slots(graph)
         neighbours, back = (jnp.asarray(made.shaped(table), jnp.int32) for table in (made.neighbours, made.back))
-        rows = RowsInMemory(neighbours, back, float(np.mean(graph.degrees)))
+        rows = RowsInMemory(neighbours, back, float(np.mean(graph.degrees)), len(made.places) / graph.nodes)
         sums = Sums(made.width, jax.tree.map(lambda table: jnp.asarray(table, jnp.int32), made.rest))
         return Links(numbers[neighbours], jnp.asarray(made.shaped(made.weights)), sums, rows)
 
@@ -71,7 +71,7 @@ class InMemory(Exchange):
     def __call__(self, now: Array, number: int, messages: dict[str, Any], memory: Any) -> tuple[dict[str, Any], Any]:
         return {level: self.mixers.flow(now, level, message) for level, message in messages.items()}, ()
 
-    def sends(self, level: str, per_link: bool = False) -> float:
+    def sends(self, level: str, *, per_link: bool = False, coded: bool = False) -> float:
         return self.mixers.degree(level)
 
 
@@ -81,6 +81,7 @@ class RowsInMemory(Carrier):
     neighbours: Array
     back: Array
     degree: float = eqx.field(static=True)
+    degree_of_all: float = eqx.field(static=True)  # with the links of all phases
 
     def rows(self, k: Array, buffer: Array) -> Arrived:
         return Arrived(buffer[self.neighbours])
@@ -88,5 +89,5 @@ class RowsInMemory(Carrier):
     def links(self, k: Array, buffer: Array) -> Arrived:
         return Arrived(buffer.reshape(-1, buffer.shape[-1])[self.back])
 
-    def sends(self, per_link: bool) -> float:
-        return self.degree
+    def sends(self, *, per_link: bool, coded: bool) -> float:
+        return self.degree_of_all if coded else self.degree

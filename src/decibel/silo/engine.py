@@ -247,7 +247,7 @@ class Wire(Carrier):
         with self.site.failing_later():
             self.site.reject([other for other, good in zip(self.others, finite, strict=True) if not good])
 
-    def sends(self, per_link: bool) -> float:
+    def sends(self, *, per_link: bool, coded: bool) -> float:
         return float(sum(other >= 0 for other in self.others))
 
 
