@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 import decibel as db
-from decibel.engines.program import Asked, Run
-from decibel.graph import Levels
+from decibel.engines._program import Asked, Run
+from decibel.graphs._graph import Levels
 
 from . import scale
 from .records import record

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 import decibel as db
-from decibel.engines.program import Asked
+from decibel.engines._program import Asked
 
 from . import by_hand
 from .cases import Case

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 import decibel as db
-from decibel.engines.program import Asked
+from decibel.engines._program import Asked
 from decibel.studies.processes import answer, join, together
 
 from .cases import Case, label_cleaning, regression

@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 
 import decibel as db
-from decibel.engines.program import Asked
+from decibel.engines._program import Asked
 from decibel.strategies import STRATEGIES
 
 from .cases import Case, regression

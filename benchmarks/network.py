@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import decibel as db
-from decibel.engines.cluster import AXIS, Halo
+from decibel.engines.cluster._cluster import AXIS, Halo
 from decibel.studies.processes import answer, join, together
 
 from .model import Cost, Fit, costs, fit, predict

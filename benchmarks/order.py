@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import decibel as db
-from decibel.engines.program import Asked
+from decibel.engines._program import Asked
 
 from .records import record
 

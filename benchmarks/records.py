@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from decibel.files import write_whole
+from decibel.core._files import write_whole
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -27,9 +27,9 @@ import optax
 from jax import Array
 
 import decibel as db
-from decibel.engines import memory
-from decibel.engines.program import Asked
-from decibel.graph import Levels
+from decibel.engines import _memory as memory
+from decibel.engines._program import Asked
+from decibel.graphs._graph import Levels
 
 from .records import record, write
 

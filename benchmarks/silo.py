@@ -29,9 +29,9 @@ COMMAND = "python -m benchmarks.silo --turns {} --json benchmarks/results/silo.j
 
 
 def federation(folder: Path) -> Any:
-    from decibel.silo.command import prepare
-    from decibel.silo.federation import Federation, Place, Trouble
-    from decibel.silo.rehearsal import on_loopback
+    from decibel.engines.silo._command import prepare
+    from decibel.engines.silo._federation import Federation, Place, Trouble
+    from decibel.engines.silo._rehearsal import on_loopback
 
     sites = (Place("left", "127.0.0.1:1"), Place("right"))
     made = on_loopback(Federation("pair", sites, ((0, 1),), trouble=Trouble(beat=1.0, missed=30)))
@@ -43,7 +43,7 @@ def bare(home: Path, name: str, size: int, blocks: int) -> list[float]:
     """When each block of rounds ended, of a stream that carries bytes and nothing else."""
     import grpc
 
-    from decibel.silo.credentials import Credentials
+    from decibel.engines.silo._credentials import Credentials
 
     own = Credentials.load(home, name)
     address, message = own.federation.sites[0].address or "", bytes(size)

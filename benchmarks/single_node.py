@@ -20,8 +20,8 @@ import optax
 from jax import Array
 
 import decibel as db
-from decibel.engines.program import Asked
-from decibel.graph import Levels
+from decibel.engines._program import Asked
+from decibel.graphs._graph import Levels
 
 from .records import record, write
 

@@ -7,7 +7,7 @@ the value function that the average reward implies, and saves evaluate_policy.pn
 import numpy as np
 
 import decibel as db
-from decibel.plots import plot_traces
+from decibel.results._plots import plot_traces
 from decibel.tasks import policy_evaluation
 
 # From each of 100 states every agent has seen 50 transitions; y holds the value that each state should have.

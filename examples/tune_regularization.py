@@ -7,7 +7,7 @@ without tuning and what was learned about the features, and saves tune_regulariz
 import numpy as np
 
 import decibel as db
-from decibel.plots import plot_traces
+from decibel.results._plots import plot_traces
 from decibel.tasks import logistic_regression
 
 task = logistic_regression(nodes=20, features=50, informative=10, samples=2_000, heterogeneity="mild", seed=0)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decibel as db
-from decibel.engines.program import Asked
+from decibel.engines._program import Asked
 
 NODES, STEPS, SAMPLES, SIZE = 8, 3, 3, 2
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from decibel.files import write_whole
-from decibel.silo.certificates import Authority, make_request, new_key, pem, save_key
-from decibel.silo.federation import Federation, Place, Trouble
+from decibel.core._files import write_whole
+from decibel.engines.silo._certificates import Authority, make_request, new_key, pem, save_key
+from decibel.engines.silo._federation import Federation, Place, Trouble
 
 QUICK = Trouble(beat=0.2, missed=25, deadline=60.0)
 

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree  # noqa: E402
 from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
-from decibel.silo.edge import Refused  # noqa: E402
+from decibel.engines.silo._edge import Refused  # noqa: E402
 
 
 class Slow:

@@ -6,6 +6,7 @@ import ast
 import inspect
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import decibel as db
@@ -16,57 +17,31 @@ MODULES = {
     for path in ROOT.rglob("*.py")
 }
 
-# From the ground up. A module imports from its own layer or from those before it; a package's name covers its modules.
+# From the ground up: a package imports from itself and from those before it.
 LAYERS = (
-    ("names", "keys", "vector", "ledger", "trace", "spectrum", "weights", "drawing", "environment", "files", "linear"),
-    ("samples", "exact", "check", "problem", "graph", "graphs"),
-    ("network", "faults", "strategies", "privacy", "oracles", "hypergradient", "estimators"),
-    ("algorithms",),
-    ("engines",),
-    ("metrics",),
-    ("callbacks", "loggers", "plots", "progress", "result", "solver", "tuning", "complexity", "theory"),
-    ("tasks",),
-    ("studies",),
-    ("silo", "report", "demo", "launch", "launched", "live"),
-    ("jobs",),
-    ("commands", "cli"),
-)
-FACE = ""  # `from decibel import …` is for whoever stands above all it shows
+    "core", "graphs", "problem", "oracles", "strategies", "network", "methods", "results", "engines", "solver", "tasks",
+    "studies", "cli",
+)  # fmt: skip
+APPLICATIONS = ("tasks", "studies", "cli")  # their modules are scripts and tables, and need not be private
+API = ""  # `from decibel import …` is for whoever stands above all it shows
 
 
 def layer(module: str) -> int:
-    for number, names in enumerate(LAYERS):
-        if module.split(".")[0] in names:
-            return number
-    raise AssertionError(f"{module} is in no layer: add it to LAYERS where it belongs.")
+    return LAYERS.index(module.split(".")[0])
 
 
 def imported(path: Path, at: str) -> list[tuple[str, str]]:
-    """(module of this package, or the outer package; the line) for every import, also those inside functions.
-
-    What stands under `if TYPE_CHECKING` is for readers and does not run.
-    """
-    tree = ast.parse(path.read_text())
-    unread = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
+    """(what is imported, as a dotted name; the line) for every import, also inside functions and for type checkers."""
     package = at.split(".") if path.name == "__init__.py" else at.split(".")[:-1]
     package = [part for part in package if part]
     found = []
-    for node in ast.walk(tree):
-        if id(node) in unread:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [(alias.name, ast.unparse(node)) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) + 1 - node.level] if node.level else None
             start = [*(["decibel", *base] if base is not None else []), *([node.module] if node.module else [])]
-            names = [".".join([*start, alias.name]) for alias in node.names]
-            found += [(name, ast.unparse(node)) for name in names]
+            found += [(".".join([*start, alias.name]), ast.unparse(node)) for alias in node.names]
     return found
 
 
@@ -81,30 +56,70 @@ def inside(name: str) -> str | None:
 def upward(path: Path, module: str) -> list[str]:
     """The imports that point up."""
     found = [(inside(name), line) for name, line in imported(path, module)]
-    height = lambda target: layer("tasks") - 1 if target == FACE else layer(target)  # noqa: E731
+    height = lambda target: layer("tasks") - 1 if target == API else layer(target)  # noqa: E731
     return [line for target, line in found if target is not None and height(target) > layer(module)]
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - {FACE, "__main__"}))
+def cycles(needs: dict[str, set[str]]) -> list[list[str]]:
+    return [sorted(part) for part in nx.strongly_connected_components(nx.DiGraph(needs)) if len(part) > 1]
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {API}))
 def test_imports_point_one_way(module):
     assert not upward(MODULES[module], module)
 
 
+def test_no_modules_import_each_other():
+    needs = {
+        module: {inside(name) for name, _ in imported(path, module)} - {None, API, module}
+        for module, path in MODULES.items()
+        if module != API
+    }
+    assert cycles(needs) == []
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_layers_are_the_packages():
+    """And few enough to be seen at once."""
+    there = [
+        path for path in ROOT.iterdir() if path.name not in ("__init__.py", "__init__.pyi", "py.typed", "__pycache__")
+    ]
+    assert sorted(path.name for path in there) == sorted(LAYERS) and len(there) <= 15
+
+
+def test_modules_are_private_unless_they_are_the_api():
+    public = {
+        f"{thing.__name__.removeprefix('decibel.')}"
+        for name in db.__all__
+        if inspect.ismodule(thing := getattr(db, name))
+    }
+    for module, path in MODULES.items():
+        name = module.split(".")[-1]
+        if module.split(".")[0] not in APPLICATIONS and path.name != "__init__.py":
+            assert name.startswith("_") or module in public, f"{module} is neither private nor in decibel.__all__"
+
+
+def test_files_fit_in_a_head():
+    lengths = sorted(len(path.read_text().splitlines()) for path in MODULES.values())
+    assert lengths[-1] <= 430 and lengths[len(lengths) // 2] < 130
+
+
 def test_the_parser_sees_imports(tmp_path):
-    """The test above would pass on a parser that finds nothing."""
-    down = ["from ..graph import Graph", "from . import method", "import jax", "from decibel.vector import Vector"]
-    up = ["from ..engines.simulator import Simulator", "from .. import solver", "import decibel.metrics"]
-    hidden = ["if TYPE_CHECKING:", "    from ..solver import solve"]
-    late = ["def late():", "    from ..result import Result"]
+    """The tests above would pass on a parser that finds nothing."""
+    down = [
+        "from ..graphs import Graph",
+        "from . import _method",
+        "import jax",
+        "from decibel.core._vector import Vector",
+    ]
+    up = ["from ..engines._simulator import Simulator", "from .. import solver", "import decibel.results.metrics"]
+    hidden = ["if TYPE_CHECKING:", "    from ..solver._solve import solve"]
+    late = ["def late():", "    from ..results._result import Result"]
     path = tmp_path / "new.py"
     path.write_text("\n".join([*down, *up, *hidden, *late]))
-    assert upward(path, "algorithms.new") == [*up, late[1].strip()]
-    assert {inside(name) for name, _ in imported(path, "algorithms.new")} >= {"graph", "algorithms.method", "vector"}
-
-
-def test_layers_name_no_module_twice():
-    names = [name for layer in LAYERS for name in layer]
-    assert len(names) == len(set(names))
+    assert sorted(upward(path, "methods.new")) == sorted([*up, hidden[1].strip(), late[1].strip()])
+    found = {inside(name) for name, _ in imported(path, "methods.new")}
+    assert found >= {"graphs", "methods._method", "core._vector"}
 
 
 def test_the_public_face():

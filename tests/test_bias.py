@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 import decibel as db
-from decibel.algorithms.sparkle import Sparkle
-from decibel.engines.program import Asked
+from decibel.engines._program import Asked
+from decibel.methods._sparkle import Sparkle
 
 NODES, SAMPLES, STEPS, BLOCKS = 24, 4, 60_000, 24
 RATES = dict(alpha=0.1, beta=0.3, gamma=0.3, theta=0.5)

@@ -15,11 +15,11 @@ import pytest
 from quadratics import Quadratic, random_quadratic
 
 import decibel as db
-from decibel import network
-from decibel.algorithms.catalog import MIXES, gossip_decay, gossip_rates
-from decibel.engines.program import Asked
-from decibel.hypergradient import POWER_STEPS
-from decibel.ledger import COLUMNS
+from decibel.core._ledger import COLUMNS
+from decibel.engines._program import Asked
+from decibel.methods._catalog import MIXES, gossip_decay, gossip_rates
+from decibel.network import _mixing as network
+from decibel.oracles.hypergradient import POWER_STEPS
 
 N, P, Q, UPPER, LOWER = 4, 2, 3, 2, 3  # nodes, entries of x and y, samples per node of each level
 STEPS = 5

@@ -18,7 +18,7 @@ from orbax.checkpoint import CheckpointManager
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines.checkpoint import CheckpointWarning
+from decibel.engines._checkpoint import CheckpointWarning
 
 QUADRATIC = random_quadratic(4, seed=5)
 PROBLEM = QUADRATIC.problem(samples=6)

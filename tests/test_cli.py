@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import decibel
-import decibel.live
+import decibel.results.live
 from decibel.cli import app
 
 HELP = """
@@ -208,7 +208,7 @@ def test_graphs_compares_and_draws(tmp_path):
 
 
 def test_spectra_are_those_of_the_matrices():
-    from decibel.jobs.surveying import spectrum
+    from decibel.cli._surveying import spectrum
 
     values, what = spectrum(decibel.graphs.ring(6))
     angles = 2 * np.pi * np.arange(6) / 6
@@ -260,7 +260,7 @@ def test_doctor_solves_a_problem_and_says_what_is_here():
 
 def test_doctor_notices_a_wrong_answer(monkeypatch):
     solve = decibel.solve
-    monkeypatch.setattr("decibel.jobs.doctor.solve", lambda *given, **options: solve(*given, **options | {"steps": 3}))
+    monkeypatch.setattr("decibel.cli._doctor.solve", lambda *given, **options: solve(*given, **options | {"steps": 3}))
     answer = invoke("doctor")
     assert answer.exit_code == 1 and "The self-test is off by" in answer.output
 
@@ -279,7 +279,7 @@ def test_what_there_is_as_json(command):
 
 
 def test_compiled_steps_are_kept_unless_told_otherwise(monkeypatch, tmp_path):
-    from decibel.jobs.compilation import VARIABLE, cache_folder
+    from decibel.cli._compilation import VARIABLE, cache_folder
 
     monkeypatch.delenv(VARIABLE, raising=False)
     assert cache_folder().name == "jax" and cache_folder().parent.name == "decibel"
@@ -315,8 +315,8 @@ def test_a_run_can_be_watched_while_it_goes_on(tmp_path, monkeypatch):
             pages.append(urllib.request.urlopen(f"{address[0]}").read().decode())
 
     address = []
-    monkeypatch.setattr("decibel.loggers.JSONL.__call__", look)
-    serve = decibel.live.serve_beside
+    monkeypatch.setattr("decibel.results.loggers.JSONL.__call__", look)
+    serve = decibel.results.live.serve_beside
 
     @contextmanager
     def beside(folder, open_browser=False):
@@ -324,7 +324,7 @@ def test_a_run_can_be_watched_while_it_goes_on(tmp_path, monkeypatch):
             address.append(url)
             yield url
 
-    monkeypatch.setattr("decibel.live.serve_beside", beside)
+    monkeypatch.setattr("decibel.results.live.serve_beside", beside)
     answer = invoke(*QUICK, *RATES, "--out", str(tmp_path), "--live")
     assert answer.exit_code == 0, answer.output
     assert f"Watch it at {address[0]}" in answer.output and "<html" in pages[0]

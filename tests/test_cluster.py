@@ -16,10 +16,10 @@ from compiled import permutes
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines.halo import plan
-from decibel.engines.incidence import slots
-from decibel.engines.program import Asked
-from decibel.graph import Levels
+from decibel.engines._program import Asked
+from decibel.engines.cluster._halo import plan
+from decibel.graphs._graph import Levels
+from decibel.network._incidence import slots
 
 NODES = 8
 QUADRATIC = random_quadratic(NODES, seed=3)

@@ -9,9 +9,9 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel import keys
-from decibel.engines.program import SHUFFLE, Asked
-from decibel.ledger import COLUMNS
+from decibel.core import _keys as keys
+from decibel.core._ledger import COLUMNS
+from decibel.engines._program import SHUFFLE, Asked
 
 QUADRATIC = random_quadratic(8, seed=2)
 RING = db.graphs.ring(8)

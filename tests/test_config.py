@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from decibel.commands import known
-from decibel.jobs.config import LOGS, Config, resolve, settings, toml
+from decibel.cli import _known as known
+from decibel.cli._config import LOGS, Config, resolve, settings, toml
 
 FILE = """
 task = "label_cleaning"
@@ -91,7 +91,7 @@ def test_the_page_of_the_command_line_tells_the_truth(tmp_path):
 
 def test_names_to_complete_are_the_library_s():
     from decibel import CATALOG
-    from decibel.jobs import named
+    from decibel.cli import _named as named
     from decibel.studies.study import SIZES
 
     assert tuple(CATALOG) == known.METHODS

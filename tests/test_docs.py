@@ -14,8 +14,8 @@ import pytest
 
 import decibel
 from decibel import CATALOG
-from decibel.strategies import STRATEGIES, Cumulative
-from decibel.vector import Vector
+from decibel.core._vector import Vector
+from decibel.strategies._table import STRATEGIES, Cumulative
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

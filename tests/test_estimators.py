@@ -14,10 +14,10 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel import estimators, hypergradient
-from decibel.estimators import Spider
-from decibel.ledger import Ledger
-from decibel.oracles import Oracle
-from decibel.vector import Vector
+from decibel.core._ledger import Ledger
+from decibel.core._vector import Vector
+from decibel.oracles._oracle import Oracle
+from decibel.oracles.estimators import Spider
 
 NODES, SAMPLES, BATCH, Q = 3, 12, 2, 4
 RNG = np.random.default_rng(0)

@@ -13,10 +13,10 @@ from compiled import permutes
 from quadratics import Quadratic, random_quadratic
 
 import decibel as db
-from decibel.engines.incidence import Sums, slots
-from decibel.engines.links import moved
-from decibel.engines.program import Asked
-from decibel.graph import Levels
+from decibel.engines._program import Asked
+from decibel.graphs._graph import Levels
+from decibel.network._incidence import Sums, slots
+from decibel.network._links import moved
 
 NODES = 10
 QUADRATIC = random_quadratic(NODES, seed=1, spread=2.0)

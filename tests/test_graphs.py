@@ -9,8 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import sparse
 
-from decibel import graphs, spectrum, weights
-from decibel.graph import Graph, GraphSequence, Levels
+from decibel import graphs, weights
+from decibel.graphs import _spectrum as spectrum
+from decibel.graphs._graph import Graph, GraphSequence, Levels
 
 FAMILIES = {
     "ring": lambda w: graphs.ring(7, weights=w),

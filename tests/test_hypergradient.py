@@ -11,10 +11,10 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel import hypergradient
-from decibel.hypergradient import DENSE_LIMIT, POWER_MARGIN, largest_curvature
-from decibel.ledger import Ledger
-from decibel.oracles import Oracle
-from decibel.vector import Vector
+from decibel.core._ledger import Ledger
+from decibel.core._vector import Vector
+from decibel.oracles._oracle import Oracle
+from decibel.oracles.hypergradient import DENSE_LIMIT, POWER_MARGIN, largest_curvature
 
 NODES, P, Q = 5, 3, 4
 QUADRATIC = random_quadratic(NODES, P, Q, seed=1)

@@ -9,10 +9,10 @@ import optax
 import pytest
 
 import decibel as db
-from decibel.metrics import Snapshot
+from decibel.core._vector import Vector
+from decibel.results.metrics import Snapshot
 from decibel.tasks import Task, label_cleaning
 from decibel.tasks.data import Dataset
-from decibel.vector import Vector
 
 CLASSES, FEATURES = 3, 5
 

@@ -15,8 +15,8 @@ import pytest
 from quadratics import Quadratic, random_quadratic
 
 import decibel as db
-from decibel.engines import preflight
-from decibel.environment import Place, absent, place
+from decibel.engines.cluster import _preflight as preflight
+from decibel.engines.launch._environment import Place, absent, place
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("DECIBEL_PROC", "OMPI_", "SLURM_"))},
@@ -211,7 +211,7 @@ def test_processes_that_mpirun_would_start(script):
     mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"test-{os.getpid()}"}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "decibel.launched", script(SOLVE), "0"],
+            [sys.executable, "-m", "decibel.engines.launch", script(SOLVE), "0"],
             env={**ENVIRONMENT, **mpi, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,7 +9,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines.program import Asked
+from decibel.engines._program import Asked
 
 P, Q, NODES, STEPS = 2, 3, 4, 3
 QUADRATIC = random_quadratic(NODES, p=P, q=Q)

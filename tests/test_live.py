@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import decibel as db
-from decibel.live import serve_beside, watch
-from decibel.live.layout import MOST_SHOWN, layout
-from decibel.live.server import LOG as NAME
-from decibel.live.server import PAGE, Server
+from decibel.results.live import serve_beside, watch
+from decibel.results.live._layout import MOST_SHOWN, layout
+from decibel.results.live._server import LOG as NAME
+from decibel.results.live._server import PAGE, Server
 
 NODES = 6
 

@@ -9,12 +9,12 @@ import pytest
 from quadratics import Quadratic, lower, random_quadratic, upper
 
 import decibel as db
-from decibel.algorithms.method import State
-from decibel.algorithms.single_level import SingleLevel
-from decibel.engines.membership import among, present, survivors, take_over
-from decibel.graph import Levels
+from decibel.core._vector import Vector
+from decibel.engines._membership import among, present, survivors, take_over
+from decibel.graphs._graph import Levels
+from decibel.methods._method import State
+from decibel.methods._single_level import SingleLevel
 from decibel.strategies import STRATEGIES, Level, Strategy, polynomial
-from decibel.vector import Vector
 
 NODES, LEFT = 4, (0, 1, 3)
 QUADRATIC = random_quadratic(NODES, seed=5)

@@ -10,9 +10,10 @@ import typer
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.commands.common import or_exit
-from decibel.engines import memory, program
-from decibel.engines.program import Asked, Program
+from decibel.cli._common import or_exit
+from decibel.engines import _memory as memory
+from decibel.engines import _program as program
+from decibel.engines._program import Asked, Program
 
 PROBLEM, RING = random_quadratic(8, seed=2).problem(), db.graphs.ring(8)
 RATES = {"alpha": 50.0, "beta": 50.0, "gamma": 50.0}

@@ -9,10 +9,10 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from decibel import graphs
-from decibel.graph import Levels
-from decibel.ledger import Ledger
-from decibel.network import Average, Dense, Edges, Mixers, Neighbours, Network, Shifts, mixer
-from decibel.vector import Vector
+from decibel.core._ledger import Ledger
+from decibel.core._vector import Vector
+from decibel.graphs._graph import Levels
+from decibel.network._mixing import Average, Dense, Edges, Mixers, Neighbours, Network, Shifts, mixer
 
 
 def _random_directed(nodes):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import decibel as db
-from decibel.metrics import Snapshot, invariant
+from decibel.core._vector import largest, replicate, smallest
+from decibel.results.metrics import Snapshot, invariant
 from decibel.strategies import strategy
 from decibel.tasks.hyperparameter import ValidationAccuracy
-from decibel.vector import largest, replicate, smallest
 
 MANY = 4096
 PLACES = [0, 1, 17, MANY // 2, MANY - 1]

@@ -9,8 +9,8 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.algorithms.single_level import SingleLevel
-from decibel.strategies import STRATEGIES, Code, strategy
+from decibel.methods._single_level import SingleLevel
+from decibel.strategies._table import STRATEGIES, Code, strategy
 
 NODES = 8
 QUADRATIC = random_quadratic(NODES, p=20, seed=1, spread=2.0)

@@ -10,8 +10,8 @@ from quadratics import random_quadratic
 from references import Curved
 
 import decibel as db
-from decibel import exact
-from decibel.samples import _scale, node_data
+from decibel.problem import _exact as exact
+from decibel.problem._samples import _scale, node_data
 
 COUNTS = [5, 1, 8, 3, 12, 6]
 NODES = len(COUNTS)

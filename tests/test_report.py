@@ -13,11 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from decibel.cli import app
-from decibel.report import draw, figures, page, write
+from decibel.results._trace import Trace
 from decibel.studies import find
+from decibel.studies.report import _figures as figures
+from decibel.studies.report import _page as page
+from decibel.studies.report import draw, write
 from decibel.studies.reproduce import Results, _settings, _write
 from decibel.studies.runs import Runs, place
-from decibel.trace import Trace
 
 SHOWN = ("sparkle/linear-regression", "sparkle/topology-per-level", "interact/auprc", "systems/gossip-vs-allreduce")
 VOID = {"meta", "input", "br", "link", "img", "hr"}
@@ -212,7 +214,7 @@ def test_labels_of_axes_are_not_rounded():
 
 
 def test_what_a_smaller_size_means_is_said_whole(pages):
-    from decibel.report import _smoke
+    from decibel.studies.report import _smoke
 
     assert _smoke({"size": "full"}) == [] and "is smaller than the paper’s experiment." in _smoke({"size": "small"})[0]
     assert "only shows that the study runs" in pages["interact-auprc.html"]

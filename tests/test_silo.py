@@ -23,22 +23,22 @@ from silo_sites import Folders, ring
 from typer.testing import CliRunner
 
 import decibel as db
-from decibel import strategies
-from decibel.algorithms.single_level import SingleLevel
 from decibel.cli import app
-from decibel.engines.links import InParts, Ties
-from decibel.files import write_whole
-from decibel.privacy import _in_code
-from decibel.silo import frames
-from decibel.silo.certificates import Authority, NotTrusted, check, make_request, new_key, read_signed
-from decibel.silo.credentials import Credentials
-from decibel.silo.edge import NOWHERE, WINDOW, Edge, Refused
-from decibel.silo.federation import Federation, Place, Trouble
-from decibel.silo.floats import in_code
-from decibel.silo.frames import Beat, Bye, Data, Entry, Hello, Join, Malformed, Position, Roll, Skip
-from decibel.silo.rehearsal import on_loopback
-from decibel.silo.site import Site
-from decibel.silo.streams import METHOD, Outgoing, Streams
+from decibel.cli._silo_rehearsal import on_loopback
+from decibel.core._files import write_whole
+from decibel.engines.silo import _frames as frames
+from decibel.engines.silo._certificates import Authority, NotTrusted, check, make_request, new_key, read_signed
+from decibel.engines.silo._credentials import Credentials
+from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Refused
+from decibel.engines.silo._federation import Federation, Place, Trouble
+from decibel.engines.silo._floats import in_code
+from decibel.engines.silo._frames import Beat, Bye, Data, Entry, Hello, Join, Malformed, Position, Roll, Skip
+from decibel.engines.silo._site import Site
+from decibel.engines.silo._streams import METHOD, Outgoing, Streams
+from decibel.methods._single_level import SingleLevel
+from decibel.network._links import InParts, Ties
+from decibel.network.privacy import _in_code
+from decibel.strategies import _table as strategies
 
 TENSOR = np.arange(6.0).reshape(2, 3)
 FRAMES = [
@@ -768,8 +768,8 @@ def test_importing_decibel_does_not_import_grpc():
 
 def test_the_flow_that_is_taken_over_conserves_the_sum():
     """F_ij := −F_ji at the end that returns, whatever its own checkpoint held."""
-    from decibel.engines.incidence import Sums
-    from decibel.engines.links import Arrived, Links, _accumulate
+    from decibel.network._incidence import Sums
+    from decibel.network._links import Arrived, Links, _accumulate
 
     rng = np.random.default_rng(0)
     F, φ = jnp.asarray(rng.normal(size=(2, 1, 3))), jnp.asarray(rng.normal(size=(2, 3)))

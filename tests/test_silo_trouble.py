@@ -24,7 +24,7 @@ from silo_sites import Folders, Loopback, Namespaces, ring
 from silo_worker import RATES
 
 import decibel as db
-from decibel.silo.federation import Trouble
+from decibel.engines.silo._federation import Trouble
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).with_name("silo_worker.py")

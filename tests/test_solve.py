@@ -10,7 +10,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines.program import Asked, compile_chunk
+from decibel.engines._program import Asked, compile_chunk
 
 QUADRATIC = random_quadratic(5, p=2, q=3)
 PROBLEM = QUADRATIC.problem(samples=4)

@@ -9,11 +9,11 @@ import pytest
 import references
 
 from decibel import graphs
-from decibel.graph import Levels
-from decibel.ledger import Ledger
-from decibel.network import Mixers, Network
+from decibel.core._ledger import Ledger
+from decibel.core._vector import Vector
+from decibel.graphs._graph import Levels
+from decibel.network._mixing import Mixers, Network
 from decibel.strategies import STRATEGIES, polynomial, strategy
-from decibel.vector import Vector
 
 NODES, SIZE, STEPS = 7, 3, 48
 # What the network remembers by link is another matter: tests/test_faults.py.

@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import decibel as db
-from decibel.algorithms.method import refuse_graph
 from decibel.cli import app
+from decibel.methods._method import refuse_graph
+from decibel.results._trace import Trace
 from decibel.studies import NAMES, find, runs, settings
 from decibel.studies.compare import faster, spent_by_all
 from decibel.studies.reproduce import Results, load, reproduce
@@ -23,7 +24,6 @@ from decibel.studies.runs import Runs, fingerprint
 from decibel.studies.study import Arm, Search, Study
 from decibel.studies.table import markdown
 from decibel.studies.verdicts import Check, Claim, together
-from decibel.trace import Trace
 
 
 def quiet(text: str) -> None:
@@ -615,7 +615,7 @@ def test_every_claim_can_hold_and_can_fail(name):
 
 def test_the_command_runs_a_study_and_draws_it(tmp_path, monkeypatch, beside):
     monkeypatch.setattr("decibel.studies.command.find", lambda name: TINY)
-    monkeypatch.setattr("decibel.report.find", lambda name: TINY)
+    monkeypatch.setattr("decibel.studies.report.find", lambda name: TINY)
     answer = CliRunner().invoke(app, ["reproduce", "test/tiny", "--size", "smoke", "--out", str(tmp_path)])
     assert answer.exit_code == 0, answer.output
     assert "holds" in answer.output and (tmp_path / "test/tiny/figure.svg").read_text().startswith("<?xml")

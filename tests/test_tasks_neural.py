@@ -151,8 +151,8 @@ def test_personal_accuracy_by_hand():
 
 
 def snapshot_of(task, x, y):
-    from decibel.metrics import Snapshot
-    from decibel.vector import Vector
+    from decibel.core._vector import Vector
+    from decibel.results.metrics import Snapshot
 
     method = db.spdb(alpha=1.0, beta=1.0)
     return Snapshot(task.problem, method.start(Vector(x), Vector(y)))

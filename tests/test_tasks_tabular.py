@@ -10,13 +10,7 @@ from data_files import use_folders, use_small, write
 from sklearn.metrics import average_precision_score
 
 import decibel as db
-from decibel.tasks import (
-    auprc,
-    hyperparameter_tuning,
-    linear_regression,
-    logistic_regression,
-    policy_evaluation,
-)
+from decibel.tasks import auprc, hyperparameter_tuning, linear_regression, logistic_regression, policy_evaluation
 from decibel.tasks.data import Dataset
 from decibel.tasks.evaluation import average_precision
 from decibel.tasks.synthetic import classification

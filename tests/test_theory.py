@@ -10,8 +10,8 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel import theory
-from decibel.algorithms.catalog import MIXES, gossip_rates
-from decibel.complexity import ROWS
+from decibel.methods._catalog import MIXES, gossip_rates
+from decibel.solver._complexity import ROWS
 
 g = db.graphs
 SIZES = (16, 36, 64)

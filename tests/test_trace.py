@@ -11,7 +11,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.trace import Trace
+from decibel.results._trace import Trace
 
 
 @pytest.fixture(scope="module")

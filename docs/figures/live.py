@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import decibel as db
-from decibel.live import serve_beside
+from decibel.results.live import serve_beside
 
 OUT = Path(__file__).with_suffix(".png")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]

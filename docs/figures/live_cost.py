@@ -18,8 +18,8 @@ from pathlib import Path
 import jax
 
 import decibel as db
-from decibel.files import write_whole
-from decibel.live import serve_beside
+from decibel.core._files import write_whole
+from decibel.results.live import serve_beside
 
 TURNS, STEPS, ROWS = 11, 3_000, 300
 WAITS = {"nobody reads": None, "a page is open": 1.0, "a reader who never waits": 0.0}  # seconds between two questions

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import decibel as db
-from decibel.files import write_whole
+from decibel.core._files import write_whole
 
 HERE = Path(__file__).parent
 NODES, STEPS, NOISY_STEPS, DELTA = 8, 400, 200, 1e-5

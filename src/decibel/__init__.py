@@ -14,6 +14,6 @@ def __getattr__(name: str) -> object:
     try:
         return _find(name)
     except AttributeError:
-        from .names import hint
+        from .core._names import hint
 
         raise AttributeError(f"decibel has no {name!r}: {hint(name, __all__)}", name=name) from None

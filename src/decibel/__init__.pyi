@@ -1,22 +1,26 @@
-"""The public face, on one screen."""
+"""The public API, on one screen."""
 
-from . import estimators, faults, graphs, hypergradient, loggers, metrics, privacy, tasks, theory, weights
-from .algorithms.catalog import CATALOG
-from .algorithms.double_loop import dbsa, double_loop_dsgd, ma_dsbo
-from .algorithms.implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
-from .algorithms.matrices import dsbo, gossip_dsbo
-from .algorithms.single_level import dsgd, ed, extra, gnsd, gt
-from .algorithms.sparkle import dsoba, lopa, soba, sparkle
-from .callbacks import Callback
-from .engines.cluster import Cluster
-from .engines.simulator import Simulator
-from .graph import Graph, GraphSequence, Levels
-from .problem import Problem
-from .result import Result
-from .silo.engine import Silo
-from .solver import NonFiniteWarning, cost, solve
-from .trace import Trace
-from .tuning import tune
+from . import graphs, tasks
+from .engines._simulator import Simulator
+from .engines.cluster._cluster import Cluster
+from .engines.silo._engine import Silo
+from .graphs import Graph, GraphSequence, Levels, weights
+from .methods._catalog import CATALOG
+from .methods._double_loop import dbsa, double_loop_dsgd, ma_dsbo
+from .methods._implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
+from .methods._matrices import dsbo, gossip_dsbo
+from .methods._single_level import dsgd, ed, extra, gnsd, gt
+from .methods._sparkle import dsoba, lopa, soba, sparkle
+from .network import faults, privacy
+from .oracles import estimators, hypergradient
+from .problem._problem import Problem
+from .results import loggers, metrics
+from .results._callbacks import Callback
+from .results._result import Result
+from .results._trace import Trace
+from .solver import theory
+from .solver._solve import NonFiniteWarning, cost, solve
+from .solver._tune import tune
 
 __all__ = [
     "CATALOG",

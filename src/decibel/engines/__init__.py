@@ -1,1 +1,1 @@
-"""Where nodes live."""
+"""Where nodes live: the compiled chunk, and engines that run it on one device, a cluster, or between organisations."""

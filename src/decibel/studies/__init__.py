@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..names import hint
+from ..core._names import hint
 
 if TYPE_CHECKING:
     from .study import Study

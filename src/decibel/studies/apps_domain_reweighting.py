@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.method import Method
-from ..algorithms.sparkle import sparkle
-from ..graphs import ring
+from ..graphs._families import ring
+from ..methods._method import Method
+from ..methods._sparkle import sparkle
 from ..tasks import Task, data, domain_reweighting
 from .compare import lower
 from .study import Arm, Search, Study

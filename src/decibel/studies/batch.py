@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .. import keys
-from ..algorithms.method import Method, State
-from ..engines.program import Asked, Program
-from ..engines.simulator import Simulator
-from ..graph import Levels
-from ..ledger import Counts, Page
-from ..metrics import Snapshot
-from ..problem import Problem
-from ..samples import NodeData, lay_out
-from ..vector import replicate
+from ..core import _keys as keys
+from ..core._ledger import Counts, Page
+from ..core._vector import replicate
+from ..engines._program import Asked, Program
+from ..engines._simulator import Simulator
+from ..graphs._graph import Levels
+from ..methods._method import Method, State
+from ..problem._problem import Problem
+from ..problem._samples import NodeData, lay_out
+from ..results.metrics import Snapshot
 
 
 class ShapesDiffer(ValueError):

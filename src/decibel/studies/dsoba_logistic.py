@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..algorithms.double_loop import ma_dsbo
-from ..algorithms.implicit import mdbo
-from ..algorithms.method import Method
-from ..algorithms.sparkle import dsoba
-from ..graphs import ring
+from ..graphs._families import ring
+from ..methods._double_loop import ma_dsbo
+from ..methods._implicit import mdbo
+from ..methods._method import Method
+from ..methods._sparkle import dsoba
 from ..tasks import logistic_regression
 from .compare import faster, higher
 from .study import Arm, Search, Study

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.sparkle import Sparkle, dsoba
-from ..graphs import adjusted_ring, complete
+from ..graphs._families import adjusted_ring, complete
+from ..methods._sparkle import Sparkle, dsoba
+from ..solver.theory import measured_transient
 from ..tasks import linear_regression
-from ..theory import measured_transient
 from .schedules import Falling
 from .sources import average_error
 from .study import Arm, Study

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.sparkle import dsoba
-from ..graph import Graph
-from ..graphs import adjusted_ring, complete, exponential, torus
+from ..graphs._families import adjusted_ring, complete, exponential, torus
+from ..graphs._graph import Graph
+from ..methods._sparkle import dsoba
 from .cleaning import SMALL, SMOKE, Cleaning, search
 from .compare import settle
 from .study import Arm, Study

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..trace import Trace
+from ..results._trace import Trace
 from . import processes
 from .processes import answer, join, together
 

@@ -7,11 +7,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ..algorithms.catalog import gossip_rates
-from ..algorithms.double_loop import dbsa
-from ..algorithms.matrices import gossip_dsbo
-from ..algorithms.method import Method
-from ..graphs import ring
+from ..graphs._families import ring
+from ..methods._catalog import gossip_rates
+from ..methods._double_loop import dbsa
+from ..methods._matrices import gossip_dsbo
+from ..methods._method import Method
 from ..tasks import Task, hyperparameter_tuning
 from .compare import faster, sooner
 from .sources import part

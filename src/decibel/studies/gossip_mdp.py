@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.catalog import gossip_decay
-from ..algorithms.double_loop import double_loop_dsgd
-from ..algorithms.matrices import gossip_dsbo
-from ..algorithms.method import Method
-from ..graphs import ring
+from ..graphs._families import ring
+from ..methods._catalog import gossip_decay
+from ..methods._double_loop import double_loop_dsgd
+from ..methods._matrices import gossip_dsbo
+from ..methods._method import Method
 from ..tasks import policy_evaluation
 from .compare import settle, spent_by_all
 from .schedules import Scaled

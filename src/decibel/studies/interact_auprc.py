@@ -9,12 +9,12 @@ from typing import Any
 import equinox as eqx
 from jax import Array
 
-from .. import hypergradient
-from ..algorithms.implicit import gt_dsgd
-from ..algorithms.method import Method
-from ..algorithms.single_level import gt
-from ..graphs import erdos_renyi
-from ..metrics import Snapshot
+from ..graphs._families import erdos_renyi
+from ..methods._implicit import gt_dsgd
+from ..methods._method import Method
+from ..methods._single_level import gt
+from ..oracles import hypergradient
+from ..results.metrics import Snapshot
 from ..tasks import Task, auprc
 from .compare import higher
 from .sources import part

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.implicit import dsgd_bilevel, gt_dsgd, interact, svr_interact
-from ..algorithms.method import Method
-from ..graphs import erdos_renyi
+from ..graphs._families import erdos_renyi
+from ..methods._implicit import dsgd_bilevel, gt_dsgd, interact, svr_interact
+from ..methods._method import Method
 from ..tasks import Task, meta_learning
 from .compare import smaller, sooner
 from .sources import part

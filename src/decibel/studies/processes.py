@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ..environment import free_address
+from ..engines.launch._environment import free_address
 
 TOLD = "DECIBEL_TOLD"
 

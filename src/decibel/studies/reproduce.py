@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
+from ..core._files import write_whole
 from . import settings
 from .runs import Runs, fingerprint, forget, place, run_arm
 from .study import Arm, Study

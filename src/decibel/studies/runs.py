@@ -19,18 +19,17 @@ import jax
 import numpy as np
 
 from .. import __version__
-from ..files import whole
-from ..ledger import COSTS
-from ..trace import Trace
+from ..core._files import whole
+from ..core._ledger import COSTS
+from ..results._trace import Trace
 from .study import Arm, Study, device
 
 ROOT = Path(__file__).parent.parent
 # The code that the numbers of a run depend on.
 MATTERS = (
-    "algorithms", "tasks", "engines/program.py", "engines/simulator.py", "estimators.py", "exact.py", "graph.py",
-    "graphs.py", "hypergradient.py", "keys.py", "ledger.py", "linear.py", "metrics.py", "network.py", "oracles.py",
-    "problem.py", "samples.py", "strategies.py", "vector.py", "weights.py", "studies/batch.py", "studies/cleaning.py",
-    "studies/schedules.py", "studies/sources.py",
+    "core/_conjugate_gradients.py", "core/_keys.py", "core/_ledger.py", "core/_vector.py", "engines/_program.py",
+    "engines/_simulator.py", "graphs", "methods", "network/_mixing.py", "oracles", "problem", "results/metrics.py",
+    "strategies", "studies/batch.py", "studies/cleaning.py", "studies/schedules.py", "studies/sources.py", "tasks",
 )  # fmt: skip
 # What a study's file names so serves to judge, and no run depends on it.
 JUDGING = ("STUDY", "TOLERANCE", "GROWTH", "SLOPE", "SAME", "MATCH", "LITTLE", "COLLAPSED")

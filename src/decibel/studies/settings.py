@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..files import write_whole
-from ..solver import solve
+from ..core._files import write_whole
+from ..solver._solve import solve
+from ..solver._tune import tune
 from ..tasks import Task
-from ..tuning import tune
 from .runs import code, digest
 from .study import Arm, Study, device, with_rates
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..metrics import Snapshot
+from ..results.metrics import Snapshot
 from ..tasks import Task, data
 from ..tasks.synthetic import classification
 

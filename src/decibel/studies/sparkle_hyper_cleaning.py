@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..algorithms.double_loop import ma_dsbo
-from ..algorithms.implicit import mdbo
-from ..algorithms.method import Method
-from ..algorithms.sparkle import dsoba, sparkle
-from ..graphs import adjusted_ring
+from ..graphs._families import adjusted_ring
+from ..methods._double_loop import ma_dsbo
+from ..methods._implicit import mdbo
+from ..methods._method import Method
+from ..methods._sparkle import dsoba, sparkle
 from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
 from .compare import higher
 from .study import Arm, Study

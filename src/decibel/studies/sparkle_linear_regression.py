@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.method import Method
-from ..algorithms.sparkle import dsoba, sparkle
-from ..graph import Graph
-from ..graphs import adjusted_ring, complete, torus
+from ..graphs._families import adjusted_ring, complete, torus
+from ..graphs._graph import Graph
+from ..methods._method import Method
+from ..methods._sparkle import dsoba, sparkle
 from ..tasks import linear_regression
 from .compare import settle, smaller
 from .study import Arm, Search, Study

@@ -10,13 +10,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from ..algorithms.double_loop import ma_dsbo
-from ..algorithms.implicit import mdbo
-from ..algorithms.method import Method
-from ..algorithms.single_level import ed
-from ..algorithms.sparkle import sparkle
-from ..graphs import ring
-from ..problem import Problem
+from ..graphs._families import ring
+from ..methods._double_loop import ma_dsbo
+from ..methods._implicit import mdbo
+from ..methods._method import Method
+from ..methods._single_level import ed
+from ..methods._sparkle import sparkle
+from ..problem._problem import Problem
 from ..tasks import Task, policy_evaluation
 from .compare import smaller
 from .sources import average_error

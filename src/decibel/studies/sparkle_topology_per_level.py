@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..algorithms.sparkle import sparkle
-from ..graph import Levels
-from ..graphs import adjusted_ring, complete
+from ..graphs._families import adjusted_ring, complete
+from ..graphs._graph import Levels
+from ..methods._sparkle import sparkle
 from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
 from .compare import higher, settle
 from .study import Arm, Study

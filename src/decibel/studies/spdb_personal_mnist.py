@@ -10,16 +10,16 @@ import equinox as eqx
 import jax
 from jax import Array
 
-from .. import hypergradient
-from ..algorithms.implicit import spdb
-from ..algorithms.method import Method
-from ..algorithms.single_level import dsgd, ed, gnsd
-from ..graphs import erdos_renyi
-from ..metrics import Snapshot
+from ..graphs._families import erdos_renyi
+from ..graphs.weights import laplacian
+from ..methods._implicit import spdb
+from ..methods._method import Method
+from ..methods._single_level import dsgd, ed, gnsd
+from ..oracles import hypergradient
+from ..results.metrics import Snapshot
 from ..tasks import Task, personalization
 from ..tasks.networks import cross_entropy
 from ..tasks.personalization import own_models, predict
-from ..weights import laplacian
 from .compare import higher
 from .sources import part
 from .study import Arm, Search, Study, validated

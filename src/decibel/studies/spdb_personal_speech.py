@@ -10,12 +10,12 @@ import equinox as eqx
 import numpy as np
 from jax import Array
 
-from .. import hypergradient
-from ..algorithms.implicit import spdb
-from ..algorithms.method import Method
-from ..algorithms.single_level import dsgd, ed
-from ..graphs import ring
-from ..metrics import Snapshot
+from ..graphs._families import ring
+from ..methods._implicit import spdb
+from ..methods._method import Method
+from ..methods._single_level import dsgd, ed
+from ..oracles import hypergradient
+from ..results.metrics import Snapshot
 from ..tasks import Task, data, speech
 from .compare import lower
 from .study import Arm, Search, Study, validated

@@ -12,13 +12,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ..algorithms.method import Method
-from ..graph import Levels, Topology
-from ..ledger import COLUMNS
-from ..metrics import Metric, evaluate, resolve
-from ..solver import levels_of, refuse, solve
+from ..core._ledger import COLUMNS
+from ..graphs._graph import Levels, Topology
+from ..methods._method import Method
+from ..results._trace import Trace
+from ..results.metrics import Metric, evaluate, resolve
+from ..solver._solve import levels_of, refuse, solve
 from ..tasks import Task
-from ..trace import Trace
 from .batch import Seeds, ShapesDiffer
 from .verdicts import Claim
 

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from ..problem import Problem
+from ..problem._problem import Problem
 from . import data
 from .evaluation import AveragePrecision, Layers, layers, predict
 from .partition import Partition

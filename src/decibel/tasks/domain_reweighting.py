@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..metrics import Snapshot
-from ..problem import Problem
+from ..problem._problem import Problem
+from ..results.metrics import Snapshot
 from . import data, partition
 from .networks import next_byte_loss, square, start_transformer
 from .task import Task

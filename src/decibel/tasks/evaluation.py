@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ..metrics import Snapshot
-from ..samples import NodeData
+from ..problem._samples import NodeData
+from ..results.metrics import Snapshot
 from .sources import flat
 
 __all__ = [

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..metrics import Snapshot
-from ..problem import Problem
-from ..vector import smallest
+from ..core._vector import smallest
+from ..problem._problem import Problem
+from ..results.metrics import Snapshot
 from . import data
 from .evaluation import Accuracy, Losses
 from .sources import Heterogeneity, alpha_of, deal, find, refuse_unless_binary, standardized

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..metrics import Snapshot
-from ..problem import Problem
+from ..problem._problem import Problem
+from ..results.metrics import Snapshot
 from . import data, partition
 from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
 from .sources import deal, flat

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ..metrics import Snapshot
-from ..problem import Problem
+from ..problem._problem import Problem
+from ..results.metrics import Snapshot
 from . import data
 from .evaluation import Accuracy, Losses, NodeAccuracy
 from .sources import Heterogeneity, alpha_of, deal, find, standardized

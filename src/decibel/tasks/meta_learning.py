@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..metrics import Snapshot
-from ..problem import Problem
+from ..problem._problem import Problem
+from ..results.metrics import Snapshot
 from . import data, partition
 from .evaluation import flat
 from .networks import Layer, affine, body, cross_entropy, square, start_body, start_zero

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..metrics import Snapshot, distance
-from ..problem import Problem
+from ..problem._problem import Problem
+from ..results.metrics import Snapshot, distance
 from .synthetic import counts_of, deviations, spread_of
 from .task import Task
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..metrics import Snapshot
-from ..samples import NodeData, node_data
+from ..problem._samples import NodeData, node_data
+from ..results.metrics import Snapshot
 from . import data, partition
 from .features import log_mel, pad, standardise
 from .networks import Layer, affine, blstm, cross_entropy, square, start_blstm, start_identity, start_zero

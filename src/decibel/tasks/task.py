@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..metrics import Metric
-from ..problem import Problem
+from ..problem._problem import Problem
+from ..results.metrics import Metric
 from .partition import Partition
 
 

@@ -1,1 +1,0 @@
-"""Algorithms: points in the space of oracle × estimator × strategy per level."""

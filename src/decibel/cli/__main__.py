@@ -1,0 +1,5 @@
+"""`python -m decibel.cli`."""
+
+from . import app
+
+app()

@@ -1,0 +1,84 @@
+"""What commands share: options, exit codes, errors as sentences, and answers as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from . import _known as known
+
+Answer = TypeVar("Answer")
+
+FAILED, USAGE, DIVERGED, INTERRUPTED = 1, 2, 3, 130
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Task = Annotated[
+    str, typer.Argument(help="A task of `decibel list`.", autocompletion=known.completing(known.TASKS))
+]  # fmt: skip
+Method = Annotated[
+    str, typer.Option(help="A method of `decibel list`.", autocompletion=known.completing(known.METHODS))
+]  # fmt: skip
+Graph = Annotated[
+    str,
+    typer.Option(
+        help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number.",
+        autocompletion=known.completing(known.GRAPHS),
+    ),
+]
+Nodes = Annotated[int, typer.Option(min=1, help="How many nodes, where the task does not know.")]
+Steps = Annotated[int, typer.Option(min=1, help="Iterations.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per node and step; all if left out.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the data's deal and the batches.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a step size, or task.KEY=VALUE.")]
+
+
+def console(quiet: bool = False) -> Console:
+    return Console(highlight=False, quiet=quiet)
+
+
+def complain(sentence: str) -> None:
+    Console(stderr=True, highlight=False, markup=False).print(sentence, style="red", soft_wrap=True)
+
+
+def emit(document: Any) -> None:
+    """One JSON document on standard output; what is not finite is null."""
+    typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def or_exit(function: Callable[..., Answer], *arguments: Any, refused: int = USAGE) -> Answer:
+    """Errors that are sentences to the user end the command instead of showing a traceback: `refused` for what was
+    asked wrongly, 1 for data, files, libraries and memory that are not there."""
+    try:
+        return function(*arguments)
+    except KeyboardInterrupt:
+        complain("Interrupted: only what was saved before is kept.")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        code = _code(error, refused)
+        if code is None:
+            raise
+        complain(str(error) if isinstance(error, OSError) and error.strerror else str((error.args or [error])[0]))
+        raise typer.Exit(code) from None
+
+
+def _code(error: Exception, refused: int) -> int | None:
+    from ..tasks.data import DataError
+
+    if isinstance(error, DataError | OSError | ImportError | MemoryError):
+        return FAILED
+    return refused if isinstance(error, ValueError | TypeError | KeyError) else None

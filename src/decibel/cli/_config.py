@@ -1,0 +1,158 @@
+"""What `decibel run` is asked to do: defaults, a TOML file, then flags; written back so that it can be repeated.
+
+Nothing here needs JAX.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..core._files import write_whole
+from ..core._names import hint
+
+LOGS = ("jsonl", "tensorboard", "wandb", "mlflow")
+WHOLE = {"nodes": 1, "steps": 1, "batch_size": 1, "seed": 0, "eval_every": 1}  # and the least of each
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run by name. `set` holds the method's settings, and under `task` those of the task."""
+
+    task: str
+    method: str = "sparkle-ed"
+    graph: str = "ring"
+    nodes: int = 10
+    steps: int = 1000
+    batch_size: int | None = None
+    seed: int = 0
+    eval_every: int | None = None
+    out: str = "decibel-run"
+    checkpoint: str | None = None
+    log: list[str] = field(default_factory=list)
+    set: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def for_task(self) -> dict[str, Any]:
+        return dict(self.set.get("task", {}))
+
+    @property
+    def for_method(self) -> dict[str, Any]:
+        return {name: value for name, value in self.set.items() if name != "task"}
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.out)
+
+    def with_settings(self, defaults: Mapping[str, Any]) -> Config:
+        """The same, with the method's defaults written out where nothing else was asked for."""
+        return replace(self, set={**defaults, **self.set})
+
+    def save(self, path: Path, heading: str) -> Path:
+        kept = {name: value for name, value in asdict(self).items() if value not in (None, [], {})}
+        return write_whole(path, f"# {heading}\n{toml(kept)}")
+
+
+def resolve(file: str | Path | None, flags: Mapping[str, Any], pairs: Sequence[str] = ()) -> Config:
+    """The file's values, and over them those flags that were given (are not None) and the KEY=VALUE pairs."""
+    values = read(file) if file is not None else {}
+    values |= {name: value for name, value in flags.items() if value is not None}
+    values["set"] = over(values.get("set", {}), settings(pairs))
+    if "task" not in values:
+        raise ValueError("TASK is missing: name one of `decibel list`, or give a --config file with a line task = ….")
+    return Config(**values)
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A config file, refused where it holds what no run knows."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"--config {path} is no file: give the path of a TOML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"--config {path} cannot be read ({reason}): give the path of a TOML file.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"--config {path} is not TOML: {error}: mend that line.") from None
+    known = [item.name for item in fields(Config)]
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"--config {path} has the unknown key {name!r}: {hint(name, known)}")
+        _refuse(path, name, value)
+    return values
+
+
+def _refuse(path: str | Path, name: str, value: Any) -> None:
+    if name in WHOLE:
+        right = isinstance(value, int) and not isinstance(value, bool) and value >= WHOLE[name]
+        expected = f"a whole number of at least {WHOLE[name]}"
+    elif name == "log":
+        right, expected = isinstance(value, list), "a list of names"
+    elif name == "set":
+        right = isinstance(value, dict) and isinstance(value.get("task", {}), dict)
+        expected = "a table, and task as a table in it"
+    else:
+        right, expected = isinstance(value, str), "a name in quotes"
+    if not right:
+        raise ValueError(f"--config {path} has {name} = {value!r}: give {expected}.")
+
+
+def settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE for the method and task.KEY=VALUE for the task; values are JSON where they can be."""
+    made: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--set {pair!r} must read KEY=VALUE, such as alpha=0.1 or task.corruption=0.4.")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        if value is None:
+            raise ValueError(f"--set {pair!r} sets nothing: leave it out.")
+        where, _, name = key.partition(".")
+        made = over(made, {where: {name: value}} if name else {key: value})
+    return made
+
+
+def over(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, and over them others; tables are merged."""
+    both = dict(under)
+    for name, value in above.items():
+        merge = isinstance(value, Mapping) and isinstance(both.get(name), Mapping)
+        both[name] = over(both[name], value) if merge else value
+    return both
+
+
+def toml(values: Mapping[str, Any]) -> str:
+    """Plain values as TOML: what is a table comes last, under its heading."""
+    plain = [f"{_key(name)} = {_value(value)}" for name, value in values.items() if not isinstance(value, Mapping)]
+    tables = [
+        "\n".join([f"\n[{_key(name)}]", *(f"{_key(key)} = {_value(item)}" for key, item in value.items())])
+        for name, value in values.items()
+        if isinstance(value, Mapping)
+    ]
+    return "\n".join([*plain, *tables]) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + " }"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    raise ValueError(f"a config cannot hold {value!r}: use numbers, words and lists.")

@@ -1,0 +1,99 @@
+"""`decibel doctor`: what is installed, what the devices are, and whether a small problem is solved exactly."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import __version__
+from ..graphs import _families as graphs
+from ..methods._sparkle import sparkle
+from ..problem._problem import Problem
+from ..solver._solve import solve
+from ..tasks.data import available
+from . import _compilation as compilation
+
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "optimistix", "lineax", "orbax-checkpoint")
+EXTRAS = {
+    "silo": ("grpc", "cryptography"),
+    "tensorboard": ("tensorboardX",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "docs": ("mkdocs",),
+    "test": ("pytest",),
+}
+ENOUGH = 1e-4  # of an error that float32 can go below
+
+
+def examine() -> dict[str, Any]:
+    """Everything, as one document; `well` says whether the self-test came out right."""
+    test = self_test()
+    folder = compilation.cache_folder()
+    kept = compilation.in_use()
+    return {
+        "well": test["well"],
+        "decibel": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "versions": {name: installed(name) for name in PACKAGES},
+        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
+        "float64": jnp.zeros(()).dtype == jnp.float64,
+        "extras": {name: all(find_spec(module) for module in modules) for name, modules in EXTRAS.items()},
+        "data": {row.name: row.state for row in available()},
+        "compilation_cache": {"on": kept is not None, "folder": kept or (str(folder) if folder else None)},
+        "self_test": test,
+    }
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def self_test(nodes: int = 8, steps: int = 400) -> dict[str, Any]:
+    """Solves, over a ring, a quadratic whose solution is known: with g_i = ½‖y − x − b_i‖² the lower level is
+    y = x + b̄, and f_i = ½‖y − c_i‖² + ½‖x‖² then has its minimum at x = (c̄ − b̄)/2."""
+    b, c = np.random.default_rng(0).normal(size=(2, nodes, 1, 5)).astype(np.float32)
+    problem = Problem(
+        lambda x, y, batch: 0.5 * jnp.sum((y - batch.mean(0)) ** 2) + 0.5 * jnp.sum(x**2),
+        lambda x, y, batch: 0.5 * jnp.sum((y - x - batch.mean(0)) ** 2),
+        upper_data=c, lower_data=b, x0=jnp.zeros(5, jnp.float32), y0=jnp.zeros(5, jnp.float32),
+    )  # fmt: skip
+    method = sparkle("ed", alpha=0.2, beta=0.5, gamma=0.5)
+    begun = time.perf_counter()
+    result = solve(problem, method, graphs.ring(nodes), steps=steps, eval_every=steps, metrics=[], progress=False)
+    exact = (c - b).mean((0, 1)) / 2
+    error = float(np.max(np.abs(np.asarray(result.nodes.x) - exact)))
+    return {
+        "well": bool(error < ENOUGH),
+        "error": error,
+        "seconds": time.perf_counter() - begun,
+        "seconds_running": float(result.trace.last["seconds"]),
+    }
+
+
+def measure_steps(nodes: int, steps: int = 500) -> dict[str, Any]:
+    """Microseconds a step of a few methods on linear regression over a ring, compiling left out; the best of three."""
+    from ._named import make_graph, make_method, make_task
+
+    task, ring = make_task("linear_regression", nodes, 0, {}), make_graph("ring", nodes)
+    taken = {}
+    for name in ("sparkle-ed", "sparkle-gt", "d-soba"):
+        method = make_method(name, {"alpha": 1e-3, "beta": 1e-3, "gamma": 1e-3})
+        runs = [
+            solve(task.problem, method, ring, steps=steps, eval_every=steps, batch_size=10, metrics=[], progress=False)
+            for _ in range(3)
+        ]
+        taken[name] = min(float(run.trace.last["seconds"]) for run in runs) / steps * 1e6
+    return {"nodes": nodes, "device": jax.devices()[0].device_kind, "microseconds_per_step": taken}

@@ -1,0 +1,64 @@
+"""Tasks, methods and graphs by the names that the command line knows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import tasks
+from ..core._names import hint
+from ..graphs import _families as graphs
+from ..graphs._graph import Topology
+from ..methods._catalog import CATALOG
+from ..methods._method import Method
+from ..tasks import Task
+
+TASKS: dict[str, Callable[..., Task]] = {
+    name: getattr(tasks, name) for name in tasks.__all__ if inspect.isfunction(getattr(tasks, name))
+}
+BY_NODES = (
+    "ring", "path", "star", "complete", "hypercube", "exponential", "one_peer_exponential", "isolated",
+)  # fmt: skip
+BY_SIDES = ("torus", "grid")
+BY_NUMBER = {"erdos_renyi": 0.5, "geometric": 0.5, "adjusted_ring": 0.1}  # NAME:NUMBER, and the number left out
+GRAPHS = (*BY_NODES, *BY_SIDES, *BY_NUMBER)
+
+
+def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, Any]) -> Task:
+    """A task of so many nodes; some tasks know their own."""
+    key = name.replace("-", "_")
+    if key not in TASKS:
+        raise ValueError(f"task {name!r} is not known: {hint(key, TASKS)}")
+    known = inspect.signature(TASKS[key]).parameters
+    given = {**({"nodes": nodes} if "nodes" in known else {}), "seed": seed, **settings}
+    for setting in given:
+        if setting not in known:
+            raise ValueError(f"task {name!r} has no setting {setting!r}: {hint(setting, known)}")
+    return TASKS[key](**given)
+
+
+def make_method(name: str, settings: Mapping[str, Any]) -> Method:
+    return CATALOG[name](**settings)
+
+
+def make_graph(name: str, nodes: int) -> Topology:
+    """A family by name; a torus or grid of the squarest shape; some as NAME:NUMBER, such as erdos_renyi:0.5."""
+    family, colon, argument = name.replace("-", "_").partition(":")
+    if family not in GRAPHS:
+        raise ValueError(f"graph {name!r} is not known: {hint(family, GRAPHS)}")
+    if colon and family not in BY_NUMBER:
+        raise ValueError(f"graph {name!r} takes no number: write {family}.")
+    make: Callable[..., Topology] = getattr(graphs, family)
+    if family in BY_SIDES:
+        rows = max(r for r in range(1, int(nodes**0.5) + 1) if nodes % r == 0)
+        return make(rows, nodes // rows)
+    return make(nodes) if family in BY_NODES else make(nodes, _number(name, argument, BY_NUMBER[family]))
+
+
+def _number(name: str, text: str, default: float) -> float:
+    try:
+        return float(text) if text else default
+    except ValueError:
+        family = name.partition(":")[0]
+        raise ValueError(f"graph {name!r} needs a number after the colon: write {family}:{default}.") from None

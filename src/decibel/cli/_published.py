@@ -1,0 +1,68 @@
+"""`demo`, `reproduce` and `report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _known as known
+from ._common import FAILED, console, or_exit
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("decibel-demo"),
+    seed: Annotated[int, typer.Option(help="Of the deal, the corruption and the batches.", min=0)] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations: to see that it works.")] = False,
+) -> None:
+    """Clean corrupted labels over a ring of ten nodes, by four methods side by side: a table and a figure."""
+    from ._compilation import keep_compiled
+
+    keep_compiled()
+    from ._demo import run
+
+    run(out, seed=seed, quick=quick, console=console())
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Studies such as sparkle/hyper-cleaning, or all.")],
+    size: Annotated[
+        str,
+        typer.Option(
+            help="smoke (seconds), small (minutes on two cores) or full (a GPU).",
+            autocompletion=known.completing(known.SIZES),
+        ),
+    ] = "small",
+    out: Annotated[Path | None, typer.Option(help="Folder for the results [default: decibel-results/SIZE].")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is there already.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="First search the step sizes, where not done yet.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Several studies: processes at a time.")] = 1,
+    several: Annotated[bool, typer.Option("--several", hidden=True)] = False,  # this is one of those processes
+) -> None:
+    """Run a published experiment and judge its claims from the numbers.
+
+    What is there already is not run again; a run that was interrupted continues.
+    """
+    from ..studies.command import run
+    from ..studies.report import draw
+
+    folder, done = or_exit(
+        lambda: run(names, size, out, fresh=fresh, tune=tune, jobs=jobs, several=several, console=console()),
+        refused=FAILED,
+    )
+    for name in done:
+        draw(name, folder)
+
+
+def report(
+    results: Annotated[Path, typer.Option(help="Folder that `decibel reproduce` left.")] = Path(
+        "decibel-results/small"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("decibel-report"),
+) -> None:
+    """Make pages from results: figures, claims with verdicts, settings. They need no network."""
+    from ..studies.report import write
+
+    pages = or_exit(write, results, out, refused=FAILED)
+    console().print(f"{len(pages)} pages; begin with {out / 'index.html'}.", soft_wrap=True)

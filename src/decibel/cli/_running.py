@@ -1,0 +1,225 @@
+"""`decibel run`: a task, a method and a graph by their names, in a folder that can be repeated and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .. import __version__
+from ..core._ledger import COSTS
+from ..core._names import hint
+from ..graphs._graph import Levels
+from ..methods._catalog import CATALOG
+from ..results import loggers
+from ..results._callbacks import Callback
+from ..results._result import Result
+from ..solver._solve import NonFiniteWarning, levels_of, refuse, solve
+from ._config import LOGS, Config
+from ._named import make_graph, make_method, make_task
+
+CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint"
+ROWS_PER_SAVE = 10  # an interrupted run saves besides; more often, short runs would mostly save
+
+
+def run(
+    config: Config, *, resume: bool = False, fresh: bool = False, live: bool = False, browser: bool = False,
+    console: Console,
+) -> Result:  # fmt: skip
+    """Solves a task; leaves the resolved config, the log, the checkpoint, the trace and the figure in its folder."""
+    entry = CATALOG[config.method]
+    config = replace(config.with_settings(entry.defaults), eval_every=_every(config))
+    written = _loggers(config)
+    algorithm = make_method(config.method, config.for_method)
+    made = make_task(config.task, config.nodes, config.seed, config.for_task)
+    nodes = made.nodes or config.nodes  # some tasks know their nodes: a speaker each
+    network = make_graph(config.graph, nodes)
+    refuse(made.problem, algorithm, levels_of(made.problem, algorithm, network), config.steps, config.batch_size, None)
+    _make_room(config, resume=resume, fresh=fresh)
+    console.print(f"[bold]{made.name}[/] by {algorithm} over {network.name} of {nodes} nodes")
+    for key, value in made.summary.items():
+        console.print(f"  {key}: {_words(value)}", style="dim", soft_wrap=True)
+    with _live(config.folder, live, browser, console), interrupts_save(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NonFiniteWarning)  # the command says it, with its exit code
+        result = solve(
+            made.problem, algorithm, network, steps=config.steps, batch_size=config.batch_size, seed=config.seed,
+            eval_every=config.eval_every, metrics=made.metrics, callbacks=[Kept(config), *written],
+            checkpoint=checkpoint(config), checkpoint_every=ROWS_PER_SAVE, resume=resume,
+        )  # fmt: skip
+    console.print(table(result))
+    trace = result.trace.save(files(config)["trace"])
+    result.plot().savefig(files(config)["figure"], dpi=150)
+    console.print(f"Config, log, trace and figure are in {trace.parent}.", soft_wrap=True)
+    return result
+
+
+class Kept(Callback):
+    """Writes the config as soon as the run has begun: one that is refused leaves that of the run before."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+        path = self._config.folder / CONFIG
+        repeat = shlex.join(["decibel", "run", "--config", str(path)])
+        self._config.save(path, f"decibel {__version__}; to repeat this run: {repeat}")
+
+
+def files(config: Config) -> dict[str, Path]:
+    """What a run leaves behind."""
+    name = f"{config.task.replace('-', '_')}-{config.method}"
+    return {
+        "config": config.folder / CONFIG,
+        "log": config.folder / LOG,
+        "trace": config.folder / f"{name}.npz",
+        "figure": config.folder / f"{name}.png",
+        "checkpoint": checkpoint(config),
+    }
+
+
+def summary(config: Config, result: Result) -> dict[str, Any]:
+    """The run as one document."""
+    return {
+        "task": config.task,
+        "method": config.method,
+        "graph": config.graph,
+        "nodes": result.trace.provenance["nodes"],
+        "steps": config.steps,
+        "step": result.step,
+        "stopped": result.stopped,
+        "first": {name: float(result.trace[name][0]) for name in result.trace},
+        "last": {name: float(value) for name, value in result.trace.last.items()},
+        "settings": result.method.settings,
+        "files": {name: str(path) for name, path in files(config).items()},
+    }
+
+
+def checkpoint(config: Config) -> Path:
+    return Path(config.checkpoint) if config.checkpoint else config.folder / CHECKPOINT
+
+
+def resuming(config: Config) -> str:
+    """The command that continues the run."""
+    return shlex.join(["decibel", "run", "--config", str(config.folder / CONFIG), "--resume"])
+
+
+def _every(config: Config) -> int:
+    return min(config.eval_every or max(1, config.steps // 50), config.steps)
+
+
+def _loggers(config: Config) -> list[Callback]:
+    """The log that is always written, and those that were asked for; refused before anything is built."""
+    folder = config.folder
+    make = {
+        "jsonl": lambda: loggers.JSONL(folder / LOG),
+        "tensorboard": lambda: loggers.TensorBoard(folder / "tensorboard"),
+        "wandb": lambda: loggers.WandB("decibel", dir=str(folder), name=f"{config.task} {config.method}"),
+        "mlflow": lambda: loggers.MLflow(uri=_mlflow(folder), name=f"{config.task} {config.method}"),
+    }
+    for name in config.log:
+        if name not in LOGS:
+            raise ValueError(f"--log {name!r} is not known: {hint(name, LOGS)}")
+    return [make[name]() for name in LOGS if name == "jsonl" or name in config.log]
+
+
+def _mlflow(folder: Path) -> str | None:
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{(folder / 'mlflow.db').absolute()}"
+
+
+def _make_room(config: Config, *, resume: bool, fresh: bool) -> None:
+    """A new run begins with no checkpoints; those of a run that can still be continued are not thrown away unasked."""
+    if config.folder.exists() and not config.folder.is_dir():
+        raise ValueError(f"--out {config.folder} is a file: name a folder.")
+    folder = checkpoint(config)
+    saved = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
+    if resume or not saved:
+        return
+    if not (fresh or _ended(config.folder / LOG)):
+        raise ValueError(
+            f"{folder} holds a run that was interrupted at step {max(saved)}: add --resume to continue it, or --fresh "
+            "to begin again."
+        )
+    if folder != config.folder / CHECKPOINT and not fresh:
+        raise ValueError(f"--checkpoint {folder} holds a finished run: add --resume to lengthen it, or --fresh.")
+    for path in folder.iterdir():
+        if path.name.isdigit():
+            shutil.rmtree(path)
+
+
+def _ended(log: Path) -> bool:
+    """Whether the run that wrote this has nothing left to do: it finished, or turned non-finite."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    try:
+        last = json.loads(lines[-1])
+    except (IndexError, json.JSONDecodeError):
+        return False
+    return last.get("kind") == "end" and (last["stopped"] or "non-finite").startswith("non-finite")
+
+
+@contextmanager
+def interrupts_save() -> Iterator[None]:
+    """While a run listens for SIGTERM, which makes it save and end, Ctrl-C says the same; a second one ends at once."""
+
+    def hear(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if callable(signal.getsignal(signal.SIGTERM)):
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGINT, hear)
+    except ValueError:  # not the main thread: signals are somebody else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    from ..results.live import serve_beside
+
+    with serve_beside(folder, open_browser=browser) as url:
+        console.print(f"Watch it at {url} while it runs; `decibel watch {folder}` shows it again.", soft_wrap=True)
+        yield
+
+
+def _words(value: Any) -> str:
+    """Settings as a person would list them."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_words, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def table(result: Result) -> Table:
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    made.add_column("")
+    made.add_column("at the start", justify="right")
+    made.add_column(f"after {result.step} steps", justify="right")
+    for name in result.trace:
+        if name != "step":
+            first, last = result.trace[name][0], result.trace[name][-1]
+            made.add_row(name.replace("_", " "), "" if name in COSTS else f"{first:.4g}", f"{last:.6g}")
+    return made

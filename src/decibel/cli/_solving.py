@@ -1,0 +1,204 @@
+"""`run`, `compare`, `tune` and `watch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import _known as known
+from ._common import (
+    DIVERGED,
+    INTERRUPTED,
+    BatchSize,
+    Graph,
+    Json,
+    Method,
+    Nodes,
+    Seed,
+    Set,
+    Steps,
+    Task,
+    complain,
+    console,
+    emit,
+    or_exit,
+)
+
+
+def run(
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="A task of `decibel list`, such as label_cleaning.", autocompletion=known.completing(known.TASKS)
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="A method of `decibel list` [default: sparkle-ed].", autocompletion=known.completing(known.METHODS)
+        ),
+    ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number [default: ring].",
+            autocompletion=known.completing(known.GRAPHS),
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="How many [default: 10].")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Iterations [default: 1000].")] = None,
+    batch_size: BatchSize = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the data's deal and the batches [default: 0].")] = None,
+    eval_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between rows, where a run also saves [default: a fiftieth].")
+    ] = None,
+    set_: Set = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with the same names; flags override it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for all that the run leaves [default: decibel-run].")] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also write tensorboard, wandb (offline) or mlflow; repeat for several. jsonl is always written.",
+            autocompletion=known.completing(known.LOGS),
+        ),
+    ] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder for the states [default: OUT/checkpoint].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last checkpoint.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again where an interrupted run lies.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Serve a page, on this machine, to watch the run.")] = False,
+    browser: Annotated[bool, typer.Option("--open", help="With --live: open the page.")] = False,
+    json: Json = False,
+) -> None:
+    """Solve a task by a method over a graph; leave a config, a log, a trace and a figure.
+
+    Ctrl-C saves, and the same command with --resume goes on, to the numbers of a run that was never interrupted.
+
+    Exit codes: 0 done, 1 failed, 2 asked wrongly, 3 turned non-finite, 130 interrupted.
+    """
+    from ._config import resolve
+
+    flags: dict[str, Any] = {
+        "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
+        "seed": seed, "eval_every": eval_every, "out": None if out is None else str(out), "log": log or None,
+        "checkpoint": None if checkpoint is None else str(checkpoint),
+    }  # fmt: skip
+    asked = or_exit(resolve, config, flags, set_ or [])
+
+    def solve_it() -> Any:
+        from . import _running as running
+        from ._compilation import keep_compiled
+
+        keep_compiled()
+        said = console(json)
+        return running, running.run(asked, resume=resume, fresh=fresh, live=live, browser=browser, console=said)
+
+    running, result = or_exit(solve_it)
+    if json:
+        emit(running.summary(asked, result))
+    if result.stopped and result.stopped.startswith("non-finite"):
+        complain(f"Stopped at {result.stopped}: use smaller step sizes, such as --set alpha=….")
+        raise typer.Exit(DIVERGED)
+    if result.stopped:
+        complain(f"Saved at step {result.step} of {asked.steps}. To go on: {running.resuming(asked)}")
+        raise typer.Exit(INTERRUPTED)
+
+
+def compare(
+    task: Task,
+    methods: Annotated[
+        list[str], typer.Argument(help="Methods of `decibel list`.", autocompletion=known.completing(known.METHODS))
+    ],
+    graph: Graph = "ring",
+    nodes: Nodes = 10,
+    steps: Steps = 1000,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE for all, METHOD.KEY=VALUE for one, task.KEY=VALUE.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Of the figure [default: the task's first].")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the traces.")] = Path("decibel-compare"),
+    json: Json = False,
+) -> None:
+    """Run several methods on one task: a table, and a figure against iterations, bytes and seconds."""
+    from ._config import resolve
+
+    flags: dict[str, Any] = {
+        "task": task, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size, "seed": seed,
+        "out": str(out),
+    }  # fmt: skip
+    asked = or_exit(resolve, None, flags, set_ or [])
+
+    def compare_them() -> Any:
+        from ._comparing import compare
+        from ._compilation import keep_compiled
+
+        keep_compiled()
+        return compare(asked, methods, metric, console(json))
+
+    results = or_exit(compare_them)
+    if json:
+        rows = {
+            name: {"settings": result.method.settings, "stopped": result.stopped, "last": result.trace.last}
+            for name, result in results.items()
+        }
+        emit({"task": task, "graph": graph, "steps": steps, "methods": rows, "figure": str(out / "compare.png")})
+    if all(result.stopped for result in results.values()):
+        complain("All of them turned non-finite: use smaller step sizes, such as --set alpha=….")
+        raise typer.Exit(DIVERGED)
+
+
+def tune(
+    task: Task,
+    method: Method = "sparkle-ed",
+    graph: Graph = "ring",
+    nodes: Nodes = 10,
+    steps: Steps = 500,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per candidate, each with a seed of its own.")] = 2,
+    budget: Annotated[int, typer.Option(min=1, help="About how many settings to try.")] = 32,
+    metric: Annotated[
+        str, typer.Option(help="What is to be smallest at the end: a metric of `decibel list`.")
+    ] = "upper",
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Search for a method's step sizes on a task, all candidates in one compiled run."""
+    from ._config import resolve
+
+    flags: dict[str, Any] = {
+        "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
+        "seed": seed,
+    }  # fmt: skip
+    asked = or_exit(resolve, None, flags, set_ or [])
+
+    def search() -> Any:
+        from ._comparing import tune
+        from ._compilation import keep_compiled
+
+        keep_compiled()
+        return tune(asked, budget=budget, metric=metric, seeds=seeds, console=console(json))
+
+    found, command = or_exit(search)
+    if json:
+        best = {name: value for name, value in found.table[0].items() if name not in (found.metric, "spread")}
+        document = {"method": method, "settings": best, "metric": found.metric, "score": found.score}
+        emit({**document, "table": list(found.table), "command": command})
+    else:
+        console().print(f"\n{command}", soft_wrap=True, markup=False)
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, such as decibel-run.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On this machine; 0 takes a free one.")] = 0,
+) -> None:
+    """Show a run on a page of this machine, while it runs or afterwards."""
+    if not folder.is_dir():
+        complain(f"RUN {folder} is no folder: give the --out folder of `decibel run`.")
+        raise typer.Exit(2)
+    from ..results.live import watch
+
+    or_exit(watch, folder, port)

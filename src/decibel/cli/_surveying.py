@@ -1,0 +1,102 @@
+"""`decibel graphs` and `decibel advise`: what families of graphs cost and how fast news spreads on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+from ..graphs._graph import Graph, GraphSequence, Topology
+from ..solver.theory import Advice
+from ._named import make_graph
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FAMILIES = ("ring", "grid", "torus", "exponential", "one_peer_exponential", "erdos_renyi", "star", "complete")
+DENSE = 1000  # nodes up to which all eigenvalues are computed
+
+
+def survey(
+    names: Sequence[str], nodes: int, entries: int, itemsize: int = 4
+) -> tuple[list[Topology], list[dict[str, Any]]]:
+    """The graphs, and a row for each. `bytes`: what a node sends, on average, to share `entries` numbers once."""
+    made = [make_graph(name, nodes) for name in names or FAMILIES]
+    rows = [
+        {
+            "family": name,
+            "name": graph.name,
+            "nodes": graph.nodes,
+            "degree": float(np.mean(graph.degrees)),
+            "most": float(np.max(graph.degrees, initial=0)),
+            "gap": graph.spectral_gap,
+            "lambda_min": graph.lambda_min,
+            "bytes": float(np.mean(graph.degrees)) * entries * itemsize,
+        }
+        for name, graph in zip(names or FAMILIES, made, strict=True)
+    ]
+    return made, rows
+
+
+def table(rows: Sequence[dict[str, Any]], entries: int) -> Table:
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    made.add_column("graph")
+    for heading in ("neighbours", "at most", "1 − ρ", "λ_min", f"bytes for {entries} numbers"):
+        made.add_column(heading, justify="right")
+    for row in rows:
+        numbers = (row["degree"], row["most"], row["gap"], row["lambda_min"])
+        made.add_row(row["name"], *(f"{number:.3g}" for number in numbers), f"{row['bytes']:,.0f}")
+    return made
+
+
+def save(graphs: Sequence[Topology], path: Path) -> Path:
+    """Drawings above, and below them the spectra: eigenvalues of W, or singular values of a period's product."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn(graphs).savefig(path, dpi=150)
+    return path
+
+
+def drawn(graphs: Sequence[Topology]) -> Figure:
+    from matplotlib.figure import Figure
+
+    wide = len(graphs)
+    figure = Figure(figsize=(max(2.9 * wide, 5.0), 6.0), layout="constrained")
+    axes = figure.subplots(2, wide, squeeze=False)
+    for column, graph in enumerate(graphs):
+        above, below = axes[:, column]
+        graph.phases[0].draw(above)
+        above.set_title(f"{graph.name}\nN = {graph.nodes}, 1 − ρ = {graph.spectral_gap:.3g}", fontsize=9)
+        values, what = spectrum(graph)
+        below.plot(values, ".", markersize=3, color="#1f4e79")
+        below.set(ylim=(min(-0.05, 1.1 * values.min(initial=0.0)), 1.05), xlabel="in order", ylabel=what)
+        below.axhline(0.0, color="#8b98a5", linewidth=0.6)
+        below.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def spectrum(graph: Graph | GraphSequence) -> tuple[np.ndarray, str]:
+    """All of it, largest first; nothing where the graph is too large for that."""
+    if graph.nodes > DENSE:
+        return np.zeros(0), f"more than {DENSE} nodes"
+    product = np.eye(graph.nodes)
+    for phase in graph.phases:
+        product = phase.matrix @ product
+    if graph.symmetric and graph.period == 1:
+        return np.linalg.eigvalsh(product)[::-1], "eigenvalues of W"
+    return np.linalg.svd(product, compute_uv=False), "singular values over one period"
+
+
+def advice(found: Advice) -> dict[str, Any]:
+    """Advice as one document."""
+    return {
+        "method": found.method,
+        "settings": found.settings,
+        "graphs": {level: getattr(found.graphs, level).name for level in ("x", "y", "z")},
+        "nodes": found.graphs.nodes,
+        "transient": found.transient,
+        "bytes_per_step": found.bytes_per_step,
+        "reasons": list(found.reasons),
+    }

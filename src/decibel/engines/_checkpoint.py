@@ -1,0 +1,235 @@
+"""Runs that survive: states saved by orbax in the background, whole or not at all, and taken up exactly.
+
+Random numbers depend on seed, step and node only, so a state, its step and the trace so far are all there is to save.
+Leaves carry the node axis, so a run may go on with another number of devices, on the simulator, or with other members.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..graphs._graph import Levels
+from ..methods._method import Method, State
+from ..problem._problem import Problem
+from ..results._trace import Trace
+from ._membership import Members, take_over
+from ._program import Asked, Run
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be read, and an older one was used."""
+
+
+class Checkpoints:
+    """The last `keep` checkpoints of one run, in a folder of their own."""
+
+    def __init__(self, path: str | Path, fingerprint: dict[str, Any], members: Members, *, keep: int = 3) -> None:
+        import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
+
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        self._ocp, self._fingerprint, self._members = ocp, fingerprint, members
+        self._told, self._before = False, None
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
+        self._manager = ocp.CheckpointManager(Path(path).absolute(), options=options)
+
+    def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
+        """Begins to write; the run goes on meanwhile."""
+        columns = {name: np.asarray(trace[name]).tolist() for name in trace}
+        args, leaves = self._ocp.args, dict(_named(run.state))
+        meta = {
+            "fingerprint": self._fingerprint,
+            "members": list(self._members),
+            "devices": run.devices,
+            "shapes": {name: list(leaf.shape) for name, leaf in leaves.items()},
+            "trace": columns,
+            "spent": spent,
+            "step": run.step,
+        }
+        if run.step in self._manager.all_steps():
+            self._manager.delete(run.step)  # one that could not be read, or the end of the run before
+        self._manager.save(
+            run.step, args=args.Composite(state=args.StandardSave(leaves), meta=args.JsonSave(meta)), force=True
+        )
+
+    def restore(self, run: Run) -> dict[str, Any] | None:
+        """Puts the newest readable checkpoint into the run; returns what else it held, or None if there is none.
+
+        The state that the run began with is deleted first, so that one that fits can be resumed: two would not.
+        """
+        args, kinds = self._ocp.args, jax.tree.map(_kind, run.state)
+        saved = sorted(self._manager.all_steps(), reverse=True)
+        chosen = run.take_up_from(saved)
+        for step in chosen:
+            try:
+                meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
+                before = tuple(meta["members"])
+                self._refuse_another(meta["fingerprint"], before)
+                like = {name: _like(kind, meta["shapes"][name]) for name, kind in _named(kinds)}
+                run.free()
+                found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
+            except AnotherRun:
+                raise
+            except Exception as error:  # orbax raises whatever its storage raised
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+                warnings.warn(
+                    f"the checkpoint of step {step} cannot be read ({reason}); an older one is used.",
+                    CheckpointWarning,
+                    stacklevel=3,
+                )
+                continue
+            saved_state = jax.tree.unflatten(jax.tree.structure(kinds), [found[name] for name, _ in _named(kinds)])
+            run.state = self._placed(saved_state, run, before, int(meta["devices"]), kinds)
+            run.step = int(meta["step"])
+            for passed_over in set(saved).difference(chosen):
+                if passed_over > step:
+                    self._manager.delete(passed_over)  # of a future that will not be
+            return meta
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state)):
+            run.state = run.begin()
+        return None
+
+    def _placed(self, saved: State, run: Run, before: Members, devices: int, kinds: Any) -> State:
+        """The state for the members and the devices that there are now."""
+        here = jax.tree.map(lambda kind: kind.sharding, kinds)
+        if before != self._members:
+            strategies = run.program.method.strategies
+            change = lambda saved, start: take_over(saved, start, before, self._members, strategies)  # noqa: E731
+            return jax.jit(change, out_shardings=here)(saved, run.begin())
+        if devices != run.devices and saved.links and run.move is not None:
+            links = jax.jit(partial(run.move, before=devices), out_shardings=here.links)(saved.links)
+            return saved._replace(links=links)
+        return saved
+
+    def _refuse_another(self, saved: dict[str, Any], before: Members) -> None:
+        mine = json.loads(json.dumps(self._fingerprint))
+        # Each node's data are its own: other members, other data.
+        compared = [name for name in mine if before == self._members or name not in ("upper_data", "lower_data")]
+        changed = [name for name in compared if mine[name] != saved.get(name)]
+        if changed:
+            what = ", ".join(f"{name} (saved {_short(saved.get(name))}, now {_short(mine[name])})" for name in changed)
+            raise AnotherRun(
+                f"checkpoint holds another run: {what} changed; give the same settings, or another checkpoint folder."
+            )
+
+    def close(self) -> None:
+        """Waits until the last save is on disk."""
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    def interrupted(self) -> bool:
+        """Whether any process of the run was told to terminate."""
+        told = np.asarray(self._told, np.int32)
+        if jax.process_count() > 1:
+            told = multihost_utils.process_allgather(told)
+        return bool(np.any(told))
+
+    def listen(self) -> None:
+        """From now on SIGTERM asks the run to save and end, instead of killing it."""
+
+        def hear(*_: Any) -> None:
+            self._told = True
+
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, hear)
+
+
+@contextmanager
+def saving(
+    path: str | Path | None, run: Run, identity: dict[str, Any], members: Members
+) -> Iterator[Checkpoints | None]:
+    """The run's checkpoints while it lasts; None without a folder."""
+    if path is None:
+        yield None
+        return
+    problem = run.program.problem
+    data = {"upper_data": _checksum(problem.upper_data), "lower_data": _checksum(problem.lower_data)}
+    saves = Checkpoints(path, identity | data, members)
+    saves.listen()
+    try:
+        yield saves
+    finally:
+        saves.close()
+
+
+class AnotherRun(ValueError):
+    """The checkpoint was written by a run with other settings."""
+
+
+def identity(problem: Problem, method: Method, graphs: Levels, asked: Asked) -> dict[str, Any]:
+    """What must be the same for a run to be the same run, besides its data; independent of where nodes live."""
+    return {
+        "method": method.name,
+        "settings": json.loads(json.dumps(method.settings, default=str)),
+        "graph": {level: _digest(getattr(graphs, level)) for level in ("x", "y", "z")},
+        "nodes": graphs.x.nodes,
+        "batch_size": asked.batch_size,
+        "seed": asked.seed,
+        "faults": [repr(fault) for fault in asked.faults],
+        "sampling": asked.sampling,
+        "precision": asked.precision,
+        "form": problem.form,
+        "x0": _checksum(problem.x0),
+        "y0": _checksum(problem.y0),
+    }
+
+
+def _digest(graph: Any) -> str:
+    whole = hashlib.sha256()
+    for phase in graph.phases:
+        for part in (phase.matrix.indptr, phase.matrix.indices, np.asarray(phase.matrix.data, np.float64)):
+            whole.update(np.ascontiguousarray(part).tobytes())
+    return whole.hexdigest()[:16]
+
+
+def _checksum(tree: Any) -> str:
+    """Shapes, dtypes and a sum of the bits, which does not depend on how arrays are spread."""
+    parts = [f"{leaf.shape}{leaf.dtype}{int(_bits(leaf))}" for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+
+
+@jax.jit
+def _bits(leaf: Array) -> Array:
+    narrow = leaf.astype(jnp.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf.astype(jnp.int32)
+    words = jax.lax.bitcast_convert_type(narrow, jnp.uint32).ravel()
+    # Weighed by position, so that exchanged samples are noticed.
+    return jnp.sum(words * (jnp.arange(words.size, dtype=jnp.uint32) * jnp.uint32(2654435761) + jnp.uint32(1)))
+
+
+def _kind(leaf: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _like(kind: jax.ShapeDtypeStruct, saved: list[int]) -> jax.ShapeDtypeStruct:
+    """What to restore for a leaf: as it is spread now, or whole everywhere where the number of nodes has changed."""
+    shape, sharding = tuple(saved), kind.sharding
+    if shape != kind.shape and isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, kind.dtype, sharding=sharding)
+
+
+def _named(state: Any) -> list[tuple[str, Any]]:
+    return [(f"leaf{number:04d}", leaf) for number, leaf in enumerate(jax.tree.leaves(state))]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

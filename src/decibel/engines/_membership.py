@@ -1,0 +1,141 @@
+"""Which nodes take part: the graph and the problem of those who are there, and their state when others leave or come.
+
+A node keeps its number for life, so that its data and its random numbers stay its own whoever else is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+
+from ..graphs._graph import Graph, GraphSequence, Levels
+from ..methods._method import State
+from ..problem._problem import Problem
+from ..problem._samples import NodeData, lay_out
+from ..strategies._table import Level, Strategy
+from .launch._environment import absent, place
+
+Members = tuple[int, ...]
+
+
+class Present(NamedTuple):
+    """The members' numbers, in order, and what is left for them of the graphs and the problem."""
+
+    members: Members
+    graphs: Levels
+    problem: Problem
+
+
+def present(graphs: Levels, problem: Problem, members: Sequence[int] | None) -> Present:
+    """The graphs and the problem of those nodes; of all where `members` is None."""
+    everyone = tuple(range(graphs.nodes))
+    here = everyone if members is None else tuple(sorted({int(node) for node in members}))
+    if here == everyone:
+        return Present(here, graphs, problem)
+    if not here or here[0] < 0 or here[-1] >= graphs.nodes:
+        raise ValueError(f"members={members!r} must name some of the nodes 0 to {graphs.nodes - 1}.")
+    made = {graph: among(graph, here) for graph in (graphs.x, graphs.y, graphs.z)}
+    left = Levels(made[graphs.x], made[graphs.y], made[graphs.z])
+    return Present(here, left, _problem_of(problem, here))
+
+
+def survivors(nodes: int, variables: Mapping[str, str] = os.environ) -> Members | None:
+    """The nodes of the processes that are present, or None where none is absent: process r of P holds the nodes from
+    rN/P to (r+1)N/P."""
+    gone = absent(variables)
+    if not gone:
+        return None
+    here = place(variables)
+    processes = (here.processes if here else 1) + len(gone)
+    if nodes % processes:
+        raise ValueError(
+            f"{nodes} nodes cannot be dealt evenly to {processes} processes: use a multiple of {processes} nodes."
+        )
+    each = nodes // processes
+    return tuple(node for node in range(nodes) if node // each not in gone)
+
+
+def among(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequence:
+    """The graph among its members. The weight of a missing link returns to both its ends; in a directed graph, where
+    that would not keep W doubly stochastic, what went through missing nodes goes straight on."""
+    name = f"{graph.name} without {_listed(set(range(graph.nodes)) - set(members))}"
+    phases = tuple(_among(phase, members, name) for phase in graph.phases)
+    union: Any = sum(abs(phase.matrix) for phase in phases)
+    if graph.connected and sparse.csgraph.connected_components(union, directed=True, connection="strong")[0] > 1:
+        raise ValueError(
+            f"the nodes that are left of graph {graph.name!r}, {_listed(members)}, are not connected: start with "
+            "all of them, or choose a graph with more links."
+        )
+    return phases[0] if isinstance(graph, Graph) else GraphSequence(phases, name)
+
+
+def _among(graph: Graph, members: Members, name: str) -> Graph:
+    inside = np.asarray(members)
+    outside = np.setdiff1d(np.arange(graph.nodes), inside)
+    left = graph.matrix[inside][:, inside]
+    if graph.symmetric:
+        left = left + sparse.diags_array(1.0 - np.asarray(left.sum(axis=1)))
+    else:
+        out, back = graph.matrix[inside][:, outside].toarray(), graph.matrix[outside][:, inside].toarray()
+        among_lost = graph.matrix[outside][:, outside].toarray()
+        left = sparse.csr_array(left + out @ np.linalg.pinv(np.eye(len(outside)) - among_lost) @ back)
+    positions = None if graph.positions is None else graph.positions[inside]
+    return Graph(left, name, positions, disconnected=True)
+
+
+def _problem_of(problem: Problem, members: Members) -> Problem:
+    def left(data: Any, _: str) -> Any:
+        if isinstance(data, NodeData):
+            rows = np.asarray(members)
+            return lay_out(jax.tree.map(lambda leaf: leaf[rows], data.tree), np.asarray(data.counts)[rows])
+        return lambda place: data(members[place])  # the user's function sees the node's number
+
+    return problem.with_data(left)
+
+
+def take_over(saved: State, start: State, before: Members, now: Members, strategies: Mapping[str, Strategy]) -> State:
+    """The members' state after others left or came.
+
+    Who stays goes on as it was. Who comes starts with a zero carry, from the average of those who stay where a level
+    mixes and from the run's `start` where it never leaves the node. What then is left of carries that should cancel is
+    taken from all (`Strategy.repair`), so that the run is exact for those who are there.
+    """
+    place = {node: row for row, node in enumerate(before)}
+    rows = np.asarray([place.get(node, 0) for node in now])
+    stays = np.asarray([node in place for node in now])
+    common = rows[stays] if stays.any() else np.arange(len(before))
+
+    def keep(old: Any, new: Any) -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(stays.reshape(-1, *(1,) * (b.ndim - 1)), a[rows], b), old, new)
+
+    def averaged(old: Any, new: Any) -> Any:
+        inexact = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact)  # noqa: E731
+        mean = lambda a, b: jnp.broadcast_to(a[common].mean(0), b.shape) if inexact(a) else b  # noqa: E731
+        return keep(old, jax.tree.map(mean, old, new))
+
+    def level(name: str) -> Level | None:
+        old, new, strategy = getattr(saved, name), getattr(start, name), strategies.get(name)
+        if old is None:
+            return None
+        s = (averaged if strategy is None or strategy.mixes else keep)(old.s, new.s)
+        carry = keep(old.carry, jax.tree.map(jnp.zeros_like, new.carry))
+        return Level(s, carry if strategy is None else strategy.repair(carry))
+
+    x = level("x")
+    assert x is not None
+    # A memory may hold what a local level must not tell.
+    everything_mixes = all(strategy.mixes for strategy in strategies.values())
+    memory = (averaged if everything_mixes else keep)(saved.memory, start.memory)
+    return start._replace(x=x, y=level("y"), z=level("z"), memory=memory)
+
+
+def _listed(nodes: Sequence[int] | set[int]) -> str:
+    numbers = sorted(nodes)
+    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"node {shown}" if len(numbers) == 1 else f"nodes {shown}"

@@ -1,0 +1,94 @@
+"""All nodes on one device."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..graphs._graph import Graph, GraphSequence, Levels
+from ..methods._method import Method
+from ..network._exchange import Exchange
+from ..network._incidence import Sums, slots
+from ..network._links import Arrived, Carrier, LinkByLink, Links, moved
+from ..network._mixing import Mixers
+from ..network.faults import weather
+from ..problem._problem import Problem
+from . import _memory as memory
+from ._program import Asked, Program, Run
+
+
+class Simulator(eqx.Module):
+    """All nodes on one device; or only `members`, their numbers, as if the others were lost.
+
+    `node_chunk` takes the batches and derivatives of that many nodes at a time: the same numbers in less memory, for
+    computing gradients again where products need them.
+    """
+
+    members: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    node_chunk: int | None = eqx.field(static=True, default=None)
+
+    def taking_part(self, nodes: int) -> tuple[int, ...] | None:
+        return self.members
+
+    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
+        nodes = graphs.x.nodes
+        full = (
+            f"{nodes:,} nodes and what a step of theirs needs do not fit into the device's memory: use fewer nodes, "
+            "smaller batches, Simulator(node_chunk=...), or Cluster() over more devices."
+        )
+        with memory.or_say(full):
+            numbers = jnp.asarray(asked.numbers(nodes))
+            exchange = _exchange(method, graphs, asked, numbers)
+            program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
+            program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
+            return Run(program, full=full, move=partial(moved, graphs=graphs, now=1))
+
+
+def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> Exchange:
+    if not (asked.faults or method.per_link):
+        return InMemory(Mixers.of(graphs))
+
+    def carry(graph: Graph | GraphSequence) -> Links:
+        made = slots(graph)
+        neighbours, back = (jnp.asarray(made.shaped(table), jnp.int32) for table in (made.neighbours, made.back))
+        rows = RowsInMemory(neighbours, back, float(np.mean(graph.degrees)), len(made.places) / graph.nodes)
+        sums = Sums(made.width, jax.tree.map(lambda table: jnp.asarray(table, jnp.int32), made.rest))
+        return Links(numbers[neighbours], jnp.asarray(made.shaped(made.weights)), sums, rows)
+
+    return LinkByLink.of(graphs, numbers, weather(asked.faults, asked.seed), carry)
+
+
+class InMemory(Exchange):
+    """Neighbours are rows of the same arrays."""
+
+    mixers: Mixers
+
+    def __call__(self, now: Array, number: int, messages: dict[str, Any], memory: Any) -> tuple[dict[str, Any], Any]:
+        return {level: self.mixers.flow(now, level, message) for level, message in messages.items()}, ()
+
+    def sends(self, level: str, *, per_link: bool = False, coded: bool = False) -> float:
+        return self.mixers.degree(level)
+
+
+class RowsInMemory(Carrier):
+    """Fills slots from the same arrays."""
+
+    neighbours: Array
+    back: Array
+    degree: float = eqx.field(static=True)
+    degree_of_all: float = eqx.field(static=True)  # with the links of all phases
+
+    def rows(self, k: Array, buffer: Array) -> Arrived:
+        return Arrived(buffer[self.neighbours])
+
+    def links(self, k: Array, buffer: Array) -> Arrived:
+        return Arrived(buffer.reshape(-1, buffer.shape[-1])[self.back])
+
+    def sends(self, *, per_link: bool, coded: bool) -> float:
+        return self.degree_of_all if coded else self.degree

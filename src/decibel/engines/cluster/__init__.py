@@ -1,0 +1,1 @@
+"""Nodes spread over the devices and hosts of one owner."""

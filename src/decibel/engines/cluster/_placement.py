@@ -1,0 +1,74 @@
+"""Every node's data on the device where the node lives, built only by the process that owns it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+
+from ...problem._problem import Problem
+from ...problem._samples import NodeData, as_float, count_nodes, lay_out, refuse_non_finite, stack_nodes
+
+
+def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhere: NamedSharding) -> Problem:
+    """The problem with data by node and starts everywhere. Data given as functions are called for local nodes only."""
+
+    def place(data: Any, argument: str) -> Any:
+        if isinstance(data, NodeData):
+            return spread(data, by_node)
+        return _build(data, argument, problem, nodes, by_node)
+
+    starts = lambda problem: (problem.x0, problem.y0)  # noqa: E731
+    placed = spread(starts(problem), everywhere)
+    return eqx.tree_at(starts, problem.with_data(place), placed, is_leaf=lambda leaf: leaf is None)
+
+
+def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
+    """The nodes that live on this process's devices, in order."""
+    spans = by_node.addressable_devices_indices_map((nodes,)).values()
+    return sorted(node for span in spans if span for node in range(*span[0].indices(nodes)))
+
+
+def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: NamedSharding) -> NodeData:
+    mine = local_nodes(nodes, by_node)
+    per_node, own_counts = count_nodes([function(node) for node in mine], argument)
+    counts = np.zeros(nodes, np.int32)
+    counts[mine] = own_counts
+    if jax.process_count() > 1:
+        # How many samples each node holds is all that is shared.
+        counts = np.asarray(multihost_utils.process_allgather(counts)).sum(0)
+    tree = stack_nodes(per_node, own_counts, int(counts.max()))
+    refuse_non_finite(tree, argument)
+    rows = {node: row for row, node in enumerate(mine)}
+
+    def distribute(leaf: np.ndarray) -> jax.Array:
+        leaf = as_float(leaf, problem.dtype)
+        here = lambda index: leaf[[rows[node] for node in range(*index[0].indices(nodes))]]  # noqa: E731
+        return jax.make_array_from_callback((nodes, *leaf.shape[1:]), by_node, here)
+
+    laid = lay_out(jax.tree.map(distribute, tree), counts)
+    return eqx.tree_at(
+        lambda data: (data.counts, data.offsets, data.weights),
+        laid,
+        spread((laid.counts, laid.offsets, laid.weights), by_node),
+        is_leaf=lambda leaf: leaf is None,
+    )
+
+
+def spread(tree: Any, sharding: NamedSharding) -> Any:
+    """Arrays that every process holds, laid out over the devices of all of them."""
+
+    def lay(leaf: Any) -> Any:
+        if not eqx.is_array(leaf):
+            return leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(lay(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(lay, tree)

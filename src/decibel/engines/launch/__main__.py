@@ -1,0 +1,81 @@
+"""Starts a script as one process among others: `python -m decibel.engines.launch script.py [ARGUMENTS]`.
+
+`decibel launch`, `mpirun`, `srun` or a Kubernetes Job start this; it finds its place among the others (see
+`environment`), joins them, and runs the script, which needs to know nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from ._environment import Place, place
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def join(here: Place) -> None:
+    """Meets the other processes."""
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    own = {}
+    if here.coordinator is not None:
+        own = {"coordinator_address": here.coordinator, "num_processes": here.processes, "process_id": here.process}
+        if here.coordinator.rpartition(":")[0] in LOOPBACK:
+            own["coordinator_bind_address"] = here.coordinator
+    before = signal.getsignal(signal.SIGTERM)
+    jax.distributed.initialize(**own)
+    # JAX takes SIGTERM for a service that is not used here; a run that saves checkpoints asks for it itself.
+    signal.signal(signal.SIGTERM, before)
+
+
+def run(script: str, arguments: list[str]) -> int:
+    """The script as `__main__`; its exit status. What it raises is shown from its own first line on."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+    except BaseException as error:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != script:
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames or error.__traceback__)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or not Path(sys.argv[1]).is_file():
+        given = f"{sys.argv[1]} is no file" if len(sys.argv) > 1 else "the script is missing"
+        sys.exit(f"{given}: python -m decibel.engines.launch script.py [ARGUMENTS]")
+    try:
+        here = place(os.environ)
+    except ValueError as error:
+        sys.exit(str(error))
+    if here is not None:
+        join(here)
+    status = run(sys.argv[1], sys.argv[2:])
+    if status and here is not None:
+        _leave(status)
+    sys.exit(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """At once: an orderly end would wait for the others, and they wait for this one."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

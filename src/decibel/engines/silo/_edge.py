@@ -1,0 +1,169 @@
+"""One edge as its site sees it: what has been said, what is awaited, and how it stands after trouble.
+
+Both ends pair what they send by position (step, exchange). An end waits only for a neighbour that is behind it; one
+that is ahead has skipped this position and is not heard in it. The site that is furthest behind therefore never waits,
+and no two can wait for each other, whoever leaves, returns or jumps ahead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...network._links import Ties
+from ._floats import Layout, all_finite
+from ._frames import Data, Join, Position, Roll
+
+NOWHERE = Position(-1, -1)
+Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
+WINDOW = 4  # messages of a neighbour that wait here; in step with it there are at most two
+
+
+class Refused(ValueError):
+    """What a neighbour said is not accepted; the stream that it came by is closed."""
+
+
+class Stream(Protocol):
+    """What is sent goes out in order, or not at all once the stream is gone."""
+
+    def send(self, frame: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+
+class Edge:
+    """All of it is read and written under the site's lock."""
+
+    def __init__(self, number: int, name: str, dials: bool) -> None:
+        self.number, self.name, self.dials = number, name, dials
+        # The stream, and who is at its other end.
+        self.stream: Stream | None = None
+        self.incarnation = 0
+        self.last_heard = 0.0
+        self.alive = self.running = self.finished = self.joining = False
+        self.roll: Roll | None = None
+        # The conversation.
+        self.open = self.holds = False
+        self.epoch, self.first, self.tie, self.tied_at = 0, 0, Ties.ANEW, -1
+        self.got = self.theirs = NOWHERE
+        self.inbox: dict[Position, np.ndarray] = {}
+        self.outbox: deque[tuple[Position, bytes]] = deque(maxlen=WINDOW)
+        self.may_skip = False
+        self.refused = self.repeated = 0
+
+    def heard(self) -> None:
+        self.last_heard, self.alive = time.monotonic(), True
+
+    # Opening and closing
+
+    def view(self, step: int, answer: bool = False) -> Join:
+        """How it stands here; `step` is the next that begins here."""
+        return Join(self.epoch, self.open, self.holds, step, self.got, answer)
+
+    def settle(self, mine: Join, theirs: Join) -> None:
+        """Both ends do this with the same two views, and come to the same conclusion."""
+        if mine.open and theirs.open and mine.epoch == theirs.epoch:
+            self.resend(theirs.got)
+            return
+        self.epoch = max(mine.epoch, theirs.epoch) + 1
+        self.tie = {
+            (True, True): Ties.TIED,
+            (True, False): Ties.KEEPS,
+            (False, True): Ties.ADOPTS,
+            (False, False): Ties.ANEW,
+        }[mine.holds, theirs.holds]
+        self.open = self.holds = self.may_skip = True
+        self.first, self.tied_at = mine.step, -1
+        self.theirs, self.got = Position(theirs.step, -1), NOWHERE
+        self.inbox.clear()
+        self.outbox.clear()
+
+    def close(self, *, forget: bool) -> None:
+        """Takes no further part; with `forget` its flow is dropped."""
+        self.open = self.joining = False
+        self.holds = self.holds and not forget
+        self.inbox.clear()
+        self.outbox.clear()
+
+    def end(self) -> None:
+        """Nothing more will be said; what was said still goes out."""
+        if self.stream is not None:
+            self.stream.end()
+
+    def hang_up(self) -> None:
+        if self.stream is not None:
+            self.stream.hang_up()
+        self.stream, self.roll, self.joining = None, None, False
+
+    def resend(self, got: Position) -> None:
+        for at, frame in self.outbox:
+            if at > got:
+                self.say(frame)
+
+    # Talking
+
+    def say(self, frame: bytes) -> None:
+        if self.stream is not None:
+            self.stream.send(frame)
+
+    def say_data(self, at: Position, frame: bytes) -> None:
+        self.outbox.append((at, frame))
+        self.say(frame)
+
+    def takes_part(self, step: int) -> bool:
+        return self.open and self.first <= step
+
+    def receive(self, data: Data, known: Known) -> None:
+        """Puts a message where the step will look for it, or refuses it."""
+        layouts = known.get((data.tensor.dtype, data.tensor.shape))
+        if layouts is None:
+            raise Refused(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
+        if not any(all_finite(data.tensor, layout) for layout in layouts):
+            raise Refused("a tensor with a NaN or infinity")
+        if not self.open or data.epoch != self.epoch:
+            self.repeated += 1  # of a conversation that is over
+            return
+        if data.at <= self.got:
+            self.repeated += 1
+            return
+        if not self._follows(data.at):
+            raise Refused(f"a message of step {data.at.step}, exchange {data.at.exchange}, out of turn")
+        if len(self.inbox) >= WINDOW:
+            raise Refused("more messages ahead of this site than a site can be")
+        self.got = self.theirs = data.at
+        self.may_skip = False
+        self.inbox[data.at] = data.tensor
+
+    def _follows(self, at: Position) -> bool:
+        """The next exchange of the same step, or the first of the next; where a jump was announced, of a later."""
+        if self.may_skip:
+            return at.exchange == 0 and at.step >= self.theirs.step
+        return at in (Position(self.theirs.step, self.theirs.exchange + 1), Position(self.theirs.step + 1, 0))
+
+    def skip(self, step: int) -> None:
+        if not self.open:
+            return
+        if step <= self.theirs.step:
+            raise Refused(f"a jump to step {step}, which is not ahead")
+        self.theirs, self.may_skip = Position(step, -1), True
+
+    # What the step asks
+
+    def awaited(self, at: Position) -> bool:
+        """Whether a message of this position may still come."""
+        return self.takes_part(at.step) and at not in self.inbox and self.theirs < at
+
+    def take(self, at: Position) -> tuple[np.ndarray | None, Ties]:
+        """The message of this position, if one came, and the ends' ties."""
+        for old in [place for place in self.inbox if place < at]:
+            del self.inbox[old]
+        if not self.takes_part(at.step):
+            return None, Ties.TIED if self.holds else Ties.APART
+        if self.tied_at < 0:
+            self.tied_at = at.step
+        return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else Ties.TIED

@@ -1,0 +1,302 @@
+"""`db.Silo`: the same step, with one node here and its neighbours in other organisations.
+
+The exchange calls the site's transport from inside the compiled step; all arithmetic is that of `engines.links`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...core import _keys as keys
+from ...core._ledger import Counts
+from ...graphs._graph import Graph, GraphSequence, Levels
+from ...methods._method import Method, State
+from ...network._incidence import Sums, of_node
+from ...network._links import Arrived, Carrier, InParts, LinkByLink, Links
+from ...network.faults import weather
+from ...problem._problem import Problem
+from ...problem._samples import NodeData, lay_out, node_data
+from .. import _memory as memory
+from .._checkpoint import identity
+from .._program import Asked, Compiled, Program, Run
+from ._calls import call, in_place_works
+from ._federation import Federation
+from ._floats import Layout, in_code
+from ._site import NotFinite, Site
+
+if TYPE_CHECKING:
+    from ._credentials import Credentials
+    from ._streams import Streams
+
+
+NEVER = 2**30  # beyond every step: the loop ends
+FULL = (
+    "This site's model and what a step of it needs do not fit into the device's memory: use smaller batches, a smaller "
+    "model, or a device with more memory."
+)
+
+
+class Silo(eqx.Module):
+    """One site of a federation: this process runs one node, and its neighbours run elsewhere.
+
+    - `home`: the site's folder, made by `decibel silo join` and completed by `decibel silo sign`.
+    - `name`: the site's name in the federation file; its place there is the number of its node.
+    - `say`: told, in a sentence, when neighbours come and go; None prints to standard error.
+
+    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges. Data given as functions of
+    the node are called for this site's number only. The result, and every metric, is of this site's own copy.
+    """
+
+    home: Path = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+    say: Callable[[str], None] | None = eqx.field(static=True)
+
+    def __init__(self, home: str | Path, name: str, *, say: Callable[[str], None] | None = None) -> None:
+        self.home, self.name, self.say = Path(home), name, say
+
+    @property
+    def credentials(self) -> Credentials:
+        from ._credentials import Credentials
+
+        return Credentials.load(self.home, self.name)
+
+    @property
+    def graph(self) -> Graph:
+        return self.credentials.federation.graph
+
+    def taking_part(self, nodes: int) -> None:
+        return None
+
+    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
+        from ._streams import Streams
+
+        credentials, say = self.credentials, self.say or _say(self.name)
+        federation = credentials.federation
+        number = federation.number(self.name)
+        _refuse_graphs(graphs, federation)
+        common = json.dumps(identity(problem, method, graphs, asked), sort_keys=True)
+        fingerprint = hashlib.sha256(common.encode()).digest()
+        site = Site(federation, number, fingerprint, lossy=_lossy(method), say=say)
+        here = jnp.asarray([number], jnp.int32)
+        program = Program.of(_alone(problem, number), method, _exchange(site, graphs, asked), here, asked)
+        program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
+        run = SiteRun(program, site)
+        site.exchanges = 0
+        program.costs(run.state)  # its trace tells the site what messages will come
+        site.in_place = site.exchanges == 1 and in_place_works()
+        run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
+        return run
+
+
+class SiteRun(Run):
+    """A run of one node among others elsewhere, who may make it wait, or skip steps that they did without it."""
+
+    alone = True
+
+    def __init__(self, program: Program, site: Site) -> None:
+        super().__init__(program, full=FULL)
+        self.site = site
+        self._streams: Streams | None = None
+        self._compiled: Compiled | None = None
+
+    def talk_by(self, streams: Streams) -> None:
+        self._streams = streams
+        streams.start()
+
+    def compile(self, length: int) -> Compiled:
+        """One program for every length."""
+        if self._compiled is None:
+            arrays, static = eqx.partition(self.program, eqx.is_array)
+            page = self.program.costs(self.state)
+
+            def chunk(arrays: Program, state: State, first: Array, end: Array) -> Any:
+                return _chunk(eqx.combine(arrays, static), self.site, state, first, end)
+
+            k = jax.ShapeDtypeStruct((), jnp.int32)
+            with memory.or_say(FULL):
+                compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
+            self._compiled = Compiled.of(compiled, page)
+        return self._compiled
+
+    def take_up_from(self, saved: Sequence[int]) -> list[int]:
+        """The step that all sites have saved; this site's newest, where the others run already."""
+        step = self.site.agree(saved)
+        return [step] if step else []
+
+    def advance(self, length: int) -> Counts | None:
+        chunk, costs, beside = self.compile(length)
+        with memory.or_say(FULL):
+            good = memory.copied(self.state, beside)
+            arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
+            self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
+            if not finite or self.site.error is not None:
+                self.state = good()
+                return None
+        self.step = step
+        return costs.total(steps, repetitions)
+
+    def _patiently(self, chunk: Callable[[], Any]) -> Any:
+        """In a thread of its own, so that Ctrl-C is heard while neighbours are waited for."""
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(lambda: _fetch(chunk()))
+            try:
+                outcome = running.result()
+            except KeyboardInterrupt:
+                self.site.give_up()
+                raise
+        if self.site.error is not None and not isinstance(self.site.error, NotFinite):
+            raise self.site.error
+        return outcome
+
+    def close(self, *, finished: bool) -> None:
+        self.site.farewell(finished)
+        if self._streams is not None:
+            self._streams.close()
+
+
+def _chunk(program: Program, site: Site, state: State, first: Array, end: Array) -> Any:
+    """Steps from `first` until `end` is reached: the state, whether it is finite, the next step, how many were done,
+    and how often what varies was repeated. Which step comes next is the site's to say."""
+
+    def begin(out: tuple[np.ndarray, ...], k: np.ndarray) -> None:
+        out[0][...] = NEVER
+        with site.failing_later():
+            out[0][...] = site.begin(int(k))
+
+    def body(carry: Any) -> Any:
+        k, done, state, totals = carry
+        (k,) = call(begin, (jax.ShapeDtypeStruct((), jnp.int32),), k, in_place=site.in_place)
+        state, page = program.step(k, state)
+        totals = [total + times for total, times in zip(totals, page.repetitions, strict=True)]
+        return k + 1, done + 1, state, totals
+
+    none = [jnp.zeros((), jnp.float32) for _ in program.costs(state).repeated]
+    start = (first, jnp.int32(0), state, none)
+    k, done, state, totals = jax.lax.while_loop(lambda carry: carry[0] < end, body, start)
+    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
+    return state, finite, k, done, totals
+
+
+def _fetch(outcome: Any) -> Any:
+    """The state as it is; numbers as Python's."""
+    state, finite, step, done, totals = outcome
+    return state, bool(finite), int(step), int(done), [float(total) for total in totals]
+
+
+class Wire(Carrier):
+    """Fills the slots of this site's node from its neighbours' sites."""
+
+    site: Site = eqx.field(static=True)
+    others: tuple[int, ...] = eqx.field(static=True)  # by slot; −1 where there is none
+
+    def rows(self, k: Array, buffer: Array) -> Arrived:
+        return self._exchange(k, buffer[0])
+
+    def links(self, k: Array, buffer: Array) -> Arrived:
+        return self._exchange(k, buffer[0])
+
+    def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
+        """What is in code is checked before it is decoded, by its floats, and after, before it counts."""
+        there = (np.asarray(self.others) >= 0)[None, :, None]
+        arrived = self._exchange(k, sent[0], in_code(code), jnp.isfinite(own).all())
+        rows = jnp.where(there, decode(arrived.rows), 0)
+        finite = jnp.isfinite(rows).all((0, 2))
+
+        def reject(rows: Array) -> Array:
+            shape = jax.ShapeDtypeStruct(finite.shape, bool)
+            (kept,) = call(self._reject, (shape,), finite, in_place=self.site.in_place)
+            return jnp.where(kept[None, :, None], rows, 0)
+
+        return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
+
+    def _exchange(self, k: Array, rows: Array, layout: Layout = None, *finite: Array) -> Arrived:
+        slots = len(self.others)
+        self.site.expect(rows.dtype, rows.shape[-1:], layout)
+        shapes = (
+            jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
+            jax.ShapeDtypeStruct((slots,), bool),
+            jax.ShapeDtypeStruct((slots,), jnp.int32),
+        )
+        # k comes from the call that begins the step, so that this one comes after it.
+        ask = partial(self._call, layout)
+        return Arrived(*(part[None] for part in call(ask, shapes, k, rows, *finite, in_place=self.site.in_place)))
+
+    def _call(self, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray, *finite: np.ndarray) -> None:
+        with self.site.failing_later():
+            self.site.exchange(self.others, rows, layout, out, finite=all(finite))
+            return
+        for part in out:
+            part[...] = 0
+
+    def _reject(self, out: Any, finite: np.ndarray) -> None:
+        out[0][...] = finite
+        with self.site.failing_later():
+            self.site.reject([other for other, good in zip(self.others, finite, strict=True) if not good])
+
+    def sends(self, *, per_link: bool, coded: bool) -> float:
+        return float(sum(other >= 0 for other in self.others))
+
+
+def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
+    number = site.number
+
+    def carry(graph: Graph | GraphSequence) -> Links:
+        made = of_node(graph, number)
+        others = tuple(int(other) if other != number else -1 for other in made.neighbours)
+        neighbours, weights = (made.shaped(table) for table in (made.neighbours, made.weights))
+        sums, wire = Sums(made.width, made.rest), Wire(site, others)
+        return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), sums, wire)
+
+    # The seed is known to all, so what must stay secret has a key of its own, new at every start.
+    secret, skies = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)), weather(asked.faults, asked.seed)
+    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
+
+
+def _alone(problem: Problem, number: int) -> Problem:
+    """The problem with this node's data only; functions are called for this node only."""
+
+    def own(data: Any, argument: str) -> Any:
+        if not isinstance(data, NodeData):
+            return node_data([data(number)], argument, problem.dtype)
+        count = np.asarray(data.counts)[number : number + 1]
+        return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
+
+    return problem.with_data(own)
+
+
+def _lossy(method: Method) -> bool:
+    """Whether every level that talks lives with messages that are not heard."""
+    return all(strategy.per_link or not strategy.mixes for strategy in method.strategies.values())
+
+
+def _refuse_graphs(graphs: Levels, federation: Federation) -> None:
+    allowed = {frozenset(edge) for edge in federation.edges}
+    for level in ("x", "y", "z"):
+        graph = getattr(graphs, level)
+        if graph.nodes != len(federation.sites):
+            raise ValueError(
+                f"graph has {graph.nodes} nodes, and federation {federation.name!r} has {len(federation.sites)}."
+            )
+        if graph.period > 1 or not graph.symmetric:
+            raise ValueError(f"graph {graph.name!r} on level {level} must be undirected and the same in every step.")
+        for a, b in graph.edges:
+            if a != b and frozenset((int(a), int(b))) not in allowed:
+                raise ValueError(f"graph {graph.name!r} has an edge {(a, b)} that the federation file does not have.")
+
+
+def _say(name: str) -> Callable[[str], None]:
+    return lambda sentence: print(f"{name}: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,181 @@
+"""The federation file: who takes part, who talks to whom, and what is run. Written by hand, signed by the authority.
+
+Its SHA-256 is what sites compare before they talk: one letter changed, and they do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ...core._names import hint
+
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+LOOPBACK = "127.0.0.1"
+QUORUMS = ("wait", "continue", "stop")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site: where its neighbours reach it (None: it only dials) and, where that differs, where it listens."""
+
+    name: str
+    address: str | None = None
+    listen: str | None = None
+
+    @property
+    def listens(self) -> str | None:
+        return self.listen or self.address
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What a site does when a neighbour is gone, and when it counts as gone.
+
+    - `quorum`: without a neighbour, `wait` for it, `continue` with the others, or `stop`.
+    - `beat`, `missed`: a neighbour is gone after that many seconds times that many, without a sign of life.
+    - `deadline`: seconds to wait for one message of a neighbour that is alive.
+    """
+
+    quorum: str = "continue"
+    beat: float = 1.0
+    missed: int = 10
+    deadline: float = 600.0
+
+    @property
+    def patience(self) -> float:
+        return self.beat * self.missed
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Names, addresses, edges, weights, method, steps: what every site must agree on."""
+
+    name: str
+    sites: tuple[Place, ...]
+    edges: tuple[tuple[int, int], ...]
+    weights: Any = "lazy-metropolis"
+    method: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    steps: int | None = None
+    batch_size: int | None = None
+    seed: int = 0
+    eval_every: int | None = None
+    checkpoint_every: int = 1
+    trouble: Trouble = Trouble()
+
+    def __post_init__(self) -> None:
+        _refuse(self)
+
+    @property
+    def text(self) -> str:
+        """The one way to write it."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+    @property
+    def hash(self) -> bytes:
+        return hashlib.sha256(self.text.encode()).digest()
+
+    @property
+    def graph(self) -> Any:
+        import networkx as nx
+
+        from ...graphs import _families as graphs
+
+        if not isinstance(self.weights, str):
+            return graphs.from_matrix(self.weights)
+        network = nx.Graph()
+        network.add_nodes_from(range(len(self.sites)))
+        network.add_edges_from(self.edges)
+        return graphs.from_networkx(network, weights=self.weights)
+
+    def number(self, name: str) -> int:
+        names = [site.name for site in self.sites]
+        if name not in names:
+            raise ValueError(f"site {name!r} is not in federation {self.name!r}: {hint(name, names)}")
+        return names.index(name)
+
+    def neighbours(self, number: int) -> list[int]:
+        return sorted({b if a == number else a for a, b in self.edges if number in (a, b)})
+
+    def dials(self, number: int, other: int) -> bool:
+        """Whether `number` opens the stream to `other`: the later one dials, unless the earlier cannot be reached."""
+        return self.sites[other].address is not None and (number > other or self.sites[number].address is None)
+
+    @classmethod
+    def from_text(cls, text: str) -> Federation:
+        found = json.loads(text)
+        found["sites"] = tuple(Place(**site) for site in found["sites"])
+        found["edges"] = tuple((a, b) for a, b in found["edges"])
+        found["trouble"] = Trouble(**found["trouble"])
+        return cls(**found)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Federation:
+        """As people write it: edges by names, an address as host:port, or as a port of this machine."""
+        try:
+            written = tomllib.loads(Path(path).read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ValueError(f"{path} cannot be read as TOML: {error}.") from None
+        known = {one.name for one in fields(cls)}
+        _refuse_unknown(written, known, str(path))
+        for needed in ("name", "sites", "edges"):
+            if needed not in written:
+                raise ValueError(f"{path} lacks {needed!r}: see the example in docs/silo.md.")
+        sites = []
+        for site in written["sites"]:
+            _refuse_unknown(site, {"name", "address", "listen"}, f"a site of {path}")
+            where = {key: _address(site[key], key) for key in ("address", "listen") if key in site}
+            sites.append(Place(str(site.get("name", "")), **where))
+        numbers = {site.name: number for number, site in enumerate(sites)}
+        for edge in written["edges"]:
+            for name in edge:
+                if name not in numbers:
+                    raise ValueError(f"edges of {path} name {name!r}, which is no site: {hint(str(name), numbers)}")
+        trouble = written.get("trouble", {})
+        _refuse_unknown(trouble, {one.name for one in fields(Trouble)}, f"[trouble] of {path}")
+        edges = tuple((numbers[a], numbers[b]) for a, b in written["edges"])
+        return cls(**{**written, "sites": tuple(sites), "edges": edges, "trouble": Trouble(**trouble)})
+
+
+def _address(value: Any, key: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = f"{LOOPBACK}:{value}"
+    host, colon, port = str(value).rpartition(":")
+    if not (colon and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{key}={value!r} must be host:port, or a port of this machine.")
+    return f"{host or LOOPBACK}:{port}"
+
+
+def _refuse(federation: Federation) -> None:
+    names = [site.name for site in federation.sites]
+    for name in (federation.name, *names):
+        if not NAME.fullmatch(name):
+            raise ValueError(f"name {name!r} must be lower-case letters, digits and dashes, and begin with a letter.")
+    if len(set(names)) < len(names):
+        raise ValueError(f"federation {federation.name!r} has two sites of one name: give each its own.")
+    for a, b in federation.edges:
+        if a == b or not (0 <= a < len(names) and 0 <= b < len(names)):
+            raise ValueError(f"edge {(a, b)} of federation {federation.name!r} must join two different sites.")
+        if federation.sites[a].address is None and federation.sites[b].address is None:
+            raise ValueError(
+                f"{names[a]} and {names[b]} are neighbours and neither can be reached: give one of them an address."
+            )
+    trouble = federation.trouble
+    if trouble.quorum not in QUORUMS:
+        raise ValueError(f"quorum={trouble.quorum!r} is not known: choose from {', '.join(QUORUMS)}.")
+    for name in ("beat", "missed", "deadline"):
+        if not getattr(trouble, name) > 0:
+            raise ValueError(f"{name}={getattr(trouble, name)!r} must be positive.")
+
+
+def _refuse_unknown(found: Mapping[str, Any], known: set[str], where: str) -> None:
+    for name in found:
+        if name not in known:
+            raise ValueError(f"{where} has {name!r}, which is not known: {hint(name, sorted(known))}")

@@ -1,0 +1,276 @@
+"""The edges' streams: gRPC over mutual TLS, raw bytes, one bidirectional stream per edge.
+
+A site listens where the federation file says and nowhere else, and dials the neighbours it is to dial, again and again
+until it is answered. Before a frame reaches the site, both ends have shown a certificate of the federation's authority
+that is neither expired nor revoked, and have named the same federation and the same problem.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+
+from ...core._files import write_whole
+from ._certificates import NotTrusted
+from ._credentials import Credentials
+from ._edge import Edge, Refused
+from ._federation import LOOPBACK
+from ._frames import Hello, Malformed, parse, write
+from ._site import Site, nonce
+
+METHOD = "/decibel.Silo/Edge"
+STATUS = 1.0  # seconds between notes of how it goes
+LAST_WORDS = 2.0  # seconds for them to arrive
+GREETING = 10.0  # seconds for HELLO
+ROOM = 4096  # bytes of a frame besides its tensor; a roll call may be longer
+LARGEST = 2**31 - 1
+
+
+class Outgoing:
+    """What is to be sent; the end of it closes the stream."""
+
+    def __init__(self, close: Callable[[], Any]) -> None:
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._close = close
+
+    def send(self, frame: bytes) -> None:
+        self._queue.put(frame)
+
+    def end(self) -> None:
+        self._queue.put(None)
+
+    def hang_up(self) -> None:
+        self.end()
+        self._close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._queue.get, None)
+
+
+class Streams:
+    """All streams of one site."""
+
+    def __init__(self, site: Site, credentials: Credentials, say: Callable[[str], None], status: Path | None = None):
+        self.site, self.credentials, self._say, self._status = site, credentials, say, status
+        limit = site.largest_message + ROOM + 64 * 1024
+        if limit > LARGEST:
+            raise ValueError(
+                f"a message has {site.largest_message} bytes, and gRPC carries {LARGEST}: choose a method or a code "
+                "that sends less."
+            )
+        self._options = [
+            ("grpc.max_receive_message_length", limit),
+            ("grpc.max_send_message_length", limit),
+            ("grpc.so_reuseport", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self._closed = threading.Event()
+        self._server: grpc.Server | None = None
+        self._threads: list[threading.Thread] = []
+        self._last_words: dict[str, str] = {}
+        self._shown: dict[str, x509.Certificate] = {}  # by neighbours, when they last came
+
+    def start(self) -> None:
+        self._listen()
+        for edge in self.site.edges.values():
+            if edge.dials:
+                self._run(self._dial, edge)
+        self._run(self._beat)
+
+    def close(self) -> None:
+        self._closed.set()
+        with self.site.lock:
+            # What was said last is to arrive: the streams end, and are cut only where the other end does not end, too.
+            for edge in self.site.edges.values():
+                edge.end()
+            self.site.lock.wait_for(lambda: not any(edge.stream for edge in self.site.edges.values()), LAST_WORDS)
+            for edge in self.site.edges.values():
+                edge.hang_up()
+        if self._server is not None:
+            self._server.stop(0.5).wait()
+        for thread in self._threads:
+            thread.join(2.0)
+        self._note()
+
+    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True, name=f"silo {target.__name__}")
+        thread.start()
+        self._threads.append(thread)
+
+    def _beat(self) -> None:
+        told = 0.0
+        while not self._closed.wait(self.site.trouble.beat):
+            self.site.watch()
+            if time.monotonic() > told + STATUS:
+                told = time.monotonic()
+                self._note()
+                self._look_again()
+
+    def _note(self) -> None:
+        if self._status is not None:
+            write_whole(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
+
+    def _look_again(self) -> None:
+        """A certificate may end, or be revoked, while its holder talks."""
+        for edge in self.site.edges.values():
+            try:
+                if edge.stream is not None and edge.name in self._shown:
+                    self.credentials.check(self._shown[edge.name])
+            except NotTrusted as error:
+                edge.refused += 1
+                self._refuse_once(f"{edge.name} is refused: {error}")
+                with self.site.lock:
+                    edge.hang_up()
+
+    # The end that listens
+
+    def _listen(self) -> None:
+        place = self.site.federation.sites[self.site.number]
+        if place.listens is None or all(edge.dials for edge in self.site.edges.values()):
+            return
+        # A thread per neighbour's stream, and a few for those who are turned away.
+        threads = ThreadPoolExecutor(len(self.site.edges) * 2 + 4, thread_name_prefix="silo stream")
+        self._server = grpc.server(threads, options=self._options)
+        handler = grpc.stream_stream_rpc_method_handler(self._answer)
+        service, name = METHOD.strip("/").split("/")
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        own = self.credentials
+        security = grpc.ssl_server_credentials(
+            [(own.key_pem, own.certificate_pem)], own.authority_pem, require_client_auth=True
+        )
+        try:
+            self._server.add_secure_port(place.listens, security)
+        except RuntimeError:
+            raise ValueError(f"{self.site.name} cannot listen at {place.listens}: is the port in use?") from None
+        self._server.start()
+
+    def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        stream = Outgoing(context.cancel)
+        try:
+            edge = self._who(context)
+            with _within(GREETING, context.cancel):
+                hello = self._greeting(frames, edge.name)
+            proof = self.credentials.proof(self.site.name, edge.name, hello.nonce)
+            stream.send(self._hello(nonce(), self.credentials.certificate_der, proof))
+            self.site.connected(edge, hello, stream)
+        except ValueError as error:  # NotTrusted, Refused and Malformed are
+            self._refuse_once(str(error))
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise AssertionError from None  # abort raises
+        self._run(self._read, edge, frames, stream)
+        yield from stream
+
+    def _who(self, context: grpc.ServicerContext) -> Edge:
+        shown = x509.load_pem_x509_certificate(bytes(context.auth_context().get("x509_pem_cert", [b""])[0]))
+        name = self.credentials.check(shown)
+        for edge in self.site.edges.values():
+            if edge.name == name and not edge.dials:
+                self._shown[name] = shown
+                return edge
+        raise Refused(f"{name} is no neighbour that dials {self.site.name}")
+
+    # The end that dials
+
+    def _dial(self, edge: Edge) -> None:
+        own, address = self.credentials, self.site.federation.sites[edge.number].address
+        assert address is not None
+        outside = int(not address.startswith(f"{LOOPBACK}:"))  # no proxy leads back to this machine
+        options = [
+            *self._options,
+            ("grpc.ssl_target_name_override", edge.name),
+            ("grpc.enable_http_proxy", outside),
+        ]
+        security = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+        pause = 0.1
+        while not self._closed.is_set():
+            # A channel of its own for every attempt: one that hangs must not be used again.
+            with grpc.secure_channel(address, security, options) as channel:
+                begun = time.monotonic()
+                try:
+                    self._converse(edge, channel)
+                except grpc.RpcError as error:
+                    if error.code() == grpc.StatusCode.PERMISSION_DENIED:  # pyright: ignore[reportAttributeAccessIssue]
+                        self._refuse_once(f"{edge.name} refuses this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
+                except (NotTrusted, Refused, Malformed) as error:
+                    edge.refused += 1
+                    self._refuse_once(f"{edge.name} is refused: {error}")
+            pause = 0.1 if time.monotonic() - begun > 5 else min(2.0, pause * 1.5)
+            self._closed.wait(pause * random.uniform(0.5, 1.5))
+
+    def _converse(self, edge: Edge, channel: grpc.Channel) -> None:
+        stream = Outgoing(lambda: call.cancel())
+        call: Any = channel.stream_stream(METHOD)(iter(stream))
+        own = nonce()
+        stream.send(self._hello(own))
+        with _within(GREETING, call.cancel):
+            hello = self._greeting(call, edge.name)
+        name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
+        if name != edge.name:
+            raise NotTrusted(f"the certificate is of {name}.")
+        self._shown[name] = x509.load_der_x509_certificate(hello.certificate)
+        self.site.connected(edge, hello, stream)
+        self._read(edge, call, stream)
+
+    # Both
+
+    def _hello(self, own: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
+        site = self.site
+        return write(Hello(site.federation.hash, site.problem, site.incarnation, own, certificate, proof))
+
+    def _greeting(self, frames: Iterator[bytes], name: str) -> Hello:
+        hello = parse(next(frames, b""))
+        if not isinstance(hello, Hello):
+            raise Refused("no HELLO")
+        if hello.federation != self.site.federation.hash:
+            raise Refused(f"{name} and {self.site.name} hold different federation files: compare them")
+        if hello.problem != self.site.problem:
+            raise Refused(
+                f"{name} and {self.site.name} run different problems: compare method, step sizes, batch_size, seed, "
+                "x0 and y0"
+            )
+        return hello
+
+    def _read(self, edge: Edge, frames: Iterator[bytes], stream: Outgoing) -> None:
+        try:
+            for raw in frames:
+                self.site.hear(edge, parse(raw), stream)
+        except (Refused, Malformed) as error:
+            edge.refused += 1
+            self._say(f"{edge.name} is refused: {error}")
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                edge.refused += 1
+                self._say(f"{edge.name} is refused: {error.details()}")
+        except Exception as error:
+            if not self._closed.is_set():
+                self._say(f"the stream with {edge.name} ended: {error!r}")
+        finally:
+            self.site.disconnected(edge, stream)
+            stream.hang_up()
+
+    def _refuse_once(self, sentence: str) -> None:
+        """A neighbour that tries again every second is not worth a line every second."""
+        if self._last_words.get(sentence) is None:
+            self._last_words[sentence] = sentence
+            self._say(sentence)
+
+
+@contextmanager
+def _within(seconds: float, otherwise: Callable[[], Any]) -> Iterator[None]:
+    timer = threading.Timer(seconds, otherwise)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,49 @@
+"""Families of graphs, and graphs from networkx or from a matrix.
+
+Edges get their weights by a rule of `decibel.graphs.weights`: "lazy-metropolis" (the default, for which no
+eigenvalue is negative), "metropolis", "uniform", "laplacian", or a callable taking the networkx graph.
+"""
+
+from . import weights
+from ._families import (
+    adjusted_ring,
+    complete,
+    cycle,
+    erdos_renyi,
+    exponential,
+    from_matrix,
+    from_networkx,
+    geometric,
+    grid,
+    hypercube,
+    isolated,
+    one_peer_exponential,
+    path,
+    ring,
+    star,
+    torus,
+)
+from ._graph import Graph, GraphSequence, Levels
+
+__all__ = [
+    "Graph",
+    "GraphSequence",
+    "Levels",
+    "adjusted_ring",
+    "complete",
+    "cycle",
+    "erdos_renyi",
+    "exponential",
+    "from_matrix",
+    "from_networkx",
+    "geometric",
+    "grid",
+    "hypercube",
+    "isolated",
+    "one_peer_exponential",
+    "path",
+    "ring",
+    "star",
+    "torus",
+    "weights",
+]

@@ -1,0 +1,217 @@
+"""Families of graphs, and graphs from networkx or from a matrix.
+
+Edges get their weights by a rule of `decibel.weights`: "lazy-metropolis" (the default, for which no
+eigenvalue is negative), "metropolis", "uniform", "laplacian", or a callable taking the networkx graph.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import random
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from scipy import sparse
+
+from decibel.graphs import _drawing as drawing
+from decibel.graphs._graph import Graph, GraphSequence, Topology
+from decibel.graphs.weights import Rule, laplacian, mixing_matrix
+
+TRIES = 100
+DEFAULT = "lazy-metropolis"
+
+
+def ring(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
+    """Each node talks to the next and to the one before."""
+    return _weighed(nx.cycle_graph(_count("nodes", nodes)), "ring", weights)
+
+
+def path(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
+    """A ring with one link cut."""
+    nodes = _count("nodes", nodes)
+    return _weighed(nx.path_graph(nodes), "path", weights, drawing.lattice(1, nodes))
+
+
+def star(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
+    """Node 0 talks to all others, which talk to nobody else."""
+    nodes = _count("nodes", nodes)
+    return _weighed(nx.star_graph(nodes - 1), "star", weights, drawing.star(nodes))
+
+
+def complete(nodes: int, *, weights: str | Rule = "metropolis") -> Graph:
+    """Everybody talks to everybody; with the default weights, 1/N each, one exchange averages exactly."""
+    return _weighed(nx.complete_graph(_count("nodes", nodes)), "complete", weights)
+
+
+def torus(rows: int, columns: int | None = None, *, weights: str | Rule = DEFAULT) -> Graph:
+    """A grid whose sides are glued together; node r * columns + c is in row r and column c."""
+    rows, columns = _sides(rows, columns)
+    graph = nx.grid_2d_graph(rows, columns, periodic=True)
+    flat = min(rows, columns) < 3
+    places = drawing.circle(rows * columns) if flat else drawing.doughnut(rows, columns)
+    return _weighed(graph, f"torus {rows}×{columns}", weights, places)
+
+
+def grid(rows: int, columns: int | None = None, *, weights: str | Rule = DEFAULT) -> Graph:
+    """Each node talks to those above, below, left and right; numbered row by row."""
+    rows, columns = _sides(rows, columns)
+    graph = nx.grid_2d_graph(rows, columns)
+    return _weighed(graph, f"grid {rows}×{columns}", weights, drawing.lattice(rows, columns))
+
+
+def hypercube(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
+    """Nodes whose binary numbers differ in one bit talk to each other."""
+    nodes = _count("nodes", nodes)
+    dimension = nodes.bit_length() - 1
+    if nodes != 2**dimension:
+        raise ValueError(
+            f"nodes of a hypercube must be a power of two, not {nodes}; use {2**dimension} or {2 ** (dimension + 1)}."
+        )
+    graph = nx.hypercube_graph(dimension) if dimension else nx.empty_graph(1)
+    return _weighed(graph, "hypercube", weights, drawing.cube(dimension))
+
+
+def exponential(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
+    """Node i talks to i ± 1, i ± 2, i ± 4, …"""
+    nodes = _count("nodes", nodes)
+    return _weighed(nx.circulant_graph(nodes, _hops(nodes)), "exponential", weights)
+
+
+def one_peer_exponential(nodes: int) -> GraphSequence:
+    """At step k every node averages with the one 2^(k mod τ) ahead, τ = ⌈log₂ N⌉; directed.
+
+    One message per node and step; with N a power of two, τ steps average exactly.
+    """
+    nodes = _count("nodes", nodes)
+    here = np.arange(nodes)
+    phases = []
+    for hop in _hops(nodes) or [0]:
+        rows, columns = np.tile(here, 2), np.concatenate([here, (here + hop) % nodes])
+        matrix = sparse.csr_array((np.full(2 * nodes, 0.5), (rows, columns)), shape=(nodes, nodes))
+        phases.append(Graph(matrix, f"one-peer exponential, hop {hop}", disconnected=True))
+    return GraphSequence(tuple(phases), "one-peer exponential")
+
+
+def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
+    """Each pair talks with the given probability; drawn again until connected."""
+    nodes, source = _count("nodes", nodes), _source(seed)
+    if not _is_number(probability) or not 0 < probability <= 1:
+        raise ValueError(f"probability must be above 0 and at most 1, not {probability!r}.")
+    graph = _drawn_connected(
+        lambda: nx.fast_gnp_random_graph(nodes, probability, seed=source),
+        f"probability={probability} gave no connected graph of {nodes} nodes",
+        f"raise it above log(nodes)/nodes = {math.log(nodes) / nodes:.2g}",
+    )
+    return _weighed(graph, f"Erdős–Rényi p = {probability:g}", weights)
+
+
+def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
+    """Nodes thrown on the unit square talk within `radius`; drawn again until connected."""
+    nodes, source = _count("nodes", nodes), _source(seed)
+    if not _is_number(radius) or not (math.isfinite(radius) and radius > 0):
+        raise ValueError(f"radius must be a positive number, not {radius!r}.")
+    needed = math.sqrt(math.log(nodes) / (math.pi * nodes))
+    graph = _drawn_connected(
+        lambda: nx.random_geometric_graph(nodes, radius, seed=source),
+        f"radius={radius} gave no connected graph of {nodes} nodes",
+        f"raise it above sqrt(log(nodes)/(π nodes)) = {needed:.2g}",
+    )
+    places = np.array([graph.nodes[node]["pos"] for node in graph])
+    return _weighed(graph, f"geometric r = {radius:g}", weights, places)
+
+
+def adjusted_ring(nodes: int, weight: float = 0.1) -> Graph:
+    """A ring with `weight` for each neighbour and the rest for the node itself."""
+    if not _is_number(weight) or not 0 < weight < 0.5:
+        raise ValueError(f"weight must lie between 0 and 0.5, not {weight!r}; a node gives it to both neighbours.")
+    return _weighed(nx.cycle_graph(_count("nodes", nodes)), f"ring, weight {weight:g}", laplacian(weight))
+
+
+def isolated(nodes: int) -> Graph:
+    """Nobody talks: W = I."""
+    identity = sparse.csr_array(sparse.eye_array(_count("nodes", nodes)))
+    return Graph(identity, "isolated", disconnected=True)
+
+
+def from_networkx(
+    graph: nx.Graph, weights: str | Rule = DEFAULT, name: str | None = None, *, disconnected: bool = False
+) -> Graph:
+    """Nodes are numbered in the order of `graph.nodes`; edge attributes and self-loops are ignored.
+
+    `disconnected=True` admits a graph in pieces, as a phase of `cycle`.
+    """
+    if not isinstance(graph, nx.Graph):
+        raise ValueError(f"graph is a {type(graph).__name__}; give a networkx graph, or use from_matrix.")
+    if len(graph) == 0:
+        raise ValueError("graph has no nodes; add at least one.")
+    return _weighed(graph, name or graph.name or "networkx", weights, disconnected=disconnected)
+
+
+def from_matrix(W: Any, name: str = "matrix", *, disconnected: bool = False) -> Graph:
+    """From a doubly stochastic W, dense or scipy sparse; row i weighs what node i receives.
+
+    `disconnected=True` admits a graph in pieces, as a phase of `cycle`.
+    """
+    return Graph(W, name, disconnected=disconnected)
+
+
+def cycle(*graphs: Topology) -> GraphSequence:
+    """A graph that changes with the step: the given ones in turn, again and again."""
+    for graph in graphs:
+        if not isinstance(graph, Graph | GraphSequence):
+            raise ValueError(f"cycle got a {type(graph).__name__}; give Graphs, such as cycle(ring(8), star(8)).")
+    if not graphs:
+        raise ValueError("cycle got no graphs; give at least one, such as cycle(ring(8), star(8)).")
+    return GraphSequence(tuple(phase for graph in graphs for phase in graph.phases))
+
+
+def _weighed(
+    graph: nx.Graph,
+    name: str,
+    weights: str | Rule,
+    places: np.ndarray | None = None,
+    disconnected: bool = False,
+) -> Graph:
+    return Graph(mixing_matrix(graph, weights), name, places, disconnected=disconnected)
+
+
+def _drawn_connected(draw: Callable[[], nx.Graph], failure: str, mend: str) -> nx.Graph:
+    for _ in range(TRIES):
+        graph = draw()
+        if nx.is_connected(graph):
+            return graph
+    raise ValueError(f"{failure} in {TRIES} draws; {mend}.")
+
+
+def _hops(nodes: int) -> list[int]:
+    """1, 2, 4, … below `nodes`."""
+    return [2**k for k in range((nodes - 1).bit_length())]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _sides(rows: int, columns: int | None) -> tuple[int, int]:
+    rows = _count("rows", rows)
+    return rows, rows if columns is None else _count("columns", columns)
+
+
+def _count(argument: str, value: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if isinstance(value, bool) or count < 1:
+        raise ValueError(f"{argument} must be a whole number of at least 1, not {value!r}.")
+    return count
+
+
+def _source(seed: int) -> random.Random:
+    try:
+        return random.Random(operator.index(seed))
+    except TypeError:
+        raise ValueError(f"seed must be a whole number, not {seed!r}.") from None

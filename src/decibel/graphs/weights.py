@@ -1,0 +1,115 @@
+"""From a graph to its mixing matrix W, whose rows and columns sum to one on any graph."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from scipy import sparse
+
+from ._spectrum import largest_eigenvalues
+
+Rule = Callable[[nx.Graph], Any]
+"""A networkx graph to a matrix, dense or scipy sparse, in the order of the graph's nodes."""
+
+
+def metropolis(graph: nx.Graph) -> sparse.csr_array:
+    """w_ij = 1 / (1 + max(d_i, d_j))."""
+    return _by_degrees(graph, lambda a, b: 1.0 / (1.0 + np.maximum(a, b)))
+
+
+def lazy_metropolis(graph: nx.Graph) -> sparse.csr_array:
+    """w_ij = 1 / (2 max(d_i, d_j)), so that w_ii ≥ 1/2 and no eigenvalue is negative."""
+    return _by_degrees(graph, lambda a, b: 0.5 / np.maximum(a, b))
+
+
+def uniform(graph: nx.Graph) -> sparse.csr_array:
+    """w_ij = 1 / (1 + d_max) on every edge."""
+    largest = max((degree for _, degree in graph.degree), default=0)
+    return _by_degrees(graph, lambda a, b: np.full(a.shape, 1.0 / (1.0 + largest)))
+
+
+def fitted_laplacian(graph: nx.Graph) -> sparse.csr_array:
+    """W = I - 2 L / (3 λ_max(L)), whose smallest eigenvalue is 1/3 (INTERACT)."""
+    if graph.number_of_edges() == 0:
+        return laplacian(1.0)(graph)
+    largest = largest_eigenvalues(_laplacian(graph), 1)[0]
+    return laplacian(2.0 / (3.0 * largest))(graph)
+
+
+def laplacian(ratio: float) -> Callable[[nx.Graph], sparse.csr_array]:
+    """The rule W = I - ratio L with L the graph Laplacian; SPDB uses 0.2."""
+    if not (math.isfinite(ratio) and ratio > 0):
+        raise ValueError(f"ratio must be a positive number, not {ratio}; SPDB uses 0.2.")
+
+    def rule(graph: nx.Graph) -> sparse.csr_array:
+        return sparse.csr_array(sparse.eye_array(len(graph), format="csr") - ratio * _laplacian(graph))
+
+    return rule
+
+
+RULES: dict[str, Callable[[nx.Graph], sparse.csr_array]] = {
+    "lazy-metropolis": lazy_metropolis,
+    "metropolis": metropolis,
+    "uniform": uniform,
+    "laplacian": fitted_laplacian,
+}
+
+
+def mixing_matrix(graph: nx.Graph, weights: str | Rule) -> sparse.csr_array:
+    """W of an undirected `graph` by a rule's name, or by a callable that takes the graph."""
+    if callable(weights):
+        matrix = weights(graph)
+        if np.shape(matrix) != (len(graph), len(graph)):
+            raise ValueError(
+                f"weights returned a matrix of shape {np.shape(matrix)} for {len(graph)} nodes; "
+                f"return one of shape {(len(graph), len(graph))}."
+            )
+        return sparse.csr_array(matrix, dtype=np.float64)
+    if weights not in RULES:
+        raise ValueError(_unknown(weights))
+    if graph.is_directed():
+        raise ValueError(
+            f"weights={weights!r} needs an undirected graph; call graph.to_undirected() first, "
+            "or give a directed W to from_matrix."
+        )
+    return RULES[weights](graph)
+
+
+def _adjacency(graph: nx.Graph) -> sparse.csr_array:
+    """Zeros and ones: edge attributes, parallel edges and self-loops do not count."""
+    unweighted: Any = None
+    matrix = sparse.coo_array(nx.to_scipy_sparse_array(graph, weight=unweighted, dtype=np.float64))
+    row, column = matrix.coords
+    keep = row != column
+    ones = np.ones(int(keep.sum()))
+    adjacency = sparse.csr_array((ones, (row[keep], column[keep])), shape=matrix.shape)
+    adjacency.sum_duplicates()
+    adjacency.data[:] = 1.0
+    return adjacency
+
+
+def _by_degrees(graph: nx.Graph, weight: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> sparse.csr_array:
+    """Edge weights from the degrees at both ends; the diagonal takes what is left of one."""
+    adjacency = _adjacency(graph)
+    degrees = np.diff(adjacency.indptr)
+    rows = np.repeat(np.arange(len(degrees)), degrees)
+    adjacency.data[:] = weight(degrees[rows], degrees[adjacency.indices])
+    rest = 1.0 - adjacency.sum(axis=1)
+    return sparse.csr_array(adjacency + sparse.diags_array(rest, format="csr"))
+
+
+def _laplacian(graph: nx.Graph) -> sparse.csr_array:
+    adjacency = _adjacency(graph)
+    return sparse.csr_array(sparse.diags_array(adjacency.sum(axis=1), format="csr") - adjacency)
+
+
+def _unknown(weights: object) -> str:
+    names = ", ".join(repr(name) for name in RULES)
+    near = difflib.get_close_matches(str(weights).lower(), list(RULES), n=1, cutoff=0.3)
+    hint = f"did you mean {near[0]!r}? Known:" if near else "known are"
+    return f"weights={weights!r} is no known rule; {hint} {names}, or a callable taking the graph."

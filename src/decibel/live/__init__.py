@@ -1,5 +1,0 @@
-"""A page that shows a run while it goes on: it reads `log.jsonl` of the run's folder and nothing else."""
-
-from .server import serve_beside, watch
-
-__all__ = ["serve_beside", "watch"]

@@ -1,0 +1,140 @@
+"""What every algorithm is: a start, a step, and the problems and graphs it is defined for."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jax import Array
+
+from ..core._vector import Vector
+from ..graphs._graph import Graph, GraphSequence, Levels
+from ..network._mixing import Network
+from ..oracles._oracle import Oracle
+from ..problem._problem import Problem
+from ..strategies._table import Level, Strategy
+
+RATES = ("alpha", "beta", "gamma", "theta", "relax")  # the step sizes, by the names they have in every method
+WEIGHTS = {"theta": "the newest sample's weight in an average", "relax": "the part of a step that is taken (τ of LoPA)"}
+Rate = float | Array | Callable[[Array], Array]
+
+
+class State(NamedTuple):
+    """What a run continues with: a `Level` per variable (None where a method has none), the method's memory, and what
+    the network remembers by link, which is its own affair."""
+
+    x: Level
+    y: Any = None
+    z: Any = None
+    memory: Any = ()
+    links: Any = ()
+
+
+class Method(eqx.Module):
+    """A point in the space of algorithms. Step sizes are array leaves: runs that differ in them share a program."""
+
+    def __check_init__(self) -> None:
+        for name in RATES:
+            value = getattr(self, name, 0.0)
+            number = isinstance(value, int | float | np.number)
+            if not (number or hasattr(value, "dtype") or callable(value) or (value is None and name == "relax")):
+                raise TypeError(f"{name}={value!r} must be a number, or a function of the step.")
+            if number and name in WEIGHTS and not 0 <= value <= 1:
+                raise ValueError(f"{name}={value!r} must be a number from 0 to 1: it is {WEIGHTS[name]}.")
+            if number and not 0 <= value < float("inf"):
+                raise ValueError(f"{name}={value!r} must be finite and not negative: give a step size such as 0.1.")
+
+    @property
+    def name(self) -> str:
+        """The catalogue's name: the field `label` where a class stands for several methods."""
+        return getattr(self, "label", type(self).__name__.lower())
+
+    @property
+    def form(self) -> str:
+        """The problems it solves: shared, personal (y never leaves the node) or single (there is no y)."""
+        lower = self.strategies.get("y")
+        return "single" if lower is None else "shared" if lower.mixes else "personal"
+
+    @property
+    @abstractmethod
+    def strategies(self) -> dict[str, Strategy]:
+        """The strategy of each level that exists."""
+
+    @property
+    def per_link(self) -> bool:
+        """Whether the network must remember, link by link, flows or what coded messages have told."""
+        return self.coded or any(strategy.per_link for strategy in self.strategies.values())
+
+    @property
+    def coded(self) -> bool:
+        """Whether any message travels in code."""
+        return any(strategy.coded for strategy in self.strategies.values())
+
+    @abstractmethod
+    def start(self, x: Vector, y: Vector | None) -> State: ...
+
+    @abstractmethod
+    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State: ...
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its fields as plain values, for the trace and for people."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    def __repr__(self) -> str:
+        shown = {key: value for key, value in self.settings.items() if key in RATES and value is not None}
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in shown.items())})"
+
+    def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
+        """Raises a sentence where the problem or a graph does not fit."""
+        if problem.form != self.form:
+            raise ValueError(f"{self.name} does not solve this problem: {_MENDS[problem.form]}")
+        for level, strategy in self.strategies.items():
+            refuse_graph(getattr(graphs, level), strategy, level)
+
+
+_MENDS = {
+    "single": "it has no lower level, so choose a single-level method such as db.ed(alpha=...).",
+    "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...), "
+    "or set personal=False.",
+    "shared": "its lower level is shared, so choose a method such as db.sparkle('ed', ...), or set personal=True.",
+}
+
+
+def refuse_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
+    # No edges at all is a choice (db.graphs.isolated); some nodes cut off from others is a mistake.
+    if strategy.mixes and not graph.connected and any(phase.degrees.any() for phase in graph.phases):
+        raise ValueError(f"graph {graph.name!r} on level {level} is not connected: add edges that join its parts.")
+    if not strategy.needs_positive:
+        return
+    if not graph.symmetric:
+        raise ValueError(
+            f"strategy {strategy.name!r} on level {level} needs a symmetric W, and {graph.name} is directed: choose "
+            "'gt' or an undirected graph."
+        )
+    edge = -1 / 3 + 1e-9
+    for phase in graph.phases:
+        if phase.lambda_min_bound <= edge and phase.lambda_min <= edge:
+            raise ValueError(
+                f"strategy {strategy.name!r} on level {level} diverges where λ_min(W) ≤ −1/3, and {graph.name} has "
+                f"{phase.lambda_min:.4f}: use graph.lazy()."
+            )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Strategy):
+        return value.name
+    if isinstance(value, eqx.Module):
+        return repr(value)
+    if callable(value):
+        return getattr(value, "__qualname__", repr(type(value)))
+    return value if isinstance(value, str | int | float | None) else float(value)
+
+
+def rate(value: Rate | None, k: Array) -> Any:
+    """A step size at step k: a number, or a schedule such as optax makes."""
+    return value(k) if callable(value) else value

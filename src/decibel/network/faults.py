@@ -1,0 +1,248 @@
+"""Trouble on purpose: links that drop, messages that get lost or late, nodes that pause or leave.
+
+A fault says when (`during` steps `(first, last + 1)`, or always), to whom (`links`, `nodes`, or all) and how often
+(`probability` per step). Both ends of a link know its chances from the run's key, so nothing extra travels, and the
+simulator and the cluster see the same trouble. A link that is down takes its flow from both ends: its weight returns
+to them and the mixing matrix stays doubly stochastic. Only `drop(one_way=True)` makes the two ends disagree.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core import _keys as keys
+from ..graphs._graph import Levels
+
+Link = tuple[int, int]
+Steps = tuple[int, int]
+FOREVER = 2**31 - 1
+STREAM = 2**31  # beyond every step, so that no batch shares a key with a fault
+
+
+class Fault(eqx.Module):
+    """A kind of trouble: when, how often, and (in its kinds) to whom."""
+
+    probability: float | Array
+    during: Steps = eqx.field(static=True)
+
+    @property
+    @abstractmethod
+    def nodes_named(self) -> Iterable[int]: ...
+
+    def _now(self, k: Array, key: Array, *numbers: Array) -> Array:
+        """Whether it strikes at step k whatever these numbers stand for."""
+        for number in numbers:
+            key = keys.fold_in_each(key, number)
+        chance = jax.vmap(lambda one: jax.random.uniform(one, dtype=jnp.float32))(key.reshape(-1)).reshape(key.shape)
+        return (self.during[0] <= k) & (k < self.during[1]) & (chance < jnp.asarray(self.probability, jnp.float32))
+
+
+class LinkFault(Fault):
+    """Strikes links: all of them, or those that are named."""
+
+    links: tuple[Link, ...] | None = eqx.field(static=True)
+
+    @property
+    def nodes_named(self) -> Iterable[int]:
+        return [node for link in self.links or () for node in link]
+
+    def strikes(self, k: Array, key: Array, a: Array, b: Array) -> Array:
+        now = self._now(k, key, jnp.minimum(a, b), jnp.maximum(a, b))
+        return now & _among(self.links, a, b)
+
+
+class Drop(LinkFault):
+    """The link is down, both ways."""
+
+
+class Lose(LinkFault):
+    """A message is lost one way, and neither end knows."""
+
+    def strikes_message(self, k: Array, key: Array, receiver: Array, sender: Array) -> Array:
+        return self._now(k, key, receiver, sender) & _among(self.links, receiver, sender)
+
+
+class Late(LinkFault):
+    """Both ends of the link use what they exchanged `delay` steps ago."""
+
+    delay: int = eqx.field(static=True)
+
+
+class NodeFault(Fault):
+    """Strikes nodes: all of them, or those that are named."""
+
+    nodes: tuple[int, ...] | None = eqx.field(static=True)
+
+    @property
+    def nodes_named(self) -> Iterable[int]:
+        return self.nodes or ()
+
+    def strikes(self, k: Array, key: Array, node: Array) -> Array:
+        now = self._now(k, key, node)
+        return now if self.nodes is None else now & jnp.isin(node, jnp.asarray(self.nodes, jnp.int32))
+
+
+class Pause(NodeFault):
+    """The node neither computes nor talks, and goes on as it was."""
+
+
+class Leave(NodeFault):
+    """As a pause, and the node's neighbours forget what they remember of it."""
+
+
+def drop(
+    probability: float = 1.0,
+    *,
+    links: Sequence[Link] | None = None,
+    during: Steps | None = None,
+    one_way: bool = False,
+) -> Fault:
+    """Links are down, each by itself with `probability` in every step.
+
+    With `one_way`, single messages are lost: the two directions of a link have chances of their own in every exchange,
+    the ends do not agree on what passed between them, and only the strategy `"edge-ed"` stays exact.
+    """
+    return (Lose if one_way else Drop)(_chance(probability), _steps(during), _links(links))
+
+
+def late(
+    delay: int, probability: float = 1.0, *, links: Sequence[Link] | None = None, during: Steps | None = None
+) -> Fault:
+    """Links are late: both ends use what they exchanged `delay` steps ago (nothing, before there was anything).
+
+    `"edge-ed"`, whose messages replace older ones, counts a late message as lost.
+    """
+    if not isinstance(delay, int) or delay < 1:
+        raise ValueError(f"delay={delay!r} must be a whole number of steps, at least 1.")
+    return Late(_chance(probability), _steps(during), _links(links), delay)
+
+
+def pause(nodes: Sequence[int] | int | None = None, *, probability: float = 1.0, during: Steps | None = None) -> Fault:
+    """Nodes do nothing for a while, then go on where they were: stragglers, or a process that hangs."""
+    return Pause(_chance(probability), _steps(during), _nodes(nodes))
+
+
+def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
+    """Nodes leave at the first step of `during` and are back after its last.
+
+    Under `"edge-ed"` their neighbours drop the flows they remember of them, so those who stay reach their own exact
+    solution. The carries of other strategies keep what the absent owe, and what they reach is off by as much.
+    """
+    return Leave(1.0, _steps(during), _nodes(nodes))
+
+
+class Weather(eqx.Module):
+    """All faults of a run, and the key of their chances."""
+
+    faults: tuple[Fault, ...]
+    key: Array
+
+    @property
+    def longest_delay(self) -> int:
+        return max((fault.delay for fault in self._of(Late)), default=0)
+
+    def down(self, k: Array, a: Array, b: Array) -> Array:
+        """Whether the links between nodes a and b carry nothing at step k."""
+        return _any([fault.strikes(k, key, a, b) for fault, key in self._keyed(k, Drop)], a)
+
+    def lost(self, k: Array, exchange: int, receiver: Array, sender: Array) -> Array:
+        """Whether the receiver misses what the sender sends in that exchange of step k."""
+        keyed = [(fault, jax.random.fold_in(key, exchange)) for fault, key in self._keyed(k, Lose)]
+        return _any([fault.strikes_message(k, key, receiver, sender) for fault, key in keyed], receiver)
+
+    def delay(self, k: Array, a: Array, b: Array) -> Array:
+        """How many steps late the links between a and b are."""
+        delays = [jnp.where(f.strikes(k, key, a, b), jnp.int32(f.delay), 0) for f, key in self._keyed(k, Late)]
+        return reduce(jnp.maximum, delays, jnp.zeros_like(a))
+
+    def idle(self, k: Array, node: Array) -> Array:
+        return _any([fault.strikes(k, key, node) for fault, key in self._keyed(k, NodeFault)], node)
+
+    def gone(self, k: Array, node: Array) -> Array:
+        return _any([fault.strikes(k, key, node) for fault, key in self._keyed(k, Leave)], node)
+
+    @property
+    def stops_nodes(self) -> bool:
+        return bool(self._of(NodeFault))
+
+    def _of(self, kind: type) -> list[Any]:
+        return [fault for fault in self.faults if isinstance(fault, kind)]
+
+    def _keyed(self, k: Array, kind: type) -> list[tuple[Any, Array]]:
+        now = jax.random.fold_in(self.key, k)
+        return [(f, jax.random.fold_in(now, i)) for i, f in enumerate(self.faults) if isinstance(f, kind)]
+
+
+def weather(faults: tuple[Fault, ...], seed: int) -> Weather:
+    """The faults of a run with that seed; their chances have a stream of their own."""
+    return Weather(faults, jax.random.fold_in(keys.key(seed), STREAM))
+
+
+def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
+    """One fault, several or none."""
+    found = () if faults is None else (faults,) if isinstance(faults, Fault) else tuple(faults)
+    for fault in found:
+        if not isinstance(fault, Fault):
+            raise TypeError(f"faults holds a {type(fault).__name__}: give faults such as db.faults.drop(0.2).")
+    return found
+
+
+def refuse_faults(faults: tuple[Fault, ...], graphs: Levels) -> None:
+    if not faults:
+        return
+    for level in ("x", "y", "z"):
+        if not getattr(graphs, level).symmetric:
+            raise ValueError(
+                f"faults need undirected graphs, and {getattr(graphs, level).name} on level {level} is directed: "
+                "without one of its links W is no longer doubly stochastic."
+            )
+    for fault in faults:
+        for node in fault.nodes_named:
+            if not 0 <= node < graphs.nodes:
+                raise ValueError(f"faults name node {node}, but the graph has nodes 0 to {graphs.nodes - 1}.")
+
+
+def _any(struck: list[Array], like: Array) -> Array:
+    return reduce(jnp.logical_or, struck, jnp.zeros(like.shape, bool))
+
+
+def _among(links: tuple[Link, ...] | None, a: Array, b: Array) -> Array:
+    if links is None:
+        return jnp.ones(a.shape, bool)
+    return _any([((a == i) & (b == j)) | ((a == j) & (b == i)) for i, j in links], a)
+
+
+def _chance(probability: float) -> float:
+    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
+        raise ValueError(f"probability={probability!r} must be a number from 0 to 1.")
+    return float(probability)
+
+
+def _steps(during: Steps | None) -> Steps:
+    if during is None:
+        return 0, FOREVER
+    first, end = during
+    if not (isinstance(first, int) and isinstance(end, int) and 0 <= first < end):
+        raise ValueError(f"during={during!r} must be (first step, step after the last), such as (100, 200).")
+    return first, end
+
+
+def _links(links: Sequence[Link] | None) -> tuple[Link, ...] | None:
+    if links is None:
+        return None
+    for link in links:
+        if len(link) != 2 or link[0] == link[1]:
+            raise ValueError(f"links holds {link!r}: give pairs of different nodes, such as (0, 1).")
+    return tuple((int(i), int(j)) for i, j in links)
+
+
+def _nodes(nodes: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    return None if nodes is None else (nodes,) if isinstance(nodes, int) else tuple(int(node) for node in nodes)

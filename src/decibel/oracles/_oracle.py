@@ -1,0 +1,405 @@
+"""What every node computes from its own data at its own point: gradients and products with second derivatives.
+
+All points are stacked over nodes. One `vjp` of the stacked (x, y) ↦ ∇_y g gives v as its value and (J z, H z) as its
+pullback; what a step does not use is never computed. With `node_chunk` nothing is kept from one chunk to the next, so
+that a product computes the gradient again, and what is subtracted meets before it is written out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from ..core._ledger import Ledger
+from ..core._vector import Vector
+from ..problem._problem import Problem
+from ..problem._samples import Batch, NodeData
+
+FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
+STRIDE = 7919  # between the draws of one step, when walking: a prime, so that it shares no period with the batches
+
+
+class Products(eqx.Module):
+    """How H z and J z are computed: by second derivatives, or by differences of gradients at y ± `difference` z
+    (`forward`: at y + `difference` z and y)."""
+
+    difference: float | None = eqx.field(static=True, default=None)
+    forward: bool = eqx.field(static=True, default=False)
+
+
+SECOND_DERIVATIVES = Products()
+
+
+@dataclass(frozen=True)
+class Computing:
+    """How derivatives are evaluated: on random batches or walking through a shuffled order, in which precision, and
+    (`node_chunk`) of how many nodes at a time."""
+
+    walk: bool = False
+    precision: str | None = None
+    node_chunk: int | None = None
+
+    def over_nodes(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A node's function of its point and batches, for all nodes; those of a chunk take their batches together."""
+        if self.node_chunk is None:
+            return jax.vmap(function)
+
+        def in_chunks(*given: Any) -> Any:
+            takes = [whole.of_node if isinstance(whole, Batch) else lambda part: part for whole in given]
+            parts = tuple(whole.per_node if isinstance(whole, Batch) else whole for whole in given)
+            node = lambda parts: function(*(take(part) for take, part in zip(takes, parts, strict=True)))  # noqa: E731
+            return jax.lax.map(node, parts, batch_size=self.node_chunk)
+
+        return in_chunks
+
+    def narrowed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Computed in bfloat16, answered in the precision that was given."""
+        if self.precision != "bfloat16":
+            return function
+
+        def narrow(leaf: Any) -> Any:
+            return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+        def narrowed(*point: Any) -> Any:
+            wide = jnp.result_type(*jax.tree.leaves(point[0]))
+            answer = function(*jax.tree.map(narrow, point))
+            return jax.tree.map(lambda leaf: leaf.astype(wide), answer)
+
+        return narrowed
+
+    def products(self) -> AbstractContextManager[Any]:
+        """The precision of matrix products while a step is traced."""
+        return jax.default_matmul_precision(self.precision) if self.precision else nullcontext()
+
+
+class Oracle:
+    """The nodes' derivatives at step k. Samples depend on seed, step and node only, so that a run does not depend on
+    where nodes live."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        nodes: Array,
+        key: Array,
+        batch_size: int | None,
+        ledger: Ledger,
+        *,
+        k: Array | int = 0,
+        how: Computing = Computing(),  # noqa: B008
+    ) -> None:
+        self.problem, self.nodes, self.batch_size, self.ledger = problem, nodes, batch_size, ledger
+        self.key, self.k, self.how = key, k, how
+
+    def draw(self, tag: int | Array = 0) -> Draw:
+        """Independent samples of both levels; different tags give different samples within one step."""
+        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, place=tag)
+
+    def draw_all(self) -> Draw:
+        """All samples of every node."""
+        return Draw(self, self.key, None)
+
+    def draw_some(self) -> Draw:
+        """The run's batch or, in a full-batch run, the ⌈√n⌉ samples that variance-reduced methods prescribe."""
+        return Draw(self, jax.random.fold_in(self.key, 0), self.batch_size or self.root_of_samples)
+
+    @property
+    def root_of_samples(self) -> int:
+        """⌈√n⌉ for n samples per node."""
+        return math.ceil(math.sqrt(self.problem.lower_data.samples_per_node))
+
+
+class Draw:
+    """One batch per level and node, taken when first used, so that all derivatives on one draw share its samples.
+
+    What a step multiplies must come from different lower batches: a product with J or H is unbiased only on samples
+    that did not make the vector it multiplies.
+    """
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        key: Array,
+        batch_size: int | None,
+        *,
+        counted: bool = True,
+        place: int | Array = 0,
+        upper_of: Draw | None = None,
+    ) -> None:
+        self.oracle, self.key, self.batch_size, self._counted = oracle, key, batch_size, counted
+        self._place = place  # among the draws of one step, which are far apart in a shuffled order
+        self._upper_of = upper_of  # the draw whose upper batch this one shares
+        self.problem, self.ledger = oracle.problem, oracle.ledger
+        self.factors_drawn = False
+        self.scale: Array | None = None  # of a Neumann series: one for all points of this draw
+
+    @property
+    def full(self) -> bool:
+        return self.batch_size is None
+
+    def again(self, number: int | Array, *, counted: bool = True) -> Draw:
+        """A further independent draw that belongs to this one; the draw itself where it takes all samples."""
+        if self.full:
+            return self
+        key, place = jax.random.fold_in(self.key, number + 1), self._place + (number + 1) * STRIDE
+        return Draw(self.oracle, key, self.batch_size, counted=counted, place=place)
+
+    def fresh_lower(self, number: int) -> Draw:
+        """The same upper batch and an independent lower one; the draw itself where it takes all samples."""
+        if self.full:
+            return self
+        key, place = jax.random.fold_in(self.key, FRESH + number), self._place - (number + 1)
+        return Draw(self.oracle, key, self.batch_size, place=place, upper_of=self._upper_of or self)
+
+    @cached_property
+    def upper(self) -> Batch:
+        return self._take(self.problem.upper_data, 0) if self._upper_of is None else self._upper_of.upper
+
+    @cached_property
+    def lower(self) -> Batch:
+        return self._take(self.problem.lower_data, 1)
+
+    @cached_property
+    def node_keys(self) -> Array:
+        return jax.vmap(lambda node: jax.random.fold_in(self.key, node))(self.oracle.nodes)
+
+    @cached_property
+    def _bits(self) -> Array:
+        """(nodes, 2, batch) random bits, enough for both levels."""
+        shape = (2, self.batch_size or 0)
+        return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
+
+    def _take(self, data: NodeData, level: int) -> Batch:
+        later = self.oracle.how.node_chunk is not None
+        if self.batch_size is None:
+            self.ledger.add(samples=data.samples_per_node)
+            return data.full(later=later)
+        if self._counted:
+            self.ledger.add(samples=self.batch_size)
+        if self.oracle.how.walk:
+            return data.walk(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
+        return data.draw(self._bits[:, level], later=later)
+
+    def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
+        return Point(self, x, y, products)
+
+
+class Point:
+    """Derivatives at one point of every node, on one draw; each is computed and counted once."""
+
+    def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
+        self.draw, self.ledger = draw, draw.ledger
+        self._x, self._y, self._products, self._how = x, y, products, draw.oracle.how
+        self._known: dict[tuple[Callable[..., Any], int], tuple[tuple[Vector, Vector], Vector]] = {}
+        self._counted: set[Any] = set()
+        self._in_chunks = self._how.node_chunk is not None
+
+    def linearized(self) -> Point:
+        """The same point, linearized before a loop that takes products at it."""
+        _ = self.draw.lower if self._in_chunks else self._linear
+        return self
+
+    def sampled(self) -> Point:
+        """The same point, its lower batch drawn before a loop that uses it."""
+        _ = self.draw.lower
+        return self
+
+    def moved_to(self, draw: Draw) -> Point:
+        """The same point on other samples."""
+        return self if draw is self.draw else Point(draw, self._x, self._y, self._products)
+
+    @property
+    def y(self) -> Vector:
+        assert self._y is not None
+        return self._y
+
+    @cached_property
+    def v(self) -> Vector:
+        """∇_y g(x, y)"""
+        self.ledger.add(gradients=1)
+        return Vector(self._gradient(self._x.tree, _tree(self._y)) if self._in_chunks else self._linear[0])
+
+    @cached_property
+    def _upper_gradients(self) -> tuple[Any, ...]:
+        self.ledger.add(gradients=1)
+        return self._over_nodes(self._upper_gradients_of_node, self.draw.upper)
+
+    @property
+    def fx(self) -> Vector:
+        """∇_x f"""
+        return Vector(self._upper_gradients[0])
+
+    @property
+    def fy(self) -> Vector:
+        """∇_y f"""
+        return Vector(self._upper_gradients[1])
+
+    def p(self, z: Vector) -> Vector:
+        """H z − ∇_y f"""
+        self._count("hvps", z)
+        return self._once(self._directions, z)[1]
+
+    def u(self, z: Vector) -> Vector:
+        """∇_x f − J z"""
+        self._count("jvps", z)
+        return self._once(self._directions, z)[0]
+
+    def hessian(self, z: Vector) -> Vector:
+        """H z, shaped like y"""
+        self._count("hvps", z)
+        return self._once(self._product, z)[1]
+
+    def jacobian(self, z: Vector) -> Vector:
+        """J z, shaped like x"""
+        self._count("jvps", z)
+        return self._once(self._product, z)[0]
+
+    @cached_property
+    def upper_of_samples(self) -> tuple[Vector, Vector]:
+        """∇_x f, and ∇_y f of every sample of the batch by itself: leaves (nodes, samples, ...)"""
+        self.ledger.add(gradients=1)
+        upper = self.draw.problem.upper_loss
+
+        def node(x: Any, y: Any, batch: Batch) -> Any:
+            singles = batch.singles()
+            mean = lambda x, ys: jax.vmap(lambda y, one: upper(x, y, one))(ys, singles).mean()  # noqa: E731
+            copies = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], batch.samples, 0), y)
+            fx, fy = jax.grad(mean, (0, 1))(x, copies)
+            return fx, jax.tree.map(lambda leaf: batch.samples * leaf, fy)
+
+        fx, fy = self._over_nodes(self._how.narrowed(node), self.draw.upper)
+        return Vector(fx), Vector(fy)
+
+    def hessian_of_samples(self, z: Vector) -> Vector:
+        """H_s z_s, every sample with its own z: leaves (nodes, samples, ...)"""
+        self._count("hvps", z)
+
+        def node(x: Any, y: Any, z: Any, batch: Batch) -> Any:
+            return jax.vmap(lambda one, z: self._products_of_node(x, y, z, one)[1])(batch.singles(), z)
+
+        return Vector(self._over_nodes(node, z.tree, self.draw.lower))
+
+    def jacobian_of_samples(self, z: Vector) -> Vector:
+        """The mean over samples of J_s z_s, every sample with its own z: shaped like x"""
+        self._count("jvps", z)
+        gradient = jax.grad(self.draw.problem.lower_loss, 1)
+
+        def node(x: Any, y: Any, z: Any, batch: Batch) -> Any:
+            gradients = lambda x: jax.vmap(lambda one: gradient(x, y, one))(batch.singles())  # noqa: E731
+            return jax.vjp(gradients, x)[1](jax.tree.map(lambda leaf: leaf / batch.samples, z))[0]
+
+        return Vector(self._over_nodes(self._how.narrowed(node), z.tree, self.draw.lower))
+
+    def hessian_matrix(self) -> Array:
+        """(nodes, q, q)"""
+        self.ledger.add(hvps=_size(self._y))
+        return self._matrix(1)
+
+    def jacobian_matrix(self) -> Array:
+        """(nodes, p, q)"""
+        self.ledger.add(jvps=_size(self._y))
+        return jnp.swapaxes(self._matrix(0), 1, 2)
+
+    def _matrix(self, argument: int) -> Array:
+        """Derivative of ∇_y g in one argument, both flattened: (nodes, q, size of the argument)."""
+        lower = self.draw.problem.lower_loss
+
+        def node(x: Any, y: Any, batch: Batch) -> Array:
+            flat, unravel = ravel_pytree((x, y)[argument])
+
+            def gradient(flat: Array) -> Array:
+                point = (unravel(flat), y) if argument == 0 else (x, unravel(flat))
+                return ravel_pytree(jax.grad(lower, 1)(*point, batch))[0]
+
+            # q backward passes where x is the longer one, as it is wherever x weighs samples.
+            return jax.jacrev(gradient)(flat)
+
+        return self._over_nodes(self._how.narrowed(node), self.draw.lower)
+
+    def _over_nodes(self, function: Callable[..., Any], *more: Any) -> Any:
+        """A node's function of x, y and more."""
+        return self._how.over_nodes(function)(self._x.tree, _tree(self._y), *more)
+
+    def _count(self, kind: str, z: Vector) -> None:
+        kind, costs = (kind, {kind: 1}) if self._products.difference is None else ("differences", {"gradients": 2})
+        if (kind, id(z)) not in self._counted:
+            self._counted.add((kind, id(z)))
+            self.ledger.add(**costs)
+
+    def _once(self, function: Callable[[Vector], tuple[Vector, Vector]], z: Vector) -> tuple[Vector, Vector]:
+        """Computed once for each z, which is kept, so that its id is not reused."""
+        if (function, id(z)) not in self._known:
+            self._known[function, id(z)] = function(z), z
+        return self._known[function, id(z)][0]
+
+    def _directions(self, z: Vector) -> tuple[Vector, Vector]:
+        """(∇_x f − J z, H z − ∇_y f)"""
+        if self._in_chunks and "_upper_gradients" not in vars(self):
+            return self._all_at(z)
+        jacobian, hessian = self._once(self._product, z)
+        return self.fx - jacobian, hessian - self.fy
+
+    def _all_at(self, z: Vector) -> tuple[Vector, Vector]:
+        """Directions, gradients of f and products in one pass over the chunks; those that no one uses are not kept."""
+        self.ledger.add(gradients=1)
+
+        def node(x: Any, y: Any, z: Any, upper: Batch, lower: Batch) -> Any:
+            fx, fy = self._upper_gradients_of_node(x, y, upper)
+            jacobian, hessian = self._products_of_node(x, y, z, lower)
+            u, p = jax.tree.map(jnp.subtract, fx, jacobian), jax.tree.map(jnp.subtract, hessian, fy)
+            return (u, p), (fx, fy), (jacobian, hessian)
+
+        found = self._over_nodes(node, z.tree, self.draw.upper, self.draw.lower)
+        (u, p), vars(self)["_upper_gradients"], (jacobian, hessian) = found
+        self._known[self._product, id(z)] = (Vector(jacobian), Vector(hessian)), z
+        return Vector(u), Vector(p)
+
+    def _product(self, z: Vector) -> tuple[Vector, Vector]:
+        """(J z, H z)"""
+        if self._in_chunks or self._products.difference is not None:
+            jacobian, hessian = self._over_nodes(self._products_of_node, z.tree, self.draw.lower)
+        else:
+            jacobian, hessian = self._linear[1](z.tree)
+        return Vector(jacobian), Vector(hessian)
+
+    @cached_property
+    def _linear(self) -> tuple[Any, Any]:
+        """∇_y g and its pullback."""
+        return jax.vjp(self._gradient, self._x.tree, _tree(self._y))
+
+    def _gradient(self, x: Any, y: Any) -> Any:
+        gradient = self._how.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
+        return self._how.over_nodes(gradient)(x, y, self.draw.lower)
+
+    def _upper_gradients_of_node(self, x: Any, y: Any, batch: Batch) -> Any:
+        """∇_x f, and ∇_y f where there is a y"""
+        return self._how.narrowed(jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1)))(x, y, batch)
+
+    def _products_of_node(self, x: Any, y: Any, z: Any, batch: Batch) -> Any:
+        """(J z, H z), by the pullback of a gradient of its own or by two gradients; nothing of them is kept."""
+        lower, δ = self.draw.problem.lower_loss, self._products.difference
+        if δ is None:
+            pullback = lambda x, y, z, batch: jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)[1](z)  # noqa: E731
+            return self._how.narrowed(pullback)(x, y, z, batch)
+        # [∇g(x, y + δz) − ∇g(x, y − δz)] / 2δ on the same sample: no second derivatives.
+        gradient, forward = self._how.narrowed(jax.grad(lower, (0, 1))), self._products.forward
+        ahead = gradient(x, jax.tree.map(lambda y, z: y + δ * z, y, z), batch)
+        behind = gradient(x, y if forward else jax.tree.map(lambda y, z: y - δ * z, y, z), batch)
+        return jax.tree.map(lambda a, b: (1 / δ if forward else 0.5 / δ) * (a - b), ahead, behind)
+
+
+def _tree(vector: Vector | None) -> Any:
+    return None if vector is None else vector.tree
+
+
+def _size(vector: Any) -> int:
+    return sum(leaf[0].size for leaf in jax.tree.leaves(vector))

@@ -1,0 +1,131 @@
+"""How noisy directions are smoothed over steps. Each wraps any oracle of directions, knowing nothing of what they are.
+
+`directions(draw, point)` computes a direction (a pytree of Vectors) at a point (a pytree of Vectors) on one draw. Where
+a recursion needs the same sample at two points, it evaluates the same draw at both.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core._vector import Vector
+from ._oracle import Draw, Oracle
+
+Directions = Callable[[Draw, Any], Any]
+
+
+class Estimator(eqx.Module):
+    @abstractmethod
+    def start(self, point: Any, directions: Any) -> Any:
+        """The memory at the beginning, from the start and a zero of the directions' shape."""
+
+    @abstractmethod
+    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+        """The estimate at `point`, and the memory to go on with."""
+
+
+class Plain(Estimator):
+    """A fresh sample each step."""
+
+    def start(self, point: Any, directions: Any) -> Any:
+        return ()
+
+    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+        return directions(oracle.draw(), point), ()
+
+
+class Momentum(Estimator):
+    """m⁺ = (1−θ) m + θ d(ξ; now)"""
+
+    theta: Any
+
+    def start(self, point: Any, directions: Any) -> Any:
+        return directions
+
+    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+        θ = _weight(self.theta, k)
+        new = _map(lambda m, d: (1 - θ) * m + θ * d, memory, directions(oracle.draw(), point))
+        return new, new
+
+
+class Recursive(Estimator):
+    """Estimators that add the change of the direction between two points, on the same sample."""
+
+    def start(self, point: Any, directions: Any) -> Any:
+        return directions, point
+
+
+class Storm(Recursive):
+    """m⁺ = d(ξ; now) + (1−θ)(m − d(ξ; before)); m⁰ = d(ξ; start)"""
+
+    theta: Any
+
+    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+        m, before = memory
+        kept = jnp.where(k == 0, 0.0, 1.0 - jnp.asarray(_weight(self.theta, k)))  # there is no point before the first
+        draw = oracle.draw()
+        new = _map(lambda m, d, e: d + kept * (m - e), m, directions(draw, point), directions(draw, before))
+        return new, (new, point)
+
+
+class Spider(Recursive):
+    """Every `period` steps all samples; in between m⁺ = m + d(ξ; now) − d(ξ; before)."""
+
+    period: int | None = eqx.field(static=True)
+
+    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+        def refresh(_: Any) -> Any:
+            return directions(oracle.draw_all(), point)
+
+        def change(memory: Any) -> Any:
+            m, before = memory
+            draw = oracle.draw_some()
+            return _map(lambda m, d, e: m + (d - e), m, directions(draw, point), directions(draw, before))
+
+        period = self.period or oracle.root_of_samples
+        now = k % period == 0
+        new = refresh(memory) if period == 1 else oracle.ledger.cond(now, refresh, change, memory)
+        return new, (new, point)
+
+
+def _weight(theta: Any, k: Array) -> Any:
+    return theta(k) if callable(theta) else theta
+
+
+def _share(theta: Any) -> Any:
+    if isinstance(theta, Real) and not 0 <= float(theta) <= 1:
+        raise ValueError(f"theta={theta!r} must be a number from 0 to 1: it is the newest sample's weight.")
+    return theta
+
+
+def _map(function: Callable[..., Any], *trees: Any) -> Any:
+    return jax.tree.map(function, *trees, is_leaf=lambda node: isinstance(node, Vector))
+
+
+def plain() -> Plain:
+    return Plain()
+
+
+def momentum(theta: Any) -> Momentum:
+    """A running average; `theta` weighs the newest sample."""
+    return Momentum(_share(theta))
+
+
+def storm(theta: Any) -> Storm:
+    """Momentum corrected by the change on the same sample (STORM)."""
+    return Storm(_share(theta))
+
+
+def spider(period: int | None = None) -> Spider:
+    """Recursive variance reduction (SPIDER, SARAH); `period=None` is ⌈√n⌉."""
+    if period is not None and (not isinstance(period, int) or period < 1):
+        raise ValueError(f"period={period!r} must be a positive whole number, or None for the root of the samples.")
+    return Spider(period)

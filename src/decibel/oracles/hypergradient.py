@@ -1,0 +1,265 @@
+"""Ways to the hypergradient ∇_x f − J H⁻¹ ∇_y f without forming an inverse.
+
+`auxiliary` makes z ≈ H⁻¹ ∇_y f a level of its own, which nodes can agree on: exact for a shared lower level. The others
+find z at each node from its own H_i, which is exact for a personal lower level and biased for a shared one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core._conjugate_gradients import conjugate_gradients
+from ..core._ledger import Ledger
+from ..core._vector import Vector, choose, each, flatten, positive, replicate
+from ..problem._problem import Problem
+from ._oracle import Oracle, Point, Products
+
+DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
+POWER_STEPS = 10
+TRUNCATION = 2**30  # the draw that decides k, apart from the draws of the factors
+SCALE = 2  # the fresh lower batch on which L is estimated
+POWER_MARGIN = 1.5  # an unconverged power iteration is low; a Neumann series with L too small diverges
+
+
+class Local(eqx.Module):
+    """A node's own hypergradient."""
+
+    @abstractmethod
+    def inverse(self, here: Point) -> Vector | None:
+        """z ≈ H⁻¹ ∇_y f at every node; None stands for zero."""
+
+    def __call__(self, here: Point) -> Vector:
+        z = self.inverse(here)
+        return here.fx if z is None else here.u(z)
+
+    def error(self, problem: Problem, x: Any, y: Any, *, batch_size: int | None = None, seed: int = 0) -> Array:
+        """(nodes,) ‖H z − ∇_y f‖ / ‖∇_y f‖ at x and y (one for all nodes, or leaves (nodes, ...)): what z leaves
+        unsolved. Near 0 the hypergradient can be trusted, given y; near 1 it is no better than leaving y out of it.
+        """
+        x, y = _stacked(x, problem.x0, problem), _stacked(y, problem.y0, problem)
+        return _error(self, problem, x, y, batch_size, seed)
+
+
+class Exact(Local):
+    """Dense solve up to `dense_limit` entries of y, conjugate gradients to rounding beyond.
+
+    On a batch it inverts the Hessian of that batch: E[J_ξ H_ξ⁻¹ ∇_y f] differs from J H⁻¹ ∇_y f, and the more so the
+    smaller the batch. `neumann` is unbiased but for the terms it leaves out.
+    """
+
+    dense_limit: int = eqx.field(static=True, default=DENSE_LIMIT)
+
+    def inverse(self, here: Point) -> Vector:
+        b, unflatten = flatten(here.fy)
+        if b.shape[1] > self.dense_limit:
+            tolerance = 1e-12 if b.dtype == jnp.float64 else 1e-6
+            return solve(here, 10 * b.shape[1], tolerance)
+        return unflatten(jnp.linalg.solve(here.hessian_matrix(), b[..., None])[..., 0])
+
+
+class ConjugateGradients(Local):
+    """A fixed number of conjugate-gradient steps; on a batch as biased as `exact`."""
+
+    steps: int = eqx.field(static=True)
+
+    def inverse(self, here: Point) -> Vector:
+        return solve(here, self.steps, 0.0)
+
+
+class Neumann(Local):
+    """(1/L) Σ_{j<K} (I − H/L)^j ∇_y f, or its randomized term (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k ~ U{0..K−1}.
+
+    Draws: on a batch every factor H_j has samples of its own, and so has the estimate of L, so that in J z no sample
+    meets itself. `per_sample` gives every sample of the batch its own k and factors, as (22) and (23) of INTERACT's
+    paper: the mean of as many independent estimates. Without it one k serves a node's whole batch.
+    """
+
+    terms: int = eqx.field(static=True)
+    scale: float | Array | None
+    randomized: bool = eqx.field(static=True, default=False)
+    per_sample: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, here: Point) -> Vector:
+        if not self.per_sample or here.draw.full:
+            return super().__call__(here)
+        fx, _ = here.upper_of_samples
+        return fx - here.jacobian_of_samples(self._random_by_sample(here, self._scale(here)))
+
+    def inverse(self, here: Point) -> Vector:
+        here = here.linearized() if here.draw.full else here
+        return (self._random if self.randomized else self._truncated)(here, self._scale(here))
+
+    def _scale(self, here: Point) -> Array:
+        """L: given, or estimated once for all points of a draw, on samples of its own where it takes a batch."""
+        if self.scale is not None:
+            return jnp.asarray(self.scale)
+        draw = here.draw
+        if draw.scale is None:
+            draw.scale = largest_curvature(here.moved_to(draw.fresh_lower(SCALE)), of_samples=self.per_sample)
+        return draw.scale
+
+    def _truncated(self, here: Point, L: Array) -> Vector:
+        factor = _factors(here)
+
+        def add(j: Array, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+            term, total = both
+            term = term - each(1 / L, factor(j).hessian(term))
+            return term, total + term
+
+        _, total = here.ledger.loop(self.terms - 1, add, (here.fy, here.fy))
+        return each(1 / L, total)
+
+    def _random(self, here: Point, L: Array) -> Vector:
+        return self._product(here, L, self._lengths(here, ()), here.fy, lambda at, term: at.hessian(term))
+
+    def _random_by_sample(self, here: Point, L: Array) -> Vector:
+        _, fy = here.upper_of_samples
+        samples = jax.tree.leaves(fy)[0].shape[1]
+        # A node's L serves all its samples; (nodes, 1) stands beside (nodes, samples).
+        L = L[:, None] if L.ndim else L
+        return self._product(here, L, self._lengths(here, (samples,)), fy, lambda at, term: at.hessian_of_samples(term))
+
+    def _lengths(self, here: Point, shape: tuple[int, ...]) -> Array:
+        """(nodes, *shape) numbers k of factors."""
+        keys = here.draw.again(TRUNCATION).node_keys
+        return jax.vmap(lambda key: jax.random.randint(key, shape, 0, self.terms, jnp.int32))(keys)
+
+    def _product(
+        self, here: Point, L: Array, k: Array, start: Vector, hessian: Callable[[Point, Vector], Vector]
+    ) -> Vector:
+        factor = _factors(here)
+
+        def multiply(j: Array, term: Vector) -> Vector:
+            longer = term - each(1 / L, hessian(factor(j), term))
+            return choose(j < k, longer, term)
+
+        term = here.ledger.loop(k.max(), multiply, start, counted=k.mean(dtype=jnp.float32))
+        return each(self.terms / L, term)
+
+
+class Direct(Local):
+    """∇_x f alone: right where ∇_y f vanishes at y*(x), as with f = g."""
+
+    def inverse(self, here: Point) -> None:
+        return None
+
+
+class FullOrSampled(Local):
+    """One way where a draw takes all samples, another where it takes a batch."""
+
+    full: Local
+    sampled: Local
+
+    def __call__(self, here: Point) -> Vector:
+        return (self.full if here.draw.full else self.sampled)(here)
+
+    def inverse(self, here: Point) -> Vector | None:
+        return (self.full if here.draw.full else self.sampled).inverse(here)
+
+
+def auxiliary(difference: float | None = None, *, forward: bool = False) -> Products:
+    """For a shared lower level. `difference=δ` replaces H z and J z by differences of gradients at y ± δz
+    (`forward=True`: at y + δz and y)."""
+    if difference is not None and not difference > 0:
+        raise ValueError(f"difference={difference} must be positive: 1e-3 is a good start.")
+    return Products(difference, forward)
+
+
+def exact(*, dense_limit: int = DENSE_LIMIT) -> Exact:
+    """Each node's own inverse, to rounding; on batches that of the batch's Hessian, which is biased."""
+    return Exact(dense_limit)
+
+
+def cg(steps: int) -> ConjugateGradients:
+    """`steps` Hessian products of conjugate gradients."""
+    return ConjugateGradients(_positive_int(steps, "steps"))
+
+
+def neumann(terms: int, scale: float | None = None, *, randomized: bool = False, per_sample: bool = False) -> Neumann:
+    """A Neumann series of `terms` terms. `scale` is L, at least the largest eigenvalue of H; None estimates it in each
+    step by power iteration. `randomized` draws one term; `per_sample` one for each sample of a batch, as SVR-INTERACT's
+    (22) and (23), which holds a vector like y for every sample."""
+    if scale is not None and not scale > 0:
+        raise ValueError(f"scale={scale} must be positive: give an upper bound of the eigenvalues of H, or None.")
+    if per_sample and not randomized:
+        raise ValueError("per_sample=True needs randomized=True: without chance all samples have the same terms.")
+    return Neumann(_positive_int(terms, "terms"), None if scale is None else float(scale), randomized, per_sample)
+
+
+def personal(terms: int = 10, scale: float | None = None) -> FullOrSampled:
+    """What personal methods take if nothing is said: the exact inverse where a draw takes all samples; on a batch the
+    randomized Neumann estimate of `terms` terms, one for each sample, which is unbiased but for the terms left out."""
+    return FullOrSampled(exact(), neumann(terms, scale, randomized=True, per_sample=True))
+
+
+def direct() -> Direct:
+    """No second derivatives: ∇_x f alone."""
+    return Direct()
+
+
+def largest_curvature(here: Point, *, of_samples: bool = False) -> Array:
+    """(nodes,) the largest eigenvalue of H, estimated from above where power iteration has converged to within the
+    margin; more than half of it, which is all a Neumann series needs, where it has not. `of_samples`: the largest of
+    any single sample of the batch, for a series in single samples."""
+    samples = here.draw.batch_size if of_samples else None
+    many = samples is not None
+    here = here.sampled() if many else here.linearized()
+    product, axes = (here.hessian_of_samples, 2) if many else (here.hessian, 1)
+
+    def multiply(j: Array, both: tuple[Vector, Array]) -> tuple[Vector, Array]:
+        hw = product(both[0])
+        size = jnp.sqrt(hw.squared_norms(axes))
+        return each(1 / positive(size), hw), size
+
+    # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
+    wave = lambda leaf: jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])  # noqa: E731
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.y)
+    if samples is not None:
+        start = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], samples, 1), start)
+    start = each(1 / jnp.sqrt(start.squared_norms(axes)), start)
+    _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms(axes))))
+    return POWER_MARGIN * (size.max(1) if many else size)
+
+
+def solve(here: Point, steps: int, tolerance: float) -> Vector:
+    """Every node's z with H z = ∇_y f, counted as it goes."""
+    here = here.linearized()
+    return conjugate_gradients(here.hessian, here.fy, steps, tolerance, here.ledger.loop_while)
+
+
+@eqx.filter_jit
+def _error(way: Local, problem: Problem, x: Vector, y: Vector, batch_size: int | None, seed: int) -> Array:
+    nodes = jnp.arange(problem.nodes, dtype=jnp.int32)
+    oracle = Oracle(problem, nodes, jax.random.key(seed), batch_size, Ledger())
+    here = oracle.draw().at(x, y)
+    z = way.inverse(here)
+    left = here.fy if z is None else oracle.draw_all().at(x, y).p(z)
+    return jnp.sqrt(left.squared_norms() / positive(here.fy.squared_norms()))
+
+
+def _stacked(tree: Any, like: Any, problem: Problem) -> Vector:
+    leaves = jax.tree.leaves(tree), jax.tree.leaves(like)
+    everywhere = all(jnp.ndim(a) > jnp.ndim(b) for a, b in zip(*leaves, strict=True))
+    return Vector(jax.tree.map(jnp.asarray, tree)) if everywhere else replicate(tree, problem.upper_data.nodes)
+
+
+def _factors(here: Point) -> Callable[[Array], Point]:
+    """The point on the j-th independent sample. A draw that serves two points draws its factors once."""
+    if here.draw.full:
+        return lambda j: here
+    first = not here.draw.factors_drawn
+    here.draw.factors_drawn = True
+    return lambda j: here.moved_to(here.draw.again(j, counted=first))
+
+
+def _positive_int(value: int, argument: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{argument}={value!r} must be a positive whole number.")
+    return value

@@ -1,0 +1,153 @@
+"""`problem.check()`: are the derivatives right, and is the lower level strongly convex?"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..core._vector import replicate, smallest
+from . import _exact as exact
+from ._losses import Losses
+
+Tree = Any
+PIECES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
+
+
+class Finding(NamedTuple):
+    ok: bool
+    text: str
+
+
+class CheckReport(NamedTuple):
+    """What was found, in plain words; `ok` is whether nothing spoke against the problem."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(finding.ok for finding in self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{'ok  ' if ok else 'LOOK'} {text}" for ok, text in self.findings)
+
+
+def check(problem: Losses, *, seed: int, probes: int = 20) -> CheckReport:
+    """All in float64, where finite differences are sharp, at two random points around the start."""
+    with jax.enable_x64(True):
+        problem = jax.tree.map(_widen, problem)
+        keys = jax.random.split(jax.random.key(seed), 2)
+        findings = [finding for key in keys for finding in _derivatives(problem, key)]
+        if not problem.single_level:
+            findings.append(_curvature(problem, keys[0], probes))
+    return CheckReport(tuple(dict.fromkeys(_worst(findings))))
+
+
+def _widen(leaf: Any) -> Any:
+    is_float = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jnp.asarray(leaf, jnp.float64) if is_float else leaf
+
+
+def _derivatives(problem: Losses, key: Array) -> list[Finding]:
+    names = ("∇f",) if problem.single_level else PIECES
+    return [_compare(name, *map(float, pair)) for name, pair in zip(names, _pairs(problem, key), strict=True)]
+
+
+@eqx.filter_jit
+def _pairs(problem: Losses, key: Array) -> list[tuple[Array, Array]]:
+    """Each of PIECES along a random direction: by finite differences and by differentiation."""
+    xkey, ykey, dxkey, dykey, zkey = jax.random.split(key, 5)
+    x, dx = _around(problem.x0, xkey, 0.1), _around(_zeros(problem.x0), dxkey, 1.0)
+    if problem.single_level:
+        f = lambda x: exact.upper_mean(problem, x, None)  # noqa: E731
+        return [(_directional(f, x, dx), _dot(jax.grad(f)(x), dx))]
+    y0 = _per_node(problem) if problem.personal else problem.y0
+    y, dy, z = _around(y0, ykey, 0.1), _around(_zeros(y0), dykey, 1.0), _around(_zeros(y0), zkey, 1.0)
+    f = lambda x, y: exact.upper_mean(problem, x, y)  # noqa: E731
+    g = lambda x, y: exact.lower_mean(problem, x, y)  # noqa: E731
+    fx, fy = jax.grad(f, (0, 1))(x, y)
+    gy, pull = jax.vjp(jax.grad(g, 1), x, y)
+    jz, hz = pull(z)
+    slope = lambda x, y: _dot(jax.grad(g, 1)(x, y), z)  # noqa: E731
+    return [
+        (_directional(lambda x: f(x, y), x, dx), _dot(fx, dx)),
+        (_directional(lambda y: f(x, y), y, dy), _dot(fy, dy)),
+        (_directional(lambda y: g(x, y), y, dy), _dot(gy, dy)),
+        (_directional(lambda y: slope(x, y), y, dy), _dot(hz, dy)),
+        (_directional(lambda x: slope(x, y), x, dx), _dot(jz, dx)),
+    ]
+
+
+def _compare(name: str, a: float, b: float) -> Finding:
+    scale = max(abs(a), abs(b))
+    error = abs(a - b) / scale if scale > 1e-9 else abs(a - b)
+    if error < 1e-4:
+        return Finding(True, f"{name} agrees with finite differences.")
+    return Finding(
+        False,
+        f"{name} differs from finite differences ({b:.6g} against {a:.6g} along a random direction): look for "
+        "stop_gradient, rounding, a kink, or a custom derivative.",
+    )
+
+
+def _curvature(problem: Losses, key: Array, probes: int) -> Finding:
+    """wᵀHw/‖w‖² of g along random directions at random points; of every node's own g_i where personal."""
+    values = np.asarray(_curvatures(problem, jax.random.split(key, probes)))
+    low, high = float(values.min()), float(values.max())
+    seen = f"curvature of g in y between {low:.3g} and {high:.3g} along {probes} random directions"
+    if low > 1e-8 * max(high, 1.0):
+        return Finding(True, f"g looks strongly convex in y: {seen}.")
+    return Finding(False, f"g is not strongly convex in y: {seen}; add a regularizer such as 1e-3 ‖y‖² to lower.")
+
+
+@eqx.filter_jit
+def _curvatures(problem: Losses, keys: Array) -> Array:
+    def along(g: Any, key: Array) -> Array:
+        ykey, wkey = jax.random.split(key)
+        y, w = _around(problem.y0, ykey, 0.5), _around(_zeros(problem.y0), wkey, 1.0)
+        return _dot(w, jax.jvp(jax.grad(g), (y,), (w,))[1]) / _dot(w, w)
+
+    def probe(key: Array) -> Array:
+        if not problem.personal:
+            return along(lambda y: exact.lower_mean(problem, problem.x0, y), key)
+        alone = lambda batch: along(lambda y: problem.lower_loss(problem.x0, y, batch), key)  # noqa: E731
+        return smallest(jax.vmap(alone)(problem.lower_data.full()))
+
+    return jax.lax.map(probe, keys)
+
+
+def _worst(findings: list[Finding]) -> list[Finding]:
+    """One finding per derivative: the failing one, if any point failed."""
+    by_name: dict[str, Finding] = {}
+    for finding in findings:
+        name = finding.text.split(" agrees")[0].split(" differs")[0]
+        by_name[name] = min(by_name.get(name, finding), finding, key=lambda f: f.ok)
+    return list(by_name.values())
+
+
+def _directional(function: Any, point: Tree, direction: Tree, h: float = 1e-5) -> Array:
+    move = lambda sign: jax.tree.map(lambda p, d: p + sign * h * d, point, direction)  # noqa: E731
+    return (function(move(1.0)) - function(move(-1.0))) / (2 * h)
+
+
+def _around(tree: Tree, key: Array, size: float) -> Tree:
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    moved = [a + size * jax.random.normal(k, a.shape, a.dtype) for a, k in zip(leaves, keys, strict=True)]
+    return jax.tree.unflatten(structure, moved)
+
+
+def _per_node(problem: Losses) -> Tree:
+    return replicate(problem.y0, problem.upper_data.nodes).tree
+
+
+def _zeros(tree: Tree) -> Tree:
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def _dot(a: Tree, b: Tree) -> Array:
+    return jax.tree.reduce(jnp.add, jax.tree.map(lambda x, y: jnp.vdot(x, y), a, b))

@@ -1,0 +1,146 @@
+"""y*(x) and ∇Φ(x) to a stated tolerance, for measuring. No algorithm uses these.
+
+The lower level is solved by L-BFGS and finished by Newton's method with conjugate gradients (optimistix, lineax), so
+only Hessian-vector products are formed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import optimistix as optx
+from jax import Array
+
+from ..core._conjugate_gradients import conjugate_gradients
+from ..core._vector import Vector, largest
+from ._losses import Losses
+from ._samples import Batch
+
+Tree = Any
+
+
+def default_tolerance(tree: Tree) -> float:
+    return 1e-10 if jnp.result_type(*jax.tree.leaves(tree)) == jnp.float64 else 1e-5
+
+
+def solve_lower(problem: Losses, x: Tree, *, tolerance: float | None = None) -> Tree:
+    if problem.single_level:
+        raise ValueError("solve_lower needs a lower level, and this problem has a single one.")
+    tolerance = default_tolerance(x) if tolerance is None else tolerance
+    y, residual = _compiled_lower(problem, x, tolerance)
+    if not float(residual) <= tolerance:
+        raise ValueError(
+            f"solve_lower stopped at a relative ‖∇_y g‖ of {float(residual):.1e}, above tolerance="
+            f"{tolerance:.0e}: loosen tolerance, use float64, or see whether problem.check() finds g strongly convex."
+        )
+    return y
+
+
+def hypergradient(problem: Losses, x: Tree, *, tolerance: float | None = None) -> Tree:
+    tolerance = default_tolerance(x) if tolerance is None else tolerance
+    if problem.single_level:
+        return _compiled_gradient(problem, x)
+    return _compiled_hypergradient(problem, x, solve_lower(problem, x, tolerance=tolerance), tolerance)
+
+
+@eqx.filter_jit
+def _compiled_lower(problem: Losses, x: Tree, tolerance: float) -> tuple[Tree, Array]:
+    return lower_solution(problem, x, tolerance)
+
+
+@eqx.filter_jit
+def _compiled_gradient(problem: Losses, x: Tree) -> Tree:
+    return jax.grad(lambda x: upper_mean(problem, x, None))(x)
+
+
+@eqx.filter_jit
+def _compiled_hypergradient(problem: Losses, x: Tree, y: Tree, tolerance: float) -> Tree:
+    return gradient_at(problem, x, y, tolerance)
+
+
+def upper_mean(problem: Losses, x: Tree, y: Tree) -> Array:
+    """1/N Σ_i f_i(x, y) over all samples; y has the node axis where the problem is personal."""
+    batch = problem.upper_data.full()
+    in_axes = (None, 0 if problem.personal else None, 0)
+    return jax.vmap(problem.upper_loss, in_axes)(x, y, batch).mean()
+
+
+def lower_mean(problem: Losses, x: Tree, y: Tree) -> Array:
+    batch = problem.lower_data.full()
+    in_axes = (None, 0 if problem.personal else None, 0)
+    return jax.vmap(problem.lower_loss, in_axes)(x, y, batch).mean()
+
+
+def lower_solution(problem: Losses, x: Tree, tolerance: float) -> tuple[Tree, Array]:
+    """y*(x) and ‖∇_y g(x, y*)‖ relative to max(1, its size at y0) (the largest of any node where personal)."""
+    batch = problem.lower_data.full()
+    if problem.personal:
+
+        def alone(batch: Batch) -> tuple[Tree, Array]:
+            return _minimise(lambda y: problem.lower_loss(x, y, batch), problem.y0, tolerance)
+
+        y, residuals = jax.vmap(alone)(batch)
+        return y, largest(residuals)
+    return _minimise(lambda y: lower_mean(problem, x, y), problem.y0, tolerance)
+
+
+def gradient_at(problem: Losses, x: Tree, y: Tree, tolerance: float) -> Tree:
+    """∇_x f − J z with H z = ∇_y f, all at (x, y): the hypergradient where y = y*(x)."""
+    upper, lower = problem.upper_data.full(), problem.lower_data.full()
+    if problem.personal:
+
+        def alone(y: Tree, upper: Batch, lower: Batch) -> Tree:
+            f = lambda x, y: problem.upper_loss(x, y, upper)  # noqa: E731
+            g = lambda x, y: problem.lower_loss(x, y, lower)  # noqa: E731
+            return implicit_gradient(f, g, x, y, tolerance)
+
+        each = jax.vmap(alone)(y, upper, lower)
+        return jax.tree.map(lambda leaf: leaf.mean(0), each)
+    f = lambda x, y: upper_mean(problem, x, y)  # noqa: E731
+    g = lambda x, y: lower_mean(problem, x, y)  # noqa: E731
+    return implicit_gradient(f, g, x, y, tolerance)
+
+
+def implicit_gradient(f: Any, g: Any, x: Tree, y: Tree, tolerance: float) -> Tree:
+    fx, fy = jax.grad(f, (0, 1))(x, y)
+    _, pull = jax.vjp(jax.grad(g, 1), x, y)
+    one = lambda tree: Vector(jax.tree.map(lambda leaf: leaf[None], tree))  # noqa: E731
+    bare = lambda vector: jax.tree.map(lambda leaf: leaf[0], vector.tree)  # noqa: E731
+    steps = 10 * sum(leaf.size for leaf in jax.tree.leaves(fy)) + 100
+    z = bare(conjugate_gradients(lambda z: one(pull(bare(z))[1]), one(fy), steps, tolerance))
+    jacobian_z, _ = pull(z)
+    return jax.tree.map(jnp.subtract, fx, jacobian_z)
+
+
+def _minimise(g: Any, y0: Tree, tolerance: float) -> tuple[Tree, Array]:
+    gradient = jax.grad(g)
+    scale = _norm(gradient(y0))
+    rough = optx.minimise(lambda y, _: g(y), optx.LBFGS(rtol=1e-4, atol=1e-4), y0, max_steps=300, throw=False).value
+    # A line search may fail on a flat or rounded g; a step that made things worse is not taken.
+    better = _norm(gradient(rough)) < scale
+    start = jax.tree.map(lambda a, b: jnp.where(better, a, b), rough, y0)
+    newton = optx.Newton(
+        rtol=tolerance,
+        atol=tolerance * 1e-2,
+        linear_solver=lx.CG(rtol=1e-2 * tolerance, atol=0.0),
+        cauchy_termination=False,
+    )
+    y = optx.root_find(
+        lambda y, _: gradient(y),
+        newton,
+        start,
+        max_steps=30,
+        throw=False,
+        tags=frozenset({lx.positive_semidefinite_tag}),
+    ).value
+    best = _norm(gradient(y)) <= _norm(gradient(start))
+    y = jax.tree.map(lambda a, b: jnp.where(best, a, b), y, start)
+    return y, _norm(gradient(y)) / jnp.maximum(scale, 1.0)
+
+
+def _norm(tree: Tree) -> Array:
+    return jnp.sqrt(jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), tree)))

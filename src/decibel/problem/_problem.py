@@ -1,0 +1,265 @@
+"""A bilevel problem: two losses, every node's data, and a start."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from . import _exact as exact
+from ._check import CheckReport, check
+from ._samples import NodeData, node_data
+
+Loss = Callable[..., Array]
+Tree = Any
+
+
+class Problem(eqx.Module):
+    """min_x 1/N Σ_i f_i(x, y*(x)) subject to y*(x) = argmin_y 1/N Σ_i g_i(x, y), over N nodes with private data.
+
+    - `upper(x, y, batch)` and `lower(x, y, batch)` return scalars: means over the batch.
+    - `upper_data`, `lower_data`: a pytree with leaves (nodes, samples, ...); or a list with one pytree per node, for
+      nodes of unequal size; or a function from the node's number to its pytree. Data given to both levels are held
+      once, and what both losses compute of a full batch of them is computed once.
+    - `x0`, `y0`: any pytrees; every node starts there, and their dtype is the run's.
+    - `personal=True`: node i keeps its own y_i*(x) = argmin g_i(x, ·), and only x is agreed on.
+    - Without `lower`, `lower_data` and `y0` the problem has a single level and `upper` is f(x, batch).
+    - `nodes` is only needed when the data are functions and the problem is used before `solve` sees a graph.
+    """
+
+    upper: Loss
+    lower: Loss | None
+    upper_data: Any  # NodeData, or a function of the node until `bind`
+    own_lower_data: Any  # None where the lower level is on the upper one's data, so that what both compute is shared
+    x0: Tree
+    y0: Tree | None
+    personal: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        upper: Loss,
+        lower: Loss | None = None,
+        *,
+        upper_data: Any,
+        lower_data: Any = None,
+        x0: Tree,
+        y0: Tree | None = None,
+        personal: bool = False,
+        nodes: int | None = None,
+    ) -> None:
+        given = {"lower": lower, "lower_data": lower_data, "y0": y0}
+        missing = [name for name, value in given.items() if value is None]
+        if missing and len(missing) < 3:
+            raise ValueError(
+                f"Problem lacks {' and '.join(missing)}: give lower, lower_data and y0 together, or none of them for "
+                "a single level."
+            )
+        if personal and lower is None:
+            raise ValueError("personal=True needs a lower level: give lower, lower_data and y0, or drop personal.")
+        if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
+            raise ValueError(f"nodes={nodes!r} must be a positive whole number.")
+        for name, loss in (("upper", upper), ("lower", lower)):
+            if loss is not None and not callable(loss):
+                raise TypeError(f"{name} is a {type(loss).__name__}: give a function of x, y and a batch.")
+        self.upper, self.lower, self.personal = upper, lower, personal
+        self.x0 = _start(x0, "x0")
+        self.y0 = None if y0 is None else _start(y0, "y0")
+        self.upper_data = _data(upper_data, "upper_data", self.dtype, nodes)
+        shared = lower is None or _same(upper_data, lower_data)
+        self.own_lower_data = None if shared else _data(lower_data, "lower_data", self.dtype, nodes)
+        self._refuse_unfit_data(nodes)
+
+    @classmethod
+    def minimax(cls, objective: Loss, *, data: Any, x0: Tree, y0: Tree, **options: Any) -> Problem:
+        """min_x max_y 1/N Σ_i f_i(x, y), as a bilevel problem with g = −f."""
+
+        def descend(x: Tree, y: Tree, batch: Tree) -> Array:
+            return -objective(x, y, batch)
+
+        return cls(objective, descend, upper_data=data, lower_data=data, x0=x0, y0=y0, **options)
+
+    @classmethod
+    def compositional(
+        cls,
+        outer: Loss,
+        inner: Callable[[Tree, Tree], Tree],
+        *,
+        upper_data: Any,
+        lower_data: Any,
+        x0: Tree,
+        y0: Tree,
+        **options: Any,
+    ) -> Problem:
+        """min_x 1/N Σ_i f_i(x, h(x)) with h = 1/N Σ_i h_i, by g_i = ‖y − h_i(x)‖²; `inner(x, batch)` is h_i, a mean
+        over the batch and shaped like `y0`. With `personal=True` every node composes with its own h_i."""
+
+        def track(x: Tree, y: Tree, batch: Tree) -> Array:
+            gaps = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), y, inner(x, batch))
+            return jax.tree.reduce(jnp.add, gaps)
+
+        return cls(outer, track, upper_data=upper_data, lower_data=lower_data, x0=x0, y0=y0, **options)
+
+    @property
+    def dtype(self) -> Any:
+        """Of the run, and of the data's floats."""
+        return jnp.result_type(*jax.tree.leaves(self.x0))
+
+    @property
+    def lower_data(self) -> Any:
+        if self.own_lower_data is None and not self.single_level:
+            return self.upper_data
+        return self.own_lower_data
+
+    @property
+    def single_level(self) -> bool:
+        return self.lower is None
+
+    @property
+    def form(self) -> str:
+        return "single" if self.single_level else "personal" if self.personal else "shared"
+
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes hold data; None while the data are functions that no graph has been put to."""
+        return next((data.nodes for data in self._bound_data()), None)
+
+    def bind(self, nodes: int) -> Problem:
+        """The same problem with data that were given as functions built for these nodes."""
+        if len(self._bound_data()) == (1 if self.single_level else 2):
+            return self
+        bound = self.with_data(lambda source, name: _data(source, name, self.dtype, nodes))
+        bound._refuse_unfit_data(None)
+        return bound
+
+    def on_data(self, upper_data: Any, lower_data: Any) -> Problem:
+        """The same problem on other data."""
+        own = None if lower_data is upper_data else lower_data
+        fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731
+        known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData)  # noqa: E731
+        return eqx.tree_at(fields, self, (upper_data, own), is_leaf=known)
+
+    def with_data(self, change: Callable[[Any, str], Any]) -> Problem:
+        """The same problem with its data changed, once where both levels are on the same."""
+        upper = change(self.upper_data, "upper_data")
+        if self.own_lower_data is None:
+            return self.on_data(upper, None if self.single_level else upper)
+        return self.on_data(upper, change(self.own_lower_data, "lower_data"))
+
+    def upper_loss(self, x: Tree, y: Tree, batch: Any) -> Array:
+        """f at one node, on one node's `Batch`."""
+        point = (x,) if self.single_level else (x, y)
+        return batch.mean(self.upper, *point)
+
+    def lower_loss(self, x: Tree, y: Tree, batch: Any) -> Array:
+        """g at one node, on one node's `Batch`."""
+        return batch.mean(self.lower, x, y)
+
+    def solve_lower(self, x: Tree, *, tolerance: float | None = None) -> Tree:
+        """y*(x), or every node's y_i*(x) if personal, with ‖∇_y g‖ below `tolerance` (default 1e-10 in float64 and
+        1e-5 in float32, relative to max(1, its size at y0))."""
+        return exact.solve_lower(self._ready("solve_lower"), self._point(x), tolerance=tolerance)
+
+    def hypergradient(self, x: Tree, *, tolerance: float | None = None) -> Tree:
+        """∇Φ(x), from `solve_lower` and a linear system solved to the same relative tolerance."""
+        return exact.hypergradient(self._ready("hypergradient"), self._point(x), tolerance=tolerance)
+
+    def check(self, *, seed: int = 0) -> CheckReport:
+        """Compares every derivative with finite differences, probes the curvature of g in y, and says what it saw."""
+        return check(self._ready("check"), seed=seed)
+
+    def _ready(self, use: str) -> Problem:
+        if self.nodes is None:
+            raise ValueError(f"{use} needs the number of nodes: give Problem(nodes=...), since the data are functions.")
+        return self.bind(self.nodes)
+
+    def _point(self, x: Tree) -> Tree:
+        shapes = lambda tree: jax.tree.map(jnp.shape, tree)  # noqa: E731
+        if jax.tree.structure(x) != jax.tree.structure(self.x0) or shapes(x) != shapes(self.x0):
+            raise ValueError("x is not shaped like x0: give a pytree of the same structure and shapes.")
+        return x
+
+    def _bound_data(self) -> list[NodeData]:
+        return [data for data in (self.upper_data, self.lower_data) if isinstance(data, NodeData)]
+
+    def _refuse_unfit_data(self, nodes: int | None) -> None:
+        """Levels of different nodes, and losses that fail on a sample."""
+        counts = {data.nodes for data in self._bound_data()}
+        if len(counts) > 1:
+            raise ValueError(
+                f"upper_data has {self.upper_data.nodes} nodes but lower_data has {self.lower_data.nodes}: give both "
+                "the same nodes."
+            )
+        if counts and nodes is not None and counts != {nodes}:
+            raise ValueError(f"nodes={nodes}, but the data have {counts.pop()} nodes: drop nodes or mend the data.")
+        for name, loss, data in (
+            ("upper", self.upper, self.upper_data),
+            ("lower", self.lower, self.lower_data),
+        ):
+            if loss is None or not isinstance(data, NodeData):
+                continue
+            sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
+            point = (self.x0,) if self.single_level else (self.x0, self.y0)
+            out = _try(name, loss, *point, sample)
+            if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
+                shape = getattr(out, "shape", jax.tree.structure(out))
+                raise ValueError(
+                    f"{name} must return a real scalar, the mean over its batch, but returned {shape}: "
+                    "end it with .mean()."
+                )
+
+
+def _try(name: str, loss: Loss, *arguments: Any) -> Any:
+    """What a loss returns on a batch of one sample, in shapes; a sentence where it fails."""
+    called = "x, batch" if len(arguments) == 2 else "x, y, batch"
+    try:
+        inspect.signature(loss).bind(*arguments)
+    except TypeError:
+        raise TypeError(f"{name} is called as {name}({called}): give it these arguments.") from None
+    except ValueError:  # has no signature to be read
+        pass
+    try:
+        return jax.eval_shape(loss, *arguments)
+    except jax.errors.JAXTypeError as error:
+        mend = "write it with jax.numpy, and jnp.where instead of if"
+        raise TypeError(f"{name} looks at numbers that are not there while JAX compiles it: {mend}.") from error
+    except (TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:90].rstrip(".")
+        mend = "mend it, or the shapes of the data and the start"
+        raise ValueError(f"{name}({called}) fails on a batch of one sample ({reason}): {mend}.") from error
+
+
+def _start(tree: Tree, argument: str) -> Tree:
+    """Floating leaves of at least float32: what a run carries is never in lower precision."""
+    leaves = jax.tree.leaves(tree)
+    if not leaves:
+        raise ValueError(f"{argument} holds no arrays: give at least one.")
+    for leaf in leaves:
+        if isinstance(leaf, str) or not (jnp.isscalar(leaf) or hasattr(leaf, "dtype")):
+            raise TypeError(f"{argument} holds a {type(leaf).__name__}: give floating-point arrays.")
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(f"{argument} has a leaf of type {jnp.result_type(leaf)}: give floating-point arrays.")
+        if not jnp.isfinite(jnp.asarray(leaf)).all():
+            raise ValueError(f"{argument} holds a NaN or infinity: start from finite numbers.")
+    wide = lambda leaf: jnp.float32 if jnp.result_type(leaf).itemsize < 4 else jnp.result_type(leaf)  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, wide(leaf)), tree)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether these are the same arrays, or the same functions."""
+    (leaves, structure), (others, other_structure) = jax.tree.flatten(one), jax.tree.flatten(other)
+    return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
+
+
+def _data(source: Any, argument: str, dtype: Any, nodes: int | None) -> NodeData | Callable[[int], Tree]:
+    if isinstance(source, NodeData):
+        return source
+    if callable(source):
+        if nodes is None:
+            return source
+        source = [source(i) for i in range(nodes)]
+    return node_data(source, argument, dtype)

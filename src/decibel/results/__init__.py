@@ -1,0 +1,5 @@
+"""What a run leaves: trace, metrics, plots, callbacks, loggers, and a live view of it."""
+
+from . import loggers, metrics
+
+__all__ = ["loggers", "metrics"]

@@ -1,0 +1,45 @@
+"""What `solve` returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..methods._method import Method, State
+from ..problem._problem import Problem
+from ._trace import Trace
+from .metrics import Nodes, Snapshot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Result:
+    """The end of a run: `x` and `y` averaged over nodes (y per node where personal), `nodes.x`, `nodes.y`, `nodes.z`
+    with every node's copy, the `trace`, the last `step`, and `stopped`: why the run ended early, or None."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        method: Method,
+        state: State,
+        step: int,
+        trace: Trace,
+        stopped: str | None = None,
+    ) -> None:
+        self.problem, self.method, self.state, self.step = problem, method, state, step
+        self.trace, self.stopped = trace, stopped
+        snapshot = Snapshot(problem, state)
+        self.x: Any = snapshot.x
+        self.y: Any = snapshot.y
+        self.nodes: Nodes = snapshot.nodes
+
+    def plot(self, *columns: str, against: str = "step") -> Figure:
+        """A figure of columns of the trace (default: all metrics) against `step` or any cost."""
+        from ._plots import plot_traces
+
+        return plot_traces({self.method.name: self.trace}, *columns, against=against)
+
+    def __repr__(self) -> str:
+        end = f"stopped: {self.stopped}" if self.stopped else "finished"
+        numbers = ", ".join(f"{name}={value:.4g}" for name, value in self.trace.last.items()) if self.trace else ""
+        return f"Result({self.method.name}, {end} at step {self.step}{', ' + numbers if numbers else ''})"

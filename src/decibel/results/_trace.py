@@ -1,0 +1,90 @@
+"""What was measured, step by step, with what it cost: columns of equal length and where they came from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core._files import whole
+from ..core._names import hint
+
+if TYPE_CHECKING:
+    import pandas
+
+_PROVENANCE = "provenance"
+
+
+class Trace(Mapping[str, np.ndarray]):
+    """Columns over evaluations: `step`, the metrics, and the cost so far (`samples`, `gradients`, `hvps`, `jvps`,
+    `bytes` per node, `rounds`, `seconds`). `provenance` holds versions, seed, graph and settings."""
+
+    def __init__(self, columns: Mapping[str, Any] | None = None, provenance: Mapping[str, Any] | None = None) -> None:
+        self._columns = {name: list(values) for name, values in (columns or {}).items()}
+        self.provenance = dict(provenance or {})
+        if len({len(values) for values in self._columns.values()}) > 1:
+            raise ValueError("columns have different lengths: give every column one value per evaluation.")
+
+    def append(self, row: Mapping[str, float]) -> None:
+        if self._columns and row.keys() != self._columns.keys():
+            raise ValueError(f"a row must have the columns {', '.join(self._columns)}, but has {', '.join(row)}.")
+        for name, value in row.items():
+            self._columns.setdefault(name, []).append(value)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._columns:
+            raise KeyError(f"the trace has no column {name!r}: {hint(name, self._columns)}")
+        return np.asarray(self._columns[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return f"Trace({self.rows} rows: {', '.join(self._columns)})"
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The newest row."""
+        return {name: values[-1] for name, values in self._columns.items()}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: run `pip install pandas`.") from None
+        return pandas.DataFrame({name: self[name] for name in self})
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes one .npz file, whole or not at all; `Trace.load` reads it back."""
+        path = Path(path)
+        if path.suffix != ".npz":
+            path = path.with_name(path.name + ".npz")
+        columns = {f"column/{name}": self[name] for name in self}
+        columns[_PROVENANCE] = np.array(json.dumps(self.provenance, default=str))
+        with whole(path) as file:
+            np.savez_compressed(file, allow_pickle=False, **columns)
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        try:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                columns = {n.removeprefix("column/"): file[n] for n in file.files if n.startswith("column/")}
+                return cls(columns, json.loads(str(file[_PROVENANCE])))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{path} is no file: give the path of a trace that Trace.save wrote.") from None
+        except Exception as error:
+            raise ValueError(
+                f"{path} is not a trace saved by Decibel, or it is damaged: give a file that Trace.save wrote."
+            ) from error

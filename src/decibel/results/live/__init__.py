@@ -1,0 +1,5 @@
+"""A page that shows a run while it goes on: it reads `log.jsonl` of the run's folder and nothing else."""
+
+from ._server import serve_beside, watch
+
+__all__ = ["serve_beside", "watch"]

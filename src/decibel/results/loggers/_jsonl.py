@@ -1,0 +1,113 @@
+"""A run as lines of JSON, which any program can follow while it is written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ...core._files import write_whole
+from ...core._vector import Vector
+from ...graphs._graph import Levels
+from .._callbacks import Row
+from ..metrics import Snapshot
+from ._logger import Logger
+
+MOST_EDGES = 100_000  # a drawing shows no more
+
+
+class JSONL(Logger):
+    """One object a line, on disk as soon as it is known; numbers that are not finite are null.
+
+    - `{"kind": "begin", "about": {…}, "graph": {"name": …, "nodes": N, "edges": [[i, j], …]}}`: provenance, and who
+      talks to whom on level x, in any phase (no edges where there are more than 100,000).
+    - `{"kind": "row", "step": s, "row": {…}, "nodes": […]}`: a row of the trace, and how far each node's x is from the
+      average (empty where other organisations hold the others).
+    - `{"kind": "end", "stopped": null}`, or why the run ended early.
+
+    A new run replaces the file. A continued one keeps the rows up to where it continues, drops those that the
+    interrupted run still wrote after its last checkpoint, and goes on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: TextIO | None = None
+        self._apart: list[float] = []
+        self._nodes = 0
+
+    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+        self._nodes = graphs.nodes
+        if not self.writes:
+            return
+        kept = [] if "resumed" not in about else list(rows_until(self.path, about["resumed"]))
+        first = {"kind": "begin", "about": about, "graph": _drawn(graphs)}
+        try:
+            write_whole(self.path, "".join(_line(entry) for entry in (first, *kept)))
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise OSError(f"path={str(self.path)!r} cannot be written ({reason}): name another file.") from None
+
+    def see(self, step: int, snapshot: Snapshot) -> None:
+        apart = _from_the_mean(snapshot.state.x.s)
+        here = multihost_utils.process_allgather(apart, tiled=True) if jax.process_count() > 1 else apart
+        numbers = np.asarray(here, np.float64).tolist()
+        self._apart = numbers if len(numbers) == self._nodes else []
+
+    def __call__(self, step: int, row: Row) -> None:
+        self._write({"kind": "row", "step": step, "row": dict(row), "nodes": self._apart})
+
+    def end(self, stopped: str | None) -> None:
+        self._write({"kind": "end", "stopped": stopped})
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(_line(entry))
+            self._file.flush()
+
+
+def rows_until(path: Path, step: int) -> Iterator[dict[str, Any]]:
+    """The rows of a file that are whole and not beyond that step."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:  # cut off where the process was killed
+            continue
+        if isinstance(entry, dict) and entry.get("kind") == "row" and entry["step"] <= step:
+            yield entry
+
+
+@jax.jit
+def _from_the_mean(s: Vector) -> jax.Array:
+    return jnp.sqrt(s.centred().squared_norms())
+
+
+def _drawn(graphs: Levels) -> dict[str, Any]:
+    pairs = {tuple(sorted(pair)) for phase in graphs.x.phases for pair in phase.edges.tolist()}
+    edges = sorted(map(list, pairs)) if len(pairs) <= MOST_EDGES else []
+    return {"name": graphs.x.name, "nodes": graphs.nodes, "edges": edges}
+
+
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(_finite(entry), default=str, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for NaN and infinity."""
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,48 @@
+"""Runs for MLflow."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ...graphs._graph import Levels
+from .._callbacks import Row
+from ._logger import Logger, finite, flat, needed
+
+LONGEST = 6000  # characters MLflow takes for one parameter
+
+
+class MLflow(Logger):
+    """A run of `experiment`, with the provenance as parameters. `uri` is a server or a database, such as
+    `sqlite:///runs.db`; None is MLflow's own choice (`MLFLOW_TRACKING_URI`, or a database in this folder). A continued
+    run is a new one there, with the parameter `resumed`."""
+
+    def __init__(self, experiment: str = "decibel", *, uri: str | None = None, name: str | None = None) -> None:
+        self._library = needed("mlflow", "MLflow", "mlflow")
+        self._experiment, self._uri, self._name = experiment, uri, name
+        self._client: Any = None
+        self._run = ""
+
+    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+        if not self.writes:
+            return
+        self._client = self._library.MlflowClient(tracking_uri=self._uri)
+        found = self._client.get_experiment_by_name(self._experiment)
+        number = found.experiment_id if found else self._client.create_experiment(self._experiment)
+        self._run = self._client.create_run(number, run_name=self._name or about["method"]).info.run_id
+        given = [(name, str(value)[:LONGEST]) for name, value in flat(about).items()]
+        self._client.log_batch(self._run, params=[self._library.entities.Param(*pair) for pair in given])
+
+    def __call__(self, step: int, row: Row) -> None:
+        if self._client is not None:
+            now = int(time.time() * 1000)
+            values = [(name, value) for name, value in finite(row).items() if name != "step"]
+            metrics = [self._library.entities.Metric(name, value, now, step) for name, value in values]
+            self._client.log_batch(self._run, metrics=metrics)
+
+    def end(self, stopped: str | None) -> None:
+        if self._client is not None:
+            if stopped:
+                self._client.set_tag(self._run, "stopped", stopped)
+            self._client.set_terminated(self._run, "FAILED" if stopped else "FINISHED")
+            self._client = None

@@ -1,0 +1,43 @@
+"""Scalars for TensorBoard, by tensorboardX, which needs neither TensorFlow nor PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ...graphs._graph import Levels
+from .._callbacks import Row
+from ._logger import Logger, finite, needed
+
+
+class TensorBoard(Logger):
+    """Event files in `folder`: a chart for every column of the trace, and the provenance as a text. Look at them with
+    `tensorboard --logdir folder`. A continued run hides what was written after the step it continues from."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._library = needed("tensorboardX", "TensorBoard", "tensorboard")
+        self._writer: Any = None
+
+    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+        if not self.writes:
+            return
+        after = about["resumed"] + 1 if "resumed" in about else None
+        self._writer = self._library.SummaryWriter(str(self.folder), purge_step=after)
+        self._writer.add_text("about", f"```json\n{json.dumps(about, indent=2, default=str)}\n```")
+
+    def __call__(self, step: int, row: Row) -> None:
+        if self._writer is not None:
+            for name, value in finite(row).items():
+                if name != "step":
+                    self._writer.add_scalar(name, value, step)
+            self._writer.flush()
+
+    def end(self, stopped: str | None) -> None:
+        if self._writer is not None:
+            if stopped:
+                self._writer.add_text("stopped", stopped)
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,37 @@
+"""Runs for Weights & Biases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...graphs._graph import Levels
+from .._callbacks import Row
+from ._logger import Logger, finite, needed
+
+
+class WandB(Logger):
+    """A run of `project` with the provenance as its configuration. Offline by default: nothing leaves this machine
+    until you call `wandb sync` on the folder; `offline=False` sends as it goes. Further settings (`name`, `dir`,
+    `tags`, …) go to `wandb.init`. A continued run is a new one there, with `resumed` in its configuration."""
+
+    def __init__(self, project: str, *, offline: bool = True, **settings: Any) -> None:
+        self._library = needed("wandb", "WandB", "wandb")
+        self._settings = {"project": project, "mode": "offline" if offline else "online", **settings}
+        self._run: Any = None
+
+    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+        if self.writes:
+            if folder := self._settings.get("dir"):
+                Path(folder).mkdir(parents=True, exist_ok=True)  # else it falls back on a temporary folder
+            self._run = self._library.init(**{"name": about["method"], "config": about, **self._settings})
+
+    def __call__(self, step: int, row: Row) -> None:
+        if self._run is not None:
+            self._run.log(finite(row), step=step)
+
+    def end(self, stopped: str | None) -> None:
+        if self._run is not None:
+            self._run.summary["stopped"] = stopped
+            self._run.finish(exit_code=1 if stopped else 0)
+            self._run = None

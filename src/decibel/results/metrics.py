@@ -1,0 +1,224 @@
+"""What is measured along a run. A metric maps a `Snapshot` to a number, or to several by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core._ledger import COSTS
+from ..core._names import hint
+from ..core._vector import Vector, largest
+from ..methods._method import State
+from ..problem import _exact as exact
+from ..problem._problem import Problem
+from ..strategies._table import Level
+
+Metric = Callable[["Snapshot"], Any]
+
+
+class Nodes(NamedTuple):
+    """Every node's copy, leaves (nodes, ...); None where a method has no such level."""
+
+    x: Any
+    y: Any = None
+    z: Any = None
+
+
+class Snapshot(NamedTuple):
+    """A run at one moment: `x`, `y` averaged over nodes (y per node where personal) and every node's own copies."""
+
+    problem: Problem
+    state: State
+
+    @property
+    def x(self) -> Any:
+        return self.state.x.s.mean()
+
+    @property
+    def y(self) -> Any:
+        if self.state.y is None:
+            return None
+        return self.state.y.s.tree if self.problem.personal else self.state.y.s.mean()
+
+    @property
+    def nodes(self) -> Nodes:
+        return Nodes(*(None if level is None else level.s.tree for level in self.state[:3]))
+
+
+def consensus(level: str) -> Metric:
+    """1/N Σ_i ‖s_i − s̄‖² of one level."""
+
+    def measure(snapshot: Snapshot) -> Array:
+        s = _level(snapshot, level).s
+        return _spread(s, s.mean())
+
+    measure.__name__ = f"consensus_{level}"
+    return measure
+
+
+def invariant(level: str) -> Metric:
+    """The largest entry of the mean over nodes of the strategy's carry, which is a sum of flows and should be zero."""
+
+    def measure(snapshot: Snapshot) -> Array:
+        drift = _level(snapshot, level).carry[0].mean()
+        return largest(jnp.stack([largest(jnp.abs(leaf)) for leaf in jax.tree.leaves(drift)]))
+
+    measure.__name__ = f"invariant_{level}"
+    return measure
+
+
+def upper(snapshot: Snapshot) -> Array:
+    """f over all samples, at the averages."""
+    return exact.upper_mean(snapshot.problem, snapshot.x, snapshot.y)
+
+
+def lower(snapshot: Snapshot) -> Array:
+    """g over all samples, at the averages."""
+    return exact.lower_mean(snapshot.problem, snapshot.x, snapshot.y)
+
+
+def stationarity(snapshot: Snapshot) -> Array:
+    """‖∇Φ(x̄)‖², with the lower level solved exactly."""
+    return _bilevel_errors(snapshot)[0]
+
+
+def lower_error(snapshot: Snapshot) -> Array:
+    """1/N Σ_i ‖y_i − y*(x̄)‖²; y_i*(x̄) where personal."""
+    return _bilevel_errors(snapshot)[1]
+
+
+def interact(snapshot: Snapshot) -> Array:
+    """INTERACT's measure 𝔐: ‖∇Φ(x̄)‖² + Σ_i ‖x_i − x̄‖² + Σ_i ‖y_i − y*(x̄)‖² (sums, as printed there)."""
+    gradient, gap = _bilevel_errors(snapshot)
+    nodes = jax.tree.leaves(snapshot.nodes.x)[0].shape[0]
+    return gradient + nodes * (consensus("x")(snapshot) + gap)
+
+
+class Distance(eqx.Module):
+    """1/N Σ_i ‖x_i − x*‖² from a known solution."""
+
+    solution: Any
+
+    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
+        return {"distance": _spread(snapshot.state.x.s, self.solution)}
+
+
+def distance(solution: Any) -> Distance:
+    return Distance(jax.tree.map(jnp.asarray, solution))
+
+
+METRICS: dict[str, Metric] = {
+    **{f"consensus_{level}": consensus(level) for level in "xyz"},
+    **{f"invariant_{level}": invariant(level) for level in "xyz"},
+    "upper": upper,
+    "lower": lower,
+    "stationarity": stationarity,
+    "lower_error": lower_error,
+    "interact": interact,
+}
+
+
+COMPARE_NODES = ("consensus", "invariant", "stationarity", "lower_error", "interact")  # and what needs all their data
+
+
+def resolve(
+    metrics: Sequence[str | Metric] | None, problem: Problem, state: State, *, alone: bool = False
+) -> dict[str, Metric]:
+    """Names to functions, refused here if unknown; None is the cheap default set. `alone`: of several nodes only one
+    lives here, so that nodes cannot be compared, and losses are its own."""
+    if isinstance(metrics, str) or callable(metrics):
+        raise TypeError(f"metrics={metrics!r} is a single one: give a list of them, such as ['upper'].")
+    for name in metrics or ():
+        if alone and isinstance(name, str) and name.startswith(COMPARE_NODES):
+            raise ValueError(f"metric {name!r} needs what other sites hold: leave it out, or measure this site's own.")
+    if metrics is None:
+        levels = [level for level in "xyz" if getattr(state, level) is not None]
+        shared = [] if alone else ["x"] if problem.personal else levels
+        metrics = [
+            *(f"consensus_{level}" for level in shared),
+            "upper",
+            *(["lower"] if "y" in levels else []),
+        ]
+    chosen: dict[str, Metric] = {}
+    for metric in metrics:
+        if not isinstance(metric, str) and not callable(metric):
+            raise TypeError(f"metrics holds {metric!r}: give names or functions of a snapshot.")
+        own = getattr(metric, "__name__", type(metric).__name__.lower())
+        name = metric if isinstance(metric, str) else own
+        if name in COSTS:
+            raise ValueError(f"metrics holds one named {name!r}, which is a cost column: give it another __name__.")
+        if name in chosen:
+            raise ValueError(f"metrics holds two named {name!r}: leave one out, or give the function another __name__.")
+        chosen[name] = _by_name(metric, problem, state) if isinstance(metric, str) else metric
+    return chosen
+
+
+def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, float]:
+    """Our own metrics in one compiled call; a user's plain functions as they are, with concrete arrays."""
+    own = lambda name, metric: METRICS.get(name) is metric or isinstance(metric, eqx.Module)  # noqa: E731
+    ours: dict[str, Any] = {name: metric for name, metric in metrics.items() if own(name, metric)}
+    whole = any(name.startswith("invariant") for name in ours)
+    values: dict[str, Any] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
+    values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in ours}
+    columns: dict[str, float] = {}
+    for name in metrics:
+        named = values[name] if isinstance(values[name], dict) else {name: values[name]}
+        columns |= {key: _number(key, number) for key, number in named.items()}
+    return columns
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        what = f"an array of shape {jnp.shape(value)}" if hasattr(value, "shape") else repr(value)
+        raise ValueError(f"metric {name!r} returned {what}: return a number, or a dict of numbers by name.") from None
+
+
+def _positions(snapshot: Snapshot) -> Snapshot:
+    """Without carries and memory, so that all methods share what is compiled for the metrics."""
+    bare: list[Any] = [None if level is None else Level(level.s, ()) for level in snapshot.state[:3]]
+    return Snapshot(snapshot.problem, State(*bare))
+
+
+@eqx.filter_jit
+def _evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, Any]:
+    return {name: metric(snapshot) for name, metric in metrics.items()}
+
+
+def _by_name(name: str, problem: Problem, state: State) -> Metric:
+    if name not in METRICS:
+        raise ValueError(f"metric {name!r} is not known: {hint(name, METRICS)}")
+    kind, _, level = name.partition("_")
+    if kind in ("consensus", "invariant") and getattr(state, level) is None:
+        raise ValueError(f"metric {name!r} needs level {level}, which this method does not have: leave it out.")
+    if kind == "invariant" and not getattr(state, level).carry:
+        raise ValueError(f"metric {name!r} needs a strategy with a carry on level {level}: leave it out.")
+    if name in ("lower", "lower_error", "interact") and problem.single_level:
+        raise ValueError(f"metric {name!r} needs a lower level, which this problem does not have: leave it out.")
+    return METRICS[name]
+
+
+def _level(snapshot: Snapshot, level: str) -> Level:
+    return getattr(snapshot.state, level)
+
+
+def _spread(s: Vector, centre: Any) -> Array:
+    around = Vector(jax.tree.map(lambda leaf, c: leaf - c.astype(leaf.dtype), s.tree, centre))
+    return around.squared_norms().mean()
+
+
+def _bilevel_errors(snapshot: Snapshot) -> tuple[Array, Array]:
+    problem, x = snapshot.problem, snapshot.x
+    square = lambda tree: jax.tree.reduce(jnp.add, jax.tree.map(lambda a: jnp.sum(jnp.square(a)), tree))  # noqa: E731
+    if problem.single_level:
+        return square(jax.grad(lambda x: exact.upper_mean(problem, x, None))(x)), jnp.zeros(())
+    tolerance = exact.default_tolerance(x)
+    solution, _ = exact.lower_solution(problem, x, tolerance)
+    gap = _spread(snapshot.state.y.s, solution)
+    return square(exact.gradient_at(problem, x, solution, tolerance)), gap

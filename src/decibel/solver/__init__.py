@@ -1,0 +1,5 @@
+"""`solve`, `tune`, and what theory says about both."""
+
+from . import theory
+
+__all__ = ["theory"]

@@ -1,0 +1,299 @@
+"""`solve`: a problem, a method and a graph in; a result out."""
+
+from __future__ import annotations
+
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ..core._ledger import COLUMNS
+from ..engines._checkpoint import identity, saving
+from ..engines._membership import present
+from ..engines._program import Asked, Run
+from ..engines._simulator import Simulator
+from ..engines.cluster._cluster import Cluster
+from ..engines.cluster._preflight import agree
+from ..graphs._families import complete
+from ..graphs._graph import Graph, GraphSequence, Levels
+from ..methods._method import Method
+from ..network.faults import Fault, as_faults, refuse_faults
+from ..problem._problem import Problem
+from ..results._callbacks import Audience, Callback, Row
+from ..results._progress import Progress
+from ..results._result import Result
+from ..results._trace import Trace
+from ..results.metrics import Metric, Snapshot, evaluate, resolve
+
+if TYPE_CHECKING:
+    from ..engines.silo._engine import Silo
+
+PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
+
+
+class NonFiniteWarning(UserWarning):
+    """A run turned non-finite and stopped with its last good state."""
+
+
+def solve(
+    problem: Problem,
+    method: Method,
+    graph: Graph | GraphSequence | Levels | None = None,
+    *,
+    steps: int,
+    batch_size: int | None = None,
+    seed: int = 0,
+    eval_every: int | None = None,
+    metrics: Sequence[str | Metric] | None = None,
+    callbacks: Sequence[Callback | Callable[[int, Row], Any]] = (),
+    engine: Simulator | Cluster | Silo | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1,
+    resume: bool = False,
+    faults: Fault | Sequence[Fault] | None = None,
+    sampling: str = "random",
+    precision: str | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Runs `method` on `problem` over `graph` for `steps` iterations.
+
+    - `batch_size`: samples per node, level and step, drawn with replacement; None uses all of them.
+    - `eval_every`: steps between rows of the trace (default: about fifty rows); `metrics`: names of
+      `decibel.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
+    - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run. A `Callback`
+      also sees the begin, the states and the end; `db.loggers` has some.
+    - `engine`: `Simulator()`, all nodes on one device (default); `Cluster()`, nodes spread over devices; `Silo(...)`,
+      one node here and its neighbours in other organisations.
+    - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
+      terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
+    - `faults`: trouble to live through, such as `db.faults.drop(0.2)`; one or several.
+    - `sampling`: `"random"` draws each batch with replacement; `"walk"` shuffles every node's samples once and takes
+      batches from that order in turn, which reads memory as it lies.
+    - `precision`: of what is computed, not of what is carried: `"bfloat16"`, or JAX's `"tensorfloat32"` and the like
+      for matrix products; None is JAX's default.
+    - `progress`: a bar with the newest metrics; None shows it in a terminal only.
+    """
+    graphs = levels_of(problem, method, graph)
+    refuse(problem, method, graphs, steps, batch_size, eval_every)
+    seed = validate_seed("seed", seed)
+    _refuse_count("checkpoint_every", checkpoint_every)
+    _refuse_engine(engine)
+    refuse_faults(trouble := as_faults(faults), graphs)
+    if trouble and method.coded:
+        raise ValueError("faults need messages that are whole: drop them, or the code of db.privacy.")
+    refuse_choice("sampling", sampling, ("random", "walk"))
+    refuse_choice("precision", precision, PRECISIONS)
+    audience = Audience(callbacks)
+    if resume and checkpoint is None:
+        raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
+    if checkpoint is not None:
+        _refuse_folder(checkpoint)
+    engine = engine or Simulator()
+    here = present(graphs, problem, engine.taking_part(graphs.nodes))
+    if here.graphs != graphs:
+        method.refuse(here.problem, here.graphs, batch_size)
+    together = isinstance(engine, Cluster) and jax.process_count() > 1
+    asked = Asked(batch_size, seed, trouble, here.members, sampling, precision)
+    own = identity(problem, method, graphs, asked) if together or checkpoint is not None else {}
+    if together:
+        names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
+        saved = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+        agree(own, members=here.members, steps=steps, eval_every=eval_every, metrics=names, **saved)
+    run = engine.start(here.problem, method, here.graphs, asked)
+    problem = run.program.problem
+    every = min(eval_every or max(1, steps // 50), steps)
+    stopped = None
+
+    with (
+        ending(run, steps),
+        saving(checkpoint, run, own, here.members) as saves,
+        Progress(method.name, steps, progress) as bar,
+        audience,
+    ):
+        chosen = resolve(metrics, problem, run.state, alone=run.alone)
+        log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), audience)
+        resumed = saves is not None and resume and log.take_up(saves.restore(run))
+        audience.begin(log.trace.provenance | ({"resumed": run.step} if resumed else {}), here.graphs)
+        for length in {every, steps % every or every}:
+            run.compile(length)
+        ended = log.trace.rows == 0 and log.record(bar)
+        while run.step < steps and not ended:
+            length, begun = min(every - run.step % every, steps - run.step), time.perf_counter()
+            cost = run.advance(length)
+            if cost is None:
+                stopped = f"non-finite values between steps {run.step} and {run.step + length}"
+                break
+            log.spend(cost, time.perf_counter() - begun)
+            ended = log.record(bar)
+            if saves and saves.interrupted():
+                stopped, ended = f"the process was told to terminate at step {run.step}", True
+            if saves and (ended or run.step >= steps or log.trace.rows % checkpoint_every == 0):
+                saves.save(run, log.trace, log.spent)
+        audience.stopped = stopped
+    if stopped and stopped.startswith("non-finite"):
+        warnings.warn(
+            f"{method.name} stopped at {stopped}; the state of step {run.step} is kept: use smaller step sizes.",
+            NonFiniteWarning,
+            stacklevel=2,
+        )
+    return Result(problem, method, run.state, run.step, log.trace, stopped)
+
+
+@contextmanager
+def ending(run: Run, steps: int) -> Iterator[None]:
+    """Whatever happens, neighbours elsewhere are told that the run is over."""
+    try:
+        yield
+    finally:
+        run.close(finished=run.step >= steps)
+
+
+class Log:
+    """The trace as it grows, and what has been spent."""
+
+    def __init__(self, run: Run, metrics: dict[str, Metric], trace: Trace, audience: Audience) -> None:
+        self.run, self.metrics, self.trace, self.audience = run, metrics, trace, audience
+        self.spent: dict[str, float] = dict.fromkeys((*COLUMNS, "seconds"), 0.0)
+
+    def spend(self, cost: dict[str, float], seconds: float) -> None:
+        more = {**cost, "seconds": seconds}
+        self.spent = {name: amount + more[name] for name, amount in self.spent.items()}
+
+    def record(self, bar: Progress) -> bool:
+        """One more row; whether a callback wants to end here."""
+        snapshot = Snapshot(self.run.program.problem, self.run.state)
+        measured = evaluate(self.metrics, snapshot)
+        row = {"step": self.run.step, **measured, **self.spent}
+        self.trace.append(row)
+        bar.show(self.run.step, row)
+        return self.audience.tell(self.run.step, snapshot, row)
+
+    def take_up(self, saved: dict[str, Any] | None) -> bool:
+        """The trace and the costs of the run that is continued; whether there is one."""
+        if saved is None:
+            return False
+        self.trace = Trace(saved["trace"], self.trace.provenance)
+        self.spent = dict(saved["spent"])
+        return True
+
+
+def cost(
+    problem: Problem,
+    method: Method,
+    graph: Graph | GraphSequence | Levels | None = None,
+    *,
+    batch_size: int | None = None,
+) -> dict[str, float]:
+    """What the first iteration costs each node: samples, gradients, Hessian and Jacobian products, rounds and bytes.
+    The step is traced and, only where its costs depend on chance or on the data, run."""
+    graphs = levels_of(problem, method, graph)
+    refuse(problem, method, graphs, 1, batch_size, None)
+    run = Simulator().start(problem, method, graphs, Asked(batch_size))
+    page = run.program.costs(run.state)
+    if page.repeated:
+        return run.advance(1) or page.total(1, [float("nan") for _ in page.repeated])
+    return page.total(1, [])
+
+
+def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
+    """A graph per level. None stands for the complete graph, for methods that are centralized."""
+    if not isinstance(problem, Problem):
+        mend = "give its .problem" if hasattr(problem, "problem") else "make one of your losses and data"
+        raise TypeError(f"problem must be a db.Problem, not {type(problem).__name__}: {mend}.")
+    if graph is None:
+        if problem.nodes is None or not (problem.nodes == 1 or getattr(method, "centralized", False)):
+            raise ValueError(f"graph is missing: give one such as db.graphs.ring({problem.nodes or 'nodes'}).")
+        graph = complete(problem.nodes)
+    if isinstance(graph, Levels):
+        return graph
+    if not isinstance(graph, Graph | GraphSequence):
+        if hasattr(graph, "nodes") and hasattr(graph, "edges"):
+            raise TypeError("graph is one of networkx: give db.graphs.from_networkx(graph).")
+        raise TypeError(f"graph must be a Graph or Levels, not {type(graph).__name__}: see db.graphs.ring(nodes).")
+    return Levels(x=graph)
+
+
+def refuse(
+    problem: Problem,
+    method: Method,
+    graphs: Levels,
+    steps: int,
+    batch_size: int | None,
+    eval_every: int | None,
+) -> None:
+    if not isinstance(method, Method):
+        raise TypeError(f"method must be an algorithm such as db.sparkle('ed', ...), not {type(method).__name__}.")
+    for name, value in (("steps", steps), ("batch_size", batch_size), ("eval_every", eval_every)):
+        if value is not None:
+            _refuse_count(name, value)
+    if problem.nodes is not None and problem.nodes != graphs.x.nodes:
+        raise ValueError(
+            f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: make the first axis of the data the "
+            "graph's nodes."
+        )
+    method.refuse(problem, graphs, batch_size)
+
+
+def _refuse_count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a positive whole number.")
+
+
+def validate_seed(name: str, seed: Any) -> int:
+    """The seed as Python's own integer."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ValueError(f"{name}={seed!r} must be an integer from 0 to 4294967295.")
+    return int(seed)
+
+
+def _refuse_engine(engine: Any) -> None:
+    if engine is not None and (isinstance(engine, type) or not hasattr(engine, "taking_part")):
+        kind = f"the class {engine.__name__}" if isinstance(engine, type) else type(engine).__name__
+        raise TypeError(f"engine is {kind}: give db.Simulator(), db.Cluster() or db.Silo(...).")
+
+
+def _refuse_folder(checkpoint: Any) -> None:
+    try:
+        Path(checkpoint).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ValueError(
+            f"checkpoint={str(checkpoint)!r} cannot be a folder ({reason}): give one that you may write to."
+        ) from None
+
+
+def refuse_choice(name: str, value: Any, known: Sequence[Any]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is not known: choose from {', '.join(map(repr, known))}.")
+
+
+def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | None, seed: int) -> dict[str, Any]:
+    packages = ("decibel-opt", "jax", "jaxlib", "numpy", "optax", "equinox")
+    return {
+        "method": method.name,
+        "settings": method.settings,
+        "graph": {level: repr(getattr(graphs, level)) for level in ("x", "y", "z")},
+        "nodes": graphs.x.nodes,
+        "steps": steps,
+        "batch_size": batch_size,
+        "seed": seed,
+        "device": jax.devices()[0].device_kind,
+        "python": platform.python_version(),
+        "versions": {package: _version(package) for package in packages},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except ModuleNotFoundError:
+        return None

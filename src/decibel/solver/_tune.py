@@ -1,0 +1,180 @@
+"""Step sizes found by search: all candidates and seeds in one compiled, vmapped run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..core import _keys as keys
+from ..engines._program import Asked, Program
+from ..engines._simulator import Simulator
+from ..graphs._graph import Graph, GraphSequence, Levels
+from ..methods._method import RATES, WEIGHTS, Method, State
+from ..problem._problem import Problem
+from ..results.metrics import Metric, Snapshot, resolve
+from ._solve import levels_of, refuse, validate_seed
+
+DECADES = 1.5  # the search reaches this many factors of ten to either side
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The method with the best settings, and what every candidate scored: mean and spread over seeds, best first."""
+
+    method: Method
+    score: float
+    metric: str
+    table: tuple[dict[str, float], ...]
+
+    def __str__(self) -> str:
+        header = list(self.table[0])
+        rows = [header, *([f"{row[name]:.4g}" for name in header] for row in self.table)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+
+    def to_pandas(self) -> Any:
+        import pandas
+
+        return pandas.DataFrame(list(self.table))
+
+
+def tune(
+    problem: Problem,
+    method: Method,
+    graph: Graph | GraphSequence | Levels | None = None,
+    *,
+    budget: int = 32,
+    steps: int = 500,
+    batch_size: int | None = None,
+    metric: str | Metric = "upper",
+    search: str | Mapping[str, Sequence[float]] | Sequence[Mapping[str, float]] = "random",
+    seeds: Sequence[int] = (0, 1),
+    at_once: int | None = None,
+    moments: int = 1,
+    seed: int = 0,
+) -> Tuned:
+    """Tries about `budget` settings of the method's step sizes, each for `steps` iterations and every one of `seeds`,
+    and returns the method with the smallest mean `metric` at the end. A run that turns non-finite scores infinity.
+
+    - `search="random"` draws each step size log-uniformly around the method's own, which is itself the first candidate;
+      `"grid"` lays a grid of about `budget` points over the same range; a mapping such as {"alpha": [0.1, 1.0]} names
+      the values to combine, and leaves the rest as they are; a list of settings is tried as it is.
+    - `at_once` bounds how many runs share the device at one time (default: all).
+    - `moments`: the score is the mean over as many moments, evenly spread over the second half of the run up to its
+      end, so that a run which swings does not win by where its swing happens to end.
+
+    Schedules are left as they are.
+    """
+    graphs = levels_of(problem, method, graph)
+    refuse(problem, method, graphs, steps, batch_size, None)
+    for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{argument}={count!r} must be a positive whole number.")
+    if not hasattr(seeds, "__len__") or not len(seeds):
+        raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
+    for one in seeds:
+        validate_seed("seeds", one)
+    start = Simulator().start(problem, method, graphs, Asked(batch_size))
+    name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
+    candidates = _candidates(method, budget, search, seed)
+    for candidate in candidates:
+        replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
+    runs = [(c, s) for c in range(len(candidates)) for s in seeds]
+    rates = {key: jnp.asarray([candidates[c][key] for c, _ in runs]) for key in candidates[0]}
+    seeded = keys.key_per_seed(s for _, s in runs)
+    scores = np.asarray(
+        _scores(start.program, start.state, rates, seeded, score, (steps, moments), at_once or len(runs))
+    )
+    table = _table(candidates, scores.reshape(len(candidates), len(seeds)), name)
+    best = {key: value for key, value in table[0].items() if key in rates}
+    if not np.isfinite(table[0][name]):
+        raise ValueError(f"all {len(candidates)} settings turned non-finite: start from smaller step sizes.")
+    return Tuned(replace(method, **best), table[0][name], name, table)
+
+
+@eqx.filter_jit
+def _scores(
+    program: Program,
+    state: State,
+    rates: dict[str, Array],
+    seeded: Array,
+    score: Metric,
+    when: tuple[int, int],
+    at_once: int,
+) -> Array:
+    steps, moments = when
+    apart = steps // (2 * moments)
+
+    def run(candidate: tuple[dict[str, Array], Array]) -> Array:
+        changed, key = candidate
+        one = replace(program, method=replace(program.method, **changed), key=key)
+
+        def measure(state: State) -> Array:
+            value = score(Snapshot(program.problem, state))
+            return next(iter(value.values())) if isinstance(value, dict) else value
+
+        def go_on(now: tuple[State, Array], first: Array) -> tuple[tuple[State, Array], Array]:
+            state, finite, _ = one.chunk(now[0], first, apart)
+            return (state, now[1] & finite), measure(state)
+
+        begun = steps - apart * (moments - 1)
+        first, finite, _ = one.chunk(state, jnp.int32(0), begun)
+        later = begun + apart * jnp.arange(moments - 1, dtype=jnp.int32)
+        (_, finite), values = jax.lax.scan(go_on, (first, finite), later)
+        value = (measure(first) + values.sum(0)) / moments
+        return jnp.where(finite & jnp.isfinite(value), value, jnp.inf)
+
+    return jax.lax.map(run, (rates, seeded), batch_size=at_once)
+
+
+def _candidates(
+    method: Method, budget: int, search: str | Mapping[str, Any] | Sequence[Mapping[str, float]], seed: int
+) -> list[dict[str, float]]:
+    own = {
+        field.name: float(value)
+        for field in fields(method)
+        if field.name in RATES and isinstance(value := getattr(method, field.name), float | int)
+    }
+    if not own:
+        raise ValueError(f"{method.name} has no constant step sizes to tune: give numbers instead of schedules.")
+    named = [search] if isinstance(search, Mapping) else [] if isinstance(search, str) else search
+    unknown = [key for names in named for key in names if key not in own]
+    if unknown:
+        raise ValueError(f"search names {unknown[0]!r}, but {method.name} has the step sizes {', '.join(own)}.")
+    if not isinstance(search, str) and not search:
+        raise ValueError("search is empty: give settings to try, or 'random'.")
+    if not isinstance(search, str | Mapping):
+        return [own | {key: float(value) for key, value in settings.items()} for settings in search]
+    if isinstance(search, Mapping):
+        grid = {key: list(search.get(key, [value])) for key, value in own.items()}
+        return [dict(zip(grid, map(float, point), strict=True)) for point in product(*grid.values())]
+    if search == "grid":
+        each = max(2, round(budget ** (1 / len(own))))
+        offsets = np.linspace(-DECADES, DECADES, each)
+        grid = [[_within(key, value * 10**o) for o in offsets] for key, value in own.items()]
+        return [dict(zip(own, point, strict=True)) for point in product(*grid)]
+    if search == "random":
+        rng = np.random.default_rng(seed)
+        draw = lambda: {k: _within(k, v * 10 ** rng.uniform(-DECADES, DECADES)) for k, v in own.items()}  # noqa: E731
+        return [own, *(draw() for _ in range(budget - 1))]
+    raise ValueError(f"search={search!r} is not known: choose 'random', 'grid' or a mapping of values.")
+
+
+def _within(name: str, value: float) -> float:
+    return float(min(1.0, value) if name in WEIGHTS else value)
+
+
+def _table(candidates: list[dict[str, float]], scores: np.ndarray, name: str) -> tuple[dict[str, float], ...]:
+    rows = [
+        {**candidate, name: float(each.mean()), "spread": float(np.ptp(each)) if np.isfinite(each).all() else np.inf}
+        for candidate, each in zip(candidates, scores, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: row[name]))

@@ -1,0 +1,315 @@
+"""What the papers prove about networks, as functions: transient complexity, step sizes, rates and complexities, advice,
+and the transient of a real run.
+
+A decentralized stochastic method ends as fast as if all nodes were one; the *transient* is how many steps pass before
+it does. The formulas give its order with constants dropped: they rank methods and graphs, and are no forecast of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+
+from ..core._names import hint
+from ..graphs import _families as families
+from ..graphs._graph import Graph, GraphSequence, Levels, Topology
+from ..methods._catalog import CATALOG, MIXES
+from ..methods._method import Method
+from ..methods._single_level import SingleLevel
+from ..methods._sparkle import Sparkle
+from ..results._trace import Trace
+from ._complexity import asymptotic_rate, communication, computation, positive_integer, spectral_gap
+
+# Powers of 1/(1−ρ) in δ̂ (SPARKLE, Corollaries 2 to 4), by a level's strategy.
+UPPER_POWER = {"ed": 1.5, "extra": 1.5, "gt": 2.0, "semi-gt": 2.0, "non-gt": 2.0}
+LOWER_POWER = {"ed": 2.0, "extra": 2.0, "gt": 8 / 3, "semi-gt": 8 / 3, "non-gt": 8 / 3}
+UNCORRECTED = ("d-soba", "d-soba-fo", "dsgd")
+# Powers of n and of 1/(1−ρ). Gossip-DSBO's Theorem 5.1 has the consensus term n/((1−ρ)² T), which is at most 1/√(nT)
+# from T = n³/(1−ρ)⁴ on. MDBO's is as in SPARKLE's table. SPDB's Theorem 1 asks for T ≥ O(n⁴).
+OTHERS = {"gossip-dsbo": (3, 4), "mdbo": (3, 8), "spdb": (4, 0)}
+WITHOUT_NOISE = "INTERACT's rate is 1/T at constant step sizes, with no 1/√(nT) to reach"
+NO_TRANSIENT = {"interact": WITHOUT_NOISE, "svr-interact": WITHOUT_NOISE}
+
+__all__ = [
+    "Advice",
+    "Measured",
+    "advise",
+    "asymptotic_rate",
+    "communication",
+    "computation",
+    "dsoba",
+    "measured_transient",
+    "rates",
+    "sparkle",
+    "transient",
+]
+
+
+def dsoba(nodes: int, rho: float, heterogeneity: float = 1.0) -> float:
+    """D-SOBA (Kong et al., 2024) and single-level D-SGD: max{n³/(1−ρ)², n³b⁴/(1−ρ)⁴}, where b = `heterogeneity`
+    bounds how far the nodes' gradients and Hessians lie from their mean.
+
+    From D-SOBA's Theorem 1; the tables of D-SOBA and SPARKLE print b², which does not follow from it. As in SPARKLE's
+    table a factor ρ⁴ is left out, which matters only where ρ is near zero."""
+    # Theorem 1 bounds the mean of ‖∇Φ(x̄)‖² by 1/√(nT) and four terms, each of them at most 1/√(nT) from some T on:
+    #   ρ^⅔ / ((1−ρ)^⅓ T^⅔)       T^(1/6) ≥ n^½ ρ^⅔ / (1−ρ)^⅓        T ≥ n³ ρ⁴ / (1−ρ)²
+    #   ρ^⅔ b^⅔ / ((1−ρ)^⅔ T^⅔)   T^(1/6) ≥ n^½ ρ^⅔ b^⅔ / (1−ρ)^⅔    T ≥ n³ ρ⁴ b⁴ / (1−ρ)⁴
+    #   ρ / ((1−ρ) T)             T^½ ≥ n^½ ρ / (1−ρ)                T ≥ n ρ² / (1−ρ)²
+    #   1 / T                     T^½ ≥ n^½                          T ≥ n
+    # With ρ ≤ 1 in the numerators replaced by 1 the first covers the last two.
+    n, gap = positive_integer("nodes", nodes), spectral_gap(rho)
+    return max(n**3 / gap**2, n**3 * heterogeneity**4 / gap**4)
+
+
+def sparkle(
+    nodes: int, rho_x: float, rho_y: float | None = None, *, lower: str = "ed", upper: str | None = None
+) -> float:
+    """SPARKLE (Zhu et al., 2024), Corollary 1: max{n²δ_x, n³δ_y, n³δ_z, nδ̂_x, nδ̂_y, nδ̂_z} with W_y = W_z, δ = (1−ρ)⁻²,
+    δ̂_x = (1−ρ_x)^(−3/2) for ED and EXTRA above, (1−ρ_x)⁻² for gradient tracking; δ̂_y = (1−ρ_y)⁻² for ED and EXTRA
+    below, (1−ρ_y)^(−8/3) for gradient tracking. It does not depend on how much nodes differ.
+
+    On one graph: n³/(1−ρ)² with ED or EXTRA below, max{n³/(1−ρ)², n/(1−ρ)^(8/3)} with gradient tracking below."""
+    upper = lower if upper is None else upper
+    for name in (lower, upper):
+        if name not in LOWER_POWER:
+            raise ValueError(f"SPARKLE's theory does not cover the strategy {name!r}: {hint(name, LOWER_POWER)}")
+    n, x, y = positive_integer("nodes", nodes), spectral_gap(rho_x), spectral_gap(rho_x if rho_y is None else rho_y)
+    return max(n**2 / x**2, n**3 / y**2, n / x ** UPPER_POWER[upper], n / y ** LOWER_POWER[lower])
+
+
+def transient(
+    method: str | Method, nodes: int, network: float | Topology | Levels, heterogeneity: float = 1.0
+) -> float:
+    """The order of the transient of a method, by name or made, on `network`: a graph, a graph per level, or just ρ.
+
+    SPARKLE takes the ρ of x and the larger of y and z; for the others ρ is the largest of all, as in SPARKLE's table.
+    The papers' W is fixed; a sequence of graphs enters by its contraction per step, which is our reading.
+
+    For SPDB (Lu et al., 2022) it is n⁴, what its Theorem 1 requires of T; of the network it requires only that it is
+    connected. Raises ValueError where none is published: INTERACT's rate is 1/T, and the tables have none for SLAM,
+    DSBO, MA-DSBO and LoPA."""
+    made = CATALOG[method]() if isinstance(method, str) else method
+    nodes = positive_integer("nodes", nodes)
+    x, y, z = _rhos(nodes, network)
+    name, rho = made.name, max(x, y, z)
+    if name in UNCORRECTED:
+        return dsoba(nodes, rho, heterogeneity)
+    if isinstance(made, SingleLevel):  # a single level has the order of SPARKLE on one graph
+        return sparkle(nodes, rho, lower=made.upper.name)
+    if name in OTHERS:
+        power, gaps = OTHERS[name]
+        return nodes**power / spectral_gap(rho) ** gaps
+    if isinstance(made, Sparkle) and name.startswith("sparkle-"):
+        return sparkle(nodes, x, max(y, z), lower=made.lower.name, upper=made.upper.name)
+    why = NO_TRANSIENT.get(name, "the papers' tables have none")
+    choice = "choose SPARKLE, D-SOBA, Gossip-DSBO, MDBO, SPDB or a single level"
+    raise ValueError(f"method={name!r} has no published transient ({why}): {choice}.")
+
+
+def rates(
+    nodes: int,
+    steps: int,
+    *,
+    alpha: float | None = None,
+    beta: float | None = None,
+    gamma: float | None = None,
+    theta: float | None = None,
+) -> dict[str, float]:
+    """Step sizes of order √(N/T): each constant given times √(nodes/steps), θ at most 1, constant over the run.
+
+    For example `db.sparkle("ed", **db.theory.rates(16, 10_000, alpha=1.0, beta=2.0, gamma=2.0, theta=5.0))`.
+
+    - D-SOBA's Theorem 1 asks for α = Θ(√(N/T)), and β, γ, θ multiples of α. SPARKLE's Theorem 1 only says that constant
+      step sizes exist.
+    - Gossip-DSBO's (5) asks for C₀ √(K/T) above and √(K/T) elsewhere. `decibel.algorithms.catalog.gossip_rates` is this
+      case; its β is at most 1 as well.
+    - SPDB's Theorem 1 asks for steps of order √(n/T) on both levels. Its upper gradient is divided by n, so
+      alpha=c/nodes follows it here."""
+    given = {"alpha": alpha, "beta": beta, "gamma": gamma, "theta": theta}
+    constants = {name: value for name, value in given.items() if value is not None}
+    if not constants:
+        raise ValueError("rates needs a constant to scale: give alpha, beta, gamma or theta.")
+    for name, value in constants.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value} must be positive and finite.")
+    root = math.sqrt(positive_integer("nodes", nodes) / positive_integer("steps", steps))
+    return {name: min(1.0, value * root) if name == "theta" else value * root for name, value in constants.items()}
+
+
+class Advice(NamedTuple):
+    """A method of `db.CATALOG`, its settings, a graph per level, and why. `make(**settings)` makes the method;
+    `transient` is its order (None where none is published), `bytes_per_step` what the busiest node sends."""
+
+    method: str
+    settings: dict[str, Any]
+    graphs: Levels
+    transient: float | None
+    bytes_per_step: int | None
+    reasons: tuple[str, ...]
+
+    def make(self, **settings: Any) -> Method:
+        return CATALOG[self.method](**{**self.settings, **settings})
+
+    def __str__(self) -> str:
+        return "\n".join((self.method, *(f"- {reason}" for reason in self.reasons)))
+
+
+DIFFER = {"shared": "sparkle-ed", "personal": "spdb", "single": "ed"}
+ALIKE = {"shared": "d-soba", "personal": "d-sgd-bilevel", "single": "dsgd"}
+WHY_CORRECT = "Nodes differ, so mixing is corrected, by ED or EXTRA: one vector sent where gradient tracking sends two."
+WHY_PLAIN = "Nodes are alike (b = 0), so nothing needs correcting, and nothing is carried from step to step."
+WHY_FIRST_ORDER = "D-SOBA-FO needs no second derivatives; where nodes differ it mixes slowly and ends off the solution."
+
+
+def advise(
+    nodes: int,
+    *,
+    degree: int | None = None,
+    bytes_per_step: float | None = None,
+    dimension: tuple[int, int] | None = None,
+    personal: bool = False,
+    single: bool = False,
+    heterogeneous: bool = True,
+    second_derivatives: bool = True,
+    itemsize: int = 4,
+    candidates: Sequence[Graph] | None = None,
+) -> Advice:
+    """A method and a graph per level for `nodes` nodes: of the candidates within the budget those with the smallest
+    transient, and of these the ones that send least; so x gets a sparser graph while (1−ρ_x)⁻¹ ≤ √n (1−ρ_y)⁻¹. With a
+    personal lower level the transient does not depend on the graph, and the largest spectral gap decides.
+
+    - `degree`: neighbours a node may have; `bytes_per_step`: what a node may send in one step, which needs
+      `dimension`, the entries (p, q) of x and y, and `itemsize`, the bytes of one entry.
+    - `personal`, `single`: the form of the problem; otherwise the lower level is shared.
+    - `heterogeneous=False`: every node's samples come from one distribution.
+    - `second_derivatives=False`: products with Hessians are not affordable.
+    - `candidates`: undirected graphs to choose from; by default families of `db.graphs`, and random regular graphs."""
+    form = "single" if single else "personal" if personal else "shared"
+    if bytes_per_step is not None and dimension is None:
+        raise ValueError("bytes_per_step needs dimension=(p, q), the numbers of entries of x and y.")
+    if personal and (single or not second_derivatives):
+        raise ValueError("personal=True needs a lower level and second derivatives: drop personal, or allow them.")
+    first_order = form == "shared" and not second_derivatives
+    name = "d-soba-fo" if first_order else (DIFFER if heterogeneous else ALIKE)[form]
+    made, (p, q) = CATALOG[name](), dimension or (1, 1)
+    most = positive_integer("nodes", nodes) - 1 if degree is None else degree
+    found = candidates or _families(nodes, most)
+    pool = [graph for graph in found if graph.nodes == nodes and graph.symmetric and _busiest(graph) <= most]
+    if not pool:
+        fix = "allow more, or run gradient tracking on db.graphs.one_peer_exponential(nodes)"
+        raise ValueError(f"no undirected candidate of {nodes} nodes has at most {most} neighbours: {fix}.")
+    # ED and EXTRA need λ_min above −1/3, and lazy graphs suit all.
+    pool = [g if g.lambda_min_bound > -0.3 or g.lambda_min > -0.3 else g.lazy() for g in pool]
+    options = [Levels(x=x, y=y) for x, y in product(pool, pool)] if form == "shared" else [Levels(x=x) for x in pool]
+
+    def sent(levels: Levels) -> int:
+        vectors = {s: MIXES.get(strategy.name, 0) * (p if s == "x" else q) for s, strategy in made.strategies.items()}
+        return sum(itemsize * entries * _busiest(getattr(levels, s)) for s, entries in vectors.items())
+
+    def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap
+        return 1 / levels.x.spectral_gap if personal else transient(made, nodes, levels, float(heterogeneous))
+
+    within = [levels for levels in options if bytes_per_step is None or sent(levels) <= bytes_per_step]
+    if not within:
+        least = min(map(sent, options))
+        raise ValueError(f"bytes_per_step={bytes_per_step} is too little: {name} sends at least {least} on any graph.")
+    best = min(within, key=lambda o: (round(math.log(order(o)), 9), sent(o), o.x.rho + o.y.rho))
+    known = name in OTHERS or not personal
+    number = transient(made, nodes, best, float(heterogeneous)) if known else None
+    total = sent(best) if dimension else None
+    why = WHY_FIRST_ORDER if first_order else WHY_CORRECT if heterogeneous else WHY_PLAIN
+    reasons = (why, *_graph_reasons(best, total), _transient_reason(name, number, personal))
+    return Advice(name, dict(CATALOG[name].defaults), best, number, total, reasons)
+
+
+def _graph_reasons(best: Levels, total: int | None) -> list[str]:
+    def told(graph: Topology) -> str:
+        return f"{graph.name}, up to {_busiest(graph)} neighbours and 1−ρ = {graph.spectral_gap:.3g}"
+
+    who = "y and z" if best.x != best.y else "all that mixes"
+    reasons = [f"For {who}: {told(best.y)}, the best within the budget."]
+    if best.x != best.y:
+        reach, room = 1 / best.x.spectral_gap, math.sqrt(best.nodes) / best.y.spectral_gap
+        rule = f"up to √n (1−ρ_y)⁻¹ = {room:.3g} a sparser graph for x does not lengthen the transient"
+        reasons.append(f"For x: {told(best.x)}, (1−ρ_x)⁻¹ = {reach:.3g}; {rule}.")
+    return reasons + ([] if total is None else [f"The busiest node sends {total} bytes per step."])
+
+
+def _transient_reason(name: str, number: float | None, personal: bool) -> str:
+    if number is None:
+        return f"No transient is published for {name}, so the largest spectral gap decides."
+    order = f"The transient is of order {number:.2g} steps, constants dropped"
+    if personal:
+        return f"{order}: n⁴ on every connected graph, so the largest spectral gap decides."
+    return f"{order}: compare it, do not wait for it."
+
+
+class Measured(NamedTuple):
+    """The `step` from which a run stays with its reference, or None; `sentence` says it in words."""
+
+    step: int | None
+    sentence: str
+
+
+def measured_transient(
+    trace: Trace, reference: Trace, column: str = "stationarity", factor: float = 2.0, *, window: int = 1
+) -> Measured:
+    """The first step from which `column` stays at most `factor` times that of `reference`, to the end of both: the
+    same method, batches and step sizes on the complete graph. Measure stochastic runs; without noise the slower of
+    two linear rates falls behind for ever.
+
+    The reference is interpolated to the steps of `trace` on a logarithmic scale; `window` smooths the ratio by a
+    running geometric mean over that many rows."""
+    if not factor >= 1 or window < 1:
+        raise ValueError(f"factor={factor} and window={window} must be at least 1.")
+    here, there = (np.asarray(run["step"], float) for run in (trace, reference))
+    values, goal = (np.asarray(run[column], float) for run in (trace, reference))
+    if (values < 0).any() or (goal < 0).any():
+        raise ValueError(f"column {column!r} holds negative values: a factor needs a measure that is never negative.")
+    common = (here >= there.min(initial=math.inf)) & (here <= there.max(initial=-math.inf))
+    if not common.any() or not np.isfinite(goal).all():
+        return Measured(None, f"The reference has no finite {column} at the steps of this run.")
+    steps, (high, low) = here[common], (np.log(np.maximum(a, np.finfo(float).tiny)) for a in (values, goal))
+    ratio, kernel = high[common] - np.interp(steps, there, low), np.ones(min(window, steps.size))
+    ratio = np.convolve(ratio, kernel, "same") / np.convolve(np.ones_like(ratio), kernel, "same")
+    outside = np.flatnonzero(~(ratio <= math.log(factor) + 1e-12))  # NaN is outside too
+    if outside.size and outside[-1] == steps.size - 1:
+        end = f"{math.exp(ratio[-1]):.3g} times the reference" if np.isfinite(ratio[-1]) else "not finite"
+        return Measured(None, f"{column} does not settle within {factor:g}: at step {steps[-1]:.0f} it is {end}.")
+    first = int(steps[outside[-1] + 1 if outside.size else 0])
+    return Measured(first, f"{column} stays within {factor:g} times the reference from step {first} on.")
+
+
+def _rhos(nodes: int, network: float | Topology | Levels) -> tuple[float, float, float]:
+    network = Levels(x=network) if isinstance(network, Graph | GraphSequence) else network
+    if not isinstance(network, Levels):
+        return network, network, network
+    if network.nodes != nodes:
+        raise ValueError(f"nodes={nodes}, but the graph has {network.nodes}: give the same number.")
+    return network.x.rho, network.y.rho, network.z.rho
+
+
+def _busiest(graph: Topology) -> int:
+    return math.ceil(graph.degrees.max(initial=0))
+
+
+@lru_cache(maxsize=16)
+def _families(nodes: int, most: int) -> tuple[Graph, ...]:
+    """Real graphs of about `most` neighbours and fewer; `complete` only where its edges are few enough to list."""
+    regular = [d for d in (3, 4, 6, 8, 12, 16) if d < min(most + 1, nodes - 1) and nodes * d % 2 == 0]
+    made = [families.ring(nodes), families.exponential(nodes), *(_regular(nodes, d) for d in regular)]
+    rows = max((r for r in range(3, math.isqrt(nodes) + 1) if nodes % r == 0), default=0)
+    made += [families.torus(rows, nodes // rows)] if rows and most >= 4 else []
+    made += [families.hypercube(nodes)] if nodes & (nodes - 1) == 0 else []
+    return tuple(made + ([families.complete(nodes)] if nodes - 1 <= min(most, 511) else []))
+
+
+def _regular(nodes: int, degree: int) -> Graph:
+    drawn = (nx.random_regular_graph(degree, nodes, seed) for seed in range(100))
+    return families.from_networkx(next(filter(nx.is_connected, drawn)), name=f"random {degree}-regular")

@@ -1,0 +1,226 @@
+"""How one level corrects for heterogeneity and mixes with its neighbours: a table, run in flow form.
+
+A strategy moves a level from s to s⁺ given a step d (a direction already multiplied by its step size). It is written as
+a generator: `delta = yield message` sends a message to the neighbours and receives δ(message) = Σ_j w_ij (m_j − m_i).
+The network runs the generators of several levels in lockstep, so that messages which may travel together do.
+
+Every carry is a sum of flows, and flows cancel over each edge, so its mean over nodes stays zero in any precision. The
+papers' two-step recursions have a double root at 1 instead, and integrate rounding errors (docs/drift.md).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator
+from math import comb
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jax import Array
+
+from ..core._names import hint
+from ..core._vector import Vector
+
+Carry = tuple[Vector, ...]
+Flows = Generator[Any, Any, Any]  # yields messages, receives their flows
+
+
+class Level(NamedTuple):
+    """What one level continues with: the iterate s and the strategy's carry."""
+
+    s: Vector
+    carry: Carry
+
+
+def diffusion(s: Vector, d: Vector) -> Flows:
+    """s⁺ = W (s − d)"""
+    φ = s - d
+    δ = yield φ
+    return φ + δ, ()
+
+
+def consensus(s: Vector, d: Vector) -> Flows:
+    """s⁺ = W s − d"""
+    δ = yield s
+    return s + δ - d, ()
+
+
+def local(s: Vector, d: Vector) -> Flows:
+    """s⁺ = s − d"""
+    yield from ()
+    return s - d, ()
+
+
+def exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
+    """s⁺⁺ = W (2 s⁺ − s − Δd)"""
+    φ = s - d + c
+    δ = yield φ
+    return φ + δ, (c + δ,)
+
+
+class Cumulative(NamedTuple):
+    """A message whose flows the network sums over the steps, link by link; the answer is Σ_j F_ij."""
+
+    message: Any
+
+
+class Code(eqx.Module):
+    """How what a message has new is written for the wire, in bytes, and read again.
+
+    `key` is known to both ends, `secret` to the sender alone. Flows are multiplied by `mixing`.
+    """
+
+    mixing: eqx.AbstractVar[float]
+
+    @abstractmethod
+    def bytes(self, entries: int, dtype: Any) -> int:
+        """Of one node's message."""
+
+    @abstractmethod
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        """How many bytes at the front of a message are floats of `dtype`, which a receiver checks to be finite before
+        it decodes; 0 where a code writes integers only."""
+
+    @abstractmethod
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        """(entries,) → (bytes,) of uint8."""
+
+    @abstractmethod
+    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+        """(bytes,) → (entries,)"""
+
+
+class Coded(NamedTuple):
+    """A message that travels in code: the difference from what it has told before."""
+
+    message: Any
+    code: Code
+
+
+def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
+    """ED with c = Σ_j F_ij kept per link: F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) mends what a lost message broke."""
+    c = yield Cumulative(s - d + c)
+    return s - d + c, (c,)
+
+
+def extra(s: Vector, d: Vector, c: Vector, δ: Vector) -> Flows:
+    """s⁺⁺ = W (2 s⁺ − s) − Δd; δ(s) is kept from the step before, so that one vector travels."""
+    s = s + δ - d + c
+    δ = yield s
+    return s, (c + δ, δ)
+
+
+def gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
+    """h⁺ = W (h + Δd), s⁺ = W (s − h⁺), with h = d + c."""
+    δ = yield c + d
+    c = c + δ
+    φ = s - d - c
+    δ = yield φ
+    return φ + δ, (c,)
+
+
+def semi_gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
+    """h⁺ = W (h + Δd), s⁺ = W s − h⁺, with h = d + c."""
+    δc, δs = yield c + d, s
+    c = c + δc
+    return s + δs - d - c, (c,)
+
+
+def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
+    """h⁺ = W h + Δd, s⁺ = W s − h⁺, with h = d + c."""
+    δh, δs = yield h, s
+    c = c + δh
+    h = d + c
+    return s + δs - h, (c, h)
+
+
+class Strategy(eqx.Module):
+    """A row of the table. A, B² and C are polynomials in W, given by their coefficients; they define the strategy as
+    s⁺ = C s − A d − B w, w⁺ = w + B s⁺, w⁰ = 0, and `move` is the same recursion in flow form."""
+
+    name: str = eqx.field(static=True)
+    move: Callable[..., Flows] = eqx.field(static=True)
+    carries: int = eqx.field(static=True)
+    A: tuple[float, ...] = eqx.field(static=True)
+    B2: tuple[float, ...] = eqx.field(static=True)
+    C: tuple[float, ...] = eqx.field(static=True)
+    # ED and EXTRA iterate t² − 2λt + λ = 0, which leaves the unit disc at λ ≤ −1/3, and need real λ.
+    needs_positive: bool = eqx.field(static=True, default=False)
+    per_link: bool = eqx.field(static=True, default=False)  # its flows are remembered by the network, link by link
+    coded: bool = eqx.field(static=True, default=False)  # its messages travel in code, which the network remembers
+
+    @property
+    def mixes(self) -> bool:
+        return self.move is not local
+
+    def start(self, s: Vector) -> Level:
+        """All nodes start at a common s, so every flow is zero."""
+        return Level(s, (s.zeros(),) * self.carries)
+
+    def repair(self, carry: Carry) -> Carry:
+        """A carry after nodes left or came: with mean zero over nodes again (a tracked h counts by differences only).
+        What the network remembers link by link starts anew, and its sum with it."""
+        return tuple(c.zeros() if self.per_link else c.centred() for c in carry)
+
+    def __call__(self, level: Level, d: Vector, *, relax: Any = None) -> Flows:
+        """Moves a level; with `relax` only that part of the way."""
+        s, carry = yield from self.move(level.s, d, *level.carry)
+        if relax is not None:
+            s = level.s + relax * (s - level.s)
+        return Level(s, carry)
+
+
+I, W, W2 = (1.0,), (0.0, 1.0), (0.0, 0.0, 1.0)
+I_W, I_W2, ZERO = (1.0, -1.0), (1.0, -2.0, 1.0), (0.0,)
+
+STRATEGIES = {
+    row.name: row
+    for row in (
+        #        name         flow form               carries A   B²    C
+        Strategy("diffusion", diffusion, 0, W, ZERO, W),
+        Strategy("consensus", consensus, 0, I, ZERO, W),
+        Strategy("local", local, 0, I, ZERO, I),
+        Strategy("ed", exact_diffusion, 1, W, I_W, W, needs_positive=True),
+        Strategy("extra", extra, 2, I, I_W, W, needs_positive=True),
+        Strategy("gt", gradient_tracking, 1, W2, I_W2, W2),
+        Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2),
+        Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2),
+        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, needs_positive=True, per_link=True),
+    )
+}
+
+
+def polynomial(name: str, A: tuple[float, ...], B2: tuple[float, ...], C: tuple[float, ...]) -> Strategy:
+    """A strategy nobody has published, from its polynomials in W (coefficients, lowest power first).
+
+    It exchanges one vector per power of W, so a hand-made flow form is cheaper where one is known.
+    """
+
+    def apply(coefficients: tuple[float, ...], s: Vector) -> Flows:
+        constant, *higher = _in_flows(coefficients)
+        total = constant * s
+        for factor in higher:
+            s = yield s
+            total = total + factor * s
+        return total
+
+    def move(s: Vector, d: Vector, c: Vector) -> Flows:
+        s = (yield from apply(C, s)) - (yield from apply(A, d)) + c
+        return s, (c - (yield from apply(B2, s)),)
+
+    return Strategy(name, move, 1, A, B2, C)
+
+
+def _in_flows(coefficients: tuple[float, ...]) -> list[float]:
+    """Coefficients in powers of W − I instead of W."""
+    degree = len(coefficients)
+    return [sum(coefficients[k] * comb(k, j) for k in range(j, degree)) for j in range(degree)]
+
+
+def strategy(name: str | Strategy) -> Strategy:
+    """The strategy of that name; a Strategy passes through."""
+    if isinstance(name, Strategy):
+        return name
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    raise ValueError(f"strategy {name!r} is not known: {hint(name, STRATEGIES)}")

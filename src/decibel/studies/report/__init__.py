@@ -1,0 +1,196 @@
+"""Pages and figures from the results of studies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ...core._files import write_whole
+from ...graphs._graph import Levels
+from ...results._plots import AXES, NAMES
+from .. import NAMES as STUDIES
+from .. import find
+from ..reproduce import load
+from ..runs import Runs
+from ..study import Arm, Study
+from . import _figures as figures
+from . import _page as page
+
+AGAINST = ("step", "samples", "bytes", "seconds")
+CHECKS = (
+    "A check is a mean over seeds; its margin is half the interval in which the mean lies (Student’s t, each end at "
+    "95 %). A claim holds where every check lies beyond its threshold by more than the margin, does not hold where "
+    "one lies on the wrong side by more than it, and is undecided otherwise."
+)
+LINES = (
+    "Lines are means over seeds, bands reach from the least to the most. Seconds are those of all seeds run together, "
+    "without compiling."
+)
+RATES = ("alpha", "beta", "gamma", "theta", "relax")
+
+
+def write(results: Path, out: Path) -> list[Path]:
+    """A page for every study with results in the folder, and an index."""
+    there = [name for name in STUDIES if (results / name / "verdicts.json").exists()]
+    if not there:
+        raise ValueError(f"{results} holds no results: run `decibel reproduce NAME --out {results}` first.")
+    pages, rows = [], []
+    for name in there:
+        study = find(name)
+        verdicts, settings, runs = load(study, results)
+        path = out / f"{name.replace('/', '-')}.html"
+        write_whole(path, page.page(f"{study.title} · Decibel", _study(study, verdicts, settings, runs)))
+        pages.append(path)
+        rows.append(_row(study, verdicts, path.name))
+    index = out / "index.html"
+    write_whole(index, page.page("Studies · Decibel", _index(rows)))
+    return [index, *pages]
+
+
+def draw(name: str, results: Path) -> Path:
+    """`figure.svg` beside the results of a study: its first column, all cases."""
+    study = find(name)
+    _, _, runs = load(study, results)
+    styles = figures.style_of(_labels(runs))
+    made = figures.overview(_cases(runs), study.columns[0], study.against, styles)
+    path = results / name / "figure.svg"
+    write_whole(path, figures.svg(made, name, standalone=True))
+    return path
+
+
+def _study(study: Study, verdicts: Mapping[str, Any], settings: Mapping[str, Any], runs: list[Runs]) -> str:
+    styles = figures.style_of(_labels(runs))
+    parts = [
+        f'<p><a href="index.html">All studies</a></p><h1>{escape(study.title)}</h1>',
+        f'<p class="soft">{escape(study.name)} · {escape(study.paper)}</p><p>{escape(study.about)}</p>',
+        f"<p><strong>Differs from the paper.</strong> {escape(study.differs)}</p>" if study.differs else "",
+        "<h2>Claims</h2>",
+        *_smoke(verdicts),
+        *(page.claim(verdict) for verdict in verdicts["claims"]),
+        f'<p class="soft">{CHECKS}</p>',
+        "<h2>Curves</h2>",
+        page.legend(styles),
+        *(_curves(study, column, runs, styles, full=i == 0) for i, column in enumerate(study.columns)),
+        f'<p class="soft">{LINES}</p>',
+        f'<h2>At the end</h2><div class="wide">{page.ends(runs, study.columns)}</div>',
+        _graphs(study, verdicts["size"]),
+        f"<h2>Settings</h2><details><summary>Set-up</summary>{page.plain(settings['setup'])}</details>",
+        f'<details open><summary>Methods</summary><div class="wide">{_methods(settings)}</div></details>',
+        _searches(settings["searched"]),
+        f"<h2>How it was made</h2>{page.plain(_provenance(verdicts))}",
+    ]
+    return "\n".join(parts)
+
+
+def _smoke(verdicts: Mapping[str, Any]) -> list[str]:
+    if verdicts["size"] == "full":
+        return []
+    only_runs = verdicts["size"] == "smoke"
+    words = "only shows that the study runs" if only_runs else "is smaller than the paper’s experiment"
+    return [f'<p class="soft">These are results of size “{verdicts["size"]}”, which {words}.</p>']
+
+
+def _curves(study: Study, column: str, runs: list[Runs], styles: Mapping[str, Any], *, full: bool) -> str:
+    """The first column against every cost, the others against one."""
+    cases = {name: own for name, own in _cases(runs).items() if any(column in run.traces[0] for run in own)}
+    first = (study.against, *(name for name in AGAINST if name != study.against))
+    axes = [name for name in first if any(name in run.traces[0] for run in runs)]
+    sheets = {}
+    for against in axes if full else axes[:1]:
+        made = {case: figures.panel(own, column, against, styles, title=case) for case, own in cases.items()}
+        sheets[AXES[against]] = [figures.svg(figure, f"{column}/{against}/{case}") for case, figure in made.items()]
+    if not cases:
+        return ""
+    return f"<h3>{escape(NAMES.get(column, column.replace('_', ' ')))}</h3>" + page.tabs(f"tab-{column}", sheets)
+
+
+def _graphs(study: Study, size: str) -> str:
+    networks: dict[str, Any] = {}
+    for arm in study.arms(study.setup(size)):
+        if isinstance(arm, Arm):
+            levels = arm.graph if isinstance(arm.graph, Levels) else Levels(x=arm.graph)
+            for graph in (levels.x, levels.y, levels.z):
+                networks.setdefault(f"{graph.name}, {graph.nodes} nodes", graph)
+    if not networks:
+        return ""
+    drawn = "".join(
+        f"<figure>{figures.svg(figures.graph(graph), name)}<figcaption>{escape(name)}<br>ρ = {graph.rho:.3f}"
+        "</figcaption></figure>"
+        for name, graph in networks.items()
+    )
+    return f'<h2>Graphs</h2><div class="graphs">{drawn}</div>'
+
+
+def _methods(settings: Mapping[str, Any]) -> str:
+    rows = []
+    for arm in settings["arms"]:
+        method = arm.get("method", {})
+        rates = ", ".join(f"{name} {_rate(method[name])}" for name in RATES if method.get(name) is not None)
+        graph = ", ".join(dict.fromkeys(arm.get("graph", {}).values()))
+        steps = f"{arm['steps']:,}" if "steps" in arm else ""
+        cells = (arm["case"], arm["label"], method.get("name", ""), rates, arm["step_sizes"], graph, steps)
+        rows.append([escape(str(cell)) for cell in cells])
+    return page.table(["case", "run", "method", "step sizes", "which are", "graph", "iterations"], rows, numbers=(6,))
+
+
+def _rate(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "falling"
+
+
+def _searches(found: Mapping[str, Any]) -> str:
+    if not found:
+        return ""
+    rows = []
+    for label, one in found.items():
+        search = one["search"]
+        rates = ", ".join(f"{name} {value:.4g}" for name, value in one["rates"].items())
+        edge = f"; at the edge of the values tried: {', '.join(search['at_the_edge'])}" if search["at_the_edge"] else ""
+        seeds = ", ".join(map(str, search["seeds"]))
+        about = f"{search['budget']} candidates, {search['steps']:,} iterations, seeds {seeds}"
+        rows.append(
+            [escape(text) for text in (label, rates, f"{search['metric']} {search['score']:.4g}", about + edge)]
+        )
+    note = next(iter(found.values()))["search"]["note"]
+    made = page.table(["run", "best", "score", "search"], rows)
+    return f'<details><summary>Searches: {escape(note)}</summary><div class="wide">{made}</div></details>'
+
+
+def _provenance(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    versions = ", ".join(f"{name} {version}" for name, version in verdicts["versions"].items())
+    return {
+        "command": verdicts["command"], "date": verdicts["date"], "hardware": verdicts["device"],
+        "seconds": verdicts["seconds"], "seeds": verdicts["seeds"], "versions": versions,
+    }  # fmt: skip
+
+
+def _row(study: Study, verdicts: Mapping[str, Any], address: str) -> list[str]:
+    words = [
+        f'<span class="verdict {claim["verdict"]}" title="{escape(claim["text"])}">{claim["claim"]} '
+        f"{page.WORDS[claim['verdict']]}</span>"
+        for claim in verdicts["claims"]
+    ]
+    link = f'<a href="{address}">{escape(study.title)}</a><br><small>{escape(study.name)}</small>'
+    date = f'<span class="date">{escape(verdicts["date"][:10])}</span>'
+    return [link, escape(study.paper), "<br>".join(words), verdicts["size"], date]
+
+
+def _index(rows: list[list[str]]) -> str:
+    made = page.table(["study", "paper", "claims", "size", "date"], rows)
+    return (
+        "<h1>Studies</h1><p>Experiments on decentralized bilevel optimization, most of them published, run again. "
+        "Each claim is judged from the numbers; one that does not hold is shown as not holding.</p>"
+        f'<div class="cards">{made}</div>'
+    )
+
+
+def _cases(runs: list[Runs]) -> dict[str, list[Runs]]:
+    cases: dict[str, list[Runs]] = {}
+    for run in runs:
+        cases.setdefault(run.case, []).append(run)
+    return cases
+
+
+def _labels(runs: list[Runs]) -> list[str]:
+    return list(dict.fromkeys(run.label for run in runs))

@@ -1,0 +1,159 @@
+"""Pages that need nothing else: no network, no script; readable on a phone, in print, in light and in dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from ...results._plots import NAMES
+from ..runs import Runs
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2933; --soft: #5b6875; --paper: #fff; --line: #d9e0e6; --card: #f6f8fa;
+  --holds: #0a7d4f; --fails: #c22f3d; --undecided: #97690a; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --soft: #a3aeb8; --paper: #14181d; --line: #323a43;
+  --card: #1b2128; --holds: #3ecf8e; --fails: #ff7a85; --undecided: #f0b849; } }
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 76rem; padding: 1rem clamp(.8rem, 3vw, 2rem) 4rem; background: var(--paper);
+  color: var(--ink); font: 1rem/1.55 system-ui, sans-serif }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 1rem 0 .3rem } h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem }
+h1, h2, h3 { break-after: avoid }
+p { max-width: 48rem } a { color: inherit } .soft { color: var(--soft) } small { color: var(--soft) }
+table { border-collapse: collapse; font-size: .92rem } th, td { text-align: left; vertical-align: top;
+  padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line) } th { font-weight: 600; color: var(--soft) }
+.date { white-space: nowrap }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.wide { overflow-x: auto } @media (max-width: 40rem) { .wide table { min-width: 36rem }
+  .cards :is(table, tbody, tr, td) { display: block }
+  .cards thead { display: none } .cards tr { border-bottom: 1px solid var(--line); padding: .6rem 0 }
+  .cards td { border: 0; padding: .1rem 0 } }
+details { margin: .3rem 0 } summary { cursor: pointer; color: var(--soft) }
+.verdict { font-weight: 700; white-space: nowrap } .holds { color: var(--holds) } .fails { color: var(--fails) }
+.undecided { color: var(--undecided) } .claim { background: var(--card); border-left: .3rem solid var(--line);
+  padding: .6rem .9rem; margin: .6rem 0; border-radius: .2rem } .claim.holds, .claim.fails, .claim.undecided {
+  color: inherit } .claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
+.claim.undecided { border-color: var(--undecided) } .claim p { margin: .2rem 0 }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: .8rem }
+.panels figure, .graphs figure { margin: 0 } .panels figure { max-width: 30rem } .graphs figure { width: 10rem }
+.panels svg { width: 100%; height: auto; color: var(--soft) }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: .4rem 0; font-size: .92rem }
+.legend svg { width: 2.2rem; height: .8rem; vertical-align: middle }
+.graphs { display: flex; flex-wrap: wrap; gap: 1rem } .graphs svg { width: 10rem; height: auto; color: var(--soft) }
+figcaption { font-size: .88rem; color: var(--soft) }
+.tabs > input { position: absolute; opacity: 0 } .tabs > label { display: inline-block; padding: .15rem .7rem;
+  border: 1px solid var(--line); border-radius: 1rem; margin: 0 .3rem .5rem 0; cursor: pointer; font-size: .9rem }
+.tabs > input:checked + label { background: var(--ink); color: var(--paper) }
+.tabs > input:focus-visible + label { outline: 2px solid var(--holds) } .tabs > .panels { display: none }
+.tabs > input:nth-of-type(1):checked ~ .panels:nth-of-type(1) { display: grid }
+.tabs > input:nth-of-type(2):checked ~ .panels:nth-of-type(2) { display: grid }
+.tabs > input:nth-of-type(3):checked ~ .panels:nth-of-type(3) { display: grid }
+.tabs > input:nth-of-type(4):checked ~ .panels:nth-of-type(4) { display: grid }
+@media print { body { max-width: none; font-size: 10pt } .tabs > .panels { display: grid }
+  .tabs > input, .tabs > label { display: none } .panels { grid-template-columns: 1fr 1fr }
+  .panels figure, .graphs figure, .claim > p, tr { break-inside: avoid } .wide { overflow: visible }
+  details::details-content { content-visibility: visible; block-size: auto } }
+"""
+WORDS = {"holds": "holds", "fails": "does not hold", "undecided": "undecided"}
+OF_SEVERAL = {"holds": "hold", "fails": "do not hold", "undecided": "are undecided"}
+
+
+def page(title: str, body: str) -> str:
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def claim(verdict: Mapping[str, Any]) -> str:
+    word = verdict["verdict"]
+    why = f"<p>{escape(verdict['why'])}</p>" if verdict.get("why") else ""
+    rows = [
+        [escape(check["text"]), _number(check["mean"]), "± " + _number(check["margin"]), _number(check["spread"]),
+         f"{check['side']} {_number(check['threshold'])}", _word(check["verdict"])]
+        for check in verdict["checks"]
+    ]  # fmt: skip
+    headings = ["check", "mean", "margin", "spread", "should be", "verdict"]
+    tally = [check["verdict"] for check in verdict["checks"]]
+    checks = "1 check" if len(tally) == 1 else f"{len(tally)} checks"
+    count = lambda kind: f"{tally.count(kind)} {(WORDS if tally.count(kind) == 1 else OF_SEVERAL)[kind]}"  # noqa: E731
+    counts = ", ".join(count(kind) for kind in WORDS if kind in tally)
+    return (
+        f'<div class="claim {word}"><p><strong>{escape(verdict["claim"])}</strong> {_word(word)}</p>'
+        f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{checks}: {counts}</summary>"
+        f'<div class="wide">{table(headings, rows, numbers=(1, 2, 3))}</div></details></div>'
+    )
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
+    kind = lambda i: ' class="number"' if i in numbers else ""  # noqa: E731
+    cells = "".join(f'<th scope="col"{kind(i)}>{escape(text)}</th>' for i, text in enumerate(headings))
+    head = f"<thead><tr>{cells}</tr></thead>" if any(headings) else ""
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind(i)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+    )
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
+def legend(styles: Mapping[str, tuple[str, Any]]) -> str:
+    items = []
+    for label, (colour, dashes) in styles.items():
+        pattern = "" if dashes == "-" else f' stroke-dasharray="{" ".join(f"{2 * d:g}" for d in dashes[1])}"'
+        line = f'<svg viewBox="0 0 36 12"><path d="M1 6h34" stroke="{colour}" stroke-width="3"{pattern}/></svg>'
+        items.append(f"<span>{line} {escape(label)}</span>")
+    return f'<div class="legend">{"".join(items)}</div>'
+
+
+def tabs(name: str, sheets: Mapping[str, Sequence[str]]) -> str:
+    """Sheets of figures of which one shows, chosen without a script; in print all show."""
+    if len(sheets) == 1:
+        return panels(next(iter(sheets.values())))
+    buttons = "".join(
+        f'<input type="radio" name="{name}" id="{name}-{i}"{" checked" if i == 0 else ""}>'
+        f'<label for="{name}-{i}">{escape(words)}</label>'
+        for i, words in enumerate(sheets)
+    )
+    return f'<div class="tabs">{buttons}{"".join(map(panels, sheets.values()))}</div>'
+
+
+def panels(figures: Sequence[str]) -> str:
+    return f'<div class="panels">{"".join(f"<figure>{figure}</figure>" for figure in figures)}</div>'
+
+
+def ends(runs: Sequence[Runs], columns: Sequence[str]) -> str:
+    """The last values: mean and standard deviation over seeds."""
+    rows = []
+    for run in runs:
+        cells = []
+        for column in columns:
+            values = run.last(column) if column in run.columns else np.array([np.nan])
+            spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+            cells.append(f"{values.mean():.4g}{spread}" if np.isfinite(values).all() else "–")
+        diverged = sum(stop is not None for stop in run.stopped)
+        note = f"{diverged} of {len(run.traces)} diverged" if diverged else ""
+        rows.append([escape(run.case), escape(run.label), *cells, note])
+    names = [NAMES.get(column, column.replace("_", " ")) for column in columns]
+    noted = any(row[-1] for row in rows)
+    headings = ["case", "run", *names, *(["note"] if noted else [])]
+    return table(headings, [row[: len(headings)] for row in rows], numbers=range(2, 2 + len(columns)))
+
+
+def plain(values: Mapping[str, Any]) -> str:
+    return table([], [[escape(str(name).replace("_", " ")), escape(_shown(value))] for name, value in values.items()])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _word(verdict: str) -> str:
+    return f'<span class="verdict {verdict}">{WORDS[verdict]}</span>'
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "–" if value == "nan" else escape(str(value))
