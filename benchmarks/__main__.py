@@ -45,10 +45,10 @@ def _target(full: bool, note: Note) -> dict[str, Any]:
     return target.measure(list(db.CATALOG) if full else ["sparkle-ed", "lopa", "ed"], target.STEPS, note)
 
 
-def _order(full: bool, note: Note) -> dict[str, Any]:
-    from . import order  # with its data
+def _updates(full: bool, note: Note) -> dict[str, Any]:
+    from . import updates  # with its data
 
-    return order.measure(1_000 if full else 50, note)
+    return updates.measure(1_000 if full else 50, note)
 
 
 BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
@@ -59,7 +59,7 @@ BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "checkpoint": (lambda full, note: checkpoints.measure(5 if full else 2, note), "runs with and without checkpoints"),
     "chunks": (lambda full, note: chunks.measure(5 if full else 2, note), "memory with and without node_chunk"),
     "growth": (_growth, "time and memory against nodes, degree, dimension, batch and Neumann terms"),
-    "order": (_order, "SPARKLE in sequence and in parallel, for equal samples, bytes and seconds"),
+    "updates": (_updates, "simultaneous and alternating SPARKLE, for equal samples, bytes and seconds"),
     "target": (_target, "time and bytes to one accuracy, method by method"),
 }
 

@@ -34,7 +34,7 @@ def measure(turns: int, note: Callable[[str], Any]) -> dict[str, Any]:
 def time_runs(case: Case, every: int, turns: int) -> dict[str, Any]:
     """Seconds of whole runs, the last write included; `every` steps lie between two checkpoints."""
     α, β, γ, θ = case.rates
-    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, order="parallel")
+    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, updates="simultaneous")
     problem, graph = case.problem(), db.graphs.ring(case.nodes)
     options = dict(steps=SAVES * every, eval_every=every, batch_size=case.batch, metrics=[], progress=False)
     times: dict[str, list[float]] = {"without": [], "with": []}

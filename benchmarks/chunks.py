@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import decibel as db
-from decibel.engines._program import Asked, Run
+from decibel.engines._program import Run, RunConfig
 from decibel.graphs._graph import Levels
 
 from . import scale
@@ -42,9 +42,9 @@ def measure(turns: int, note: Callable[[str], Any]) -> dict[str, Any]:
 
 def compare(problem: db.Problem, batch: int, turns: int, steps: int = 2) -> dict[str, Any]:
     """Bytes beside the state, as the compiler plans them, and what the smaller plan costs in time, in turns."""
-    method = db.sparkle("ed", alpha=0.1, beta=0.01, gamma=0.01, theta=0.3, order="parallel")
+    method = db.sparkle("ed", alpha=0.1, beta=0.01, gamma=0.01, theta=0.3, updates="simultaneous")
     runs: dict[str, Run] = {
-        name: db.Simulator(node_chunk=part).start(problem, method, Levels(x=db.graphs.ring(NODES)), Asked(batch))
+        name: db.Simulator(node_chunk=part).start(problem, method, Levels(x=db.graphs.ring(NODES)), RunConfig(batch))
         for name, part in (("at once", None), ("in parts", PART))
     }
     beside = {name: run.compile(steps).beside for name, run in runs.items()}

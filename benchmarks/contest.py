@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 
 from . import by_hand
 from .cases import Case
@@ -56,13 +56,13 @@ def contest(
                 times[name].append((time.perf_counter() - begun) / runner.length * 1e6)
             if turn == 0:  # warms up, and shows that both do the same
                 differences[OURS] = _difference(_levels(states[OURS]), _by_hand_levels(states[BY_HAND]))
-                _refuse(case, differences)
+                _validate(case, differences)
 
     µs = {name: np.asarray(values[1:]) for name, values in times.items()}
     against = {name: float(np.median(µs[OURS] / values)) for name, values in µs.items() if name != OURS}
     return {
         "case": case.name,
-        "order": "parallel" if parallel else "sequential",
+        "updates": "simultaneous" if parallel else "alternating",
         "dtype": str(case.dtype),
         "nodes": case.nodes,
         "steps": length,
@@ -76,16 +76,16 @@ def contest(
 
 def ratios(row: dict[str, Any]) -> dict[str, float]:
     """What is compared between runs: our time over the others', our memory over the scan's by hand."""
-    name = f"{row['case']}, {row['order']}"
+    name = f"{row['case']}, {row['updates']}"
     times = {f"{name}: time ÷ {other}": value for other, value in row["against"].items()}
     return times | {f"{name}: memory ÷ {BY_HAND}": row["memory"][OURS] / row["memory"][BY_HAND]}
 
 
 def _runners(case: Case, parallel: bool, length: int) -> tuple[Array, dict[str, Runner]]:
     α, β, γ, θ = case.rates
-    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, order="parallel" if parallel else "sequential")
+    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, updates="simultaneous" if parallel else "alternating")
     graphs = db.Levels(x=db.graphs.ring(case.nodes))
-    run = db.Simulator().start(case.problem(), method, graphs, Asked(case.batch))
+    run = db.Simulator().start(case.problem(), method, graphs, RunConfig(case.batch))
     chunk, _, beside = run.compile(length)
     arrays, first = eqx.filter(run.program, eqx.is_array), jnp.asarray(0, jnp.int32)
 
@@ -133,7 +133,7 @@ def _difference(found: list[Any], expected: list[Any]) -> float:
     return float(np.max([np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in pairs]))
 
 
-def _refuse(case: Case, differences: dict[str, float]) -> None:
+def _validate(case: Case, differences: dict[str, float]) -> None:
     for name, difference in differences.items():
         if not difference < TOLERANCE:
             raise AssertionError(

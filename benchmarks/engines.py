@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.studies.processes import answer, join, together
 
 from .cases import Case, label_cleaning, regression
@@ -43,11 +43,11 @@ def measure(groups: Sequence[tuple[int, int]], turns: int, note: Callable[[str],
 
 def time_steps(case: Case, length: int, turns: int) -> dict[str, Any]:
     α, β, γ, θ = case.rates
-    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, order="parallel")
+    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, updates="simultaneous")
     graph = db.Levels(x=db.graphs.ring(NODES))
     problem, first = case.problem(), jax.process_index() == 0
     engines = {"cluster": db.Cluster(), **({"simulator": db.Simulator()} if first else {})}
-    runs = {name: engine.start(problem, method, graph, Asked(case.batch)) for name, engine in engines.items()}
+    runs = {name: engine.start(problem, method, graph, RunConfig(case.batch)) for name, engine in engines.items()}
     for run in runs.values():
         run.compile(length)
     times: dict[str, list[float]] = {name: [] for name in runs}

@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.strategies import STRATEGIES
 
 from .cases import Case, regression
@@ -127,7 +127,7 @@ def start(name: str, size: Size) -> Any:
     around = nx.circulant_graph(size.nodes, range(1, size.degree // 2 + 1))
     graph = db.graphs.complete(size.nodes) if name == "soba" else db.graphs.from_networkx(around)
     batch = None if whole else size.batch
-    return db.Simulator().start(problem(case, entry.form), method, db.Levels(x=graph), Asked(batch))
+    return db.Simulator().start(problem(case, entry.form), method, db.Levels(x=graph), RunConfig(batch))
 
 
 def problem(case: Case, form: str) -> db.Problem:

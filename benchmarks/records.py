@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from decibel.core._files import write_whole
+from decibel.core._files import atomic_write
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -36,7 +36,7 @@ def place() -> dict[str, Any]:
 
 
 def write(content: dict[str, Any], path: Path) -> Path:
-    return write_whole(path, _text(content))
+    return atomic_write(path, _text(content))
 
 
 def _text(content: dict[str, Any]) -> str:

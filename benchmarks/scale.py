@@ -28,7 +28,7 @@ from jax import Array
 
 import decibel as db
 from decibel.engines import _memory as memory
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 
 from .records import record, write
@@ -123,10 +123,10 @@ def copy_rate() -> float:
 def measure(
     nodes: int, graph: str, steps: int, *, chunk: int | None = None, precision: str | None = None, batch: int = BATCH
 ) -> dict[str, Any]:
-    method = db.sparkle("ed", alpha=1.0, beta=0.02, gamma=0.02, theta=0.3, order="parallel")
+    method = db.sparkle("ed", alpha=1.0, beta=0.02, gamma=0.02, theta=0.3, updates="simultaneous")
     engine = db.Simulator(node_chunk=chunk)
     graphs = Levels(x=GRAPHS[graph](nodes))
-    run = engine.start(problem(nodes), method, graphs, Asked(batch, precision=precision))
+    run = engine.start(problem(nodes), method, graphs, RunConfig(batch, precision=precision))
     begun = time.perf_counter()
     beside = run.compile(steps).beside
     compiling = time.perf_counter() - begun
@@ -159,7 +159,7 @@ def climb(nodes: int, batch: int) -> Iterator[dict[str, Any]]:
     chunk, ends = None, 0
     while ends < 2:
         try:
-            with memory.or_say("full before the run began"):
+            with memory.oom_hint("full before the run began"):
                 row = measure(nodes, "ring", 10, chunk=chunk, batch=batch)
             yield row
             nodes = int(nodes * 1.5)
@@ -170,12 +170,12 @@ def climb(nodes: int, batch: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--json", type=Path)
-    asked.add_argument("--nodes", type=int, nargs="*", default=[10, 100, 1000])
-    asked.add_argument("--largest", type=int, metavar="NODES")
-    asked.add_argument("--batches", type=int, nargs="*", default=[BATCH, 10 * BATCH], help="of --largest")
-    options = asked.parse_args()
+    config = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    config.add_argument("--json", type=Path)
+    config.add_argument("--nodes", type=int, nargs="*", default=[10, 100, 1000])
+    config.add_argument("--largest", type=int, metavar="NODES")
+    config.add_argument("--batches", type=int, nargs="*", default=[BATCH, 10 * BATCH], help="of --largest")
+    options = config.parse_args()
     rows: list[dict[str, Any]] = []
     rate = copy_rate()
     print(f"{jax.devices()[0].device_kind}: a copy moves {rate / 1e9:.0f} GB/s")

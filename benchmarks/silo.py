@@ -30,8 +30,9 @@ COMMAND = "python -m benchmarks.silo --turns {} --json benchmarks/results/silo.j
 
 def federation(folder: Path) -> Any:
     from decibel.engines.silo._command import prepare
-    from decibel.engines.silo._federation import Federation, Place, Trouble
     from decibel.engines.silo._rehearsal import on_loopback
+
+    from decibel.engines.silo._federation import Federation, Place, Trouble
 
     sites = (Place("left", "127.0.0.1:1"), Place("right"))
     made = on_loopback(Federation("pair", sites, ((0, 1),), trouble=Trouble(beat=1.0, missed=30)))

@@ -20,7 +20,7 @@ import optax
 from jax import Array
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 
 from .records import record, write
@@ -63,7 +63,7 @@ def cleaning(features: int = 784, classes: int = 10) -> db.Problem:
 def microseconds(problem: db.Problem, sampling: str, steps: int, repeat: int = 7) -> float:
     method = db.soba(alpha=0.05, beta=0.1, gamma=0.1)
     alone = Levels(x=db.graphs.complete(1))
-    run = db.Simulator().start(problem, method, alone, Asked(BATCH, sampling=sampling))
+    run = db.Simulator().start(problem, method, alone, RunConfig(BATCH, sampling=sampling))
     run.compile(steps)
     found = []
     for _ in range(repeat):
@@ -74,16 +74,18 @@ def microseconds(problem: db.Problem, sampling: str, steps: int, repeat: int = 7
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--json", type=Path)
-    options = asked.parse_args()
+    config = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    config.add_argument("--json", type=Path)
+    options = config.parse_args()
     rows: list[dict[str, Any]] = []
     for name, problem, steps in (("logistic", logistic(), 5000), ("label cleaning", cleaning(), 500)):
-        found = {sampling: microseconds(problem, sampling, steps) for sampling in ("random", "walk")}
+        found = {sampling: microseconds(problem, sampling, steps) for sampling in ("random", "shuffle-once")}
         rows.append({"case": name, "steps": steps, "µs": found})
-        print(f"{name:16} random {found['random']:8.1f} µs   walk {found['walk']:8.1f} µs")
+        print(f"{name:16} random {found['random']:8.1f} µs   shuffle-once {found['shuffle-once']:8.1f} µs")
     if options.json:
-        ratios = {f"{row['case']}: walk ÷ random": row["µs"]["walk"] / row["µs"]["random"] for row in rows}
+        ratios = {
+            f"{row['case']}: shuffle-once ÷ random": row["µs"]["shuffle-once"] / row["µs"]["random"] for row in rows
+        }
         write(record("single_node", rows, ratios), options.json)
 
 

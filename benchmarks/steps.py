@@ -21,7 +21,7 @@ def measure(full: bool, note: Callable[[str], Any]) -> dict[str, Any]:
     """SPARKLE-ED in float32: a small problem, a neural network, and rings of many nodes."""
     rows = []
     for case, parallel, steps in _cases():
-        note(f"{case.name}, {'parallel' if parallel else 'sequential'}")
+        note(f"{case.name}, {'simultaneous' if parallel else 'alternating'}")
         rows.append(contest(case, parallel, _here(steps), repetitions=21 if full else 7))
     return record("step", rows, {name: value for row in rows for name, value in ratios(row).items()})
 
@@ -52,7 +52,7 @@ def measure_torch(full: bool, note: Callable[[str], Any]) -> dict[str, Any]:
     rows = []
     for case, steps, fewer in ((small, 2000, 10), (label_cleaning(), 5, 3)):
         for parallel in (True, False) if full else (True,):
-            note(f"{case.name}, {'parallel' if parallel else 'sequential'}")
+            note(f"{case.name}, {'simultaneous' if parallel else 'alternating'}")
             rivals = partial(runners, length=fewer)
             rows.append(contest(case, parallel, _here(steps), repetitions=11 if full else 3, rivals=rivals))
     named = {name: value for row in rows for name, value in ratios(row).items()}

@@ -23,11 +23,11 @@ def markdown(table: Table) -> str:
 
 
 def step(content: dict[str, Any]) -> Table:
-    head = ["case", "order", "ours, µs", "by hand, µs", "÷ hand", "÷ products", "state", "memory", "by hand"]
+    head = ["case", "updates", "ours, µs", "by hand, µs", "÷ hand", "÷ products", "state", "memory", "by hand"]
     return [head] + [
         [
             row["case"],
-            row["order"],
+            row["updates"],
             *(f"{row['µs'][name]:,.0f}" for name in (OURS, BY_HAND)),
             *(f"{row['against'][name]:.2f}" for name in (BY_HAND, PRODUCTS)),
             f"{row['state_bytes'] / 1e6:.2f} MB",
@@ -40,9 +40,9 @@ def step(content: dict[str, Any]) -> Table:
 def torch(content: dict[str, Any]) -> Table:
     names = list(dict.fromkeys(name for row in content["rows"] for name in row["µs"]))
     show = lambda row, name: f"{row['µs'][name]:,.0f}" if name in row["µs"] else "–"  # noqa: E731
-    head = ["case", "order", "precision", *(f"{name}, µs" for name in names)]
+    head = ["case", "updates", "precision", *(f"{name}, µs" for name in names)]
     return [head] + [
-        [row["case"], row["order"], row["dtype"], *(show(row, name) for name in names)] for row in content["rows"]
+        [row["case"], row["updates"], row["dtype"], *(show(row, name) for name in names)] for row in content["rows"]
     ]
 
 
@@ -139,8 +139,9 @@ def target(content: dict[str, Any]) -> Table:
 
 
 def single_node(content: dict[str, Any]) -> Table:
-    return [["problem", "batches at random, µs", '`sampling="walk"`, µs']] + [
-        [row["case"], *(f"{row['µs'][sampling]:.1f}" for sampling in ("random", "walk"))] for row in content["rows"]
+    return [["problem", "batches at random, µs", '`sampling="shuffle-once"`, µs']] + [
+        [row["case"], *(f"{row['µs'][sampling]:.1f}" for sampling in ("random", "shuffle-once"))]
+        for row in content["rows"]
     ]
 
 
@@ -184,18 +185,18 @@ def _held(row: dict[str, Any]) -> list[str]:
     return [f"{row[name] / 1e9:,.3g}" for name in ("state_bytes", "temporary_bytes", "peak_bytes")]
 
 
-def order(content: dict[str, Any]) -> Table:
-    """What is left of each task's measure for a budget, in both orders, and how far seeds lie apart."""
-    found = {(row["task"], row["budget"], row["order"]): row for row in content["rows"]}
+def updates(content: dict[str, Any]) -> Table:
+    """What is left of each task's measure for a budget, by both kinds of updates, and how far seeds lie apart."""
+    found = {(row["task"], row["budget"], row["updates"]): row for row in content["rows"]}
     show = lambda row: f"{row['value']:.3g} ({row['spread']:.1g})" if row["value"] is not None else "diverged"  # noqa: E731
-    head = ["task", "measure", "for equal", "in parallel", "in sequence", "÷"]
-    return [head] + [
+    kinds = ("simultaneous", "alternating")
+    return [["task", "measure", "for equal", *kinds, "÷"]] + [
         [
             task,
-            found[task, budget, "parallel"]["metric"],
+            found[task, budget, kinds[0]]["metric"],
             budget,
-            *(show(found[task, budget, one]) for one in ("parallel", "sequential")),
-            f"{content['ratios'][f'{task}, equal {budget}: parallel / sequential']:.2f}",
+            *(show(found[task, budget, kind]) for kind in kinds),
+            f"{content['ratios'][f'{task}, equal {budget}: simultaneous / alternating']:.2f}",
         ]
         for task, budget in dict.fromkeys((row["task"], row["budget"]) for row in content["rows"])
     ]
@@ -209,7 +210,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "checkpoint": checkpoint,
     "chunks": chunks,
     "growth": growth,
-    "order": order,
+    "updates": updates,
     "target": target,
     "single_node": single_node,
     "scale": scale,

@@ -14,11 +14,11 @@ task = label_cleaning("digits", nodes=10, corruption=0.3, heterogeneity=0.1, see
 print(task.partition.summary())
 
 graph = db.graphs.ring(10)
-method = db.sparkle("ed", alpha=100.0, beta=1.0, gamma=1.0, theta=0.2, order="parallel")
+method = db.sparkle("ed", alpha=100.0, beta=1.0, gamma=1.0, theta=0.2, updates="simultaneous")
 result = db.solve(task.problem, method, graph, steps=1_000, batch_size=32, metrics=task.metrics, eval_every=50)
 
 # The same without cleaning: α = 0 leaves every weight where it starts, at one half.
-trusting = db.sparkle("ed", alpha=0.0, beta=1.0, gamma=1.0, theta=0.2, order="parallel")
+trusting = db.sparkle("ed", alpha=0.0, beta=1.0, gamma=1.0, theta=0.2, updates="simultaneous")
 uncleaned = db.solve(task.problem, trusting, graph, steps=1_000, batch_size=32, metrics=task.metrics, eval_every=50)
 
 print(f"test accuracy of the average model: {uncleaned.trace.last['test_accuracy']:.1%} with all labels trusted alike,")

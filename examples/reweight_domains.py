@@ -40,7 +40,7 @@ options = dict(steps=500, batch_size=8, metrics=task.metrics, eval_every=50)
 learned, uniform = (
     db.solve(
         task.problem,
-        db.sparkle("ed", alpha=alpha, beta=0.5, gamma=0.1, theta=0.2, order="parallel"),
+        db.sparkle("ed", alpha=alpha, beta=0.5, gamma=0.1, theta=0.2, updates="simultaneous"),
         db.graphs.ring(6),
         **options,
     )

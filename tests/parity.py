@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 
 NODES, STEPS, SAMPLES, SIZE = 8, 3, 3, 2
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
@@ -85,8 +85,8 @@ def run(case: Case, engine: db.Simulator | db.Cluster) -> list[jax.Array]:
     entry = db.CATALOG[case.method]
     graph = db.graphs.complete(NODES) if case.graph == "complete" else GRAPHS[case.graph]
     made, method, levels = problem(entry.form, case.dtype), entry(), db.Levels(x=graph)
-    method.refuse(made, levels, case.batch_size)
-    started = engine.start(made, method, levels, Asked(case.batch_size))
+    method.validate(made, levels, case.batch_size)
+    started = engine.start(made, method, levels, RunConfig(case.batch_size))
     assert started.advance(STEPS) is not None, f"{case} turned non-finite"
     return jax.tree.leaves(started.state)
 

@@ -130,7 +130,7 @@ def starts(problem) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((q.nodes, q.B.shape[2])), np.zeros((q.nodes, q.B.shape[1]))
 
 
-def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, order="sequential"):
+def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updates="alternating"):
     """(x, y, z) of every node. `W` is a matrix, or one for each of x, y, z; or a function of the step."""
     x0, y0 = starts(problem)
     if callable(W):
@@ -144,7 +144,7 @@ def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, order
     r = np.zeros_like(x0)
     for k in range(steps):
         α, β, γ, θ = (at(rate, k) for rate in (alpha, beta, gamma, theta))
-        if order == "sequential":
+        if updates == "alternating":
             move(y, k, β * problem.v(x.s, y.s))
             move(z, k, γ * problem.p(x.s, y.s, z.s))
             r = (1 - θ) * r + θ * problem.u(x.s, y.s, z.s)

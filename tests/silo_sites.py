@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from decibel.core._files import write_whole
+from decibel.core._files import atomic_write
 from decibel.engines.silo._certificates import Authority, make_request, new_key, pem, save_key
-from decibel.engines.silo._federation import Federation, Place, Trouble
+from decibel.engines.silo._federation import Federation, SiteAddress, Trouble
 
 QUICK = Trouble(beat=0.2, missed=25, deadline=60.0)
 
@@ -32,7 +32,7 @@ def free_ports(count):
 def ring(count, *, trouble=QUICK, reachable=None, **options):
     ports = free_ports(count)
     sites = tuple(
-        Place(f"site-{i}", f"127.0.0.1:{ports[i]}" if reachable is None or i in reachable else None)
+        SiteAddress(f"site-{i}", f"127.0.0.1:{ports[i]}" if reachable is None or i in reachable else None)
         for i in range(count)
     )
     edges = tuple((i, (i + 1) % count) for i in range(count)) if count > 2 else ((0, 1),)
@@ -57,9 +57,9 @@ class Folders:
         key = new_key()
         certificate = authority.certify(make_request(key, certified or name, "test"), [certified or name], lifetime)
         save_key(key, home / "key.pem")
-        write_whole(home / "certificate.pem", pem(certificate))
-        write_whole(home / "authority.pem", pem(self.authority.certificate))
-        write_whole(home / "federation.json", self.authority.sign(self.federation.text).encode())
+        atomic_write(home / "certificate.pem", pem(certificate))
+        atomic_write(home / "authority.pem", pem(self.authority.certificate))
+        atomic_write(home / "federation.json", self.authority.sign(self.federation.text).encode())
         return certificate
 
 

@@ -94,7 +94,7 @@ if __name__ == "__main__":
     engine = InTrouble(home, name)
     graph = engine.graph
     task = SETTINGS.get("task", "quadratic")
-    method = db.sparkle("edge-ed", order="parallel", **RATES[task])
+    method = db.sparkle("edge-ed", updates="simultaneous", **RATES[task])
     lost = SETTINGS.get("lost")
     result = db.solve(
         PROBLEMS[task](graph.nodes),
@@ -109,5 +109,5 @@ if __name__ == "__main__":
         checkpoint=f"{home}/checkpoints" if SETTINGS.get("saves") else None,
         resume=bool(SETTINGS.get("saves")),
     )
-    print(f"{name} ended at {result.step}, {result.stopped}", file=sys.stderr)
+    print(f"{name} ended at {result.step}, {result.message or None}", file=sys.stderr)
     np.savez(out, x=ravel_pytree(result.x)[0], y=ravel_pytree(result.y)[0])

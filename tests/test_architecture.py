@@ -139,7 +139,8 @@ def test_the_same_names_mean_the_same_in_every_method(name):
     assert set(parameters) <= {
         "lower",
         "upper",
-        "order",
+        "updates",
+        "hypergradient",
         "alpha",
         "beta",
         "gamma",

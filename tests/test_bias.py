@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.methods._sparkle import Sparkle
 
 NODES, SAMPLES, STEPS, BLOCKS = 24, 4, 60_000, 24
@@ -102,7 +102,7 @@ def path(program, state, steps):
 
 def xs(method, steps, batch_size):
     graph = db.graphs.complete(NODES) if method.name == "soba" else RING
-    run = db.Simulator().start(problem(method.form), method, db.Levels(x=graph), Asked(batch_size))
+    run = db.Simulator().start(problem(method.form), method, db.Levels(x=graph), RunConfig(batch_size))
     return np.asarray(path(run.program, run.state, steps))
 
 
@@ -160,12 +160,12 @@ def expected(name, method):
 )
 def test_the_mean_of_x_is_where_it_is_said_to_be(name):
     steps = 1_500 if name == "double-loop-dsgd" else STEPS  # its t-th step takes t inner ones
-    for order in ("sequential", "parallel") if name.startswith("sparkle") else (None,):
-        method = made(name, **({} if order is None else {"order": order}))
+    for updates in ("alternating", "simultaneous") if name.startswith("sparkle") else (None,):
+        method = made(name, **({} if updates is None else {"updates": updates}))
         mean, error = long_run(method, steps)
         # A third of what samples that meet themselves would do; the growing loop's run is shorter.
         assert ERRORS * error < (0.02 if name == "double-loop-dsgd" else abs(shift()) / 3)
-        assert abs(mean - expected(name, method)) < ERRORS * error, f"{name} {order or ''}: {mean} ± {error}"
+        assert abs(mean - expected(name, method)) < ERRORS * error, f"{name} {updates or ''}: {mean} ± {error}"
 
 
 def shift():
@@ -203,7 +203,7 @@ class _Same:
 
 def test_samples_that_meet_themselves_are_seen():
     """The mutant ends where the formula of the bias has it, far outside of what the test above lets pass."""
-    method = made("sparkle-ed", order="sequential")
+    method = made("sparkle-ed", updates="alternating")
     mutant = OneLowerBatch(**{field.name: getattr(method, field.name) for field in fields(method)})
     mean, error = long_run(mutant)
     assert abs(mean - shared()) > 10 * error

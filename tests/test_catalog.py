@@ -16,7 +16,7 @@ from quadratics import Quadratic, random_quadratic
 
 import decibel as db
 from decibel.core._ledger import COLUMNS
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.methods._catalog import MIXES, gossip_decay, gossip_rates
 from decibel.network import _mixing as network
 from decibel.oracles.hypergradient import POWER_STEPS
@@ -83,7 +83,7 @@ def graph_for(name):
 def start(name, data=None, graph=None, method=None, batch_size=None):
     method = db.CATALOG[name](**SURE.get(name, {})) if method is None else method
     data, graph = data or problem(name), graph or graph_for(name)
-    return db.Simulator().start(data, method, db.Levels(x=graph), Asked(batch_size))
+    return db.Simulator().start(data, method, db.Levels(x=graph), RunConfig(batch_size))
 
 
 def levels(state):
@@ -104,7 +104,7 @@ def test_runs_with_its_defaults(name):
     assert entry.loops in (1, 2) and entry.summary and entry.paper
     quiet = dict(steps=STEPS, eval_every=1, metrics=[], progress=False)
     result = db.solve(problem(name), method, graph_for(name), **quiet)
-    assert result.stopped is None and result.step == STEPS
+    assert result.status == "completed" and result.step == STEPS
     for level in levels(result.state):
         assert np.isfinite(level).all()
     assert np.abs(result.nodes.x - 0.5).max() > 1e-3  # it moved
@@ -133,14 +133,14 @@ def test_complete_graph_equals_centralized(name):
 
 
 def test_relabelling_nodes_relabels_the_answer(name, ran):
-    order = np.array([2, 0, 3, 1])
+    updates = np.array([2, 0, 3, 1])
     here, _ = ran
-    renamed = np.eye(N)[order] @ graph_for(name).W @ np.eye(N)[order].T
-    shuffled = Quadratic(*(array[order] for array in QUADRATIC))
+    renamed = np.eye(N)[updates] @ graph_for(name).W @ np.eye(N)[updates].T
+    shuffled = Quadratic(*(array[updates] for array in QUADRATIC))
     there, _ = advance(start(name, problem(name, shuffled), db.graphs.from_matrix(renamed)))
     for a, b in zip(here, there, strict=True):
-        np.testing.assert_allclose(b, a[order], atol=1e-12)
-    assert name == "soba" or np.abs(here[0][order] - here[0]).max() > 1e-4
+        np.testing.assert_allclose(b, a[updates], atol=1e-12)
+    assert name == "soba" or np.abs(here[0][updates] - here[0]).max() > 1e-4
 
 
 def test_a_common_stationary_point_is_a_fixed_point(name):
@@ -230,8 +230,8 @@ EXACT = dict(hypergradient=db.hypergradient.exact())
 DIRECT = dict(hypergradient=db.hypergradient.direct())
 ON_BATCHES = {
     # v, H z and J z⁺ on lower batches of their own, or all on one
-    ("sparkle-ed", "sequence"): (dict(order="sequential"), (B + 3 * B, 2, 1, 1, 3)),
-    ("sparkle-ed", "parallel"): (dict(order="parallel"), (2 * B, 2, 1, 1, 1)),
+    ("sparkle-ed", "sequence"): (dict(updates="alternating"), (B + 3 * B, 2, 1, 1, 3)),
+    ("sparkle-ed", "simultaneous"): (dict(updates="simultaneous"), (2 * B, 2, 1, 1, 1)),
     ("lopa", ""): ({}, (B + 3 * B, 2, 1, 1, 1)),
     ("gossip-dsbo", ""): ({}, (3 * B + 20 * B, 2, 20 * Q, Q, 1)),  # ∇_y g, J and b Hessians on samples of their own
     ("ma-dsbo", ""): ({}, (5 * B + 10 * B + 2 * B, 11, 5, 1, 11)),

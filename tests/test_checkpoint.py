@@ -23,7 +23,7 @@ from decibel.engines._checkpoint import CheckpointWarning
 QUADRATIC = random_quadratic(4, seed=5)
 PROBLEM = QUADRATIC.problem(samples=6)
 GRAPH = db.graphs.ring(4)
-METHOD = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, theta=0.5, order="parallel")
+METHOD = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
 OPTIONS = {"batch_size": 2, "eval_every": 10, "metrics": ["consensus_x"]}
 
 
@@ -124,7 +124,7 @@ def test_where_no_checkpoint_can_be_read_the_run_begins_again(tmp_path, whole, e
 
 def test_another_run_is_refused_with_what_changed(tmp_path):
     db.solve(PROBLEM, METHOD, GRAPH, steps=10, checkpoint=tmp_path, **OPTIONS)
-    other = db.sparkle("ed", alpha=0.06, beta=0.1, gamma=0.1, theta=0.5, order="parallel")
+    other = db.sparkle("ed", alpha=0.06, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
     changes = {
         "settings": (PROBLEM, other, GRAPH, 0),
         "graph": (PROBLEM, METHOD, db.graphs.complete(4), 0),
@@ -153,7 +153,7 @@ def slowly(step, row):
     print(step, flush=True)
     time.sleep(float(sys.argv[3]))
 result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=sys.argv[2], resume=True, callbacks=[slowly], **OPTIONS)
-print("stopped", result.stopped, flush=True)
+print("stopped", result.message, flush=True)
 """
 
 

@@ -115,7 +115,7 @@ def same(one, other):
 def test_a_run_leaves_all_that_is_needed_to_repeat_it(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     ran, code = answer_of(*QUICK, *RATES, "--out", first)
-    assert code == 0 and ran["step"] == 20 and ran["stopped"] is None
+    assert code == 0 and ran["step"] == 20 and ran["status"] == "completed"
     assert set(ran["files"]) == {"config", "log", "trace", "figure", "checkpoint"}
     assert all(Path(path).exists() for path in ran["files"].values())
     assert Path(ran["files"]["figure"]).read_bytes().startswith(b"\x89PNG")
@@ -143,7 +143,7 @@ def test_a_run_for_people_prints_a_table_and_no_json(tmp_path):
 def test_a_run_that_diverges_has_its_own_exit_code(tmp_path):
     wild = ("--set", "alpha=1e9", "--set", "beta=1e9", "--steps", "400", "--eval-every", "100")
     ran, code = answer_of(*QUICK, *wild, "--out", tmp_path)
-    assert code == 3 and ran["stopped"].startswith("non-finite")
+    assert code == 3 and ran["status"] == "diverged"
     ran, code = answer_of(*QUICK, *RATES, "--out", tmp_path)  # nothing to resume there, so no question
     assert code == 0 and ran["step"] == 20
 

@@ -16,7 +16,7 @@ from compiled import permutes
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.engines.cluster._halo import plan
 from decibel.graphs._graph import Levels
 from decibel.network._incidence import slots
@@ -49,7 +49,7 @@ def assert_same(problem, method, graph, engine, **options):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("devices", [8, 2])
 def test_cluster_equals_simulator_on_every_kind_of_graph(name, devices):
-    method = db.sparkle("gt" if name == "one-peer" else "ed", upper="gt", **RATES, order="parallel")
+    method = db.sparkle("gt" if name == "one-peer" else "ed", upper="gt", **RATES, updates="simultaneous")
     assert_same(SHARED, method, GRAPHS[name], db.Cluster(devices=devices), batch_size=2)
 
 
@@ -84,7 +84,7 @@ def test_a_graph_per_level_and_unequal_nodes():
     listed = db.Problem(upper, lower, upper_data=data, lower_data=data[::-1], **start)
     called = db.Problem(upper, lower, upper_data=lambda i: data[i], lower_data=lambda i: data[::-1][i], **start)
     graphs = Levels(x=GRAPHS["ring"], y=GRAPHS["torus"])
-    method = db.sparkle("ed", **RATES, order="parallel")
+    method = db.sparkle("ed", **RATES, updates="simultaneous")
     expected, _ = assert_same(listed, method, graphs, db.Cluster(devices=4))
     lazily, _ = nodes_of(called, method, graphs, db.Cluster(devices=4))
     np.testing.assert_allclose(np.asarray(lazily.nodes.y), np.asarray(expected.nodes.y), rtol=1e-12)
@@ -93,9 +93,9 @@ def test_a_graph_per_level_and_unequal_nodes():
 @pytest.mark.parametrize("devices", [8, 4])
 def test_the_ledger_is_what_the_collectives_move(devices):
     """And nothing else moves: no all-reduce, no all-gather inside the step."""
-    method = db.sparkle("ed", **RATES, order="parallel")
+    method = db.sparkle("ed", **RATES, updates="simultaneous")
     start = db.Cluster(devices=devices).start
-    run = start(SHARED, method, Levels(x=GRAPHS["erdos-renyi"]), Asked())
+    run = start(SHARED, method, Levels(x=GRAPHS["erdos-renyi"]), RunConfig())
     chunk, page, _ = run.compile(5)
     text = chunk.as_text()
     body = "\n".join(block for block in text.split("\n\n") if "collective-permute" in block)

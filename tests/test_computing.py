@@ -11,7 +11,7 @@ from quadratics import random_quadratic
 import decibel as db
 from decibel.core import _keys as keys
 from decibel.core._ledger import COLUMNS
-from decibel.engines._program import SHUFFLE, Asked
+from decibel.engines._program import SHUFFLE, RunConfig
 
 QUADRATIC = random_quadratic(8, seed=2)
 RING = db.graphs.ring(8)
@@ -40,9 +40,9 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
 @pytest.mark.parametrize(
     ("problem", "method"),
     [
-        (QUADRATIC.problem(samples=3), db.sparkle("gt", **RATES, order="parallel")),
+        (QUADRATIC.problem(samples=3), db.sparkle("gt", **RATES, updates="simultaneous")),
         (QUADRATIC.problem(samples=3), db.dbsa(0.05, 0.05)),
-        (QUADRATIC.problem(samples=3), db.sparkle("ed", **RATES, difference=1e-3)),
+        (QUADRATIC.problem(samples=3), db.sparkle("ed", **RATES, hypergradient=db.hypergradient.difference(1e-3))),
         (QUADRATIC.problem(samples=3), db.gossip_dsbo(0.02, 0.1, 0.1, 3, 4.0, 0.5)),
         (QUADRATIC.problem(samples=3, personal=True), db.gt_dsgd(0.05, 0.1, hypergradient=db.hypergradient.cg(4))),
     ],
@@ -57,7 +57,7 @@ def test_chunks_of_nodes_give_the_same_numbers(problem, method, chunk):
 
 @pytest.mark.parametrize("method", [None, db.dbsa(0.05, 0.05)], ids=["one draw", "loops"])
 @pytest.mark.parametrize("sizes", [[4] * 8, [3, 5, 4, 6, 3, 3, 7, 4]], ids=["equal", "unequal"])
-@pytest.mark.parametrize("batches", [{"batch_size": 2}, {"batch_size": 2, "sampling": "walk"}, {}], ids=str)
+@pytest.mark.parametrize("batches", [{"batch_size": 2}, {"batch_size": 2, "sampling": "shuffle-once"}, {}], ids=str)
 def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
     problem = regression(sizes)
     whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, **batches) for chunk in (None, 3))
@@ -66,10 +66,10 @@ def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
     assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
 
 
-@pytest.mark.parametrize("order", ["sequential", "parallel"])
-def test_chunks_of_nodes_take_the_gradients_of_f_once(order):
-    """Once for p and u, though the sequential order asks for them at two z."""
-    data, method, traced = np.ones((8, 4, 3)), db.sparkle("ed", **RATES, order=order), []
+@pytest.mark.parametrize("updates", ["alternating", "simultaneous"])
+def test_chunks_of_nodes_take_the_gradients_of_f_once(updates):
+    """Once for p and u, though alternating updates ask for them at two z."""
+    data, method, traced = np.ones((8, 4, 3)), db.sparkle("ed", **RATES, updates=updates), []
 
     def upper(x, y, batch):
         traced.append(1)
@@ -81,7 +81,7 @@ def test_chunks_of_nodes_take_the_gradients_of_f_once(order):
     problem = db.Problem(upper, lower, upper_data=data, lower_data=data, x0=jnp.zeros(3), y0=jnp.zeros(3))
     counts = []
     for chunk in (None, 4):
-        made = db.Simulator(node_chunk=chunk).start(problem, method, db.Levels(x=RING), Asked(2))
+        made = db.Simulator(node_chunk=chunk).start(problem, method, db.Levels(x=RING), RunConfig(2))
         traced.clear()
         made.compile(1)
         counts.append(len(traced))
@@ -99,11 +99,11 @@ def test_chunks_of_nodes_need_less_memory():
 
     y0 = {"in": jnp.ones((2, 256), jnp.float32), "out": jnp.ones(256, jnp.float32)}
     problem = db.Problem(loss, loss, upper_data=data, lower_data=data, x0=jnp.zeros((), jnp.float32), y0=y0)
-    method = db.sparkle("ed", **RATES, order="parallel")
+    method = db.sparkle("ed", **RATES, updates="simultaneous")
     sizes = []
     for chunk in (None, 4):
         start = db.Simulator(node_chunk=chunk).start
-        run = start(problem, method, db.Levels(x=db.graphs.ring(64)), Asked(50))
+        run = start(problem, method, db.Levels(x=db.graphs.ring(64)), RunConfig(50))
         sizes.append(run.compile(2).beside)
     assert sizes[1] < sizes[0] / 3
 
@@ -112,7 +112,7 @@ def test_chunks_of_nodes_need_less_memory():
 def test_a_walk_meets_every_sample_once_before_any_twice(sizes):
     problem, batch = regression(sizes), 4
     start = db.Simulator().start
-    made = start(problem, db.sparkle("ed", **RATES), db.Levels(x=RING), Asked(batch, 3, sampling="walk"))
+    made = start(problem, db.sparkle("ed", **RATES), db.Levels(x=RING), RunConfig(batch, 3, sampling="shuffle-once"))
     data = made.program.problem.lower_data
     taken = [np.asarray(data.walk(jnp.int32(k), batch).parts[0]["number"]) for k in range(24)]
     for node, size in enumerate(sizes):
@@ -127,17 +127,19 @@ def test_a_walk_meets_every_sample_once_before_any_twice(sizes):
 
 def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
     problem = regression([12, 13, 14, 15, 16, 12, 20, 13])
-    here, there = (run(problem, engine, batch_size=4, sampling="walk") for engine in (None, db.Cluster(devices=4)))
+    here, there = (
+        run(problem, engine, batch_size=4, sampling="shuffle-once") for engine in (None, db.Cluster(devices=4))
+    )
     for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
     whole = run(problem, steps=400, batch_size=None)
-    walked = run(problem, steps=400, batch_size=4, sampling="walk")
+    walked = run(problem, steps=400, batch_size=4, sampling="shuffle-once")
     np.testing.assert_allclose(walked.y, whole.y, atol=0.2)
 
 
 @pytest.mark.parametrize("seed", [2**31, 2**32 - 1, np.int64(2**31)])
 def test_every_accepted_seed_shuffles_the_samples(seed):
-    problem, options = regression([12] * 8), {"batch_size": 4, "sampling": "walk", "seed": seed}
+    problem, options = regression([12] * 8), {"batch_size": 4, "sampling": "shuffle-once", "seed": seed}
     here, there = (run(problem, engine, **options) for engine in (None, db.Cluster(devices=4)))
     for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
@@ -171,7 +173,7 @@ def _copied(problem):
 
 
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Simulator(node_chunk=3), db.Cluster(devices=4)], ids=repr)
-@pytest.mark.parametrize("batches", [{}, {"batch_size": 2}, {"batch_size": 2, "sampling": "walk"}], ids=str)
+@pytest.mark.parametrize("batches", [{}, {"batch_size": 2}, {"batch_size": 2, "sampling": "shuffle-once"}], ids=str)
 def test_levels_on_the_same_data_give_the_numbers_and_costs_of_copies(engine, batches):
     problem = regression([4, 4, 5, 6, 3, 3, 7, 4])
     shared, apart = (run(one, engine, **batches) for one in (problem, _copied(problem)))
@@ -184,8 +186,8 @@ def test_levels_on_the_same_data_compute_once_what_they_share():
     """In a full batch, a y and aᵀ r of ∇_y g are those of ∇_y f; what is left are the two products of H z."""
 
     def products(problem):
-        method = db.sparkle("ed", **RATES, order="parallel")
-        chunk = db.Simulator().start(problem, method, db.Levels(x=RING), Asked()).compile(2).chunk
+        method = db.sparkle("ed", **RATES, updates="simultaneous")
+        chunk = db.Simulator().start(problem, method, db.Levels(x=RING), RunConfig()).compile(2).chunk
         return chunk.as_text().count(" dot(")
 
     problem = regression([4] * 8)

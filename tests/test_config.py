@@ -69,7 +69,7 @@ def test_settings_are_json_where_they_can_be():
     pairs = ["alpha=0.1", "order=parallel", "task.shared=true", 'task.dataset="digits"', "task.hidden=[3, 4]", "n=3"]
     assert settings(pairs) == {
         "alpha": 0.1,
-        "order": "parallel",
+        "updates": "simultaneous",
         "n": 3,
         "task": {"shared": True, "dataset": "digits", "hidden": [3, 4]},
     }

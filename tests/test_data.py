@@ -113,26 +113,26 @@ def test_verify_forgives_trailing_blanks_in_libsvm_text(roots, register):
 
 def serve(monkeypatch, *bodies):
     """Answer pooch's downloads with `bodies` in turn; an exception is raised."""
-    left, asked = list(bodies), []
+    left, config = list(bodies), []
 
     def download(self, url, output, pooch, check_only=False):
-        asked.append(url)
+        config.append(url)
         body = left.pop(0)
         Path(output).write_bytes(body if isinstance(body, bytes) else b"half a fi")
         if isinstance(body, BaseException):
             raise body
 
     monkeypatch.setattr(pooch.HTTPDownloader, "__call__", download)
-    return asked
+    return config
 
 
 def test_fetch_downloads_once_and_checks(roots, register, monkeypatch):
     _, store = roots
     register("australian", {"rows": 2, "sha256": sha(formats.canonical_libsvm(ROWS)), "published": sha(ROWS)})
-    asked = serve(monkeypatch, ROWS)
+    config = serve(monkeypatch, ROWS)
     assert data.fetch("australian") == [store / "libsvm/australian"]
     assert data.fetch("australian") == [store / "libsvm/australian"]
-    assert len(asked) == 1
+    assert len(config) == 1
     assert files_below(store) == [store / "libsvm/australian"]
     assert data.load("australian").y_train.tolist() == [1, 0]
 

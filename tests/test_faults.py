@@ -13,7 +13,7 @@ from compiled import permutes
 from quadratics import Quadratic, random_quadratic
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 from decibel.network._incidence import Sums, slots
 from decibel.network._links import moved
@@ -28,8 +28,10 @@ HUBS = db.graphs.from_networkx(nx.Graph([*((0, j) for j in range(1, 10)), *((7, 
 RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
 
 
-def run(strategy, faults, *, steps=4000, quadratic=QUADRATIC, graph=RING, upper=None, order="parallel", **options):
-    method = db.sparkle(strategy, upper, **RATES, order=order)
+def run(
+    strategy, faults, *, steps=4000, quadratic=QUADRATIC, graph=RING, upper=None, updates="simultaneous", **options
+):
+    method = db.sparkle(strategy, upper, **RATES, updates=updates)
     options = {"eval_every": steps, "metrics": []} | options
     return db.solve(quadratic.problem(), method, graph, steps=steps, faults=faults, **options)
 
@@ -64,7 +66,9 @@ def test_edge_flows_are_exact_after_the_last_loss():
 
 def test_edge_flows_are_exact_in_the_sequential_order_and_on_changing_graphs():
     lost = db.faults.drop(0.2, one_way=True)
-    assert error(run("edge-ed", lost, order="sequential", graph=db.graphs.cycle(RING, db.graphs.path(NODES)))) < 1e-12
+    assert (
+        error(run("edge-ed", lost, updates="alternating", graph=db.graphs.cycle(RING, db.graphs.path(NODES)))) < 1e-12
+    )
 
 
 def test_a_node_leaves_and_returns_while_messages_are_lost():
@@ -79,16 +83,16 @@ def test_a_node_leaves_and_returns_while_messages_are_lost():
     assert error(run("edge-ed", trouble, steps=8000)) < 1e-12
 
 
-@pytest.mark.parametrize("order", ["sequential", "parallel"])
+@pytest.mark.parametrize("updates", ["alternating", "simultaneous"])
 @pytest.mark.parametrize("graph", [RING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), CHANGING], ids=lambda g: g.name)
-def test_without_loss_edge_flows_are_exact_diffusion(graph, order):
-    found, expected = (run(name, None, steps=60, graph=graph, order=order) for name in ("edge-ed", "ed"))
+def test_without_loss_edge_flows_are_exact_diffusion(graph, updates):
+    found, expected = (run(name, None, steps=60, graph=graph, updates=updates) for name in ("edge-ed", "ed"))
     for a, b in zip(jax.tree.leaves(found.nodes), jax.tree.leaves(expected.nodes), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 
 def test_both_ends_of_a_link_remember_the_same_to_the_last_bit():
-    method = db.sparkle("edge-ed", **RATES, order="parallel")
+    method = db.sparkle("edge-ed", **RATES, updates="simultaneous")
     problem = QUADRATIC.problem(dtype=jnp.float32)
     result = db.solve(problem, method, RING, steps=2000, eval_every=2000, metrics=[])
     links = slots(RING)
@@ -162,11 +166,11 @@ def test_a_late_link_delivers_what_was_said_then():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "upper", "order"),
-    [("edge-ed", "gt", "parallel"), ("edge-ed", None, "sequential")],
+    ("strategy", "upper", "updates"),
+    [("edge-ed", "gt", "simultaneous"), ("edge-ed", None, "alternating")],
     ids=str,
 )
-def test_the_cluster_has_the_same_trouble(strategy, upper, order):
+def test_the_cluster_has_the_same_trouble(strategy, upper, updates):
     quadratic, graph = random_quadratic(8, seed=3), db.graphs.erdos_renyi(8, 0.4, seed=1)
     faults = [
         db.faults.drop(0.3, one_way=True),
@@ -175,7 +179,7 @@ def test_the_cluster_has_the_same_trouble(strategy, upper, order):
         db.faults.late(2, 0.3),
     ]
     results = [
-        run(strategy, faults, steps=12, quadratic=quadratic, graph=graph, upper=upper, order=order, engine=engine)
+        run(strategy, faults, steps=12, quadratic=quadratic, graph=graph, upper=upper, updates=updates, engine=engine)
         for engine in (db.Simulator(), db.Cluster(devices=4))
     ]
     for a, b in zip(*(jax.tree.leaves(result.state) for result in results), strict=True):
@@ -188,7 +192,7 @@ def test_nothing_but_rows_to_neighbours_travels_and_the_ledger_says_how_many():
     graph, method = db.graphs.erdos_renyi(8, 0.5, seed=1), db.sparkle("edge-ed", "gt", **RATES)
     for devices in (8, 4):
         start = db.Cluster(devices=devices).start
-        run = start(random_quadratic(8, seed=3).problem(), method, Levels(x=graph), Asked())
+        run = start(random_quadratic(8, seed=3).problem(), method, Levels(x=graph), RunConfig())
         chunk, page, _ = run.compile(5)
         text = chunk.as_text()
         body = "\n".join(block for block in text.split("\n\n") if "collective-permute" in block)
@@ -221,11 +225,16 @@ def test_edge_flows_send_two_vectors_over_every_link():
 
 
 def test_the_chances_are_what_they_say_and_the_same_at_both_ends():
-    weather = db.faults.weather((db.faults.drop(0.3), db.faults.drop(0.2, one_way=True)), seed=5)
+    fault_schedule = db.faults.fault_schedule((db.faults.drop(0.3), db.faults.drop(0.2, one_way=True)), seed=5)
     a, b = (jnp.asarray(ends, jnp.int32) for ends in RING.edges.T)
 
     def fates(k):
-        return weather.down(k, a, b), weather.down(k, b, a), weather.lost(k, 0, a, b), weather.lost(k, 0, b, a)
+        return (
+            fault_schedule.down(k, a, b),
+            fault_schedule.down(k, b, a),
+            fault_schedule.lost(k, 0, a, b),
+            fault_schedule.lost(k, 0, b, a),
+        )
 
     down, other, lost, back = (np.asarray(fate) for fate in jax.vmap(fates)(jnp.arange(2000, dtype=jnp.int32)))
     np.testing.assert_array_equal(down, other)
@@ -280,7 +289,7 @@ def test_the_cluster_mixes_over_nodes_of_many_links(strategy):
 
 
 def test_both_ends_of_a_stars_links_remember_the_same_to_the_last_bit():
-    method, graph = db.sparkle("edge-ed", **RATES, order="parallel"), db.graphs.star(40)
+    method, graph = db.sparkle("edge-ed", **RATES, updates="simultaneous"), db.graphs.star(40)
     problem = random_quadratic(40, seed=2).problem(dtype=jnp.float32)
     result = db.solve(problem, method, graph, steps=300, metrics=[], faults=db.faults.drop(0.2))
     links, F = slots(graph), np.asarray(result.state.links[0][0].flows)
@@ -294,8 +303,8 @@ def star_state(nodes):
     lower = lambda x, y, batch: ((y - x - batch) ** 2).sum()  # noqa: E731
     start = dict(x0=jnp.zeros(2, jnp.float32), y0=jnp.zeros(2, jnp.float32))
     problem = db.Problem(lambda x, y, batch: (y * x).sum(), lower, upper_data=data, lower_data=data, **start)
-    method, graph = db.sparkle("edge-ed", **RATES, order="parallel"), db.graphs.star(nodes)
-    run = db.Simulator().start(problem, method, Levels(x=graph), Asked(faults=(db.faults.drop(0.2),)))
+    method, graph = db.sparkle("edge-ed", **RATES, updates="simultaneous"), db.graphs.star(nodes)
+    run = db.Simulator().start(problem, method, Levels(x=graph), RunConfig(faults=(db.faults.drop(0.2),)))
     size = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if hasattr(leaf, "nbytes"))  # noqa: E731
     return run, size(run.state), size(run.program.exchange)
 

@@ -391,7 +391,7 @@ def test_trees():
         (lambda: hypergradient.cg(0), "steps=0"),
         (lambda: hypergradient.neumann(0), "terms=0"),
         (lambda: hypergradient.neumann(5, -1.0), "scale=-1.0"),
-        (lambda: hypergradient.auxiliary(0.0), "difference=0.0"),
+        (lambda: hypergradient.difference(0.0), "delta=0.0"),
     ],
 )
 def test_settings_are_refused_by_name(call, words):

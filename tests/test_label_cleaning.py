@@ -124,7 +124,7 @@ def test_metrics_by_hand():
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_a_short_run_finds_the_wrong_labels(model):
     task = make(model=model, hidden=8, corruption=0.3)
-    method = db.sparkle("ed", alpha=20.0, beta=0.5, gamma=0.5, theta=0.3, order="parallel")
+    method = db.sparkle("ed", alpha=20.0, beta=0.5, gamma=0.5, theta=0.3, updates="simultaneous")
     result = db.solve(
         task.problem, method, db.graphs.ring(4), steps=300, batch_size=16, eval_every=300, metrics=task.metrics
     )
@@ -172,7 +172,7 @@ def test_fashion_mnist_is_cleaned_as_in_the_paper():
     """784-300-10, ten nodes on a ring, Dirichlet 0.1, 30 % wrong labels, batch 50, 2,000 iterations, float32."""
     task = label_cleaning("fashion-mnist", 10, model="mlp", corruption=0.3, heterogeneity=0.1, seed=0)
     beta = optax.linear_schedule(0.3, 0.03, 2000)
-    method = db.sparkle("ed", alpha=800.0, beta=beta, gamma=0.1, theta=0.2, order="parallel")
+    method = db.sparkle("ed", alpha=800.0, beta=beta, gamma=0.1, theta=0.2, updates="simultaneous")
     with jax.numpy_dtype_promotion("standard"):  # optax's schedules mix dtypes
         result = db.solve(
             task.problem, method, db.graphs.ring(10), steps=2000, batch_size=50, eval_every=1000, metrics=task.metrics

@@ -16,7 +16,7 @@ from quadratics import Quadratic, random_quadratic
 
 import decibel as db
 from decibel.engines.cluster import _preflight as preflight
-from decibel.engines.launch._environment import Place, absent, place
+from decibel.engines.launch._environment import ProcessInfo, absent, process_info
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("DECIBEL_PROC", "OMPI_", "SLURM_"))},
@@ -137,7 +137,7 @@ def slowly(step, row):
     time.sleep(float(sys.argv[2]))
 result = db.solve(quadratic.single(), db.ed(0.2), db.graphs.ring(8), steps=int(sys.argv[3]), eval_every=50,
                   metrics=[], engine=db.Cluster(), checkpoint=sys.argv[1], resume=True, callbacks=[slowly])
-print("stopped", result.stopped)
+print("stopped", result.message)
 print("x", result.step, *(repr(float(v)) for v in np.asarray(result.nodes.x.addressable_shards[0].data[0])))
 """
 )
@@ -240,25 +240,25 @@ SRUN = {
     ("variables", "expected"),
     [
         ({}, None),
-        (OWN, Place(3, 4, "a:1")),
-        (INDEXED, Place(2, 4, "job-0.job:1234")),
-        (MPI | {"DECIBEL_COORDINATOR": "a:1"}, Place(1, 2, "a:1")),
-        (MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}, Place(1, 2, None)),
-        (SRUN, Place(5, 8, None)),
-        (SRUN | MPI | OWN, Place(3, 4, "a:1")),
-        (SRUN | {"DECIBEL_COORDINATOR": "a:1"}, Place(5, 8, "a:1")),
+        (OWN, ProcessInfo(3, 4, "a:1")),
+        (INDEXED, ProcessInfo(2, 4, "job-0.job:1234")),
+        (MPI | {"DECIBEL_COORDINATOR": "a:1"}, ProcessInfo(1, 2, "a:1")),
+        (MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}, ProcessInfo(1, 2, None)),
+        (SRUN, ProcessInfo(5, 8, None)),
+        (SRUN | MPI | OWN, ProcessInfo(3, 4, "a:1")),
+        (SRUN | {"DECIBEL_COORDINATOR": "a:1"}, ProcessInfo(5, 8, "a:1")),
         (SRUN | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, None),
         ({name: SRUN[name] for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID")}, None),  # no srun
     ],
 )
 def test_places(variables, expected):
-    assert place(variables) == expected
+    assert process_info(variables) == expected
 
 
 def test_the_processes_of_one_mpirun_agree_on_an_address():
     local = MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-42"}
-    other = place(local | {"OMPI_COMM_WORLD_RANK": "0"})
-    assert other.coordinator == place(local).coordinator
+    other = process_info(local | {"OMPI_COMM_WORLD_RANK": "0"})
+    assert other.coordinator == process_info(local).coordinator
     host, port = other.coordinator.split(":")
     assert host == "127.0.0.1" and 1024 < int(port) < 65536
 
@@ -276,7 +276,7 @@ def test_the_processes_of_one_mpirun_agree_on_an_address():
 )
 def test_places_that_make_no_sense(variables, sentence):
     with pytest.raises(ValueError, match=sentence):
-        place(variables)
+        process_info(variables)
 
 
 def test_absent_processes():
@@ -305,6 +305,6 @@ def test_preflight_names_who_differs_and_in_what():
 
 
 def test_preflight_counts_devices():
-    preflight.refuse_unequal_devices([0, 0, 1, 1])
+    preflight.validate_equal_devices([0, 0, 1, 1])
     with pytest.raises(ValueError, match="process 1 has 1 devices where process 0 has 2: give every process equally"):
-        preflight.refuse_unequal_devices([0, 0, 1, 2, 2])
+        preflight.validate_equal_devices([0, 0, 1, 2, 2])

@@ -9,7 +9,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 
 P, Q, NODES, STEPS = 2, 3, 4, 3
 QUADRATIC = random_quadratic(NODES, p=P, q=Q)
@@ -28,18 +28,18 @@ CASES = {
     "non-gt": (db.sparkle("non-gt", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), 2 * ALL),
     # all three in one message
     "parallel ed": (
-        db.sparkle("ed", order="parallel", **RATES),
+        db.sparkle("ed", updates="simultaneous", **RATES),
         dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=1),
         ALL,
     ),
     "parallel gt-ed": (
-        db.sparkle("gt", "ed", order="parallel", **RATES),
+        db.sparkle("gt", "ed", updates="simultaneous", **RATES),
         dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=2),
         P + 4 * Q,
     ),
     "d-soba": (db.dsoba(theta=0.5, **RATES), dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=1), ALL),
     # two more gradients instead of the products
-    "d-soba-fo": (db.dsoba(1, theta=0.5, **RATES), dict(samples=8, gradients=4, hvps=0, jvps=0, rounds=1), ALL),
+    "d-soba-fo": (db.dsoba_fo(theta=0.5, **RATES), dict(samples=8, gradients=4, hvps=0, jvps=0, rounds=1), ALL),
     "single ed": (db.ed(0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=1), P),
     "single gt": (db.gt(0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=2), 2 * P),
     "single dsgd": (db.dsgd(0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=1), P),
@@ -54,7 +54,7 @@ def costs(problem, method, graph=RING, **options):
 
 def traced(problem, method, batch_size):
     """What one step reports while it is traced; nothing is compiled."""
-    run = db.Simulator().start(problem, method, db.Levels(x=RING), Asked(batch_size))
+    run = db.Simulator().start(problem, method, db.Levels(x=RING), RunConfig(batch_size))
     pages = []
     jax.eval_shape(lambda k, state: pages.append(run.program.step(k, state)[1]), jnp.int32(0), run.state)
     assert not pages[0].repeated

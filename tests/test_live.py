@@ -84,7 +84,7 @@ def test_lines_come_once_and_in_order(client, tmp_path):
     assert told["lines"][0]["about"]["method"] == "sparkle-ed"
     assert told["lines"][0]["graph"] == {"nodes": NODES, "links": NODES, "name": "ring"}
     assert client.steps() == []
-    add(tmp_path, row(10), row(20), {"kind": "end", "stopped": None})
+    add(tmp_path, row(10), row(20), {"kind": "end", "message": None})
     assert [line["kind"] for line in client.news()["lines"]] == ["row", "row", "end"]
 
 
@@ -225,12 +225,12 @@ def test_the_end_is_told_before_the_server_goes(tmp_path):
     with serve_beside(tmp_path) as url:
         client = Client(url)
         client.news()
-        add(tmp_path, {"kind": "end", "stopped": None})
+        add(tmp_path, {"kind": "end", "message": None})
         heard = []
         reader = threading.Timer(0.3, lambda: heard.append(client.news()["lines"]))
         reader.start()
     reader.join()
-    assert heard == [[{"kind": "end", "stopped": None}]]
+    assert heard == [[{"kind": "end", "message": None}]]
     with pytest.raises(OSError):
         client.news()
 
@@ -324,7 +324,7 @@ def test_the_page_follows_a_run(chromium, tmp_path):
         page.select_option("#against", "bytes")
         page.select_option("#distribution", "log")
         assert len(page.query_selector_all(".chart")) == 2
-        add(tmp_path, begin(date="tuesday", resumed=50), row(50), {"kind": "end", "stopped": "told to terminate"})
+        add(tmp_path, begin(date="tuesday", resumed=50), row(50), {"kind": "end", "message": "told to terminate"})
         page.get_by_text("stopped", exact=True).wait_for()
         page.get_by_text("Stopped: told to terminate.").wait_for()
         assert drawn(page) == [50]
@@ -334,7 +334,7 @@ def test_the_page_follows_a_run(chromium, tmp_path):
 @pytest.mark.parametrize("size", browser.SIZES)
 @pytest.mark.parametrize("scheme", browser.SCHEMES)
 def test_the_page_fits(chromium, tmp_path, size, scheme):
-    add(tmp_path, begin(), *(row(10 * k, math.exp(-k)) for k in range(9)), {"kind": "end", "stopped": None})
+    add(tmp_path, begin(), *(row(10 * k, math.exp(-k)) for k in range(9)), {"kind": "end", "message": None})
     with serve_beside(tmp_path) as url, browser.page(chromium, size, scheme) as page:
         page.goto(url)
         page.get_by_text("ended", exact=True).wait_for()

@@ -16,7 +16,7 @@ import decibel as db
 QUADRATIC = random_quadratic(4, seed=5)
 PROBLEM = QUADRATIC.problem(samples=6)
 GRAPH = db.graphs.ring(4)
-METHOD = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, theta=0.5, order="parallel")
+METHOD = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
 OPTIONS = {"batch_size": 2, "eval_every": 10, "metrics": ["consensus_x", "upper"], "progress": False}
 
 
@@ -44,8 +44,8 @@ class Witness(db.Callback):
         self.heard.append(("row", step, row["step"]))
         return step >= self.stop
 
-    def end(self, stopped):
-        self.heard.append(("end", stopped))
+    def end(self, message):
+        self.heard.append(("end", message))
 
 
 def test_a_callback_sees_begin_states_rows_and_end():
@@ -75,7 +75,7 @@ def test_one_who_fails_to_begin_does_not_keep_others_from_ending():
         def begin(self, about, graphs):
             raise RuntimeError("no room")
 
-        def end(self, stopped):
+        def end(self, message):
             pytest.fail("it never began")
 
     witness = Witness()
@@ -108,7 +108,7 @@ def test_jsonl_holds_the_trace_the_graph_and_how_far_nodes_are_apart(tmp_path):
     begin, *rows, end = entries(tmp_path / "new" / "log.jsonl")
     assert begin["kind"] == "begin" and begin["about"]["method"] == "sparkle-ed" and begin["about"]["seed"] == 0
     assert begin["graph"] == {"name": "ring", "nodes": 4, "edges": [[0, 1], [0, 3], [1, 2], [2, 3]]}
-    assert end == {"kind": "end", "stopped": None}
+    assert end == {"kind": "end", "message": None}
     assert [row["step"] for row in rows] == [0, 10, 20, 30]
     for index, (row, x) in enumerate(zip(rows, states, strict=True)):
         assert row["kind"] == "row" and set(row["row"]) == set(result.trace)
@@ -152,7 +152,7 @@ def test_a_continued_log_is_that_of_a_run_that_never_stopped(tmp_path):
     solve(db.loggers.JSONL(path), steps=60, checkpoint=folder, resume=True)
     begin, *rows, end = entries(path)
     _, *expected, _ = entries(whole)
-    assert begin["about"]["resumed"] == 30 and end["stopped"] is None
+    assert begin["about"]["resumed"] == 30 and end["message"] is None
     plain = lambda entry: {**entry, "row": {k: v for k, v in entry["row"].items() if k != "seconds"}}  # noqa: E731
     assert list(map(plain, rows)) == list(map(plain, expected))
 

@@ -10,7 +10,7 @@ from quadratics import Quadratic, lower, random_quadratic, upper
 
 import decibel as db
 from decibel.core._vector import Vector
-from decibel.engines._membership import among, present, survivors, take_over
+from decibel.engines._membership import among, migrate_state, present, survivors
 from decibel.graphs._graph import Levels
 from decibel.methods._method import State
 from decibel.methods._single_level import SingleLevel
@@ -80,7 +80,7 @@ def test_a_node_keeps_its_number_its_data_and_its_chances(as_function):
     """Without links every node is on its own, so who else is there must not matter, to the last bit."""
     rng = np.random.default_rng(0)
     data = [rng.normal(size=(size, 2)) for size in (5, 7, 4, 6)]
-    given, asked = (lambda node: asked.append(node) or data[node]) if as_function else data, []
+    given, config = (lambda node: config.append(node) or data[node]) if as_function else data, []
     problem = db.Problem(
         lambda x, y, batch: jnp.mean((y - batch) ** 2) + jnp.sum(x**2),
         lambda x, y, batch: jnp.mean((y - batch - x) ** 2),
@@ -94,9 +94,9 @@ def test_a_node_keeps_its_number_its_data_and_its_chances(as_function):
         engine=db.Simulator(members=members),
     )  # fmt: skip
     whole = run(None)
-    asked.clear()
+    config.clear()
     left = run(LEFT)
-    assert set(asked) == (set(LEFT) if as_function else set())
+    assert set(config) == (set(LEFT) if as_function else set())
     for a, b in zip(left.nodes, whole.nodes, strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b)[list(LEFT)])
 
@@ -161,7 +161,7 @@ def test_who_comes_back_starts_from_the_average():
         level(seed, nodes), level(seed + 1, nodes), level(seed + 2, nodes), vector(seed + 3, nodes)
     )
     saved, start = state(0, 3), state(20, 3)
-    new = take_over(saved, start, (0, 1, 2), (1, 2, 3), method.strategies)  # one leaves as another comes
+    new = migrate_state(saved, start, (0, 1, 2), (1, 2, 3), method.strategies)  # one leaves as another comes
     for old, now in ((saved.x.s, new.x.s), (saved.z.s, new.z.s), (saved.memory, new.memory)):
         np.testing.assert_array_equal(now.tree[:2], old.tree[1:])
         np.testing.assert_allclose(now.tree[2], old.tree[1:].mean(0))
@@ -204,14 +204,14 @@ def test_another_run_is_refused_whoever_is_there(tmp_path):
 
 
 def test_functions_of_the_node_and_a_cluster_of_members():
-    asked = []
+    config = []
 
     def data(names):
-        return lambda node: asked.append(node) or {name: getattr(QUADRATIC, name)[node][None] for name in names}
+        return lambda node: config.append(node) or {name: getattr(QUADRATIC, name)[node][None] for name in names}
 
     problem = db.Problem(upper, lower, upper_data=data("MaRe"), lower_data=data("HBc"), x0=np.zeros(3), y0=np.zeros(4))
     options = {"steps": 30, "eval_every": 30, "metrics": []}
     spread = db.solve(problem, METHOD, GRAPH, engine=db.Cluster(devices=3, members=LEFT), **options)
-    assert set(asked) == set(LEFT)
+    assert set(config) == set(LEFT)
     alone = db.solve(PROBLEM, METHOD, GRAPH, engine=db.Simulator(members=LEFT), **options)
     np.testing.assert_allclose(np.asarray(spread.nodes.x), np.asarray(alone.nodes.x), rtol=1e-12)

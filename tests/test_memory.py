@@ -13,7 +13,7 @@ import decibel as db
 from decibel.cli._common import or_exit
 from decibel.engines import _memory as memory
 from decibel.engines import _program as program
-from decibel.engines._program import Asked, Program
+from decibel.engines._program import Program, RunConfig
 
 PROBLEM, RING = random_quadratic(8, seed=2).problem(), db.graphs.ring(8)
 RATES = {"alpha": 50.0, "beta": 50.0, "gamma": 50.0}
@@ -100,7 +100,7 @@ def test_a_full_device_is_said_in_one_sentence(engine, moment, monkeypatch):
     def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes.")
 
-    start = lambda: engine.start(PROBLEM, TOO_LARGE, db.Levels(x=RING), Asked())  # noqa: E731
+    start = lambda: engine.start(PROBLEM, TOO_LARGE, db.Levels(x=RING), RunConfig())  # noqa: E731
     run = start()
     where = {"start": (Program, "start"), "compile": (program, "compile_chunk"), "advance": (memory, "copied")}
     monkeypatch.setattr(*where[moment], full)
@@ -109,7 +109,7 @@ def test_a_full_device_is_said_in_one_sentence(engine, moment, monkeypatch):
 
 
 def test_other_errors_of_a_device_stay_what_they_are():
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.or_say("It is full."):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory.oom_hint("It is full."):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 

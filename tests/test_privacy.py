@@ -99,7 +99,7 @@ def test_on_a_changing_graph_all_who_hold_a_copy_hear_every_message():
 
 
 def test_levels_in_code_and_in_the_open():
-    method = db.sparkle(CODES["4 bits"]("ed"), "gt", alpha=0.03, beta=0.1, gamma=0.1, order="parallel")
+    method = db.sparkle(CODES["4 bits"]("ed"), "gt", alpha=0.03, beta=0.1, gamma=0.1, updates="simultaneous")
     options = {"steps": 4000, "eval_every": 4000, "metrics": []}
     found = db.solve(QUADRATIC.problem(), method, RING, **options)
     np.testing.assert_allclose(found.x, QUADRATIC.solution(), atol=1e-9)

@@ -125,7 +125,7 @@ def _draws(steps=40, batch_size=50):
 
     data = [node | {"number": np.arange(len(node["b"]))} for node in unequal()]
     problem = db.Problem(upper, lower, upper_data=data, lower_data=data, x0=jnp.zeros(3), y0=jnp.zeros(3))
-    method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, order="parallel")
+    method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, updates="simultaneous")
     run(problem, method, RING, steps=steps, batch_size=batch_size)
     jax.effects_barrier()
     return drawn
@@ -316,16 +316,16 @@ def _loss(x, y, batch):
 
 @pytest.mark.parametrize("given", ["arrays", "list", "function"])
 def test_data_given_to_both_levels_are_held_once(given):
-    a, asked = np.ones((3, 4, 2)), []
+    a, config = np.ones((3, 4, 2)), []
 
     def own(node):
-        asked.append(node)
+        config.append(node)
         return {"a": a[node]}
 
     data = {"arrays": {"a": a}, "list": [{"a": part} for part in a], "function": own}[given]
     problem = db.Problem(_loss, _loss, upper_data=data, lower_data=data, x0=0.0, y0=jnp.zeros(2)).bind(3)
     assert problem.lower_data is problem.upper_data and problem.lower_data.nodes == 3
-    assert asked == ([0, 1, 2] if given == "function" else [])
+    assert config == ([0, 1, 2] if given == "function" else [])
     arrays = jax.tree.leaves((problem.upper_data, problem.own_lower_data))
     assert sum(leaf.size for leaf in arrays) == a.size + 3  # and how many samples each node holds
 

@@ -111,11 +111,13 @@ BAD = {
         lambda: db.sparkle("extrra", **RATES)
     ),
     r"strategy 'difusion' is not known: did you mean 'diffusion'\?": lambda: db.sparkle("ed", "difusion", **RATES),
-    r"order='paralel' is not known: choose 'sequential' or 'parallel'": (
-        lambda: db.sparkle("ed", order="paralel", **RATES)
+    r"updates='paralel' is not known: choose 'simultaneous' or 'alternating'": (
+        lambda: db.sparkle("ed", updates="paralel", **RATES)
     ),
-    r"order=3 is not known: choose 2 .* or 1": lambda: db.dsoba(3, theta=0.5, **RATES),
-    r"difference=-1 must be positive": lambda: db.dsoba(1, theta=0.5, delta=-1, **RATES),
+    r"hypergradient=.* does not fit a shared lower level": (
+        lambda: db.sparkle("ed", hypergradient=db.hypergradient.exact(), **RATES)
+    ),
+    r"delta=-1 must be positive": lambda: db.dsoba_fo(theta=0.5, delta=-1, **RATES),
     r"method must be an algorithm such as db\.sparkle\('ed', \.\.\.\), not str": lambda: solve(method="sparkle-ed"),
     # arguments of solve
     r"steps=0 must be a positive whole number": lambda: solve(steps=0),

@@ -25,18 +25,18 @@ from typer.testing import CliRunner
 import decibel as db
 from decibel.cli import app
 from decibel.cli._silo_rehearsal import on_loopback
-from decibel.core._files import write_whole
+from decibel.core._files import atomic_write
 from decibel.engines.silo import _frames as frames
 from decibel.engines.silo._certificates import Authority, NotTrusted, check, make_request, new_key, read_signed
 from decibel.engines.silo._credentials import Credentials
 from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Refused
-from decibel.engines.silo._federation import Federation, Place, Trouble
+from decibel.engines.silo._federation import Federation, SiteAddress, Trouble
 from decibel.engines.silo._floats import in_code
 from decibel.engines.silo._frames import Beat, Bye, Data, Entry, Hello, Join, Malformed, Position, Roll, Skip
 from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import METHOD, Outgoing, Streams
 from decibel.methods._single_level import SingleLevel
-from decibel.network._links import InParts, Ties
+from decibel.network._links import ConcatCodec, LinkState
 from decibel.network.privacy import _in_code
 from decibel.strategies import _table as strategies
 
@@ -241,7 +241,7 @@ class TestEdge:
         for at in (Position(5, 0), Position(5, 1), Position(6, 0)):
             edge.receive(Data(1, at, np.full(3, float(at.exchange))), KNOWN)
             row, tie = edge.take(at)
-            assert row[0] == at.exchange and tie == Ties.TIED
+            assert row[0] == at.exchange and tie == LinkState.TIED
 
     def test_repeated_and_old_messages_do_nothing(self):
         edge = opened()
@@ -273,7 +273,7 @@ class TestEdge:
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_what_is_not_finite_is_refused_in_code_too(self, made, bad):
         """Two levels in one message; only what is a float is looked at."""
-        parts = InParts(made.move.code, [5, 9], np.float64)
+        parts = ConcatCodec(made.move.code, [5, 9], np.float64)
         layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
         good = np.asarray(parts.encode(jnp.arange(14.0) - 3, *keys))
         known = {(good.dtype, good.shape): {layout}}
@@ -298,7 +298,7 @@ class TestEdge:
                 return floats
 
         with pytest.raises(ValueError, match=f"Wrong.float_bytes gives {floats} for a message of 16 bytes"):
-            in_code(InParts(Wrong(), [8], np.dtype(np.float64)))
+            in_code(ConcatCodec(Wrong(), [8], np.dtype(np.float64)))
 
     def test_no_more_waits_than_can_be_ahead(self):
         edge = opened()
@@ -314,20 +314,29 @@ class TestEdge:
         edge.skip(40)
         assert not edge.awaited(Position(6, 0)) and edge.awaited(Position(40, 0))
         edge.receive(message(40, 0), KNOWN)
-        assert edge.take(Position(6, 0)) == (None, Ties.TIED) and edge.take(Position(40, 0))[0] is not None
+        assert edge.take(Position(6, 0)) == (None, LinkState.TIED) and edge.take(Position(40, 0))[0] is not None
 
     @pytest.mark.parametrize("mine", [True, False])
     @pytest.mark.parametrize("theirs", [True, False])
     def test_both_ends_come_to_matching_ties(self, mine, theirs):
         here, there = opened((mine, 5), (theirs, 8)), opened((theirs, 8), (mine, 5))
         assert here.epoch == there.epoch
-        pairs = {(Ties.TIED, Ties.TIED), (Ties.ANEW, Ties.ANEW), (Ties.KEEPS, Ties.ADOPTS), (Ties.ADOPTS, Ties.KEEPS)}
+        pairs = {
+            (LinkState.TIED, LinkState.TIED),
+            (LinkState.RESET, LinkState.RESET),
+            (LinkState.KEEPS, LinkState.RESTORE),
+            (LinkState.RESTORE, LinkState.KEEPS),
+        }
         assert (here.tie, there.tie) in pairs
-        assert (here.tie == Ties.ADOPTS) == (theirs and not mine)
+        assert (here.tie == LinkState.RESTORE) == (theirs and not mine)
 
     def test_ties_last_one_step(self):
         edge = opened((False, 5), (True, 5))
-        assert [edge.take(Position(*at))[1] for at in ((5, 0), (5, 1), (6, 0))] == [Ties.ADOPTS, Ties.ADOPTS, Ties.TIED]
+        assert [edge.take(Position(*at))[1] for at in ((5, 0), (5, 1), (6, 0))] == [
+            LinkState.RESTORE,
+            LinkState.RESTORE,
+            LinkState.TIED,
+        ]
 
     def test_what_was_sent_is_sent_again_from_where_the_other_is(self):
         edge, sent = opened(), []
@@ -343,7 +352,7 @@ class TestEdge:
         assert sent == [b"1", b"2"]
 
     def test_a_closed_edge_is_apart_unless_its_flow_is_held(self):
-        for forget, tie in ((True, Ties.APART), (False, Ties.TIED)):
+        for forget, tie in ((True, LinkState.DROPPED), (False, LinkState.TIED)):
             edge = opened()
             edge.close(forget=forget)
             assert not edge.awaited(Position(5, 0)) and edge.take(Position(5, 0)) == (None, tie)
@@ -436,7 +445,7 @@ class TestWhoIsLetIn:
     def test_revoked(self, listener, tmp_path):
         certificate = listener.folders.site("site-1", home=tmp_path)
         revoked = listener.folders.home("site-0") / "revoked.json"
-        write_whole(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
+        atomic_write(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
         heard, code, details = listener.call(listener.hello, home=tmp_path)
         assert not heard and code is DENIED and "revoked" in details
 
@@ -501,7 +510,7 @@ class TestWhoIsLetIn:
         dialler = Credentials.load(listener.folders.home("site-1"), "site-1")
         own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
         revoked = tmp_path / "revoked.json"
-        write_whole(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]').encode())
+        atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]').encode())
         site = Site(listener.folders.federation, 1, b"p" * 32, lossy=True, say=said.append)
         streams = Streams(site, replace(dialler, revoked_list=revoked), said.append)
         streams.start()
@@ -517,7 +526,7 @@ class TestWhoIsLetIn:
         streams.start()
         wait_until(lambda: site.edges[0].stream)
         own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
-        write_whole(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]'))
+        atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]'))
         wait_until(lambda: site.edges[0].stream is None)
         streams.close()
         assert "site-0 is refused: the certificate is revoked." in said
@@ -593,7 +602,7 @@ def run_sites(folders, method, steps, problems=None, **options):
 
 
 def method(strategy):
-    return db.sparkle(strategy, alpha=0.03, beta=0.1, gamma=0.1, order="parallel")
+    return db.sparkle(strategy, alpha=0.03, beta=0.1, gamma=0.1, updates="simultaneous")
 
 
 def test_four_sites_equal_the_simulator(tmp_path):
@@ -655,7 +664,7 @@ def test_papers_that_do_not_fit_are_refused(tmp_path):
     folders.site("site-0", lifetime=timedelta(seconds=-1))
     with pytest.raises(ValueError, match="expired"):
         Credentials.load(folders.home("site-0"), "site-0")
-    write_whole(folders.home("site-1") / "federation.json", Authority.make("test").sign(folders.federation.text))
+    atomic_write(folders.home("site-1") / "federation.json", Authority.make("test").sign(folders.federation.text))
     with pytest.raises(ValueError, match="not signed by this federation's authority"):
         Credentials.load(folders.home("site-1"), "site-1")
 
@@ -690,7 +699,7 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
             with warnings.catch_warnings(record=True):
                 warnings.simplefilter("always")
                 result = db.solve(problem, single, engine.graph, steps=400, engine=engine, metrics=[])
-            said.append(result.stopped)
+            said.append(result.message)
         except RuntimeError as error:
             said.append(str(error))
 
@@ -754,7 +763,7 @@ def test_command_line(tmp_path, monkeypatch):
     a, b = Credentials.load("silo/a", "a"), Credentials.load("silo/b", "b")
     assert a.check(b.certificate) == "b"
     silo("revoke", "silo/b/certificate.pem")
-    write_whole(Path("silo/a/revoked.json"), Path("silo/public/revoked.json").read_bytes())
+    atomic_write(Path("silo/a/revoked.json"), Path("silo/public/revoked.json").read_bytes())
     with pytest.raises(NotTrusted, match="revoked"):
         a.check(b.certificate)
     assert "never ran" in silo("status")
@@ -769,7 +778,7 @@ def test_importing_decibel_does_not_import_grpc():
 def test_the_flow_that_is_taken_over_conserves_the_sum():
     """F_ij := −F_ji at the end that returns, whatever its own checkpoint held."""
     from decibel.network._incidence import Sums
-    from decibel.network._links import Arrived, Links, _accumulate
+    from decibel.network._links import Links, Received, _accumulate
 
     rng = np.random.default_rng(0)
     F, φ = jnp.asarray(rng.normal(size=(2, 1, 3))), jnp.asarray(rng.normal(size=(2, 3)))
@@ -779,9 +788,12 @@ def test_the_flow_that_is_taken_over_conserves_the_sum():
             self.ties = jnp.asarray(ties)[:, None]
 
         def links(self, k, buffer):
-            return Arrived(buffer[::-1], jnp.ones((2, 1), bool), self.ties)
+            return Received(buffer[::-1], jnp.ones((2, 1), bool), self.ties)
 
-    for ties, kept in (((Ties.KEEPS, Ties.ADOPTS), F[0, 0]), ((Ties.ANEW, Ties.ANEW), jnp.zeros(3))):
+    for ties, kept in (
+        ((LinkState.KEEPS, LinkState.RESTORE), F[0, 0]),
+        ((LinkState.RESET, LinkState.RESET), jnp.zeros(3)),
+    ):
         links = Links(jnp.asarray([[1], [0]]), jnp.full((2, 1, 1), 0.25), Sums(1, None), Pair(ties))
         never = jnp.zeros((2, 1), bool)
         new = _accumulate(links, jnp.int32(0), ~never, never, φ, F)
@@ -790,4 +802,4 @@ def test_the_flow_that_is_taken_over_conserves_the_sum():
 
 
 def test_places():
-    assert Place("a").listens is None and Place("a", "h:1", "0.0.0.0:2").listens == "0.0.0.0:2"
+    assert SiteAddress("a").listens is None and SiteAddress("a", "h:1", "0.0.0.0:2").listens == "0.0.0.0:2"

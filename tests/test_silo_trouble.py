@@ -211,7 +211,7 @@ def test_label_cleaning_on_digits_is_the_simulator_s(fleet, count, network):
     sites.start()
     y = sites.finish(level="y")
     task = db.tasks.label_cleaning("digits", count, seed=0)
-    method = db.sparkle("edge-ed", order="parallel", **RATES["digits"])
+    method = db.sparkle("edge-ed", updates="simultaneous", **RATES["digits"])
     options = {"steps": 150, "batch_size": 32, "eval_every": 150, "metrics": task.metrics[:1]}
     expected = db.solve(task.problem, method, sites.federation.graph, **options)
     mean, tree = ravel_pytree(expected.y)

@@ -10,7 +10,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines._program import Asked, compile_chunk
+from decibel.engines._program import RunConfig, compile_chunk
 
 QUADRATIC = random_quadratic(5, p=2, q=3)
 PROBLEM = QUADRATIC.problem(samples=4)
@@ -73,7 +73,7 @@ def test_one_compilation_per_run_and_none_for_new_step_sizes():
 
 def test_the_state_is_donated_and_the_data_are_arguments():
     big = random_quadratic(5, p=2, q=3).problem(samples=2000)
-    run = db.Simulator().start(big, method(), db.Levels(x=RING), Asked(8))
+    run = db.Simulator().start(big, method(), db.Levels(x=RING), RunConfig(8))
     before = jax.tree.leaves(run.state)
     assert run.advance(2) is not None and run.step == 2
     assert all(leaf.is_deleted() for leaf in before)
@@ -92,15 +92,13 @@ def _explosive(alpha):
 
 
 def test_a_run_that_turns_non_finite_keeps_the_last_good_state():
-    with pytest.warns(
-        db.NonFiniteWarning, match="sparkle-diffusion stopped at non-finite values between steps"
-    ) as seen:
+    with pytest.warns(db.NonFiniteWarning, match="sparkle-diffusion diverged: non-finite values between steps") as seen:
         result = _explosive(3.0)
     assert len(seen) == 1 and "use smaller step sizes" in str(seen[0].message)
-    assert result.stopped and result.step % 500 == 0 and result.step < 4000
-    assert result.trace["step"][-1] == result.step and "stopped: non-finite" in repr(result)
+    assert result.status is db.Status.DIVERGED and result.step % 500 == 0 and result.step < 4000
+    assert result.trace["step"][-1] == result.step and "diverged: non-finite" in repr(result)
     good = solve(how=db.sparkle("diffusion", alpha=3.0, beta=0.1, gamma=0.1), steps=result.step, eval_every=500)
-    assert good.stopped is None
+    assert good.status == "completed"
     np.testing.assert_array_equal(result.nodes.x, good.nodes.x)
 
 
@@ -115,7 +113,7 @@ def test_callbacks_see_every_row_and_may_stop():
     assert [step for step, _ in rows] == [0, 5, 10, 15, 20] and rows[-1][1] == 4 * rows[1][1] > 0
     last = []
     result = solve(callbacks=[lambda step, row: step >= 10, lambda step, row: last.append(step)], eval_every=5)
-    assert result.step == 10 and last == [0, 5, 10] and result.stopped is None
+    assert result.step == 10 and last == [0, 5, 10] and result.status == "stopped"
 
 
 class Largest(eqx.Module):

@@ -19,7 +19,7 @@ PROBLEM = QUADRATIC.problem()
 CURVED = Curved(QUADRATIC)
 RING = db.graphs.ring(NODES)
 RATES = dict(alpha=0.05, beta=0.1, gamma=0.1, theta=0.4)
-ORDERS = ("sequential", "parallel")
+ORDERS = ("alternating", "simultaneous")
 SINGLE = {"dsgd": "diffusion", "ed": "ed", "extra": "extra", "gt": "gt", "gnsd": "non-gt"}
 
 
@@ -35,9 +35,9 @@ def agree(result, reference, tolerance=1e-9):
         assert np.abs(expected).max() > 0.05  # both moved
 
 
-def follow(lower, upper, order, steps):
-    expected = references.sparkle(QUADRATIC, lower, upper, RING.W, order=order, steps=steps, **RATES)
-    agree(run(PROBLEM, db.sparkle(lower, upper, order=order, **RATES), RING, steps), expected)
+def follow(lower, upper, updates, steps):
+    expected = references.sparkle(QUADRATIC, lower, upper, RING.W, updates=updates, steps=steps, **RATES)
+    agree(run(PROBLEM, db.sparkle(lower, upper, updates=updates, **RATES), RING, steps), expected)
 
 
 @pytest.mark.parametrize("lower", MIXTURES)
@@ -48,20 +48,20 @@ def test_every_mixture_follows_the_reference(lower):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("updates", ORDERS)
 @pytest.mark.parametrize("lower", MIXTURES)
-def test_every_mixture_follows_the_reference_for_long(lower, order):
+def test_every_mixture_follows_the_reference_for_long(lower, updates):
     for upper in MIXTURES:
-        follow(lower, upper, order, 300)
+        follow(lower, upper, updates, 300)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_graph_per_level_and_a_curved_lower_level(order):
+@pytest.mark.parametrize("updates", ORDERS)
+def test_a_graph_per_level_and_a_curved_lower_level(updates):
     """H and J that change with the point, and graphs that must not be confused."""
     levels = db.Levels(x=db.graphs.path(NODES), y=db.graphs.star(NODES), z=RING)
     W = levels.x.W, levels.y.W, levels.z.W
-    expected = references.sparkle(CURVED, "ed", "semi-gt", W, order=order, steps=300, **RATES)
-    agree(run(CURVED.problem(), db.sparkle("ed", "semi-gt", order=order, **RATES), levels, 300), expected)
+    expected = references.sparkle(CURVED, "ed", "semi-gt", W, updates=updates, steps=300, **RATES)
+    agree(run(CURVED.problem(), db.sparkle("ed", "semi-gt", updates=updates, **RATES), levels, 300), expected)
 
 
 def test_levels_follow_each_other():
@@ -104,7 +104,7 @@ def test_one_peer_exponential(name):
 def test_dsoba(forward):
     """δ is large, so that central and forward differences, and products, are three different algorithms."""
     how = {} if forward is None else dict(delta=0.2, forward=forward)
-    method = db.dsoba(2, **RATES) if forward is None else db.dsoba(1, **how, **RATES)
+    method = db.dsoba(**RATES) if forward is None else db.dsoba_fo(**how, **RATES)
     expected = references.dsoba(CURVED, RING.W, steps=200, **how, **RATES)
     agree(run(CURVED.problem(), method, RING, 200), expected)
     for other in ({}, dict(delta=0.2), dict(delta=0.2, forward=True)):
@@ -144,23 +144,23 @@ def test_dsoba_stalls_where_sparkle_does_not():
 
 
 def test_relabelling_nodes_relabels_the_answer():
-    order = np.random.default_rng(5).permutation(NODES)
+    updates = np.random.default_rng(5).permutation(NODES)
     graph = db.graphs.star(NODES)
-    shuffled = type(QUADRATIC)(*(array[order] for array in QUADRATIC))
-    P = np.eye(NODES)[order]
+    shuffled = type(QUADRATIC)(*(array[updates] for array in QUADRATIC))
+    P = np.eye(NODES)[updates]
     method = db.sparkle("extra", "gt", **RATES)
     here = run(PROBLEM, method, graph, 80)
     there = run(shuffled.problem(), method, db.graphs.from_matrix(P @ graph.W @ P.T), 80)
-    assert np.abs(here.nodes.x[order] - here.nodes.x).max() > 1e-3
-    agree(there, [level[order] for level in here.nodes], 1e-12)
+    assert np.abs(here.nodes.x[updates] - here.nodes.x).max() > 1e-3
+    agree(there, [level[updates] for level in here.nodes], 1e-12)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_complete_graph_with_diffusion_is_centralized(order):
+@pytest.mark.parametrize("updates", ORDERS)
+def test_complete_graph_with_diffusion_is_centralized(updates):
     """All nodes hold the average after every exchange: the run of one node that holds the averaged losses."""
     complete = db.graphs.complete(NODES)
-    result = run(CURVED.problem(), db.sparkle("diffusion", order=order, **RATES), complete, 200)
-    alone = references.sparkle(_Averaged(CURVED), "local", "local", np.eye(NODES), order=order, steps=200, **RATES)
+    result = run(CURVED.problem(), db.sparkle("diffusion", updates=updates, **RATES), complete, 200)
+    alone = references.sparkle(_Averaged(CURVED), "local", "local", np.eye(NODES), updates=updates, steps=200, **RATES)
     agree(result, alone, 1e-10)
 
 

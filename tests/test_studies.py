@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli import app
-from decibel.methods._method import refuse_graph
+from decibel.methods._method import validate_graph
 from decibel.results._trace import Trace
 from decibel.studies import NAMES, find, runs, settings
 from decibel.studies.compare import faster, spent_by_all
@@ -42,7 +42,7 @@ class Setup:
 def arms(setup: Setup) -> list[Arm]:
     task = partial(db.tasks.linear_regression, 3, dimension=2, samples=4)
     rates = {"alpha": 0.1, "beta": 0.1, "gamma": 0.1, "theta": 0.5}
-    methods = {"ED": db.sparkle("ed", **rates, order="parallel"), "D-SOBA": db.dsoba(**rates)}
+    methods = {"ED": db.sparkle("ed", **rates, updates="simultaneous"), "D-SOBA": db.dsoba(**rates)}
     return [
         Arm("ring", label, task, method, db.graphs.ring(3), setup.steps, 2, rows=3, tuned=label)
         for label, method in methods.items()
@@ -179,7 +179,7 @@ def test_every_method_accepts_its_graph_at_every_size(name):
         for arm in (arm for arm in find(name).arms(find(name).setup(size)) if isinstance(arm, Arm)):
             graphs = arm.graph if isinstance(arm.graph, db.Levels) else db.Levels(x=arm.graph)
             for level, strategy in arm.method.strategies.items():
-                refuse_graph(getattr(graphs, level), strategy, level)
+                validate_graph(getattr(graphs, level), strategy, level)
 
 
 def test_graphs_of_the_topology_study_are_ordered_by_rho():
@@ -395,8 +395,8 @@ def test_the_search_is_recorded_resumed_and_used(tmp_path, monkeypatch, beside):
 def test_a_search_takes_the_same_share_of_every_run():
     """Also of a run that ends by its samples, long before its iterations do."""
     arm = arms(Setup(steps=100))[0]
-    assert [settings._length(asked, arm, 10_000) for asked in (50, 100, 300)] == [50, 100, 100]
-    assert [settings._length(asked, arm, 20) for asked in (50, 100, 300)] == [10, 20, 20]
+    assert [settings._length(config, arm, 10_000) for config in (50, 100, 300)] == [50, 100, 100]
+    assert [settings._length(config, arm, 20) for config in (50, 100, 300)] == [10, 20, 20]
 
 
 def test_the_length_of_a_search_is_reckoned_with_what_a_step_costs_on_average():
@@ -643,8 +643,8 @@ def test_a_wrong_name_gets_a_sentence(arguments, words):
 def test_a_study_without_its_data_says_what_to_fetch(tmp_path, monkeypatch):
     monkeypatch.setenv("DECIBEL_DATA", str(tmp_path))
     monkeypatch.setattr(db.tasks.data.cache, "cache_folder", lambda: tmp_path)
-    asked = ["reproduce", "interact/auprc", "--size", "small", "--out", str(tmp_path)]
-    answer = CliRunner().invoke(app, asked)
+    config = ["reproduce", "interact/auprc", "--size", "small", "--out", str(tmp_path)]
+    answer = CliRunner().invoke(app, config)
     assert answer.exit_code == 1 and "a9a" in answer.output and "Traceback" not in answer.output
-    answer = CliRunner().invoke(app, [*asked, "--several"])  # as `--jobs` asks
+    answer = CliRunner().invoke(app, [*config, "--several"])  # as `--jobs` asks
     assert answer.exit_code == 0 and "left out" in answer.output and "a9a" in answer.output

@@ -331,7 +331,7 @@ def test_the_entropy_term_pulls_back_from_a_corner():
 def test_reweighting_improves_and_drops_the_noise_down_to_the_floor():
     task = domain_reweighting(TEXTS, 3, target={"count": 2, "rhyme": 1}, **SMALL_MODEL)
     assert task.summary["target"] == {"count": 2 / 3, "rhyme": 1 / 3, "noise": 0.0}
-    method = db.sparkle("ed", alpha=5.0, beta=0.5, gamma=0.1, theta=0.2, order="parallel")
+    method = db.sparkle("ed", alpha=5.0, beta=0.5, gamma=0.1, theta=0.2, updates="simultaneous")
     graph = db.graphs.complete(3)
     result = db.solve(task.problem, method, graph, steps=150, batch_size=8, eval_every=75, metrics=task.metrics)
     first, last = ends(result)

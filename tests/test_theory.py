@@ -363,7 +363,7 @@ def test_advice_runs_and_bytes_are_the_ledgers(form, heterogeneous):
     cost = db.cost(problem, method, advice.graphs)
     assert cost["bytes"] == advice.bytes_per_step <= 400  # equal, since every node has as many neighbours
     result = db.solve(problem, method, advice.graphs, steps=2, eval_every=1, metrics=[])
-    assert result.stopped is None
+    assert result.status == "completed"
 
 
 def test_settings_can_be_changed():

@@ -12,7 +12,7 @@ import decibel as db
 
 QUADRATIC = random_quadratic(4, seed=2)
 PROBLEM, GRAPH = QUADRATIC.problem(samples=4), db.graphs.ring(4)
-METHOD = db.sparkle("ed", alpha=0.02, beta=0.05, gamma=0.05, theta=0.5, order="parallel")
+METHOD = db.sparkle("ed", alpha=0.02, beta=0.05, gamma=0.05, theta=0.5, updates="simultaneous")
 DISTANCE = db.metrics.distance(QUADRATIC.solution())
 
 
@@ -29,7 +29,7 @@ def test_scores_are_those_of_real_runs():
     )
     assert len(tuned.table) == 4 and [r["distance"] for r in tuned.table] == sorted(r["distance"] for r in tuned.table)
     for row in (tuned.table[0], tuned.table[-1]):
-        method = db.sparkle("ed", **{k: row[k] for k in ("alpha", "beta", "gamma", "theta")}, order="parallel")
+        method = db.sparkle("ed", **{k: row[k] for k in ("alpha", "beta", "gamma", "theta")}, updates="simultaneous")
         options = {"steps": 30, "batch_size": 2, "eval_every": 30, "metrics": [DISTANCE]}
         ends = [db.solve(PROBLEM, method, GRAPH, seed=s, **options).trace["distance"][-1] for s in (0, 1)]
         np.testing.assert_allclose(row["distance"], np.mean(ends), rtol=1e-9)
@@ -91,6 +91,6 @@ def test_moments_average_over_the_second_half():
     search = {"alpha": [0.05]}
     options = {"metric": DISTANCE, "batch_size": 2, "seeds": (3,), "search": search}
     tuned = db.tune(PROBLEM, METHOD, GRAPH, steps=40, moments=4, **options)
-    method = db.sparkle("ed", alpha=0.05, beta=0.05, gamma=0.05, theta=0.5, order="parallel")
+    method = db.sparkle("ed", alpha=0.05, beta=0.05, gamma=0.05, theta=0.5, updates="simultaneous")
     trace = db.solve(PROBLEM, method, GRAPH, steps=40, batch_size=2, eval_every=5, metrics=[DISTANCE], seed=3).trace
     np.testing.assert_allclose(tuned.score, trace["distance"][[5, 6, 7, 8]].mean(), rtol=1e-9)

@@ -135,7 +135,7 @@ PYTHON = {
     "cannot be written (": lambda: solve(callbacks=[db.loggers.JSONL(Path(__file__).parent)]),
     "resume=True needs checkpoint": lambda: solve(resume=True),
     "faults holds a str: give faults such as db.faults.drop(0.2).": lambda: solve(faults="drop"),
-    "sampling='shuffle' is not known: choose from 'random', 'walk'.": lambda: solve(sampling="shuffle"),
+    "sampling='shuffle' is not known: choose from 'random', 'shuffle-once'.": lambda: solve(sampling="shuffle"),
     "precision='fp16' is not known": lambda: solve(precision="fp16"),
     # results
     "the trace has no column 'steps': did you mean 'step'?": lambda: solve().trace["steps"],

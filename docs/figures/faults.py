@@ -81,7 +81,7 @@ def distances(strategy, faults):
     )
     best = solution()
     distance = lambda snapshot: jnp.abs(snapshot.nodes.x - best).max()  # noqa: E731
-    method = db.sparkle(strategy, **RATES, order="parallel")
+    method = db.sparkle(strategy, **RATES, updates="simultaneous")
     graph = db.graphs.ring(NODES)
     result = db.solve(
         problem, method, graph, steps=STEPS, eval_every=EVERY, metrics=[distance], faults=faults, progress=False

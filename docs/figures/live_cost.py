@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 
 import decibel as db
-from decibel.core._files import write_whole
+from decibel.core._files import atomic_write
 from decibel.results.live import serve_beside
 
 TURNS, STEPS, ROWS = 11, 3_000, 300
@@ -91,7 +91,7 @@ def main() -> None:
         "device": jax.devices()[0].device_kind,
     }
     about |= {"load": os.getloadavg()[0], "question_ms": round(1e3 * each, 2), "readers": rows}
-    write_whole(Path(__file__).with_suffix(".json"), json.dumps(about, indent=1) + "\n")
+    atomic_write(Path(__file__).with_suffix(".json"), json.dumps(about, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def label_cleaning(steps: int = 20_000) -> dict:
     task = db.tasks.label_cleaning("fashion-mnist", 10, model="mlp", corruption=0.3, heterogeneity=0.1, seed=0)
     graph = db.graphs.ring(10)
     rates = {"alpha": 400.0, "beta": 0.1, "gamma": 0.1, "theta": 0.2}
-    methods = [db.sparkle(name, **rates, order="parallel") for name in ("ed", "extra", "gt")] + [db.dsoba(**rates)]
+    methods = [db.sparkle(name, **rates) for name in ("ed", "extra", "gt")] + [db.dsoba(**rates)]
     rows = {}
     for method in methods:
         carries = ["invariant_x", "invariant_y", "invariant_z"] if method.name != "d-soba" else []

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import decibel as db
-from decibel.core._files import write_whole
+from decibel.core._files import atomic_write
 
 HERE = Path(__file__).parent
 NODES, STEPS, NOISY_STEPS, DELTA = 8, 400, 200, 1e-5
@@ -38,7 +38,7 @@ def _noisy(clip, noise, mixing):
 
 def solve(lower, upper, steps, graph):
     task = db.tasks.label_cleaning("digits", NODES, seed=0)
-    method = db.sparkle(lower, upper, order="parallel", **RATES)
+    method = db.sparkle(lower, upper, updates="simultaneous", **RATES)
     options = {"batch_size": 32, "eval_every": steps // 10, "metrics": task.metrics[:1], "progress": False}
     return db.solve(task.problem, method, graph, steps=steps, **options).trace
 
@@ -93,5 +93,5 @@ def draw(found):
 if __name__ == "__main__":
     path = HERE / "privacy.json"
     if "--figure" not in sys.argv:
-        write_whole(path, json.dumps(measure(), indent=1) + "\n")
+        atomic_write(path, json.dumps(measure(), indent=1) + "\n")
     draw(json.loads(path.read_text()))

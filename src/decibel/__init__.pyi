@@ -1,6 +1,7 @@
 """The public API, on one screen."""
 
 from . import graphs, tasks
+from .engines._engine import Engine
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
@@ -9,31 +10,40 @@ from .methods._catalog import CATALOG
 from .methods._double_loop import dbsa, double_loop_dsgd, ma_dsbo
 from .methods._implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
 from .methods._matrices import dsbo, gossip_dsbo
+from .methods._method import Method, State
 from .methods._single_level import dsgd, ed, extra, gnsd, gt
-from .methods._sparkle import dsoba, lopa, soba, sparkle
+from .methods._sparkle import dsoba, dsoba_fo, lopa, soba, sparkle
 from .network import faults, privacy
 from .oracles import estimators, hypergradient
+from .oracles._oracle import Oracle
 from .problem._problem import Problem
 from .results import loggers, metrics
 from .results._callbacks import Callback
-from .results._result import Result
+from .results._result import Result, Status
 from .results._trace import Trace
 from .solver import theory
 from .solver._solve import NonFiniteWarning, cost, solve
 from .solver._tune import tune
+from .strategies import Strategy
 
 __all__ = [
     "CATALOG",
     "Callback",
     "Cluster",
+    "Engine",
     "Graph",
     "GraphSequence",
     "Levels",
+    "Method",
     "NonFiniteWarning",
+    "Oracle",
     "Problem",
     "Result",
     "Silo",
     "Simulator",
+    "State",
+    "Status",
+    "Strategy",
     "Trace",
     "cost",
     "dbsa",
@@ -42,6 +52,7 @@ __all__ = [
     "dsgd",
     "dsgd_bilevel",
     "dsoba",
+    "dsoba_fo",
     "ed",
     "estimators",
     "extra",

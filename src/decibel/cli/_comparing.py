@@ -16,7 +16,7 @@ from ..core._names import hint
 from ..results._plots import AXES, NAMES, spans_decades
 from ..results._result import Result
 from ..results._trace import Trace
-from ..solver._solve import NonFiniteWarning, levels_of, refuse, solve
+from ..solver._solve import NonFiniteWarning, levels_of, solve, validate
 from ..solver._tune import Tuned
 from ..solver._tune import tune as search
 from ._config import Config
@@ -45,7 +45,7 @@ def compare(config: Config, methods: Sequence[str], metric: str | None, console:
     network = make_graph(config.graph, task.nodes or config.nodes)
     for method in made.values():  # all before the first runs
         graphs = levels_of(task.problem, method, network)
-        refuse(task.problem, method, graphs, config.steps, config.batch_size, config.eval_every)
+        validate(task.problem, method, graphs, config.steps, config.batch_size, config.eval_every)
     console.print(f"[bold]{task.name}[/] over {network.name} of {network.nodes} nodes, {config.steps} steps each")
     results: dict[str, Result] = {}
     for name, method in made.items():
@@ -103,7 +103,11 @@ def table(results: Mapping[str, Result]) -> Table:
         last = result.trace.last
         cells = [f"{last[column]:.4g}" for column in columns]
         costs = [f"{last['bytes'] / 1e6:.3g}", f"{last['seconds']:.2f}"]
-        made.add_row(name + (f" [red](non-finite after {result.step})[/]" if result.stopped else ""), *cells, *costs)
+        made.add_row(
+            name + (f" [red](diverged after step {result.step})[/]" if result.status == "diverged" else ""),
+            *cells,
+            *costs,
+        )
     return made
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..core._files import write_whole
+from ..core._files import atomic_write
 from ..core._names import hint
 
 LOGS = ("jsonl", "tensorboard", "wandb", "mlflow")
@@ -55,7 +55,7 @@ class Config:
 
     def save(self, path: Path, heading: str) -> Path:
         kept = {name: value for name, value in asdict(self).items() if value not in (None, [], {})}
-        return write_whole(path, f"# {heading}\n{toml(kept)}")
+        return atomic_write(path, f"# {heading}\n{toml(kept)}")
 
 
 def resolve(file: str | Path | None, flags: Mapping[str, Any], pairs: Sequence[str] = ()) -> Config:
@@ -83,11 +83,11 @@ def read(path: str | Path) -> dict[str, Any]:
     for name, value in values.items():
         if name not in known:
             raise ValueError(f"--config {path} has the unknown key {name!r}: {hint(name, known)}")
-        _refuse(path, name, value)
+        _validate(path, name, value)
     return values
 
 
-def _refuse(path: str | Path, name: str, value: Any) -> None:
+def _validate(path: str | Path, name: str, value: Any) -> None:
     if name in WHOLE:
         right = isinstance(value, int) and not isinstance(value, bool) and value >= WHOLE[name]
         expected = f"a whole number of at least {WHOLE[name]}"

@@ -37,13 +37,13 @@ SEARCH = (
     "by the accuracy of the nodes' models on three other seeds."
 )
 METHODS: dict[str, Method] = {
-    "SPARKLE-ED": sparkle("ed", alpha=300.0, beta=1.0, gamma=1.0, theta=0.2, order="parallel"),
-    "SPARKLE-EXTRA": sparkle("extra", alpha=300.0, beta=0.5, gamma=0.5, theta=0.2, order="parallel"),
-    "SPARKLE-GT": sparkle("gt", alpha=1000.0, beta=1.0, gamma=1.0, theta=0.2, order="parallel"),
+    "SPARKLE-ED": sparkle("ed", alpha=300.0, beta=1.0, gamma=1.0, theta=0.2, updates="simultaneous"),
+    "SPARKLE-EXTRA": sparkle("extra", alpha=300.0, beta=0.5, gamma=0.5, theta=0.2, updates="simultaneous"),
+    "SPARKLE-GT": sparkle("gt", alpha=1000.0, beta=1.0, gamma=1.0, theta=0.2, updates="simultaneous"),
     "D-SOBA": dsoba(alpha=300.0, beta=0.5, gamma=0.5, theta=0.2),
 }
 # SPARKLE-ED whose x never moves: every label is trusted alike.
-NO_CLEANING = sparkle("ed", alpha=0.0, beta=1.0, gamma=1.0, theta=0.2, order="parallel")
+NO_CLEANING = sparkle("ed", alpha=0.0, beta=1.0, gamma=1.0, theta=0.2, updates="simultaneous")
 
 INK, GREY, CLEAN, WRONG = "#22303c", "#8b98a5", "#2a9d8f", "#d1495b"
 LINES = {

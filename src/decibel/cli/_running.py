@@ -25,7 +25,7 @@ from ..methods._catalog import CATALOG
 from ..results import loggers
 from ..results._callbacks import Callback
 from ..results._result import Result
-from ..solver._solve import NonFiniteWarning, levels_of, refuse, solve
+from ..solver._solve import NonFiniteWarning, levels_of, solve, validate
 from ._config import LOGS, Config
 from ._named import make_graph, make_method, make_task
 
@@ -45,7 +45,9 @@ def run(
     made = make_task(config.task, config.nodes, config.seed, config.for_task)
     nodes = made.nodes or config.nodes  # some tasks know their nodes: a speaker each
     network = make_graph(config.graph, nodes)
-    refuse(made.problem, algorithm, levels_of(made.problem, algorithm, network), config.steps, config.batch_size, None)
+    validate(
+        made.problem, algorithm, levels_of(made.problem, algorithm, network), config.steps, config.batch_size, None
+    )
     _make_room(config, resume=resume, fresh=fresh)
     console.print(f"[bold]{made.name}[/] by {algorithm} over {network.name} of {nodes} nodes")
     for key, value in made.summary.items():
@@ -97,7 +99,8 @@ def summary(config: Config, result: Result) -> dict[str, Any]:
         "nodes": result.trace.provenance["nodes"],
         "steps": config.steps,
         "step": result.step,
-        "stopped": result.stopped,
+        "status": str(result.status),
+        "message": result.message or None,
         "first": {name: float(result.trace[name][0]) for name in result.trace},
         "last": {name: float(value) for name, value in result.trace.last.items()},
         "settings": result.method.settings,
@@ -167,7 +170,7 @@ def _ended(log: Path) -> bool:
         last = json.loads(lines[-1])
     except (IndexError, json.JSONDecodeError):
         return False
-    return last.get("kind") == "end" and (last["stopped"] or "non-finite").startswith("non-finite")
+    return last.get("kind") == "end" and (last["message"] or "non-finite").startswith("non-finite")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..core._files import whole, write_whole
+from ..core._files import atomic_write, atomic_writer
 from ..engines.silo._certificates import (
     Authority,
     check,
@@ -52,10 +52,10 @@ def init(toml: Path, out: Path, console: Console) -> None:
 
 
 def publish(authority: Authority, federation: Federation, folder: Path) -> None:
-    write_whole(folder / "authority.pem", pem(authority.certificate))
-    write_whole(folder / "federation.json", authority.sign(federation.text).encode())
+    atomic_write(folder / "authority.pem", pem(authority.certificate))
+    atomic_write(folder / "federation.json", authority.sign(federation.text).encode())
     if not (folder / "revoked.json").exists():
-        write_whole(folder / "revoked.json", authority.sign("[]").encode())
+        atomic_write(folder / "revoked.json", authority.sign("[]").encode())
 
 
 def join(name: str, public: Path, home: Path, console: Console | None = None) -> Path:
@@ -65,11 +65,11 @@ def join(name: str, public: Path, home: Path, console: Console | None = None) ->
     federation.number(name)
     for file in PUBLIC:
         if public.resolve() != home.resolve() and (public / file).is_file():
-            write_whole(home / file, (public / file).read_bytes())
+            atomic_write(home / file, (public / file).read_bytes())
     key = load_key(home / "key.pem") if (home / "key.pem").exists() else new_key()
     save_key(key, home / "key.pem")
     request = home / "request.pem"
-    write_whole(request, pem(make_request(key, name, federation.name)))
+    atomic_write(request, pem(make_request(key, name, federation.name)))
     if console is not None:
         console.print(f"The authority's fingerprint; compare it with whoever sent you {public}:")
         console.print(f"  {fingerprint(authority)}", soft_wrap=True)
@@ -85,7 +85,7 @@ def sign(requests: list[Path], out: Path, days: float, console: Console | None =
     for path in requests:
         certificate = authority.certify(load_request(path), names, timedelta(days=days))
         target = path.with_name("certificate.pem")
-        write_whole(target, pem(certificate))
+        atomic_write(target, pem(certificate))
         if console is not None:
             name, until = check(certificate, authority.certificate, set()), certificate.not_valid_after_utc.date()
             console.print(f"{target} makes its holder [bold]{name}[/] until {until}: did {name} ask?", soft_wrap=True)
@@ -96,7 +96,7 @@ def revoke(certificates: list[Path], out: Path, console: Console) -> None:
     authority, path = Authority.load(out / "authority"), out / "public" / "revoked.json"
     known = json.loads(read_signed(path.read_text(), authority.certificate, str(path)))
     serials = sorted({*known, *(f"{load_certificate(one).serial_number:x}" for one in certificates)})
-    write_whole(path, authority.sign(json.dumps(serials)).encode())
+    atomic_write(path, authority.sign(json.dumps(serials)).encode())
     console.print(f"{path} now lists {len(serials)}: send it to every site, to lie in its folder.", soft_wrap=True)
 
 
@@ -147,7 +147,7 @@ def save_solution(x: Any, y: Any, path: Path) -> None:
     import jax
 
     leaves = jax.tree_util.tree_leaves_with_path({"x": x} | ({} if y is None else {"y": y}))
-    with whole(path) as file:
+    with atomic_writer(path) as file:
         np.savez(file, allow_pickle=False, **{jax.tree_util.keystr(where): np.asarray(leaf) for where, leaf in leaves})
 
 

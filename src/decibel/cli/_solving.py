@@ -97,10 +97,10 @@ def run(
     running, result = or_exit(solve_it)
     if json:
         emit(running.summary(asked, result))
-    if result.stopped and result.stopped.startswith("non-finite"):
-        complain(f"Stopped at {result.stopped}: use smaller step sizes, such as --set alpha=….")
+    if result.status == "diverged":
+        complain(f"Diverged, {result.message}: use smaller step sizes, such as --set alpha=….")
         raise typer.Exit(DIVERGED)
-    if result.stopped:
+    if result.message:
         complain(f"Saved at step {result.step} of {asked.steps}. To go on: {running.resuming(asked)}")
         raise typer.Exit(INTERRUPTED)
 
@@ -141,11 +141,11 @@ def compare(
     results = or_exit(compare_them)
     if json:
         rows = {
-            name: {"settings": result.method.settings, "stopped": result.stopped, "last": result.trace.last}
+            name: {"settings": result.method.settings, "status": str(result.status), "last": result.trace.last}
             for name, result in results.items()
         }
         emit({"task": task, "graph": graph, "steps": steps, "methods": rows, "figure": str(out / "compare.png")})
-    if all(result.stopped for result in results.values()):
+    if all(result.status == "diverged" for result in results.values()):
         complain("All of them turned non-finite: use smaller step sizes, such as --set alpha=….")
         raise typer.Exit(DIVERGED)
 

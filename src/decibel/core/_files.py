@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 @contextmanager
-def whole(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[BinaryIO]:
+def atomic_writer(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[BinaryIO]:
     """A file to write in. It takes its name when the block ends, and leaves nothing behind when the block fails."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def whole(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[BinaryIO]
         beside.unlink(missing_ok=True)
 
 
-def write_whole(path: str | os.PathLike[str], content: str | bytes, mode: int = 0o644) -> Path:
-    with whole(path, mode) as file:
+def atomic_write(path: str | os.PathLike[str], content: str | bytes, mode: int = 0o644) -> Path:
+    with atomic_writer(path, mode) as file:
         file.write(content.encode() if isinstance(content, str) else content)
     return Path(path)

@@ -24,7 +24,7 @@ Counts = dict[str, float]
 
 
 @dataclass
-class Page:
+class StepCost:
     """Fixed counts, and repetitions (traced) of further counts."""
 
     fixed: Counts = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
@@ -47,7 +47,7 @@ class Ledger:
     communication `rounds`. Loops and branches inside a step go through it, so that their bodies count rightly."""
 
     def __init__(self) -> None:
-        self.page = Page()
+        self.page = StepCost()
 
     def add(self, **amounts: float) -> None:
         for column, amount in amounts.items():
@@ -119,14 +119,14 @@ class Ledger:
         return out
 
     @contextmanager
-    def _new_page(self) -> Iterator[Page]:
-        outer, self.page = self.page, Page()
+    def _new_page(self) -> Iterator[StepCost]:
+        outer, self.page = self.page, StepCost()
         try:
             yield self.page
         finally:
             self.page = outer
 
-    def _probe(self, function: Callable[..., Any], *arguments: Any) -> Page:
+    def _probe(self, function: Callable[..., Any], *arguments: Any) -> StepCost:
         with self._new_page() as page:
             jax.eval_shape(function, *arguments)
         return page

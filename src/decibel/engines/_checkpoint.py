@@ -29,8 +29,8 @@ from ..graphs._graph import Levels
 from ..methods._method import Method, State
 from ..problem._problem import Problem
 from ..results._trace import Trace
-from ._membership import Members, take_over
-from ._program import Asked, Run
+from ._membership import Members, migrate_state
+from ._program import Run, RunConfig
 
 
 class CheckpointWarning(UserWarning):
@@ -75,12 +75,12 @@ class Checkpoints:
         """
         args, kinds = self._ocp.args, jax.tree.map(_kind, run.state)
         saved = sorted(self._manager.all_steps(), reverse=True)
-        chosen = run.take_up_from(saved)
+        chosen = run.restore_order(saved)
         for step in chosen:
             try:
                 meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
                 before = tuple(meta["members"])
-                self._refuse_another(meta["fingerprint"], before)
+                self._validate_same_run(meta["fingerprint"], before)
                 like = {name: _like(kind, meta["shapes"][name]) for name, kind in _named(kinds)}
                 run.free()
                 found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
@@ -110,14 +110,14 @@ class Checkpoints:
         here = jax.tree.map(lambda kind: kind.sharding, kinds)
         if before != self._members:
             strategies = run.program.method.strategies
-            change = lambda saved, start: take_over(saved, start, before, self._members, strategies)  # noqa: E731
+            change = lambda saved, start: migrate_state(saved, start, before, self._members, strategies)  # noqa: E731
             return jax.jit(change, out_shardings=here)(saved, run.begin())
         if devices != run.devices and saved.links and run.move is not None:
             links = jax.jit(partial(run.move, before=devices), out_shardings=here.links)(saved.links)
             return saved._replace(links=links)
         return saved
 
-    def _refuse_another(self, saved: dict[str, Any], before: Members) -> None:
+    def _validate_same_run(self, saved: dict[str, Any], before: Members) -> None:
         mine = json.loads(json.dumps(self._fingerprint))
         # Each node's data are its own: other members, other data.
         compared = [name for name in mine if before == self._members or name not in ("upper_data", "lower_data")]
@@ -174,18 +174,18 @@ class AnotherRun(ValueError):
     """The checkpoint was written by a run with other settings."""
 
 
-def identity(problem: Problem, method: Method, graphs: Levels, asked: Asked) -> dict[str, Any]:
+def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, Any]:
     """What must be the same for a run to be the same run, besides its data; independent of where nodes live."""
     return {
         "method": method.name,
         "settings": json.loads(json.dumps(method.settings, default=str)),
         "graph": {level: _digest(getattr(graphs, level)) for level in ("x", "y", "z")},
         "nodes": graphs.x.nodes,
-        "batch_size": asked.batch_size,
-        "seed": asked.seed,
-        "faults": [repr(fault) for fault in asked.faults],
-        "sampling": asked.sampling,
-        "precision": asked.precision,
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "faults": [repr(fault) for fault in config.faults],
+        "sampling": config.sampling,
+        "precision": config.precision,
         "form": problem.form,
         "x0": _checksum(problem.x0),
         "y0": _checksum(problem.y0),

@@ -19,12 +19,12 @@ from ..methods._method import State
 from ..problem._problem import Problem
 from ..problem._samples import NodeData, lay_out
 from ..strategies._table import Level, Strategy
-from .launch._environment import absent, place
+from .launch._environment import absent, process_info
 
 Members = tuple[int, ...]
 
 
-class Present(NamedTuple):
+class Membership(NamedTuple):
     """The members' numbers, in order, and what is left for them of the graphs and the problem."""
 
     members: Members
@@ -32,17 +32,17 @@ class Present(NamedTuple):
     problem: Problem
 
 
-def present(graphs: Levels, problem: Problem, members: Sequence[int] | None) -> Present:
+def restrict_to(graphs: Levels, problem: Problem, members: Sequence[int] | None) -> Membership:
     """The graphs and the problem of those nodes; of all where `members` is None."""
     everyone = tuple(range(graphs.nodes))
     here = everyone if members is None else tuple(sorted({int(node) for node in members}))
     if here == everyone:
-        return Present(here, graphs, problem)
+        return Membership(here, graphs, problem)
     if not here or here[0] < 0 or here[-1] >= graphs.nodes:
         raise ValueError(f"members={members!r} must name some of the nodes 0 to {graphs.nodes - 1}.")
     made = {graph: among(graph, here) for graph in (graphs.x, graphs.y, graphs.z)}
     left = Levels(made[graphs.x], made[graphs.y], made[graphs.z])
-    return Present(here, left, _problem_of(problem, here))
+    return Membership(here, left, _problem_of(problem, here))
 
 
 def survivors(nodes: int, variables: Mapping[str, str] = os.environ) -> Members | None:
@@ -51,7 +51,7 @@ def survivors(nodes: int, variables: Mapping[str, str] = os.environ) -> Members 
     gone = absent(variables)
     if not gone:
         return None
-    here = place(variables)
+    here = process_info(variables)
     processes = (here.processes if here else 1) + len(gone)
     if nodes % processes:
         raise ValueError(
@@ -99,7 +99,9 @@ def _problem_of(problem: Problem, members: Members) -> Problem:
     return problem.with_data(left)
 
 
-def take_over(saved: State, start: State, before: Members, now: Members, strategies: Mapping[str, Strategy]) -> State:
+def migrate_state(
+    saved: State, start: State, before: Members, now: Members, strategies: Mapping[str, Strategy]
+) -> State:
     """The members' state after others left or came.
 
     Who stays goes on as it was. Who comes starts with a zero carry, from the average of those who stay where a level

@@ -19,7 +19,7 @@ NO_ROOM = (
 )
 
 
-class Full(Exception):
+class OutOfMemory(Exception):
     """A device has no room for what is to come."""
 
 
@@ -32,10 +32,10 @@ def copied(tree: Any, beside: int) -> Callable[[], Any]:
         return lambda: copies
     sizes = _sizes(tree)
     if any(beside > _free(device) for device in sizes):
-        raise Full
+        raise OutOfMemory
     at_home = jax.tree.map(lambda leaf: leaf.sharding, tree)
     away = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), tree)
-    with or_say(NO_ROOM.format(sum(sizes.values()) / 1e9)):
+    with oom_hint(NO_ROOM.format(sum(sizes.values()) / 1e9)):
         held = jax.block_until_ready(jax.device_put(tree, away))
     return lambda: jax.device_put(held, at_home)
 
@@ -46,12 +46,12 @@ def fits(tree: Any, beside: int) -> bool:
 
 
 @contextmanager
-def or_say(sentence: str) -> Iterator[None]:
+def oom_hint(sentence: str) -> Iterator[None]:
     """Where a device is full, its error is this sentence."""
     try:
         yield
-    except (Full, jax.errors.JaxRuntimeError) as error:
-        if not isinstance(error, Full) and "RESOURCE_EXHAUSTED" not in str(error):
+    except (OutOfMemory, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, OutOfMemory) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise MemoryError(sentence) from error
 

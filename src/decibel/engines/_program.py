@@ -13,20 +13,20 @@ import numpy as np
 from jax import Array
 
 from ..core import _keys as keys
-from ..core._ledger import Counts, Ledger, Page
+from ..core._ledger import Counts, Ledger, StepCost
 from ..core._vector import choose, replicate
 from ..methods._method import Method, State
 from ..network._exchange import Exchange
 from ..network._mixing import Network
 from ..network.faults import Fault
-from ..oracles._oracle import Computing, Oracle
+from ..oracles._oracle import EvalConfig, Oracle
 from ..problem._problem import Problem
 from ..problem._samples import NodeData
 from ..strategies._table import Coded, Cumulative
 from . import _memory as memory
 
 
-class Asked(NamedTuple):
+class RunConfig(NamedTuple):
     """What a run is asked beside its problem, method and graphs; see `solve`."""
 
     batch_size: int | None = None
@@ -50,7 +50,7 @@ class Program(eqx.Module):
     nodes: Array  # the numbers of the nodes that live here
     key: Array
     batch_size: int | None = eqx.field(static=True)
-    how: Computing = eqx.field(static=True, default=Computing())
+    eval_config: EvalConfig = eqx.field(static=True, default=EvalConfig())
 
     @classmethod
     def of(
@@ -59,21 +59,21 @@ class Program(eqx.Module):
         method: Method,
         exchange: Exchange,
         nodes: Array,
-        asked: Asked,
+        config: RunConfig,
         *,
         node_chunk: int | None = None,
         sharding: Any = None,
     ) -> Program:
         """`problem` holds the data of these nodes, and `sharding` says how its samples lie."""
-        walks = asked.sampling == "walk"
+        walks = config.sampling == "shuffle-once"
         return cls(
-            shuffled(problem, asked.seed, nodes, sharding) if walks else problem,
+            shuffled(problem, config.seed, nodes, sharding) if walks else problem,
             step_sizes_as_arrays(method),
             exchange,
             nodes,
-            keys.key(asked.seed),
-            asked.batch_size,
-            Computing(walks, asked.precision, node_chunk),
+            keys.key(config.seed),
+            config.batch_size,
+            EvalConfig(walks, config.precision, node_chunk),
         )
 
     def start(self) -> State:
@@ -91,13 +91,13 @@ class Program(eqx.Module):
         links = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.remembered(state))
         return state._replace(links=links)
 
-    def step(self, k: Array, state: State) -> tuple[State, Page]:
+    def step(self, k: Array, state: State) -> tuple[State, StepCost]:
         """One iteration of every node, and what it cost."""
         ledger = Ledger()
         oracle = self._oracle(k, ledger)
         now = self.exchange.conditions(k)
         exchanges = Exchanges(self.exchange, now, state.links)
-        with self.how.products():
+        with self.eval_config.products():
             new = self.method.step(k, state, oracle, Network(exchanges, self.exchange.sends, ledger))
         active = self.exchange.active(now)
         if active is not None:
@@ -107,7 +107,7 @@ class Program(eqx.Module):
 
     def _oracle(self, k: Array, ledger: Ledger) -> Oracle:
         key = jax.random.fold_in(self.key, k)
-        return Oracle(self.problem, self.nodes, key, self.batch_size, ledger, k=k, how=self.how)
+        return Oracle(self.problem, self.nodes, key, self.batch_size, ledger, k=k, config=self.eval_config)
 
     def remembered(self, state: State) -> tuple[Any, ...]:
         """The shapes of what the exchanges of one step remember; it starts at zero."""
@@ -144,9 +144,9 @@ class Program(eqx.Module):
         finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
         return state, jnp.stack(finite).all(), repetitions
 
-    def costs(self, state: State) -> Page:
+    def costs(self, state: State) -> StepCost:
         """One step's page, from tracing it."""
-        pages: list[Page] = []
+        pages: list[StepCost] = []
         jax.eval_shape(lambda k, state: pages.append(self.step(k, state)[1]), jnp.int32(0), state)
         return pages[0]
 
@@ -178,11 +178,11 @@ class Compiled(NamedTuple):
     """A chunk, the page of one step's costs, and the bytes it takes beside the program and the state."""
 
     chunk: Any
-    costs: Page
+    costs: StepCost
     beside: int
 
     @classmethod
-    def of(cls, chunk: Any, costs: Page) -> Compiled:
+    def of(cls, chunk: Any, costs: StepCost) -> Compiled:
         known = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
         return cls(chunk, costs, known.temp_size_in_bytes if known else 0)
 
@@ -211,7 +211,7 @@ class Run:
 
     def begin(self) -> State:
         """A state before the first step."""
-        with memory.or_say(self._full):
+        with memory.oom_hint(self._full):
             return self._begin()
 
     def free(self) -> None:
@@ -223,10 +223,10 @@ class Run:
         """The chunk of that length, compiled once per program and length."""
         leaves, structure = jax.tree.flatten((self.program, self.state))
         kinds = tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
-        with memory.or_say(self._full):  # on a GPU kernels are tried, with arrays as large as the run's
+        with memory.oom_hint(self._full):  # on a GPU kernels are tried, with arrays as large as the run's
             return compile_chunk(structure, kinds, length, self._wrap)
 
-    def take_up_from(self, saved: Sequence[int]) -> Sequence[int]:
+    def restore_order(self, saved: Sequence[int]) -> Sequence[int]:
         """Of the steps that were saved, newest first, those to continue from, best first."""
         return saved
 
@@ -236,7 +236,7 @@ class Run:
     def advance(self, length: int) -> Counts | None:
         """Moves on and returns the cost; None, with the state as it was, where something turned non-finite."""
         chunk, costs, beside = self.compile(length)
-        with memory.or_say(self._full):
+        with memory.oom_hint(self._full):
             # The chunk consumes the state it is given, so this copy is what remains if it turns non-finite.
             good = memory.copied(self.state, beside)
             arrays = eqx.filter(self.program, eqx.is_array)
@@ -260,7 +260,7 @@ def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wra
     ]
     program, state = jax.tree.unflatten(structure, shapes)
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-    pages: list[Page] = []
+    pages: list[StepCost] = []
 
     def chunk(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
         here = eqx.combine(arrays, static)

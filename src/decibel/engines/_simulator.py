@@ -15,15 +15,16 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method
 from ..network._exchange import Exchange
 from ..network._incidence import Sums, slots
-from ..network._links import Arrived, Carrier, LinkByLink, Links, moved
+from ..network._links import Carrier, LinkByLink, Links, Received, moved
 from ..network._mixing import Mixers
-from ..network.faults import weather
+from ..network.faults import fault_schedule
 from ..problem._problem import Problem
 from . import _memory as memory
-from ._program import Asked, Program, Run
+from ._engine import Engine
+from ._program import Program, Run, RunConfig
 
 
-class Simulator(eqx.Module):
+class Simulator(Engine):
     """All nodes on one device; or only `members`, their numbers, as if the others were lost.
 
     `node_chunk` takes the batches and derivatives of that many nodes at a time: the same numbers in less memory, for
@@ -33,25 +34,25 @@ class Simulator(eqx.Module):
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
     node_chunk: int | None = eqx.field(static=True, default=None)
 
-    def taking_part(self, nodes: int) -> tuple[int, ...] | None:
+    def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return self.members
 
-    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
+    def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         nodes = graphs.x.nodes
         full = (
             f"{nodes:,} nodes and what a step of theirs needs do not fit into the device's memory: use fewer nodes, "
             "smaller batches, Simulator(node_chunk=...), or Cluster() over more devices."
         )
-        with memory.or_say(full):
-            numbers = jnp.asarray(asked.numbers(nodes))
-            exchange = _exchange(method, graphs, asked, numbers)
-            program = Program.of(problem.bind(nodes), method, exchange, numbers, asked, node_chunk=self.node_chunk)
+        with memory.oom_hint(full):
+            numbers = jnp.asarray(config.numbers(nodes))
+            exchange = _exchange(method, graphs, config, numbers)
+            program = Program.of(problem.bind(nodes), method, exchange, numbers, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
             return Run(program, full=full, move=partial(moved, graphs=graphs, now=1))
 
 
-def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> Exchange:
-    if not (asked.faults or method.per_link):
+def _exchange(method: Method, graphs: Levels, config: RunConfig, numbers: Array) -> Exchange:
+    if not (config.faults or method.per_link):
         return InMemory(Mixers.of(graphs))
 
     def carry(graph: Graph | GraphSequence) -> Links:
@@ -61,7 +62,7 @@ def _exchange(method: Method, graphs: Levels, asked: Asked, numbers: Array) -> E
         sums = Sums(made.width, jax.tree.map(lambda table: jnp.asarray(table, jnp.int32), made.rest))
         return Links(numbers[neighbours], jnp.asarray(made.shaped(made.weights)), sums, rows)
 
-    return LinkByLink.of(graphs, numbers, weather(asked.faults, asked.seed), carry)
+    return LinkByLink.of(graphs, numbers, fault_schedule(config.faults, config.seed), carry)
 
 
 class InMemory(Exchange):
@@ -84,11 +85,11 @@ class RowsInMemory(Carrier):
     degree: float = eqx.field(static=True)
     degree_of_all: float = eqx.field(static=True)  # with the links of all phases
 
-    def rows(self, k: Array, buffer: Array) -> Arrived:
-        return Arrived(buffer[self.neighbours])
+    def rows(self, k: Array, buffer: Array) -> Received:
+        return Received(buffer[self.neighbours])
 
-    def links(self, k: Array, buffer: Array) -> Arrived:
-        return Arrived(buffer.reshape(-1, buffer.shape[-1])[self.back])
+    def links(self, k: Array, buffer: Array) -> Received:
+        return Received(buffer.reshape(-1, buffer.shape[-1])[self.back])
 
     def sends(self, *, per_link: bool, coded: bool) -> float:
         return self.degree_of_all if coded else self.degree

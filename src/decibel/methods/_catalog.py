@@ -18,7 +18,7 @@ from ._implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_in
 from ._matrices import dsbo, gossip_dsbo
 from ._method import Method
 from ._single_level import dsgd, ed, extra, gnsd, gt
-from ._sparkle import dsoba, lopa, soba, sparkle
+from ._sparkle import dsoba, dsoba_fo, lopa, soba, sparkle
 
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 SPARKLE = (
@@ -113,7 +113,7 @@ CATALOG = Catalog(
             "shared",
             1,
             "p + 2q numbers",
-            partial(dsoba, 1),
+            dsoba_fo,
             THREE,
         ),
         Entry(

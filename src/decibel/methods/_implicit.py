@@ -75,8 +75,8 @@ class Implicit(Method):
         here = draw.at(*point)
         return here.v, self.hypergradient(here)
 
-    def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
-        super().refuse(problem, graphs, batch_size)
+    def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
+        super().validate(problem, graphs, batch_size)
         if self.full_batch and batch_size is not None:
             raise ValueError(
                 f"{self.name} uses all samples in every step: leave batch_size out, or use db.gt_dsgd(...)."

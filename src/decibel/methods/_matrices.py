@@ -32,8 +32,8 @@ class MatrixMethod(Method):
     def strategies(self) -> dict[str, Strategy]:
         return {"x": strategy("consensus"), "y": strategy("consensus")}
 
-    def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
-        super().refuse(problem, graphs, batch_size)
+    def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
+        super().validate(problem, graphs, batch_size)
         p, q = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (problem.x0, problem.y0))
         need = self.matrices(p, q) * jax.tree.leaves(problem.x0)[0].dtype.itemsize
         if need > LARGEST:

@@ -89,12 +89,12 @@ class Method(eqx.Module):
         shown = {key: value for key, value in self.settings.items() if key in RATES and value is not None}
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in shown.items())})"
 
-    def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
+    def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
         """Raises a sentence where the problem or a graph does not fit."""
         if problem.form != self.form:
             raise ValueError(f"{self.name} does not solve this problem: {_MENDS[problem.form]}")
         for level, strategy in self.strategies.items():
-            refuse_graph(getattr(graphs, level), strategy, level)
+            validate_graph(getattr(graphs, level), strategy, level)
 
 
 _MENDS = {
@@ -105,11 +105,11 @@ _MENDS = {
 }
 
 
-def refuse_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
+def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
     # No edges at all is a choice (db.graphs.isolated); some nodes cut off from others is a mistake.
     if strategy.mixes and not graph.connected and any(phase.degrees.any() for phase in graph.phases):
         raise ValueError(f"graph {graph.name!r} on level {level} is not connected: add edges that join its parts.")
-    if not strategy.needs_positive:
+    if not strategy.requires_spectrum:
         return
     if not graph.symmetric:
         raise ValueError(

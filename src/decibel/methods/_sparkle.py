@@ -9,7 +9,7 @@ from ..core._vector import Vector
 from ..graphs._graph import Levels
 from ..network._mixing import Network
 from ..oracles._oracle import Oracle, Products
-from ..oracles.hypergradient import auxiliary
+from ..oracles.hypergradient import auxiliary, difference
 from ..problem._problem import Problem
 from ..strategies._table import Strategy, strategy
 from ._method import Method, Rate, State, rate
@@ -18,12 +18,12 @@ from ._method import Method, Rate, State, rate
 class Sparkle(Method):
     """y⁺ = L_y(y, β v(x, y)); z⁺ = L_z(z, γ p(x, y⁺, z)); r⁺ = (1−θ) r + θ u(x, y⁺, z⁺); x⁺ = U_x(x, α r⁺).
 
-    `parallel` takes all three directions at (x, y, z), so that one vjp serves them and one message carries them;
+    `simultaneous` takes all three directions at (x, y, z), so that one vjp serves them and one message carries them;
     `lag` moves x along the old r; `relax` moves it only that part of the way.
 
-    Draws of a step: one upper batch, for both gradients of f. In parallel one lower batch serves v, H z and J z, since
-    no direction depends on another. In sequence v, H z and J z⁺ have a lower batch each: z⁺ depends on the samples of
-    H, and multiplied by J on the same samples it would shift the fixed point by γ Cov(J, H) z.
+    Draws of a step: one upper batch, for both gradients of f. Simultaneous updates take one lower batch for v, H z and
+    J z, since no direction depends on another. In alternating ones v, H z and J z⁺ have a lower batch each: z⁺ depends
+    on the samples of H, and multiplied by J on the same samples it would shift the fixed point by γ Cov(J, H) z.
     """
 
     lower: Strategy
@@ -34,7 +34,7 @@ class Sparkle(Method):
     theta: Rate
     hypergradient: Products
     label: str = eqx.field(static=True)
-    parallel: bool = eqx.field(static=True)
+    simultaneous: bool = eqx.field(static=True)
     lag: bool = eqx.field(static=True, default=False)
     centralized: bool = eqx.field(static=True, default=False)
     relax: Rate | None = None
@@ -48,9 +48,9 @@ class Sparkle(Method):
         return State(self.upper.start(x), self.lower.start(y), self.lower.start(y.zeros()), memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
-        return (self._parallel if self.parallel else self._sequential)(k, state, oracle, network)
+        return (self._simultaneous if self.simultaneous else self._alternating)(k, state, oracle, network)
 
-    def _sequential(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def _alternating(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
         (x, y, z, r), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         draw = oracle.draw()
@@ -62,7 +62,7 @@ class Sparkle(Method):
         x = network(x=U(x, α * r, relax=rate(self.relax, k)))
         return State(x, y, z, r)
 
-    def _parallel(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def _simultaneous(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
         (x, y, z, h), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         here = oracle.draw().at(x.s, y.s, self.hypergradient)
@@ -71,8 +71,8 @@ class Sparkle(Method):
         x, y, z = network(x=U(x, d, relax=rate(self.relax, k)), y=L(y, β * here.v), z=L(z, γ * here.p(z.s)))
         return State(x, y, z, r)
 
-    def refuse(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
-        super().refuse(problem, graphs, batch_size)
+    def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
+        super().validate(problem, graphs, batch_size)
         if self.centralized and graphs.x.rho > 1e-12:
             raise ValueError(
                 f"{self.name} is centralized, and {graphs.x.name} does not average exactly: use "
@@ -88,51 +88,58 @@ def sparkle(
     beta: Rate,
     gamma: Rate,
     theta: Rate = 1.0,
-    order: str = "parallel",
-    difference: float | None = None,
+    updates: str = "simultaneous",
+    hypergradient: Products | None = None,
 ) -> Sparkle:
     """SPARKLE-L-U (Zhu et al., 2024): strategy `lower` for y and z, `upper` (the same if None) for x.
 
     `alpha`, `beta`, `gamma` are the step sizes of x, y, z and `theta` the weight of the newest sample in the running
-    average of the upper direction; numbers or schedules. `order="parallel"` evaluates all levels at the old point: one
-    vjp, one lower batch and one message per step; `"sequential"`, the paper's, each level at the newest: three of each.
-    With both tuned, it was no better for the same bytes and worse for the same samples. `difference=δ` replaces second
-    derivatives by differences of gradients at y ± δ z.
+    average of the upper direction; numbers or schedules. `updates="simultaneous"` takes all directions at the old
+    point: one vjp, one lower batch and one message per step; `"alternating"`, the paper's, each at the newest: three of
+    each. With both tuned, it was no better for the same bytes and worse for the same samples. `hypergradient` is
+    `db.hypergradient.auxiliary()`, the default, or `.difference(delta)`, which needs no second derivatives.
 
     Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²); at the old point by default.
     """
-    if order not in ("sequential", "parallel"):
-        raise ValueError(f"order={order!r} is not known: choose 'sequential' or 'parallel'.")
+    if updates not in ("simultaneous", "alternating"):
+        raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")
     low = strategy(lower)
     up = low if upper is None else strategy(upper)
     label = f"sparkle-{low.name}" if low.name == up.name else f"sparkle-{low.name}-{up.name}"
-    products = auxiliary(difference)
-    return Sparkle(low, up, alpha, beta, gamma, theta, products, label, parallel=order == "parallel")
+    products = _products(hypergradient)
+    return Sparkle(low, up, alpha, beta, gamma, theta, products, label, simultaneous=updates == "simultaneous")
 
 
-def dsoba(
-    order: int = 2,
-    *,
-    alpha: Rate,
-    beta: Rate,
-    gamma: Rate,
-    theta: Rate,
-    delta: float = 1e-3,
-    forward: bool = False,
-) -> Sparkle:
+def dsoba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate) -> Sparkle:
     """D-SOBA (Kong et al., 2024): diffusion on every level, all at the old point, x moving along the previous average.
-
-    `order=1` replaces second derivatives by differences of gradients at y ± `delta` z (`forward=True`: y and y +
-    `delta` z) on the same sample.
 
     Differs from the paper: the overview's typo D_{x,i} is read as D_{x,j}, and every level has its own step size.
     """
-    if order not in (1, 2):
-        raise ValueError(f"order={order!r} is not known: choose 2 (Hessian products) or 1 (gradient differences).")
-    products = auxiliary() if order == 2 else auxiliary(difference=delta, forward=forward)
-    label = "d-soba" if order == 2 else "d-soba-fo"
+    return _dsoba("d-soba", auxiliary(), alpha, beta, gamma, theta)
+
+
+def dsoba_fo(
+    *, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate, delta: float = 1e-3, forward: bool = False
+) -> Sparkle:
+    """D-SOBA-FO (Kong et al., 2024): D-SOBA with differences of gradients at y ± `delta` z (`forward=True`: y and
+    y + `delta` z) on the same sample in place of second derivatives."""
+    return _dsoba("d-soba-fo", difference(delta, forward=forward), alpha, beta, gamma, theta)
+
+
+def _dsoba(label: str, products: Products, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate) -> Sparkle:
     mix = strategy("diffusion")
-    return Sparkle(mix, mix, alpha, beta, gamma, theta, products, label, parallel=True, lag=True)
+    return Sparkle(mix, mix, alpha, beta, gamma, theta, products, label, simultaneous=True, lag=True)
+
+
+def _products(hypergradient: Products | None) -> Products:
+    if hypergradient is None:
+        return auxiliary()
+    if not isinstance(hypergradient, Products):
+        raise TypeError(
+            f"hypergradient={hypergradient!r} does not fit a shared lower level: give db.hypergradient.auxiliary() or "
+            "db.hypergradient.difference(delta)."
+        )
+    return hypergradient
 
 
 def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Sparkle:
@@ -141,7 +148,7 @@ def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Sparkle:
     Differs from the paper: `theta` below 1 adds a running average of the upper direction.
     """
     mix = strategy("diffusion")
-    return Sparkle(mix, mix, alpha, beta, gamma, theta, auxiliary(), "soba", parallel=True, centralized=True)
+    return Sparkle(mix, mix, alpha, beta, gamma, theta, auxiliary(), "soba", simultaneous=True, centralized=True)
 
 
 def lopa(
@@ -151,5 +158,14 @@ def lopa(
     (1−θ) q + θ u, and x⁺ = x + τ (W x − α q⁺ − x); with `tracking`, q⁺ is tracked (LoPA-GT)."""
     label, mix = ("lopa-gt", "non-gt") if tracking else ("lopa", "consensus")
     return Sparkle(
-        strategy("local"), strategy(mix), alpha, beta, gamma, theta, auxiliary(), parallel=False, label=label, relax=tau
+        strategy("local"),
+        strategy(mix),
+        alpha,
+        beta,
+        gamma,
+        theta,
+        auxiliary(),
+        simultaneous=False,
+        label=label,
+        relax=tau,
     )

@@ -24,24 +24,24 @@ from ..graphs._graph import Levels
 from ..strategies._table import Code, Coded, Cumulative
 from ._exchange import Exchange
 from ._incidence import Slots, Sums, slots
-from .faults import Weather
+from .faults import FaultSchedule
 
 LEVELS = ("x", "y", "z")
 CODES = 2**31 + 3  # a stream of its own, beyond every step
 
 
-class Ties(IntEnum):
+class LinkState(IntEnum):
     """How a link's two ends stand to each other in one exchange, seen from one of them."""
 
     TIED = 0  # both have heard of each other before
     KEEPS = 1  # the other end has come back, and takes its flow from this one
-    ADOPTS = 2  # this end has come back: F_ij := −F_ji
-    ANEW = 3  # both begin at zero
-    APART = 4  # the other end is gone, and its flow is dropped
+    RESTORE = 2  # this end has come back: F_ij := −F_ji
+    RESET = 3  # both begin at zero
+    DROPPED = 4  # the other end is gone, and its flow is dropped
 
 
-class Arrived(NamedTuple):
-    """(*slots, entries) what came into the slots, (*slots,) where anything did, and the `Ties` of each; None is
+class Received(NamedTuple):
+    """(*slots, entries) what came into the slots, (*slots,) where anything did, and the `LinkState` of each; None is
     everywhere, and all tied."""
 
     rows: Array
@@ -53,14 +53,14 @@ class Carrier(eqx.Module):
     """Brings what neighbours send into the slots of the nodes that live here."""
 
     @abstractmethod
-    def rows(self, k: Array, buffer: Array) -> Arrived:
+    def rows(self, k: Array, buffer: Array) -> Received:
         """(nodes, entries): every neighbour's row."""
 
     @abstractmethod
-    def links(self, k: Array, buffer: Array) -> Arrived:
+    def links(self, k: Array, buffer: Array) -> Received:
         """(*slots, entries): what each neighbour keeps for this node."""
 
-    def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
+    def decoded(self, k: Array, sent: Array, own: Array, code: ConcatCodec, decode: Callable[[Array], Array]) -> Array:
         """(*slots, entries) of neighbours' rows in code, by `decode`; `own` are this node's, decoded."""
         return decode(self.rows(k, sent).rows)
 
@@ -111,7 +111,7 @@ def moved(remembered: Any, graphs: Levels, before: int, now: int) -> Any:
     return tuple(tuple(move(one, *both) for one, both in zip(every, places, strict=True)) for every in remembered)
 
 
-class OverLinks(NamedTuple):
+class LinkStatus(NamedTuple):
     """A step's trouble on one graph: of nodes (`active`), and of links as seen from their slots."""
 
     active: Array
@@ -122,7 +122,7 @@ class OverLinks(NamedTuple):
 
 class Conditions(NamedTuple):
     k: Array
-    graphs: tuple[OverLinks, ...]
+    graphs: tuple[LinkStatus, ...]
 
 
 class LinkByLink(Exchange):
@@ -131,7 +131,7 @@ class LinkByLink(Exchange):
     graphs: tuple[Links, ...]
     which: tuple[int, int, int] = eqx.field(static=True)  # the graph of levels x, y, z
     nodes: Array
-    weather: Weather
+    fault_schedule: FaultSchedule
     secret: Array  # the key of chances that others must not know, where this is no simulation
 
     @classmethod
@@ -139,12 +139,14 @@ class LinkByLink(Exchange):
         cls,
         graphs: Levels,
         nodes: Array,
-        weather: Weather,
+        fault_schedule: FaultSchedule,
         carry: Callable[[Any], Links],
         secret: Array | None = None,
     ) -> LinkByLink:
         distinct, which = graphs.distinct()
-        return cls(tuple(map(carry, distinct)), which, nodes, weather, weather.key if secret is None else secret)
+        return cls(
+            tuple(map(carry, distinct)), which, nodes, fault_schedule, fault_schedule.key if secret is None else secret
+        )
 
     def sends(self, level: str, *, per_link: bool = False, coded: bool = False) -> float:
         return self.graphs[self.which[LEVELS.index(level)]].carrier.sends(per_link=per_link, coded=coded)
@@ -152,25 +154,25 @@ class LinkByLink(Exchange):
     def conditions(self, k: Array) -> Conditions:
         return Conditions(k, tuple(self._over(k, links) for links in self.graphs))
 
-    def _over(self, k: Array, links: Links) -> OverLinks:
+    def _over(self, k: Array, links: Links) -> LinkStatus:
         (here, there), nodes = self._ends(links), len(self.nodes)
         everyone, at_slots = jnp.concatenate([self.nodes, there.ravel()]), links.sums.at_slots
         one_of_two = lambda struck: at_slots(struck[:nodes]) | struck[nodes:].reshape(there.shape)  # noqa: E731
-        idle, gone = self.weather.idle(k, everyone), self.weather.gone(k, everyone)
-        return OverLinks(
+        idle, gone = self.fault_schedule.idle(k, everyone), self.fault_schedule.gone(k, everyone)
+        return LinkStatus(
             active=~idle[:nodes],
-            up=~(self.weather.down(k, here, there) | one_of_two(idle)),
+            up=~(self.fault_schedule.down(k, here, there) | one_of_two(idle)),
             forgotten=one_of_two(gone),
-            delay=self.weather.delay(k, here, there),
+            delay=self.fault_schedule.delay(k, here, there),
         )
 
     def active(self, now: Conditions) -> Array | None:
-        return now.graphs[0].active if self.weather.stops_nodes else None
+        return now.graphs[0].active if self.fault_schedule.stops_nodes else None
 
     def remembers(self, messages: dict[str, Any]) -> tuple[Remembered, ...]:
         def shapes(graph: int, links: Links) -> Remembered:
             plain, kept, coded = self._sort(graph, messages)
-            delay, rows = self.weather.longest_delay, links.neighbours.shape
+            delay, rows = self.fault_schedule.longest_delay, links.neighbours.shape
             late = _shape(plain, *rows, delay) if plain and delay else None
             copies = tuple((_shape(m, len(self.nodes)), _shape(m, *rows)) for m in coded.values())
             return Remembered(late, _shape(kept, *rows) if kept else None, copies)
@@ -185,7 +187,7 @@ class LinkByLink(Exchange):
         for graph, (links, over) in enumerate(zip(self.graphs, now.graphs, strict=True)):
             late, flows, copies = memory[graph] if memory else Remembered()
             plain, kept, coded = self._sort(graph, messages)
-            heard = over.up & ~self.weather.lost(now.k, number, *self._ends(links))
+            heard = over.up & ~self.fault_schedule.lost(now.k, number, *self._ends(links))
             if plain:
                 buffer, back = flatten(plain)
                 answer, late = _flow(links, now.k, heard, over.delay, buffer, late)
@@ -197,7 +199,7 @@ class LinkByLink(Exchange):
                 answers |= back(links.sums.at_nodes(flows))
             for place, (code, decoded) in enumerate(coded.items()):
                 buffer, back = flatten(decoded)
-                parts = InParts(code, [flatten(m)[0].shape[1] for m in decoded.values()], buffer.dtype)
+                parts = ConcatCodec(code, [flatten(m)[0].shape[1] for m in decoded.values()], buffer.dtype)
                 answer, copy = self._decode(links, now.k, number, parts, buffer, copies[place])
                 answers |= back(answer)
                 copies = (*copies[:place], copy, *copies[place + 1 :])
@@ -216,11 +218,11 @@ class LinkByLink(Exchange):
         return plain, kept, coded
 
     def _decode(
-        self, links: Links, k: Array, number: int, code: InParts, φ: Array, copies: tuple[Array, Array]
+        self, links: Links, k: Array, number: int, code: ConcatCodec, φ: Array, copies: tuple[Array, Array]
     ) -> tuple[Array, tuple[Array, Array]]:
         """Σ_j w_ij (φ̂_j − φ̂_i). A node sends, in code, what its public copy φ̂ lacks of φ; all who hold φ̂ add it."""
         mine, theirs = copies
-        common, own = (_keys(key, k, number) for key in (self.weather.key, self.secret))
+        common, own = (_keys(key, k, number) for key in (self.fault_schedule.key, self.secret))
         sent = jax.vmap(code.encode)(φ - mine, fold_in_each(common, self.nodes), fold_in_each(own, self.nodes))
         decode = jax.vmap(code.decode)
         own = decode(sent, fold_in_each(common, self.nodes))
@@ -237,7 +239,7 @@ class LinkByLink(Exchange):
         return links.sums.at_slots(self.nodes), links.neighbours
 
 
-class InParts(NamedTuple):
+class ConcatCodec(NamedTuple):
     """A code of every level's message by itself, one after the other in one row."""
 
     code: Code
@@ -285,9 +287,9 @@ def _accumulate(links: Links, k: Array, heard: Array, forgotten: Array, φ: Arra
         heard = heard & arrived.heard
     if arrived.ties is not None:
         is_ = lambda tie: (arrived.ties == tie)[..., None]  # noqa: E731
-        forgotten = forgotten | (arrived.ties == Ties.APART)
-        F, back = jnp.where(is_(Ties.ADOPTS), -back, F), jnp.where(is_(Ties.KEEPS), -F, back)
-        F, back = (jnp.where(is_(Ties.ANEW), 0, flow) for flow in (F, back))
+        forgotten = forgotten | (arrived.ties == LinkState.DROPPED)
+        F, back = jnp.where(is_(LinkState.RESTORE), -back, F), jnp.where(is_(LinkState.KEEPS), -F, back)
+        F, back = (jnp.where(is_(LinkState.RESET), 0, flow) for flow in (F, back))
     renewed = weights[..., None] * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - back)
     F = jnp.where((heard & (weights != 0))[..., None], renewed, F)
     return jnp.where(forgotten[..., None], 0, F)

@@ -139,7 +139,7 @@ def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
     return Leave(1.0, _steps(during), _nodes(nodes))
 
 
-class Weather(eqx.Module):
+class FaultSchedule(eqx.Module):
     """All faults of a run, and the key of their chances."""
 
     faults: tuple[Fault, ...]
@@ -181,9 +181,9 @@ class Weather(eqx.Module):
         return [(f, jax.random.fold_in(now, i)) for i, f in enumerate(self.faults) if isinstance(f, kind)]
 
 
-def weather(faults: tuple[Fault, ...], seed: int) -> Weather:
+def fault_schedule(faults: tuple[Fault, ...], seed: int) -> FaultSchedule:
     """The faults of a run with that seed; their chances have a stream of their own."""
-    return Weather(faults, jax.random.fold_in(keys.key(seed), STREAM))
+    return FaultSchedule(faults, jax.random.fold_in(keys.key(seed), STREAM))
 
 
 def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
@@ -195,7 +195,7 @@ def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
     return found
 
 
-def refuse_faults(faults: tuple[Fault, ...], graphs: Levels) -> None:
+def validate_faults(faults: tuple[Fault, ...], graphs: Levels) -> None:
     if not faults:
         return
     for level in ("x", "y", "z"):

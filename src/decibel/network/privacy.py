@@ -65,7 +65,7 @@ def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
     """
     if messages == 0:
         return 0.0
-    _refuse_delta(delta)
+    _validate_delta(delta)
     μ = 2 * math.sqrt(messages) / noise
     if _log_delta(0.0, μ) <= math.log(delta):
         return 0.0
@@ -79,7 +79,7 @@ def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
     """The least `noise` that keeps that many messages within (ε, δ)."""
     if not ε > 0:
         raise ValueError(f"ε={ε!r} must be a positive number.")
-    _refuse_delta(delta)
+    _validate_delta(delta)
     low, high = 1e-9, 1.0
     while epsilon(high, messages, delta) > ε:
         low, high = high, 2 * high
@@ -91,7 +91,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     return float(found)
 
 
-def _refuse_delta(delta: float) -> None:
+def _validate_delta(delta: float) -> None:
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta!r} must lie between 0 and 1, and be well below 1/samples.")
 
@@ -218,7 +218,7 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
         raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
     return Strategy(
         f"{row.name} ({name})", InCode(row, code), row.carries, row.A, row.B2, row.C,
-        needs_positive=row.needs_positive, coded=True,
+        requires_spectrum=row.requires_spectrum, coded=True,
     )  # fmt: skip
 
 

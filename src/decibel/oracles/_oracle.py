@@ -41,7 +41,7 @@ SECOND_DERIVATIVES = Products()
 
 
 @dataclass(frozen=True)
-class Computing:
+class EvalConfig:
     """How derivatives are evaluated: on random batches or walking through a shuffled order, in which precision, and
     (`node_chunk`) of how many nodes at a time."""
 
@@ -95,10 +95,10 @@ class Oracle:
         ledger: Ledger,
         *,
         k: Array | int = 0,
-        how: Computing = Computing(),  # noqa: B008
+        config: EvalConfig = EvalConfig(),  # noqa: B008
     ) -> None:
         self.problem, self.nodes, self.batch_size, self.ledger = problem, nodes, batch_size, ledger
-        self.key, self.k, self.how = key, k, how
+        self.key, self.k, self.config = key, k, config
 
     def draw(self, tag: int | Array = 0) -> Draw:
         """Independent samples of both levels; different tags give different samples within one step."""
@@ -179,13 +179,13 @@ class Draw:
         return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
 
     def _take(self, data: NodeData, level: int) -> Batch:
-        later = self.oracle.how.node_chunk is not None
+        later = self.oracle.config.node_chunk is not None
         if self.batch_size is None:
             self.ledger.add(samples=data.samples_per_node)
             return data.full(later=later)
         if self._counted:
             self.ledger.add(samples=self.batch_size)
-        if self.oracle.how.walk:
+        if self.oracle.config.walk:
             return data.walk(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
         return data.draw(self._bits[:, level], later=later)
 
@@ -198,10 +198,10 @@ class Point:
 
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         self.draw, self.ledger = draw, draw.ledger
-        self._x, self._y, self._products, self._how = x, y, products, draw.oracle.how
+        self._x, self._y, self._products, self._config = x, y, products, draw.oracle.config
         self._known: dict[tuple[Callable[..., Any], int], tuple[tuple[Vector, Vector], Vector]] = {}
         self._counted: set[Any] = set()
-        self._in_chunks = self._how.node_chunk is not None
+        self._in_chunks = self._config.node_chunk is not None
 
     def linearized(self) -> Point:
         """The same point, linearized before a loop that takes products at it."""
@@ -276,7 +276,7 @@ class Point:
             fx, fy = jax.grad(mean, (0, 1))(x, copies)
             return fx, jax.tree.map(lambda leaf: batch.samples * leaf, fy)
 
-        fx, fy = self._over_nodes(self._how.narrowed(node), self.draw.upper)
+        fx, fy = self._over_nodes(self._config.narrowed(node), self.draw.upper)
         return Vector(fx), Vector(fy)
 
     def hessian_of_samples(self, z: Vector) -> Vector:
@@ -297,7 +297,7 @@ class Point:
             gradients = lambda x: jax.vmap(lambda one: gradient(x, y, one))(batch.singles())  # noqa: E731
             return jax.vjp(gradients, x)[1](jax.tree.map(lambda leaf: leaf / batch.samples, z))[0]
 
-        return Vector(self._over_nodes(self._how.narrowed(node), z.tree, self.draw.lower))
+        return Vector(self._over_nodes(self._config.narrowed(node), z.tree, self.draw.lower))
 
     def hessian_matrix(self) -> Array:
         """(nodes, q, q)"""
@@ -323,11 +323,11 @@ class Point:
             # q backward passes where x is the longer one, as it is wherever x weighs samples.
             return jax.jacrev(gradient)(flat)
 
-        return self._over_nodes(self._how.narrowed(node), self.draw.lower)
+        return self._over_nodes(self._config.narrowed(node), self.draw.lower)
 
     def _over_nodes(self, function: Callable[..., Any], *more: Any) -> Any:
         """A node's function of x, y and more."""
-        return self._how.over_nodes(function)(self._x.tree, _tree(self._y), *more)
+        return self._config.over_nodes(function)(self._x.tree, _tree(self._y), *more)
 
     def _count(self, kind: str, z: Vector) -> None:
         kind, costs = (kind, {kind: 1}) if self._products.difference is None else ("differences", {"gradients": 2})
@@ -377,21 +377,21 @@ class Point:
         return jax.vjp(self._gradient, self._x.tree, _tree(self._y))
 
     def _gradient(self, x: Any, y: Any) -> Any:
-        gradient = self._how.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
-        return self._how.over_nodes(gradient)(x, y, self.draw.lower)
+        gradient = self._config.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
+        return self._config.over_nodes(gradient)(x, y, self.draw.lower)
 
     def _upper_gradients_of_node(self, x: Any, y: Any, batch: Batch) -> Any:
         """∇_x f, and ∇_y f where there is a y"""
-        return self._how.narrowed(jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1)))(x, y, batch)
+        return self._config.narrowed(jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1)))(x, y, batch)
 
     def _products_of_node(self, x: Any, y: Any, z: Any, batch: Batch) -> Any:
         """(J z, H z), by the pullback of a gradient of its own or by two gradients; nothing of them is kept."""
         lower, δ = self.draw.problem.lower_loss, self._products.difference
         if δ is None:
             pullback = lambda x, y, z, batch: jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)[1](z)  # noqa: E731
-            return self._how.narrowed(pullback)(x, y, z, batch)
+            return self._config.narrowed(pullback)(x, y, z, batch)
         # [∇g(x, y + δz) − ∇g(x, y − δz)] / 2δ on the same sample: no second derivatives.
-        gradient, forward = self._how.narrowed(jax.grad(lower, (0, 1))), self._products.forward
+        gradient, forward = self._config.narrowed(jax.grad(lower, (0, 1))), self._products.forward
         ahead = gradient(x, jax.tree.map(lambda y, z: y + δ * z, y, z), batch)
         behind = gradient(x, y if forward else jax.tree.map(lambda y, z: y - δ * z, y, z), batch)
         return jax.tree.map(lambda a, b: (1 / δ if forward else 0.5 / δ) * (a - b), ahead, behind)

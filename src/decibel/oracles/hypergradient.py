@@ -164,12 +164,17 @@ class FullOrSampled(Local):
         return (self.full if here.draw.full else self.sampled).inverse(here)
 
 
-def auxiliary(difference: float | None = None, *, forward: bool = False) -> Products:
-    """For a shared lower level. `difference=δ` replaces H z and J z by differences of gradients at y ± δz
-    (`forward=True`: at y + δz and y)."""
-    if difference is not None and not difference > 0:
-        raise ValueError(f"difference={difference} must be positive: 1e-3 is a good start.")
-    return Products(difference, forward)
+def auxiliary() -> Products:
+    """For a shared lower level: z is a level of its own, and H z and J z are products with second derivatives."""
+    return Products()
+
+
+def difference(delta: float = 1e-3, *, forward: bool = False) -> Products:
+    """For a shared lower level: as `auxiliary`, with H z and J z as differences of gradients at y ± `delta` z
+    (`forward=True`: at y + `delta` z and y)."""
+    if not delta > 0:
+        raise ValueError(f"delta={delta} must be positive: 1e-3 is a good start.")
+    return Products(delta, forward)
 
 
 def exact(*, dense_limit: int = DENSE_LIMIT) -> Exact:

@@ -72,7 +72,7 @@ class Problem(eqx.Module):
         self.upper_data = _data(upper_data, "upper_data", self.dtype, nodes)
         shared = lower is None or _same(upper_data, lower_data)
         self.own_lower_data = None if shared else _data(lower_data, "lower_data", self.dtype, nodes)
-        self._refuse_unfit_data(nodes)
+        self._validate_data(nodes)
 
     @classmethod
     def minimax(cls, objective: Loss, *, data: Any, x0: Tree, y0: Tree, **options: Any) -> Problem:
@@ -133,7 +133,7 @@ class Problem(eqx.Module):
         if len(self._bound_data()) == (1 if self.single_level else 2):
             return self
         bound = self.with_data(lambda source, name: _data(source, name, self.dtype, nodes))
-        bound._refuse_unfit_data(None)
+        bound._validate_data(None)
         return bound
 
     def on_data(self, upper_data: Any, lower_data: Any) -> Problem:
@@ -186,7 +186,7 @@ class Problem(eqx.Module):
     def _bound_data(self) -> list[NodeData]:
         return [data for data in (self.upper_data, self.lower_data) if isinstance(data, NodeData)]
 
-    def _refuse_unfit_data(self, nodes: int | None) -> None:
+    def _validate_data(self, nodes: int | None) -> None:
         """Levels of different nodes, and losses that fail on a sample."""
         counts = {data.nodes for data in self._bound_data()}
         if len(counts) > 1:

@@ -148,9 +148,9 @@ def node_data(source: Any, argument: str, dtype: Any) -> NodeData:
             )
         nodes, samples = next(iter(shapes))
         counts = np.full(nodes, samples)
-        _refuse_empty(counts, argument)
-    refuse_words(tree, argument)
-    refuse_non_finite(tree, argument)
+        _validate_not_empty(counts, argument)
+    validate_numeric(tree, argument)
+    validate_finite(tree, argument)
     return lay_out(jax.tree.map(lambda leaf: jnp.asarray(as_float(leaf, dtype)), tree), counts)
 
 
@@ -163,7 +163,7 @@ def count_nodes(source: list[Any], argument: str) -> tuple[list[Any], np.ndarray
     if len(structures) != 1:
         raise ValueError(f"{argument} has nodes of different structure: give every node the same pytree.")
     counts = np.array([_samples(node, f"{argument}[{i}]") for i, node in enumerate(per_node)])
-    _refuse_empty(counts, argument)
+    _validate_not_empty(counts, argument)
     return per_node, counts
 
 
@@ -198,19 +198,19 @@ def _samples(node: Any, argument: str) -> int:
     return lengths.pop()
 
 
-def _refuse_empty(counts: np.ndarray, argument: str) -> None:
+def _validate_not_empty(counts: np.ndarray, argument: str) -> None:
     empty = np.flatnonzero(counts == 0)
     if empty.size:
         raise ValueError(f"{argument} has no samples at node {empty[0]}: leave that node out or give it data.")
 
 
-def refuse_words(tree: Any, argument: str) -> None:
+def validate_numeric(tree: Any, argument: str) -> None:
     for leaf in jax.tree.leaves(tree):
         if leaf.dtype.kind not in "fiubcV":  # V: JAX's own small floats
             raise TypeError(f"{argument} holds {leaf.dtype} and not numbers: encode words and labels as whole numbers.")
 
 
-def refuse_non_finite(tree: Any, argument: str) -> None:
+def validate_finite(tree: Any, argument: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if jnp.issubdtype(leaf.dtype, jnp.inexact) and not np.isfinite(leaf).all():
             bad = np.argwhere(~np.isfinite(leaf))[0]

@@ -26,11 +26,11 @@ class Callback:
     def __call__(self, step: int, row: Row) -> Any:
         """A row of the trace."""
 
-    def end(self, stopped: str | None) -> None:
-        """The run is over: `stopped` says why it ended early, also where by an exception; None where it finished."""
+    def end(self, message: str | None) -> None:
+        """The run is over: `message` says why it ended early, also where by an exception; None where it did not."""
 
 
-class Told(Callback):
+class FunctionCallback(Callback):
     """A plain function of a row, as a callback."""
 
     def __init__(self, function: Callable[[int, Row], Any]) -> None:
@@ -40,9 +40,9 @@ class Told(Callback):
         return self._function(step, row)
 
 
-class Audience:
+class CallbackList:
     """All callbacks of one run, told in order. Leaving it tells everyone who has begun that the run is over, even if
-    one of them fails at that. `stopped` is what they are told then."""
+    one of them fails at that. `message` is what they receive then."""
 
     def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], Any]]) -> None:
         if callable(callbacks) or isinstance(callbacks, str):
@@ -51,14 +51,16 @@ class Audience:
             if not callable(callback):
                 kind = type(callback).__name__
                 raise TypeError(f"callbacks holds a {kind}: give functions of (step, row), or db.loggers.")
-        self._members = [callback if isinstance(callback, Callback) else Told(callback) for callback in callbacks]
+        self._members = [
+            callback if isinstance(callback, Callback) else FunctionCallback(callback) for callback in callbacks
+        ]
         self._leaving = ExitStack()
-        self.stopped: str | None = None
+        self.message: str | None = None
 
     def begin(self, about: dict[str, Any], graphs: Levels) -> None:
         for member in self._members:
             member.begin(dict(about), graphs)
-            self._leaving.callback(lambda member=member: member.end(self.stopped))
+            self._leaving.callback(lambda member=member: member.end(self.message))
 
     def tell(self, step: int, snapshot: Snapshot, row: Row) -> bool:
         """Whether one of them wants to end here; all are told."""
@@ -66,12 +68,12 @@ class Audience:
             member.see(step, snapshot)
         return any([member(step, dict(row)) is True for member in self._members])
 
-    def __enter__(self) -> Audience:
+    def __enter__(self) -> CallbackList:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self.stopped = _words(error)
+            self.message = _words(error)
         self._leaving.__exit__(kind, error, trace)
 
 

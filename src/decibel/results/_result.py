@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ..methods._method import Method, State
@@ -13,9 +14,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class Status(StrEnum):
+    """How a run ended."""
+
+    COMPLETED = "completed"  # all its steps
+    STOPPED = "stopped"  # by a callback
+    INTERRUPTED = "interrupted"  # the process was told to terminate
+    DIVERGED = "diverged"  # with its last finite state
+
+
 class Result:
     """The end of a run: `x` and `y` averaged over nodes (y per node where personal), `nodes.x`, `nodes.y`, `nodes.z`
-    with every node's copy, the `trace`, the last `step`, and `stopped`: why the run ended early, or None."""
+    with every node's copy, the `trace`, the last `step`, the `status`, and a `message` where a run ended early."""
 
     def __init__(
         self,
@@ -24,10 +34,11 @@ class Result:
         state: State,
         step: int,
         trace: Trace,
-        stopped: str | None = None,
+        status: Status = Status.COMPLETED,
+        message: str = "",
     ) -> None:
         self.problem, self.method, self.state, self.step = problem, method, state, step
-        self.trace, self.stopped = trace, stopped
+        self.trace, self.status, self.message = trace, status, message
         snapshot = Snapshot(problem, state)
         self.x: Any = snapshot.x
         self.y: Any = snapshot.y
@@ -40,6 +51,6 @@ class Result:
         return plot_traces({self.method.name: self.trace}, *columns, against=against)
 
     def __repr__(self) -> str:
-        end = f"stopped: {self.stopped}" if self.stopped else "finished"
+        end = f"{self.status}: {self.message}" if self.message else str(self.status)
         numbers = ", ".join(f"{name}={value:.4g}" for name, value in self.trace.last.items()) if self.trace else ""
         return f"Result({self.method.name}, {end} at step {self.step}{', ' + numbers if numbers else ''})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core._files import whole
+from ..core._files import atomic_writer
 from ..core._names import hint
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Trace(Mapping[str, np.ndarray]):
             path = path.with_name(path.name + ".npz")
         columns = {f"column/{name}": self[name] for name in self}
         columns[_PROVENANCE] = np.array(json.dumps(self.provenance, default=str))
-        with whole(path) as file:
+        with atomic_writer(path) as file:
             np.savez_compressed(file, allow_pickle=False, **columns)
         return path
 

@@ -17,19 +17,20 @@ import numpy as np
 
 from ..core._ledger import COLUMNS
 from ..engines._checkpoint import identity, saving
-from ..engines._membership import present
-from ..engines._program import Asked, Run
+from ..engines._engine import Engine
+from ..engines._membership import restrict_to
+from ..engines._program import Run, RunConfig
 from ..engines._simulator import Simulator
 from ..engines.cluster._cluster import Cluster
 from ..engines.cluster._preflight import agree
 from ..graphs._families import complete
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method
-from ..network.faults import Fault, as_faults, refuse_faults
+from ..network.faults import Fault, as_faults, validate_faults
 from ..problem._problem import Problem
-from ..results._callbacks import Audience, Callback, Row
+from ..results._callbacks import Callback, CallbackList, Row
 from ..results._progress import Progress
-from ..results._result import Result
+from ..results._result import Result, Status
 from ..results._trace import Trace
 from ..results.metrics import Metric, Snapshot, evaluate, resolve
 
@@ -40,7 +41,7 @@ PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
 
 
 class NonFiniteWarning(UserWarning):
-    """A run turned non-finite and stopped with its last good state."""
+    """A run diverged and stopped with its last finite state."""
 
 
 def solve(
@@ -75,53 +76,53 @@ def solve(
     - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
       terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
     - `faults`: trouble to live through, such as `db.faults.drop(0.2)`; one or several.
-    - `sampling`: `"random"` draws each batch with replacement; `"walk"` shuffles every node's samples once and takes
-      batches from that order in turn, which reads memory as it lies.
+    - `sampling`: `"random"` draws each batch with replacement; `"shuffle-once"` shuffles every node's samples once and
+      takes batches from that order in turn, which reads memory as it lies.
     - `precision`: of what is computed, not of what is carried: `"bfloat16"`, or JAX's `"tensorfloat32"` and the like
       for matrix products; None is JAX's default.
     - `progress`: a bar with the newest metrics; None shows it in a terminal only.
     """
     graphs = levels_of(problem, method, graph)
-    refuse(problem, method, graphs, steps, batch_size, eval_every)
+    validate(problem, method, graphs, steps, batch_size, eval_every)
     seed = validate_seed("seed", seed)
-    _refuse_count("checkpoint_every", checkpoint_every)
-    _refuse_engine(engine)
-    refuse_faults(trouble := as_faults(faults), graphs)
+    _validate_count("checkpoint_every", checkpoint_every)
+    _validate_engine(engine)
+    validate_faults(trouble := as_faults(faults), graphs)
     if trouble and method.coded:
         raise ValueError("faults need messages that are whole: drop them, or the code of db.privacy.")
-    refuse_choice("sampling", sampling, ("random", "walk"))
-    refuse_choice("precision", precision, PRECISIONS)
-    audience = Audience(callbacks)
+    validate_choice("sampling", sampling, ("random", "shuffle-once"))
+    validate_choice("precision", precision, PRECISIONS)
+    callback_list = CallbackList(callbacks)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
     if checkpoint is not None:
-        _refuse_folder(checkpoint)
+        _validate_folder(checkpoint)
     engine = engine or Simulator()
-    here = present(graphs, problem, engine.taking_part(graphs.nodes))
+    here = restrict_to(graphs, problem, engine.active_nodes(graphs.nodes))
     if here.graphs != graphs:
-        method.refuse(here.problem, here.graphs, batch_size)
+        method.validate(here.problem, here.graphs, batch_size)
     together = isinstance(engine, Cluster) and jax.process_count() > 1
-    asked = Asked(batch_size, seed, trouble, here.members, sampling, precision)
-    own = identity(problem, method, graphs, asked) if together or checkpoint is not None else {}
+    config = RunConfig(batch_size, seed, trouble, here.members, sampling, precision)
+    own = identity(problem, method, graphs, config) if together or checkpoint is not None else {}
     if together:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
         saved = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
         agree(own, members=here.members, steps=steps, eval_every=eval_every, metrics=names, **saved)
-    run = engine.start(here.problem, method, here.graphs, asked)
+    run = engine.start(here.problem, method, here.graphs, config)
     problem = run.program.problem
     every = min(eval_every or max(1, steps // 50), steps)
-    stopped = None
+    status, message = Status.COMPLETED, ""
 
     with (
         ending(run, steps),
         saving(checkpoint, run, own, here.members) as saves,
         Progress(method.name, steps, progress) as bar,
-        audience,
+        callback_list,
     ):
         chosen = resolve(metrics, problem, run.state, alone=run.alone)
-        log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), audience)
+        log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), callback_list)
         resumed = saves is not None and resume and log.take_up(saves.restore(run))
-        audience.begin(log.trace.provenance | ({"resumed": run.step} if resumed else {}), here.graphs)
+        callback_list.begin(log.trace.provenance | ({"resumed": run.step} if resumed else {}), here.graphs)
         for length in {every, steps % every or every}:
             run.compile(length)
         ended = log.trace.rows == 0 and log.record(bar)
@@ -129,22 +130,25 @@ def solve(
             length, begun = min(every - run.step % every, steps - run.step), time.perf_counter()
             cost = run.advance(length)
             if cost is None:
-                stopped = f"non-finite values between steps {run.step} and {run.step + length}"
+                status, message = Status.DIVERGED, f"non-finite values between steps {run.step} and {run.step + length}"
                 break
             log.spend(cost, time.perf_counter() - begun)
             ended = log.record(bar)
             if saves and saves.interrupted():
-                stopped, ended = f"the process was told to terminate at step {run.step}", True
+                status, message = Status.INTERRUPTED, f"the process was told to terminate at step {run.step}"
+                ended = True
             if saves and (ended or run.step >= steps or log.trace.rows % checkpoint_every == 0):
                 saves.save(run, log.trace, log.spent)
-        audience.stopped = stopped
-    if stopped and stopped.startswith("non-finite"):
+        if ended and status is Status.COMPLETED and run.step < steps:
+            status = Status.STOPPED
+        callback_list.message = message or None
+    if status is Status.DIVERGED:
         warnings.warn(
-            f"{method.name} stopped at {stopped}; the state of step {run.step} is kept: use smaller step sizes.",
+            f"{method.name} diverged: {message}; the state of step {run.step} is kept: use smaller step sizes.",
             NonFiniteWarning,
             stacklevel=2,
         )
-    return Result(problem, method, run.state, run.step, log.trace, stopped)
+    return Result(problem, method, run.state, run.step, log.trace, status, message)
 
 
 @contextmanager
@@ -159,8 +163,8 @@ def ending(run: Run, steps: int) -> Iterator[None]:
 class Log:
     """The trace as it grows, and what has been spent."""
 
-    def __init__(self, run: Run, metrics: dict[str, Metric], trace: Trace, audience: Audience) -> None:
-        self.run, self.metrics, self.trace, self.audience = run, metrics, trace, audience
+    def __init__(self, run: Run, metrics: dict[str, Metric], trace: Trace, callback_list: CallbackList) -> None:
+        self.run, self.metrics, self.trace, self.callback_list = run, metrics, trace, callback_list
         self.spent: dict[str, float] = dict.fromkeys((*COLUMNS, "seconds"), 0.0)
 
     def spend(self, cost: dict[str, float], seconds: float) -> None:
@@ -174,7 +178,7 @@ class Log:
         row = {"step": self.run.step, **measured, **self.spent}
         self.trace.append(row)
         bar.show(self.run.step, row)
-        return self.audience.tell(self.run.step, snapshot, row)
+        return self.callback_list.tell(self.run.step, snapshot, row)
 
     def take_up(self, saved: dict[str, Any] | None) -> bool:
         """The trace and the costs of the run that is continued; whether there is one."""
@@ -195,8 +199,8 @@ def cost(
     """What the first iteration costs each node: samples, gradients, Hessian and Jacobian products, rounds and bytes.
     The step is traced and, only where its costs depend on chance or on the data, run."""
     graphs = levels_of(problem, method, graph)
-    refuse(problem, method, graphs, 1, batch_size, None)
-    run = Simulator().start(problem, method, graphs, Asked(batch_size))
+    validate(problem, method, graphs, 1, batch_size, None)
+    run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
     page = run.program.costs(run.state)
     if page.repeated:
         return run.advance(1) or page.total(1, [float("nan") for _ in page.repeated])
@@ -221,7 +225,7 @@ def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | L
     return Levels(x=graph)
 
 
-def refuse(
+def validate(
     problem: Problem,
     method: Method,
     graphs: Levels,
@@ -233,16 +237,16 @@ def refuse(
         raise TypeError(f"method must be an algorithm such as db.sparkle('ed', ...), not {type(method).__name__}.")
     for name, value in (("steps", steps), ("batch_size", batch_size), ("eval_every", eval_every)):
         if value is not None:
-            _refuse_count(name, value)
+            _validate_count(name, value)
     if problem.nodes is not None and problem.nodes != graphs.x.nodes:
         raise ValueError(
             f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: make the first axis of the data the "
             "graph's nodes."
         )
-    method.refuse(problem, graphs, batch_size)
+    method.validate(problem, graphs, batch_size)
 
 
-def _refuse_count(name: str, value: Any) -> None:
+def _validate_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}={value!r} must be a positive whole number.")
 
@@ -254,13 +258,13 @@ def validate_seed(name: str, seed: Any) -> int:
     return int(seed)
 
 
-def _refuse_engine(engine: Any) -> None:
-    if engine is not None and (isinstance(engine, type) or not hasattr(engine, "taking_part")):
+def _validate_engine(engine: Any) -> None:
+    if engine is not None and (isinstance(engine, type) or not isinstance(engine, Engine)):
         kind = f"the class {engine.__name__}" if isinstance(engine, type) else type(engine).__name__
         raise TypeError(f"engine is {kind}: give db.Simulator(), db.Cluster() or db.Silo(...).")
 
 
-def _refuse_folder(checkpoint: Any) -> None:
+def _validate_folder(checkpoint: Any) -> None:
     try:
         Path(checkpoint).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -270,7 +274,7 @@ def _refuse_folder(checkpoint: Any) -> None:
         ) from None
 
 
-def refuse_choice(name: str, value: Any, known: Sequence[Any]) -> None:
+def validate_choice(name: str, value: Any, known: Sequence[Any]) -> None:
     if value not in known:
         raise ValueError(f"{name}={value!r} is not known: choose from {', '.join(map(repr, known))}.")
 

@@ -14,13 +14,13 @@ import numpy as np
 from jax import Array
 
 from ..core import _keys as keys
-from ..engines._program import Asked, Program
+from ..engines._program import Program, RunConfig
 from ..engines._simulator import Simulator
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
 from ..results.metrics import Metric, Snapshot, resolve
-from ._solve import levels_of, refuse, validate_seed
+from ._solve import levels_of, validate, validate_seed
 
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 
@@ -74,7 +74,7 @@ def tune(
     Schedules are left as they are.
     """
     graphs = levels_of(problem, method, graph)
-    refuse(problem, method, graphs, steps, batch_size, None)
+    validate(problem, method, graphs, steps, batch_size, None)
     for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{argument}={count!r} must be a positive whole number.")
@@ -82,7 +82,7 @@ def tune(
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
     for one in seeds:
         validate_seed("seeds", one)
-    start = Simulator().start(problem, method, graphs, Asked(batch_size))
+    start = Simulator().start(problem, method, graphs, RunConfig(batch_size))
     name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
     candidates = _candidates(method, budget, search, seed)
     for candidate in candidates:

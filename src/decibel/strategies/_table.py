@@ -145,7 +145,7 @@ class Strategy(eqx.Module):
     B2: tuple[float, ...] = eqx.field(static=True)
     C: tuple[float, ...] = eqx.field(static=True)
     # ED and EXTRA iterate t² − 2λt + λ = 0, which leaves the unit disc at λ ≤ −1/3, and need real λ.
-    needs_positive: bool = eqx.field(static=True, default=False)
+    requires_spectrum: bool = eqx.field(static=True, default=False)
     per_link: bool = eqx.field(static=True, default=False)  # its flows are remembered by the network, link by link
     coded: bool = eqx.field(static=True, default=False)  # its messages travel in code, which the network remembers
 
@@ -180,12 +180,12 @@ STRATEGIES = {
         Strategy("diffusion", diffusion, 0, W, ZERO, W),
         Strategy("consensus", consensus, 0, I, ZERO, W),
         Strategy("local", local, 0, I, ZERO, I),
-        Strategy("ed", exact_diffusion, 1, W, I_W, W, needs_positive=True),
-        Strategy("extra", extra, 2, I, I_W, W, needs_positive=True),
+        Strategy("ed", exact_diffusion, 1, W, I_W, W, requires_spectrum=True),
+        Strategy("extra", extra, 2, I, I_W, W, requires_spectrum=True),
         Strategy("gt", gradient_tracking, 1, W2, I_W2, W2),
         Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2),
         Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2),
-        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, needs_positive=True, per_link=True),
+        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, requires_spectrum=True, per_link=True),
     )
 }
 

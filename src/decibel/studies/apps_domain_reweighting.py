@@ -73,7 +73,7 @@ def mixing(
 
 def methods(setup: Setup) -> dict[str, Method]:
     """A fixed mixture is SPARKLE-ED whose x never moves."""
-    rates: dict[str, Any] = {"beta": 0.1, "gamma": 0.1, "theta": setup.theta, "order": "parallel"}
+    rates: dict[str, Any] = {"beta": 0.1, "gamma": 0.1, "theta": setup.theta, "updates": "simultaneous"}
     fixed = {label: sparkle("ed", alpha=0.0, **rates) for label in FIXED}
     return {LEARNED: sparkle("ed", alpha=setup.alpha, **rates), **fixed}
 

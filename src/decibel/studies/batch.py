@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array
 
 from ..core import _keys as keys
-from ..core._ledger import Counts, Page
+from ..core._ledger import Counts, StepCost
 from ..core._vector import replicate
-from ..engines._program import Asked, Program
+from ..engines._program import Program, RunConfig
 from ..engines._simulator import Simulator
 from ..graphs._graph import Levels
 from ..methods._method import Method, State
@@ -35,7 +35,7 @@ class Seeds:
         self, problems: list[Problem], method: Method, graphs: Levels, *, batch_size: int | None, seeds: list[int]
     ) -> None:
         stacked = stack_problems(problems)
-        first = Simulator().start(problems[0], method, graphs, Asked(batch_size, seeds[0]))
+        first = Simulator().start(problems[0], method, graphs, RunConfig(batch_size, seeds[0]))
         starts = [_start(problem, method, graphs.x.nodes, first.state) for problem in problems]
         self.program = replace(first.program, problem=stacked, key=keys.key_per_seed(seeds))
         self._own_data = stacked is not problems[0]
@@ -45,7 +45,7 @@ class Seeds:
         self.step = 0
         self.alive = np.ones(len(seeds), bool)
 
-    def compile(self, length: int) -> tuple[Any, Page]:
+    def compile(self, length: int) -> tuple[Any, StepCost]:
         leaves, structure = jax.tree.flatten((self.program, self.state))
         kinds = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
         return _compile(structure, kinds, self._own_data, length)
@@ -74,14 +74,14 @@ def _pick(state: State, i: int) -> State:
 
 
 @lru_cache(maxsize=16)
-def _compile(structure: Any, kinds: tuple[Any, ...], own_data: bool, length: int) -> tuple[Any, Page]:
+def _compile(structure: Any, kinds: tuple[Any, ...], own_data: bool, length: int) -> tuple[Any, StepCost]:
     """Ahead of time, so that compiling is never timed as running."""
     shapes = [_shape(kind) for kind in kinds]
     program, state = jax.tree.unflatten(structure, shapes)
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     # What is stacked has the axis of seeds first; the method, the network and shared data have none.
     along: Any = replace(program, problem=0 if own_data else None, method=None, exchange=None, nodes=None, key=0)
-    pages: list[Page] = []
+    pages: list[StepCost] = []
 
     def one(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
         here = eqx.combine(arrays, static)

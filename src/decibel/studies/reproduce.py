@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from ..core._files import write_whole
+from ..core._files import atomic_write
 from . import settings
 from .runs import Runs, fingerprint, forget, place, run_arm
 from .study import Arm, Study
@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: Any) -> None:
-    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
+    atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
 
 
 def _plain(content: Any) -> Any:

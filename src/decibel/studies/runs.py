@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from .. import __version__
-from ..core._files import whole
+from ..core._files import atomic_writer
 from ..core._ledger import COSTS
 from ..results._trace import Trace
 from .study import Arm, Study, device
@@ -111,7 +111,7 @@ class Runs:
         about["seeds"] = [trace.provenance.get("seed") for trace in self.traces]
         about["stopped"] = self.stopped
         columns["about"] = np.array(json.dumps(about, default=str))
-        with whole(path) as file:
+        with atomic_writer(path) as file:
             np.savez_compressed(file, allow_pickle=False, **columns)
         return path
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core._files import write_whole
+from ..core._files import atomic_write
 from ..solver._solve import solve
 from ..solver._tune import tune
 from ..tasks import Task
@@ -37,7 +37,7 @@ def save(study: Study, size: str, settings: Settings) -> Path:
     path = path_of(study)
     whole = json.loads(path.read_text()) if path.exists() else {}
     whole[size] = settings
-    return write_whole(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    return atomic_write(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
 def applied(study: Study, size: str) -> list[Any]:

@@ -36,7 +36,7 @@ SETUPS = {
 
 def methods(setup: Setup) -> dict[str, Method]:
     """SPARKLE in parallel order, for which one derivative and one message serve all levels."""
-    rates, ours = setup.rates, {**setup.rates, "order": "parallel"}
+    rates, ours = setup.rates, {**setup.rates, "updates": "simultaneous"}
     known = {
         "SPARKLE-ED": sparkle("ed", **ours),
         "SPARKLE-EXTRA": sparkle("extra", **ours),

@@ -33,7 +33,7 @@ SETUPS = {"smoke": Setup(**SMOKE, graphs=(DENSE, SPARSE_X, SPARSE_YZ)), "small":
 
 def arms(setup: Setup) -> list[Arm]:
     graphs = {False: complete(setup.nodes), True: adjusted_ring(setup.nodes, setup.weight)}
-    task, method = setup.task(setup.corruption), sparkle("ed", **setup.rates, order="parallel")
+    task, method = setup.task(setup.corruption), sparkle("ed", **setup.rates, updates="simultaneous")
     return [
         Arm(
             CASE, name, task, method, Levels(x=graphs[x], y=graphs[y]), setup.steps, setup.batch_size, setup.rows,

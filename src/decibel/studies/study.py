@@ -17,7 +17,7 @@ from ..graphs._graph import Levels, Topology
 from ..methods._method import Method
 from ..results._trace import Trace
 from ..results.metrics import Metric, evaluate, resolve
-from ..solver._solve import levels_of, refuse, solve
+from ..solver._solve import levels_of, solve, validate
 from ..tasks import Task
 from .batch import Seeds, ShapesDiffer
 from .verdicts import Claim
@@ -102,14 +102,14 @@ class Arm:
             task.problem, self.method, self.graph, steps=self.steps, batch_size=self.batch_size, seed=seed,
             eval_every=self.every, metrics=self._chosen(task), callbacks=[enough], progress=False,
         )  # fmt: skip
-        result.trace.provenance["stopped"] = result.stopped
+        result.trace.provenance["stopped"] = result.message or None
         return result.trace
 
     def _together(self, tasks: list[Task], seeds: list[int]) -> list[Trace]:
         problems = [task.problem for task in tasks]
         graphs = levels_of(problems[0], self.method, self.graph)
         for problem in problems:
-            refuse(problem, self.method, graphs, self.steps, self.batch_size, None)
+            validate(problem, self.method, graphs, self.steps, self.batch_size, None)
         run = Seeds(problems, self.method, graphs, batch_size=self.batch_size, seeds=seeds)
         chosen = [resolve(self._chosen(task), *run.snapshot(i)) for i, task in enumerate(tasks)]
         traces = [Trace(provenance={"seed": seed, "stopped": None}) for seed in seeds]

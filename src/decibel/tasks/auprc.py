@@ -16,7 +16,7 @@ from ..problem._problem import Problem
 from . import data
 from .evaluation import AveragePrecision, Layers, layers, predict
 from .partition import Partition
-from .sources import Heterogeneity, alpha_of, find, refuse_unless_binary, spread
+from .sources import Heterogeneity, alpha_of, find, spread, validate_binary
 from .task import Task
 
 FLOOR = 1e-4  # of the start: what a precision is divided by at least
@@ -101,7 +101,7 @@ def auprc(
     if surrogate not in SURROGATES:
         raise ValueError(f"surrogate={surrogate!r} is not known: choose one of {', '.join(map(repr, SURROGATES))}.")
     source = find(dataset)
-    refuse_unless_binary(source)
+    validate_binary(source)
     if not len(source.y_test):
         raise ValueError(f"dataset={source.name!r} has no test part to judge the ranking by: choose one that has.")
     held = spread(source.y_train, nodes, heterogeneity, seed)

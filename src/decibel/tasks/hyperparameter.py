@@ -16,7 +16,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
 from .evaluation import Accuracy, Losses
-from .sources import Heterogeneity, alpha_of, deal, find, refuse_unless_binary, standardized
+from .sources import Heterogeneity, alpha_of, deal, find, standardized, validate_binary
 from .task import Task
 
 Batch = tuple[Array, Array]  # inputs (samples, features), labels 0 or 1 (samples,)
@@ -114,7 +114,7 @@ def hyperparameter_tuning(
     if not strength > 0 or not ridge >= 0:
         raise ValueError(f"strength={strength} must be positive and ridge={ridge} not negative.")
     source = find(dataset)
-    refuse_unless_binary(source)
+    validate_binary(source)
     source = standardized(source) if standardize else source
     split = deal(source.y_train, nodes, heterogeneity, validation, seed)
     size = source.x_train.shape[1]

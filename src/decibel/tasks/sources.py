@@ -45,7 +45,7 @@ def standardized(source: data.Dataset) -> data.Dataset:
     return replace(source, x_train=(source.x_train - mean) * scale, x_test=(source.x_test - mean) * scale)
 
 
-def refuse_unless_binary(source: data.Dataset) -> None:
+def validate_binary(source: data.Dataset) -> None:
     if source.classes != 2:
         raise ValueError(f"dataset={source.name!r} has {source.classes} classes: choose one that has two.")
 

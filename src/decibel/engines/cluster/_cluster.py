@@ -23,19 +23,20 @@ from ...graphs._graph import Graph, GraphSequence, Levels
 from ...methods._method import Method, State
 from ...network._exchange import Exchange
 from ...network._incidence import Slots, Sums, slots
-from ...network._links import LEVELS, Arrived, Carrier, InParts, LinkByLink, Links, moved
-from ...network.faults import weather
+from ...network._links import LEVELS, Carrier, ConcatCodec, LinkByLink, Links, Received, moved
+from ...network.faults import fault_schedule
 from ...problem._problem import Problem
 from .. import _memory as memory
+from .._engine import Engine
 from .._membership import survivors
-from .._program import Asked, Program, Run
+from .._program import Program, Run, RunConfig
 from ._halo import plan
 from ._placement import place_problem, spread
 
 AXIS = "nodes"
 
 
-class Cluster(eqx.Module):
+class Cluster(Engine):
     """Nodes spread evenly over JAX devices, in order: all of them, on all processes, or the first `devices`.
 
     Several processes are started by `decibel launch`, or call `jax.distributed.initialize()` first, each of them. With
@@ -46,10 +47,10 @@ class Cluster(eqx.Module):
     devices: int | None = eqx.field(static=True, default=None)
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def taking_part(self, nodes: int) -> tuple[int, ...] | None:
+    def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return survivors(nodes) if self.members is None else self.members
 
-    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
+    def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         nodes = graphs.x.nodes
         mesh = self.mesh(nodes)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
@@ -57,11 +58,11 @@ class Cluster(eqx.Module):
             f"{nodes:,} nodes and what a step of theirs needs do not fit into the memory of {mesh.size} devices: use "
             "fewer nodes, smaller batches or more devices."
         )
-        with memory.or_say(full):
+        with memory.oom_hint(full):
             problem = place_problem(problem, nodes, by_node, everywhere)
-            numbers = spread(asked.numbers(nodes), by_node)
-            exchange = _exchange(method, graphs, asked, mesh)
-            program = Program.of(problem, method, exchange, numbers, asked, sharding=by_node)
+            numbers = spread(config.numbers(nodes), by_node)
+            exchange = _exchange(method, graphs, config, mesh)
+            program = Program.of(problem, method, exchange, numbers, config, sharding=by_node)
             # What a user's loss or method brings along (a module's arrays) is needed everywhere.
             placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding in (by_node, everywhere)  # noqa: E731
             program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
@@ -173,19 +174,19 @@ class RowsBetweenDevices(Carrier):
             nodes,
         )
 
-    def rows(self, k: Array, buffer: Array) -> Arrived:
+    def rows(self, k: Array, buffer: Array) -> Received:
         return self._gather(self.by_node, k, buffer)
 
-    def links(self, k: Array, buffer: Array) -> Arrived:
+    def links(self, k: Array, buffer: Array) -> Received:
         return self._gather(self.by_link, k, buffer.reshape(-1, buffer.shape[-1]))
 
-    def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
+    def decoded(self, k: Array, sent: Array, own: Array, code: ConcatCodec, decode: Callable[[Array], Array]) -> Array:
         """All who hold a copy of what was told hear every message, whether or not the phase has their link."""
         return decode(self.to_all.around(sent)[self.to_all.table])
 
-    def _gather(self, routes: tuple[Route, ...], k: Array, buffer: Array) -> Arrived:
+    def _gather(self, routes: tuple[Route, ...], k: Array, buffer: Array) -> Received:
         look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
-        return Arrived(_in_phase(look, len(routes), k, buffer))
+        return Received(_in_phase(look, len(routes), k, buffer))
 
     def sends(self, *, per_link: bool, coded: bool) -> float:
         routes = (self.to_all,) if coded else self.by_link if per_link else self.by_node
@@ -215,10 +216,10 @@ def _in_phase(function: Any, phases: int, k: Array, buffer: Array) -> Array:
     return jax.lax.switch(k % phases, [partial(function, phase) for phase in range(phases)], buffer)
 
 
-def _exchange(method: Method, graphs: Levels, asked: Asked, mesh: Mesh) -> Exchange:
-    if not (asked.faults or method.per_link):
+def _exchange(method: Method, graphs: Levels, config: RunConfig, mesh: Mesh) -> Exchange:
+    if not (config.faults or method.per_link):
         return Neighbourhood.of(graphs, mesh)
-    numbers = asked.numbers(graphs.x.nodes)
+    numbers = config.numbers(graphs.x.nodes)
     everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
 
     def carry(graph: Graph | GraphSequence) -> Links:
@@ -228,7 +229,7 @@ def _exchange(method: Method, graphs: Levels, asked: Asked, mesh: Mesh) -> Excha
         return Links(neighbours, weights, _spread_sums(made, mesh), RowsBetweenDevices.of(made, graph.nodes, mesh))
 
     here = spread(numbers, by_node)
-    skies = spread(weather(asked.faults, asked.seed), everywhere)
+    skies = spread(fault_schedule(config.faults, config.seed), everywhere)
     return LinkByLink.of(graphs, here, skies, carry)
 
 

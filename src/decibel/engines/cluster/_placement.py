@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from ...problem._problem import Problem
-from ...problem._samples import NodeData, as_float, count_nodes, lay_out, refuse_non_finite, stack_nodes
+from ...problem._samples import NodeData, as_float, count_nodes, lay_out, stack_nodes, validate_finite
 
 
 def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhere: NamedSharding) -> Problem:
@@ -43,7 +43,7 @@ def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: 
         # How many samples each node holds is all that is shared.
         counts = np.asarray(multihost_utils.process_allgather(counts)).sum(0)
     tree = stack_nodes(per_node, own_counts, int(counts.max()))
-    refuse_non_finite(tree, argument)
+    validate_finite(tree, argument)
     rows = {node: row for row, node in enumerate(mine)}
 
     def distribute(leaf: np.ndarray) -> jax.Array:

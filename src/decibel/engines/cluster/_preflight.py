@@ -25,7 +25,7 @@ def agree(identity: Mapping[str, Any], **more: Any) -> None:
     """Raises, on every process alike, a sentence that names who differs from process 0 and in what."""
     if jax.process_count() == 1:
         return
-    refuse_unequal_devices([device.process_index for device in jax.devices()])
+    validate_equal_devices([device.process_index for device in jax.devices()])
     told = facts(identity, **more)
     everyone = multihost_utils.process_allgather(encode(told))
     compare(list(told), np.asarray(everyone))
@@ -41,7 +41,7 @@ def facts(identity: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return own
 
 
-def refuse_unequal_devices(owners: Sequence[int]) -> None:
+def validate_equal_devices(owners: Sequence[int]) -> None:
     """`owners` are the processes of all devices, which every process knows without asking."""
     counts = Counter(owners)
     for process in sorted(counts):

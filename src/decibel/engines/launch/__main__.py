@@ -14,12 +14,12 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from ._environment import Place, place
+from ._environment import ProcessInfo, process_info
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def join(here: Place) -> None:
+def join(here: ProcessInfo) -> None:
     """Meets the other processes."""
     import jax
 
@@ -59,7 +59,7 @@ def main() -> None:
         given = f"{sys.argv[1]} is no file" if len(sys.argv) > 1 else "the script is missing"
         sys.exit(f"{given}: python -m decibel.engines.launch script.py [ARGUMENTS]")
     try:
-        here = place(os.environ)
+        here = process_info(os.environ)
     except ValueError as error:
         sys.exit(str(error))
     if here is not None:

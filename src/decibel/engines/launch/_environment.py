@@ -25,7 +25,7 @@ def free_address() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-class Place(NamedTuple):
+class ProcessInfo(NamedTuple):
     """One process among others. Without a `coordinator`, JAX finds it by its own knowledge of Slurm and Open MPI."""
 
     process: int
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     coordinator: str | None
 
 
-def place(variables: Mapping[str, str]) -> Place | None:
+def process_info(variables: Mapping[str, str]) -> ProcessInfo | None:
     """This process's place: by DECIBEL_*, then Open MPI's variables, then Slurm's. None for a process of its own."""
     rank, count = _numbers(variables)
     if rank is None:
@@ -43,7 +43,7 @@ def place(variables: Mapping[str, str]) -> Place | None:
         raise ValueError(f"{rank}={process} is not below {count}={processes}: number the processes from 0.")
     if processes == 1:
         return None
-    return Place(process, processes, variables.get(COORDINATOR) or _coordinator(variables, rank))
+    return ProcessInfo(process, processes, variables.get(COORDINATOR) or _coordinator(variables, rank))
 
 
 def absent(variables: Mapping[str, str]) -> tuple[int, ...]:

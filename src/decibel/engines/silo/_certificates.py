@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ...core._files import write_whole
+from ...core._files import atomic_write
 
 ECDSA = ec.ECDSA(hashes.SHA256())
 AUTHORITY_DAYS = 3650
@@ -56,7 +56,7 @@ class Authority:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         save_key(self.key, folder / "key.pem")
-        write_whole(folder / "authority.pem", pem(self.certificate))
+        atomic_write(folder / "authority.pem", pem(self.certificate))
 
     def certify(
         self, request: x509.CertificateSigningRequest, known: list[str], lifetime: timedelta = timedelta(days=365)
@@ -144,7 +144,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def save_key(key: ec.EllipticCurvePrivateKey, path: Path) -> None:
-    write_whole(path, key_pem(key), mode=0o600)
+    atomic_write(path, key_pem(key), mode=0o600)
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

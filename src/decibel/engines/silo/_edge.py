@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...network._links import Ties
+from ...network._links import LinkState
 from ._floats import Layout, all_finite
 from ._frames import Data, Join, Position, Roll
 
@@ -49,7 +49,7 @@ class Edge:
         self.roll: Roll | None = None
         # The conversation.
         self.open = self.holds = False
-        self.epoch, self.first, self.tie, self.tied_at = 0, 0, Ties.ANEW, -1
+        self.epoch, self.first, self.tie, self.tied_at = 0, 0, LinkState.RESET, -1
         self.got = self.theirs = NOWHERE
         self.inbox: dict[Position, np.ndarray] = {}
         self.outbox: deque[tuple[Position, bytes]] = deque(maxlen=WINDOW)
@@ -72,10 +72,10 @@ class Edge:
             return
         self.epoch = max(mine.epoch, theirs.epoch) + 1
         self.tie = {
-            (True, True): Ties.TIED,
-            (True, False): Ties.KEEPS,
-            (False, True): Ties.ADOPTS,
-            (False, False): Ties.ANEW,
+            (True, True): LinkState.TIED,
+            (True, False): LinkState.KEEPS,
+            (False, True): LinkState.RESTORE,
+            (False, False): LinkState.RESET,
         }[mine.holds, theirs.holds]
         self.open = self.holds = self.may_skip = True
         self.first, self.tied_at = mine.step, -1
@@ -158,12 +158,12 @@ class Edge:
         """Whether a message of this position may still come."""
         return self.takes_part(at.step) and at not in self.inbox and self.theirs < at
 
-    def take(self, at: Position) -> tuple[np.ndarray | None, Ties]:
+    def take(self, at: Position) -> tuple[np.ndarray | None, LinkState]:
         """The message of this position, if one came, and the ends' ties."""
         for old in [place for place in self.inbox if place < at]:
             del self.inbox[old]
         if not self.takes_part(at.step):
-            return None, Ties.TIED if self.holds else Ties.APART
+            return None, LinkState.TIED if self.holds else LinkState.DROPPED
         if self.tied_at < 0:
             self.tied_at = at.step
-        return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else Ties.TIED
+        return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else LinkState.TIED

@@ -26,13 +26,14 @@ from ...core._ledger import Counts
 from ...graphs._graph import Graph, GraphSequence, Levels
 from ...methods._method import Method, State
 from ...network._incidence import Sums, of_node
-from ...network._links import Arrived, Carrier, InParts, LinkByLink, Links
-from ...network.faults import weather
+from ...network._links import Carrier, ConcatCodec, LinkByLink, Links, Received
+from ...network.faults import fault_schedule
 from ...problem._problem import Problem
 from ...problem._samples import NodeData, lay_out, node_data
 from .. import _memory as memory
 from .._checkpoint import identity
-from .._program import Asked, Compiled, Program, Run
+from .._engine import Engine
+from .._program import Compiled, Program, Run, RunConfig
 from ._calls import call, in_place_works
 from ._federation import Federation
 from ._floats import Layout, in_code
@@ -50,7 +51,7 @@ FULL = (
 )
 
 
-class Silo(eqx.Module):
+class Silo(Engine):
     """One site of a federation: this process runs one node, and its neighbours run elsewhere.
 
     - `home`: the site's folder, made by `decibel silo join` and completed by `decibel silo sign`.
@@ -78,21 +79,21 @@ class Silo(eqx.Module):
     def graph(self) -> Graph:
         return self.credentials.federation.graph
 
-    def taking_part(self, nodes: int) -> None:
+    def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return None
 
-    def start(self, problem: Problem, method: Method, graphs: Levels, asked: Asked) -> Run:
+    def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         from ._streams import Streams
 
         credentials, say = self.credentials, self.say or _say(self.name)
         federation = credentials.federation
         number = federation.number(self.name)
-        _refuse_graphs(graphs, federation)
-        common = json.dumps(identity(problem, method, graphs, asked), sort_keys=True)
+        _validate_graphs(graphs, federation)
+        common = json.dumps(identity(problem, method, graphs, config), sort_keys=True)
         fingerprint = hashlib.sha256(common.encode()).digest()
         site = Site(federation, number, fingerprint, lossy=_lossy(method), say=say)
         here = jnp.asarray([number], jnp.int32)
-        program = Program.of(_alone(problem, number), method, _exchange(site, graphs, asked), here, asked)
+        program = Program.of(_alone(problem, number), method, _exchange(site, graphs, config), here, config)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = SiteRun(program, site)
         site.exchanges = 0
@@ -127,19 +128,19 @@ class SiteRun(Run):
                 return _chunk(eqx.combine(arrays, static), self.site, state, first, end)
 
             k = jax.ShapeDtypeStruct((), jnp.int32)
-            with memory.or_say(FULL):
+            with memory.oom_hint(FULL):
                 compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
             self._compiled = Compiled.of(compiled, page)
         return self._compiled
 
-    def take_up_from(self, saved: Sequence[int]) -> list[int]:
+    def restore_order(self, saved: Sequence[int]) -> list[int]:
         """The step that all sites have saved; this site's newest, where the others run already."""
         step = self.site.agree(saved)
         return [step] if step else []
 
     def advance(self, length: int) -> Counts | None:
         chunk, costs, beside = self.compile(length)
-        with memory.or_say(FULL):
+        with memory.oom_hint(FULL):
             good = memory.copied(self.state, beside)
             arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
             self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
@@ -203,13 +204,13 @@ class Wire(Carrier):
     site: Site = eqx.field(static=True)
     others: tuple[int, ...] = eqx.field(static=True)  # by slot; −1 where there is none
 
-    def rows(self, k: Array, buffer: Array) -> Arrived:
+    def rows(self, k: Array, buffer: Array) -> Received:
         return self._exchange(k, buffer[0])
 
-    def links(self, k: Array, buffer: Array) -> Arrived:
+    def links(self, k: Array, buffer: Array) -> Received:
         return self._exchange(k, buffer[0])
 
-    def decoded(self, k: Array, sent: Array, own: Array, code: InParts, decode: Callable[[Array], Array]) -> Array:
+    def decoded(self, k: Array, sent: Array, own: Array, code: ConcatCodec, decode: Callable[[Array], Array]) -> Array:
         """What is in code is checked before it is decoded, by its floats, and after, before it counts."""
         there = (np.asarray(self.others) >= 0)[None, :, None]
         arrived = self._exchange(k, sent[0], in_code(code), jnp.isfinite(own).all())
@@ -223,7 +224,7 @@ class Wire(Carrier):
 
         return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
 
-    def _exchange(self, k: Array, rows: Array, layout: Layout = None, *finite: Array) -> Arrived:
+    def _exchange(self, k: Array, rows: Array, layout: Layout = None, *finite: Array) -> Received:
         slots = len(self.others)
         self.site.expect(rows.dtype, rows.shape[-1:], layout)
         shapes = (
@@ -233,7 +234,7 @@ class Wire(Carrier):
         )
         # k comes from the call that begins the step, so that this one comes after it.
         ask = partial(self._call, layout)
-        return Arrived(*(part[None] for part in call(ask, shapes, k, rows, *finite, in_place=self.site.in_place)))
+        return Received(*(part[None] for part in call(ask, shapes, k, rows, *finite, in_place=self.site.in_place)))
 
     def _call(self, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray, *finite: np.ndarray) -> None:
         with self.site.failing_later():
@@ -251,7 +252,7 @@ class Wire(Carrier):
         return float(sum(other >= 0 for other in self.others))
 
 
-def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
+def _exchange(site: Site, graphs: Levels, config: RunConfig) -> LinkByLink:
     number = site.number
 
     def carry(graph: Graph | GraphSequence) -> Links:
@@ -262,7 +263,10 @@ def _exchange(site: Site, graphs: Levels, asked: Asked) -> LinkByLink:
         return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), sums, wire)
 
     # The seed is known to all, so what must stay secret has a key of its own, new at every start.
-    secret, skies = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)), weather(asked.faults, asked.seed)
+    secret, skies = (
+        keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)),
+        fault_schedule(config.faults, config.seed),
+    )
     return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
 
 
@@ -283,7 +287,7 @@ def _lossy(method: Method) -> bool:
     return all(strategy.per_link or not strategy.mixes for strategy in method.strategies.values())
 
 
-def _refuse_graphs(graphs: Levels, federation: Federation) -> None:
+def _validate_graphs(graphs: Levels, federation: Federation) -> None:
     allowed = {frozenset(edge) for edge in federation.edges}
     for level in ("x", "y", "z"):
         graph = getattr(graphs, level)

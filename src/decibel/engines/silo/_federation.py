@@ -22,7 +22,7 @@ QUORUMS = ("wait", "continue", "stop")
 
 
 @dataclass(frozen=True)
-class Place:
+class SiteAddress:
     """A site: where its neighbours reach it (None: it only dials) and, where that differs, where it listens."""
 
     name: str
@@ -58,7 +58,7 @@ class Federation:
     """Names, addresses, edges, weights, method, steps: what every site must agree on."""
 
     name: str
-    sites: tuple[Place, ...]
+    sites: tuple[SiteAddress, ...]
     edges: tuple[tuple[int, int], ...]
     weights: Any = "lazy-metropolis"
     method: str | None = None
@@ -71,7 +71,7 @@ class Federation:
     trouble: Trouble = Trouble()
 
     def __post_init__(self) -> None:
-        _refuse(self)
+        _validate(self)
 
     @property
     def text(self) -> str:
@@ -111,7 +111,7 @@ class Federation:
     @classmethod
     def from_text(cls, text: str) -> Federation:
         found = json.loads(text)
-        found["sites"] = tuple(Place(**site) for site in found["sites"])
+        found["sites"] = tuple(SiteAddress(**site) for site in found["sites"])
         found["edges"] = tuple((a, b) for a, b in found["edges"])
         found["trouble"] = Trouble(**found["trouble"])
         return cls(**found)
@@ -124,22 +124,22 @@ class Federation:
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise ValueError(f"{path} cannot be read as TOML: {error}.") from None
         known = {one.name for one in fields(cls)}
-        _refuse_unknown(written, known, str(path))
+        _validate_known(written, known, str(path))
         for needed in ("name", "sites", "edges"):
             if needed not in written:
                 raise ValueError(f"{path} lacks {needed!r}: see the example in docs/silo.md.")
         sites = []
         for site in written["sites"]:
-            _refuse_unknown(site, {"name", "address", "listen"}, f"a site of {path}")
+            _validate_known(site, {"name", "address", "listen"}, f"a site of {path}")
             where = {key: _address(site[key], key) for key in ("address", "listen") if key in site}
-            sites.append(Place(str(site.get("name", "")), **where))
+            sites.append(SiteAddress(str(site.get("name", "")), **where))
         numbers = {site.name: number for number, site in enumerate(sites)}
         for edge in written["edges"]:
             for name in edge:
                 if name not in numbers:
                     raise ValueError(f"edges of {path} name {name!r}, which is no site: {hint(str(name), numbers)}")
         trouble = written.get("trouble", {})
-        _refuse_unknown(trouble, {one.name for one in fields(Trouble)}, f"[trouble] of {path}")
+        _validate_known(trouble, {one.name for one in fields(Trouble)}, f"[trouble] of {path}")
         edges = tuple((numbers[a], numbers[b]) for a, b in written["edges"])
         return cls(**{**written, "sites": tuple(sites), "edges": edges, "trouble": Trouble(**trouble)})
 
@@ -153,7 +153,7 @@ def _address(value: Any, key: str) -> str:
     return f"{host or LOOPBACK}:{port}"
 
 
-def _refuse(federation: Federation) -> None:
+def _validate(federation: Federation) -> None:
     names = [site.name for site in federation.sites]
     for name in (federation.name, *names):
         if not NAME.fullmatch(name):
@@ -175,7 +175,7 @@ def _refuse(federation: Federation) -> None:
             raise ValueError(f"{name}={getattr(trouble, name)!r} must be positive.")
 
 
-def _refuse_unknown(found: Mapping[str, Any], known: set[str], where: str) -> None:
+def _validate_known(found: Mapping[str, Any], known: set[str], where: str) -> None:
     for name in found:
         if name not in known:
             raise ValueError(f"{where} has {name!r}, which is not known: {hint(name, sorted(known))}")

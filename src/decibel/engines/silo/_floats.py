@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ...network._links import InParts
+    from ...network._links import ConcatCodec
 
 Layout = tuple[tuple[int, int, np.dtype], ...] | None  # (first byte, end, dtype) per part; None: the message is floats
 
 
-def in_code(written: InParts) -> Layout:
+def in_code(written: ConcatCodec) -> Layout:
     """Of a message of several levels in one code."""
     parts, first, dtype = [], 0, np.dtype(written.dtype)
     for width in written.widths:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...network._links import Ties
+from ...network._links import LinkState
 from ._edge import Edge, Known, Refused, Stream
 from ._federation import Federation
 from ._floats import Layout, all_finite
@@ -79,7 +79,7 @@ class Site:
                     self._say(f"waiting for {self._absent()}")
                     told = time.monotonic() + 50
                 self.lock.wait(self.trouble.beat)
-                self._refuse_closed()
+                self._validate_open()
             return self.next
 
     def _settle(self, steps: Sequence[int]) -> bool:
@@ -119,7 +119,7 @@ class Site:
     def begin(self, step: int) -> int:
         """Waits until a step can begin; returns it, or a later one where neighbours are ahead."""
         with self.lock:
-            self._refuse_closed()
+            self._validate_open()
             if not self._settled:
                 self.agree([])
             if not self.running and step != self.next and not self.lossy:
@@ -132,7 +132,7 @@ class Site:
             self._join()
             while not self._may_go_on():
                 self.lock.wait(self.trouble.beat)
-                self._refuse_closed()
+                self._validate_open()
                 self._join()
             talking = [edge for edge in self.edges.values() if edge.open and not edge.finished]
             ahead = max((edge.theirs.step for edge in talking), default=0)
@@ -156,7 +156,7 @@ class Site:
             if all(ready) or (any(ready) and self.lossy and (slow or self._agreed < 0)):
                 return
             self.lock.wait(self.trouble.beat / 4)
-            self._refuse_closed()
+            self._validate_open()
 
     def _join(self) -> None:
         """Opens the edges that this site dials and whose other end runs; their answers come without a step there."""
@@ -167,7 +167,7 @@ class Site:
         until = time.monotonic() + self.trouble.patience
         while any(edge.joining for edge in self.edges.values()) and time.monotonic() < until:
             self.lock.wait(self.trouble.beat)
-            self._refuse_closed()
+            self._validate_open()
         for edge in self.edges.values():
             if edge.joining:
                 edge.hang_up()
@@ -198,7 +198,7 @@ class Site:
         if not (finite and all_finite(rows, layout)):
             raise NotFinite(f"{self.name} has a NaN or infinity to send.")
         with self.lock:
-            self._refuse_closed()
+            self._validate_open()
             at = self._at = Position(self._at.step, self._at.exchange + 1)
             slots = [(slot, self.edges[other]) for slot, other in enumerate(others) if other >= 0]
             for slot, edge in slots:
@@ -206,7 +206,7 @@ class Site:
                     row = rows if rows.ndim == 1 else rows[slot]
                     edge.say_data(at, write_data(edge.epoch, at, row))
             self._wait_for([edge for _, edge in slots], at)
-            heard[...], ties[...] = False, Ties.TIED
+            heard[...], ties[...] = False, LinkState.TIED
             for slot, edge in slots:
                 row, ties[slot] = edge.take(at)
                 if row is not None and row.shape == arrived[slot].shape and row.dtype == rows.dtype:
@@ -229,7 +229,7 @@ class Site:
         late = time.monotonic() + self.trouble.deadline
         while awaited := [edge for edge in edges if edge.awaited(at)]:
             self.lock.wait(min(self.trouble.beat, max(0.0, late - time.monotonic())))
-            self._refuse_closed()
+            self._validate_open()
             if time.monotonic() < late or self.trouble.quorum == "wait":
                 continue
             names = ", ".join(edge.name for edge in awaited)
@@ -249,7 +249,7 @@ class Site:
             )
         return f"{what}, and the federation's quorum is 'stop': start the sites again when all are there."
 
-    def _refuse_closed(self) -> None:
+    def _validate_open(self) -> None:
         if self.error is not None:
             raise self.error
         if self.closing:

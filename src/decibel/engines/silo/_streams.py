@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 from cryptography import x509
 
-from ...core._files import write_whole
+from ...core._files import atomic_write
 from ._certificates import NotTrusted
 from ._credentials import Credentials
 from ._edge import Edge, Refused
@@ -119,7 +119,7 @@ class Streams:
 
     def _note(self) -> None:
         if self._status is not None:
-            write_whole(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
+            atomic_write(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
 
     def _look_again(self) -> None:
         """A certificate may end, or be revoked, while its holder talks."""
@@ -129,7 +129,7 @@ class Streams:
                     self.credentials.check(self._shown[edge.name])
             except NotTrusted as error:
                 edge.refused += 1
-                self._refuse_once(f"{edge.name} is refused: {error}")
+                self._validate_once(f"{edge.name} is refused: {error}")
                 with self.site.lock:
                     edge.hang_up()
 
@@ -165,7 +165,7 @@ class Streams:
             stream.send(self._hello(nonce(), self.credentials.certificate_der, proof))
             self.site.connected(edge, hello, stream)
         except ValueError as error:  # NotTrusted, Refused and Malformed are
-            self._refuse_once(str(error))
+            self._validate_once(str(error))
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise AssertionError from None  # abort raises
         self._run(self._read, edge, frames, stream)
@@ -201,10 +201,10 @@ class Streams:
                     self._converse(edge, channel)
                 except grpc.RpcError as error:
                     if error.code() == grpc.StatusCode.PERMISSION_DENIED:  # pyright: ignore[reportAttributeAccessIssue]
-                        self._refuse_once(f"{edge.name} refuses this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
+                        self._validate_once(f"{edge.name} refuses this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
                 except (NotTrusted, Refused, Malformed) as error:
                     edge.refused += 1
-                    self._refuse_once(f"{edge.name} is refused: {error}")
+                    self._validate_once(f"{edge.name} is refused: {error}")
             pause = 0.1 if time.monotonic() - begun > 5 else min(2.0, pause * 1.5)
             self._closed.wait(pause * random.uniform(0.5, 1.5))
 
@@ -259,7 +259,7 @@ class Streams:
             self.site.disconnected(edge, stream)
             stream.hang_up()
 
-    def _refuse_once(self, sentence: str) -> None:
+    def _validate_once(self, sentence: str) -> None:
         """A neighbour that tries again every second is not worth a line every second."""
         if self._last_words.get(sentence) is None:
             self._last_words[sentence] = sentence

@@ -99,8 +99,8 @@ def _read(line: bytes) -> dict[str, Any] | None:
                 "reach": [min(positive), max(positive)] if positive else None,
             }  # fmt: skip
         case "end":
-            stopped = read.get("stopped")
-            return {"kind": "end", "stopped": None if stopped is None else str(stopped)}
+            message = read.get("message")
+            return {"kind": "end", "message": None if message is None else str(message)}
     return None
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ...core._files import write_whole
+from ...core._files import atomic_write
 from ...core._vector import Vector
 from ...graphs._graph import Levels
 from .._callbacks import Row
@@ -31,7 +31,7 @@ class JSONL(Logger):
       talks to whom on level x, in any phase (no edges where there are more than 100,000).
     - `{"kind": "row", "step": s, "row": {…}, "nodes": […]}`: a row of the trace, and how far each node's x is from the
       average (empty where other organisations hold the others).
-    - `{"kind": "end", "stopped": null}`, or why the run ended early.
+    - `{"kind": "end", "message": null}`, or why the run ended early.
 
     A new run replaces the file. A continued one keeps the rows up to where it continues, drops those that the
     interrupted run still wrote after its last checkpoint, and goes on.
@@ -50,7 +50,7 @@ class JSONL(Logger):
         kept = [] if "resumed" not in about else list(rows_until(self.path, about["resumed"]))
         first = {"kind": "begin", "about": about, "graph": _drawn(graphs)}
         try:
-            write_whole(self.path, "".join(_line(entry) for entry in (first, *kept)))
+            atomic_write(self.path, "".join(_line(entry) for entry in (first, *kept)))
             self._file = self.path.open("a", encoding="utf-8")
         except OSError as error:
             reason = error.strerror or type(error).__name__
@@ -65,8 +65,8 @@ class JSONL(Logger):
     def __call__(self, step: int, row: Row) -> None:
         self._write({"kind": "row", "step": step, "row": dict(row), "nodes": self._apart})
 
-    def end(self, stopped: str | None) -> None:
-        self._write({"kind": "end", "stopped": stopped})
+    def end(self, message: str | None) -> None:
+        self._write({"kind": "end", "message": message})
         if self._file is not None:
             self._file.close()
             self._file = None

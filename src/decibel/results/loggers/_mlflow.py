@@ -40,9 +40,9 @@ class MLflow(Logger):
             metrics = [self._library.entities.Metric(name, value, now, step) for name, value in values]
             self._client.log_batch(self._run, metrics=metrics)
 
-    def end(self, stopped: str | None) -> None:
+    def end(self, message: str | None) -> None:
         if self._client is not None:
-            if stopped:
-                self._client.set_tag(self._run, "stopped", stopped)
-            self._client.set_terminated(self._run, "FAILED" if stopped else "FINISHED")
+            if message:
+                self._client.set_tag(self._run, "message", message)
+            self._client.set_terminated(self._run, "FAILED" if message else "FINISHED")
             self._client = None

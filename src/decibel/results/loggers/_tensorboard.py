@@ -35,9 +35,9 @@ class TensorBoard(Logger):
                     self._writer.add_scalar(name, value, step)
             self._writer.flush()
 
-    def end(self, stopped: str | None) -> None:
+    def end(self, message: str | None) -> None:
         if self._writer is not None:
-            if stopped:
-                self._writer.add_text("stopped", stopped)
+            if message:
+                self._writer.add_text("message", message)
             self._writer.close()
             self._writer = None

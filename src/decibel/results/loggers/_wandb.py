@@ -30,8 +30,8 @@ class WandB(Logger):
         if self._run is not None:
             self._run.log(finite(row), step=step)
 
-    def end(self, stopped: str | None) -> None:
+    def end(self, message: str | None) -> None:
         if self._run is not None:
-            self._run.summary["stopped"] = stopped
-            self._run.finish(exit_code=1 if stopped else 0)
+            self._run.summary["message"] = message
+            self._run.finish(exit_code=1 if message else 0)
             self._run = None

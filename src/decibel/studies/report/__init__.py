@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ...core._files import write_whole
+from ...core._files import atomic_write
 from ...graphs._graph import Levels
 from ...results._plots import AXES, NAMES
 from .. import NAMES as STUDIES
@@ -41,11 +41,11 @@ def write(results: Path, out: Path) -> list[Path]:
         study = find(name)
         verdicts, settings, runs = load(study, results)
         path = out / f"{name.replace('/', '-')}.html"
-        write_whole(path, page.page(f"{study.title} · Decibel", _study(study, verdicts, settings, runs)))
+        atomic_write(path, page.page(f"{study.title} · Decibel", _study(study, verdicts, settings, runs)))
         pages.append(path)
         rows.append(_row(study, verdicts, path.name))
     index = out / "index.html"
-    write_whole(index, page.page("Studies · Decibel", _index(rows)))
+    atomic_write(index, page.page("Studies · Decibel", _index(rows)))
     return [index, *pages]
 
 
@@ -56,7 +56,7 @@ def draw(name: str, results: Path) -> Path:
     styles = figures.style_of(_labels(runs))
     made = figures.overview(_cases(runs), study.columns[0], study.against, styles)
     path = results / name / "figure.svg"
-    write_whole(path, figures.svg(made, name, standalone=True))
+    atomic_write(path, figures.svg(made, name, standalone=True))
     return path
 
 

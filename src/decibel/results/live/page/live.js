@@ -40,7 +40,7 @@ function take(line) {
     if (line.nodes) distances = line.nodes;
     if (line.reach) reach = reach ? [Math.min(reach[0], line.reach[0]), Math.max(reach[1], line.reach[1])] : line.reach;
   } else {
-    state = line.stopped === null ? "ended" : "stopped"; stopped = line.stopped;
+    state = line.message === null ? "ended" : "stopped"; stopped = line.message;
   }
 }
 

@@ -1,7 +1,7 @@
-"""SPARKLE-ED in sequence and in parallel: what is left of the error for the same samples, bytes or seconds.
+"""SPARKLE-ED with simultaneous and with alternating updates: the error left for the same samples, bytes or seconds.
 
-In parallel a step takes one upper and one lower batch, one linearization and one message; in sequence three lower
-batches, three linearizations and three messages, but newer values. Each order gets its own step sizes, the best of
+A simultaneous step takes one upper and one lower batch, one linearization and one message; an alternating one three
+lower batches, three linearizations and three messages, but newer values. Each gets its own step sizes, the best of
 the same candidates for the same budget, on seeds that are not counted.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 import decibel as db
-from decibel.engines._program import Asked
+from decibel.engines._program import RunConfig
 
 from .records import record
 
-ORDERS = ("parallel", "sequential")
+UPDATES = ("simultaneous", "alternating")
 BUDGETS = ("samples", "bytes", "seconds")
 SEEDS, SEARCHED = (10, 11, 12, 13, 14, 15), (0, 1, 2)
 MOMENTS = 5
@@ -40,7 +40,7 @@ def measure(steps: int, note: Callable[[str], Any]) -> dict[str, Any]:
         task = make()
         graph = db.graphs.ring(task.problem.nodes)
         chosen = task.metrics[0] if metric == "distance" else metric
-        methods = {o: db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0, theta=0.3, order=o) for o in ORDERS}
+        methods = {o: db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0, theta=0.3, updates=o) for o in UPDATES}
         costs = {o: db.cost(task.problem, m, graph, batch_size=batch) for o, m in methods.items()}
         for o in methods:
             costs[o]["seconds"] = _seconds(task.problem, o, graph, batch, steps)
@@ -48,7 +48,7 @@ def measure(steps: int, note: Callable[[str], Any]) -> dict[str, Any]:
         for budget in BUDGETS:
             found = {}
             for o, method in methods.items():
-                afforded = max(MOMENTS * 2, round(steps * costs["parallel"][budget] / costs[o][budget]))
+                afforded = max(MOMENTS * 2, round(steps * costs["simultaneous"][budget] / costs[o][budget]))
                 settings = dict(steps=afforded, batch_size=batch, metric=chosen, moments=MOMENTS)
                 tuned = db.tune(task.problem, method, graph, search=candidates, seeds=SEARCHED, **settings)
                 best = {key: tuned.table[0][key] for key in candidates[0]}
@@ -58,17 +58,17 @@ def measure(steps: int, note: Callable[[str], Any]) -> dict[str, Any]:
                     judged = {tuned.metric: np.inf, "spread": np.inf}
                 found[o] = judged[tuned.metric]
                 step = {key: costs[o][key] for key in (*BUDGETS, "rounds")}
-                row = {"task": name, "budget": budget, "order": o, "steps": afforded, **best, "metric": tuned.metric}
+                row = {"task": name, "budget": budget, "updates": o, "steps": afforded, **best, "metric": tuned.metric}
                 rows.append(row | {"value": found[o], "spread": judged["spread"], "step": step})
-            ratios[f"{name}, equal {budget}: parallel / sequential"] = found["parallel"] / found["sequential"]
-    setting = {"method": "sparkle-ed", "graph": "ring", "steps in parallel": steps, "seeds": SEEDS}
-    return record("order", rows, ratios, setting=setting)
+            ratios[f"{name}, equal {budget}: simultaneous / alternating"] = found["simultaneous"] / found["alternating"]
+    setting = {"method": "sparkle-ed", "graph": "ring", "steps": steps, "seeds": SEEDS}
+    return record("updates", rows, ratios, setting=setting)
 
 
-def _seconds(problem: db.Problem, order: str, graph: Any, batch: int, steps: int) -> float:
+def _seconds(problem: db.Problem, updates: str, graph: Any, batch: int, steps: int) -> float:
     """Per step, the least of some turns; step sizes of zero keep all finite."""
-    still = db.sparkle("ed", alpha=0.0, beta=0.0, gamma=0.0, theta=0.3, order=order)
-    run = db.Simulator().start(problem, still, db.Levels(x=graph), Asked(batch))
+    still = db.sparkle("ed", alpha=0.0, beta=0.0, gamma=0.0, theta=0.3, updates=updates)
+    run = db.Simulator().start(problem, still, db.Levels(x=graph), RunConfig(batch))
     run.advance(steps)
     turns = []
     for _ in range(5):
