@@ -130,7 +130,7 @@ def starts(problem) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((q.nodes, q.B.shape[2])), np.zeros((q.nodes, q.B.shape[1]))
 
 
-def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updates="alternating"):
+def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updates="simultaneous"):
     """(x, y, z) of every node. `W` is a matrix, or one for each of x, y, z; or a function of the step."""
     x0, y0 = starts(problem)
     if callable(W):

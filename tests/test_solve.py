@@ -185,7 +185,7 @@ def test_the_result():
     result = solve(metrics=["consensus_x"], eval_every=4)
     np.testing.assert_allclose(result.x, result.nodes.x.mean(0), rtol=1e-14)
     np.testing.assert_allclose(result.y, result.nodes.y.mean(0), rtol=1e-14)
-    assert "sparkle-ed, finished at step 20" in repr(result)
+    assert "sparkle-ed, completed at step 20" in repr(result)
     figure = result.plot("consensus_x", against="bytes")
     (axis,) = figure.axes
     np.testing.assert_allclose(axis.lines[0].get_xydata(), np.c_[result.trace["bytes"], result.trace["consensus_x"]])

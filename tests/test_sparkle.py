@@ -144,15 +144,15 @@ def test_dsoba_stalls_where_sparkle_does_not():
 
 
 def test_relabelling_nodes_relabels_the_answer():
-    updates = np.random.default_rng(5).permutation(NODES)
+    shuffle = np.random.default_rng(5).permutation(NODES)
     graph = db.graphs.star(NODES)
-    shuffled = type(QUADRATIC)(*(array[updates] for array in QUADRATIC))
-    P = np.eye(NODES)[updates]
+    shuffled = type(QUADRATIC)(*(array[shuffle] for array in QUADRATIC))
+    P = np.eye(NODES)[shuffle]
     method = db.sparkle("extra", "gt", **RATES)
     here = run(PROBLEM, method, graph, 80)
     there = run(shuffled.problem(), method, db.graphs.from_matrix(P @ graph.W @ P.T), 80)
-    assert np.abs(here.nodes.x[updates] - here.nodes.x).max() > 1e-3
-    agree(there, [level[updates] for level in here.nodes], 1e-12)
+    assert np.abs(here.nodes.x[shuffle] - here.nodes.x).max() > 1e-3
+    agree(there, [level[shuffle] for level in here.nodes], 1e-12)
 
 
 @pytest.mark.parametrize("updates", ORDERS)
