@@ -57,7 +57,7 @@ def time_steps(case: Case, length: int, turns: int) -> dict[str, Any]:
                 multihost_utils.sync_global_devices(f"{case.name} {turn}")
             begun = time.perf_counter()
             if run.advance(length) is None:
-                raise AssertionError(f"{case.name} turned non-finite: times mean nothing.")
+                raise AssertionError(f"{case.name} diverged: times mean nothing.")
             jax.block_until_ready(run.state)
             times[name].append((time.perf_counter() - begun) / length * 1e6)
     if not first:

@@ -87,7 +87,7 @@ def run(case: Case, engine: db.Simulator | db.Cluster) -> list[jax.Array]:
     made, method, levels = problem(entry.form, case.dtype), entry(), db.Levels(x=graph)
     method.validate(made, levels, case.batch_size)
     started = engine.start(made, method, levels, RunConfig(case.batch_size))
-    assert started.advance(STEPS) is not None, f"{case} turned non-finite"
+    assert started.advance(STEPS) is not None, f"{case} diverged"
     return jax.tree.leaves(started.state)
 
 

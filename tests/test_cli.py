@@ -332,4 +332,4 @@ def test_a_run_can_be_watched_while_it_goes_on(tmp_path, monkeypatch):
 
 def test_watch_needs_a_folder(tmp_path):
     answer = invoke("watch", str(tmp_path / "nowhere"))
-    assert answer.exit_code == 2 and "is no folder" in answer.output
+    assert answer.exit_code == 2 and "is not a folder" in answer.output

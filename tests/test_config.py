@@ -66,7 +66,14 @@ def test_toml_is_what_python_reads(values):
 
 
 def test_settings_are_json_where_they_can_be():
-    pairs = ["alpha=0.1", "order=parallel", "task.shared=true", 'task.dataset="digits"', "task.hidden=[3, 4]", "n=3"]
+    pairs = [
+        "alpha=0.1",
+        "updates=simultaneous",
+        "task.shared=true",
+        'task.dataset="digits"',
+        "task.hidden=[3, 4]",
+        "n=3",
+    ]
     assert settings(pairs) == {
         "alpha": 0.1,
         "updates": "simultaneous",

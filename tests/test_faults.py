@@ -60,7 +60,7 @@ def test_edge_flows_are_exact_where_messages_are_lost_one_way(probability):
 
 
 def test_edge_flows_are_exact_after_the_last_loss():
-    """What a lost message leaves behind is mended by the next one that arrives, not by the next loss."""
+    """What a lost message leaves behind is repaired by the next one that arrives, not by the next loss."""
     assert error(run("edge-ed", db.faults.drop(0.5, one_way=True, during=(100, 120)), steps=2000)) < 1e-12
 
 

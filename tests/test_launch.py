@@ -105,7 +105,7 @@ def test_one_process_is_the_script_itself(script):
     assert f"[0] given ['--flag', '-n', '5'] False {script(text).parent}" in output
     assert status == 3 and "process 0 failed with exit status 3" in output
     status, output = launched("-n", 1, "missing.py")
-    assert status == 2 and "missing.py is no file" in output
+    assert status == 2 and "missing.py is not a file" in output
 
 
 def test_nobody_is_left(script):
@@ -271,7 +271,7 @@ def test_the_processes_of_one_mpirun_agree_on_an_address():
         ({"DECIBEL_PROCESSES": "2", "DECIBEL_PROCESS": "0"}, "DECIBEL_COORDINATOR is not set: set it to HOST:PORT"),
         (MPI, "DECIBEL_COORDINATOR is not set: set it to HOST:PORT"),
         (OWN | {"DECIBEL_PROCESS": "4"}, "DECIBEL_PROCESS=4 is not below DECIBEL_PROCESSES=4: number the processes"),
-        (OWN | {"DECIBEL_PROCESS": "two"}, "DECIBEL_PROCESS='two' must be a whole number"),
+        (OWN | {"DECIBEL_PROCESS": "two"}, "DECIBEL_PROCESS='two' must be an integer"),
     ],
 )
 def test_places_that_make_no_sense(variables, sentence):

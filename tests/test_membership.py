@@ -71,7 +71,7 @@ def test_survivors_of_processes():
     assert survivors(8, {**here, "DECIBEL_ABSENT": "1"}) == (0, 1, 4, 5, 6, 7)
     assert survivors(8, {**here, "DECIBEL_ABSENT": ""}) is None
     assert survivors(8, {"DECIBEL_ABSENT": "0,1,3", "DECIBEL_PROCESSES": "1", "DECIBEL_PROCESS": "0"}) == (4, 5)
-    with pytest.raises(ValueError, match="6 nodes cannot be dealt evenly to 4 processes: use a multiple of 4 nodes"):
+    with pytest.raises(ValueError, match="6 nodes cannot be split evenly over 4 processes: use a multiple of 4 nodes"):
         survivors(6, {**here, "DECIBEL_ABSENT": "1"})
 
 

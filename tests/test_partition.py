@@ -21,14 +21,14 @@ COMPLETE = {
 ALL = {**COMPLETE, "label_skew": lambda seed: P.label_skew(LABELS, 7, fraction=0.6, seed=seed)}
 
 
-def dealt(partition: P.Partition) -> np.ndarray:
+def assigned(partition: P.Partition) -> np.ndarray:
     return np.sort(np.concatenate(partition.indices))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_parts_are_disjoint_and_no_node_is_empty(name):
     partition = ALL[name](0)
-    samples = dealt(partition)
+    samples = assigned(partition)
     assert len(np.unique(samples)) == len(samples)
     assert partition.sizes.min() >= 1
     assert partition.name == name
@@ -37,7 +37,7 @@ def test_parts_are_disjoint_and_no_node_is_empty(name):
 @pytest.mark.parametrize("name", COMPLETE)
 def test_every_sample_is_dealt(name):
     partition = COMPLETE[name](0)
-    assert np.array_equal(dealt(partition), np.arange(len(partition.labels)))
+    assert np.array_equal(assigned(partition), np.arange(len(partition.labels)))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -63,7 +63,7 @@ def test_dirichlet_tends_to_iid_and_to_one_node_per_class():
 def test_dirichlet_survives_tiny_alpha(alpha):
     for seed in range(20):
         partition = P.dirichlet(LABELS, 20, alpha=alpha, seed=seed)
-        assert np.array_equal(dealt(partition), np.arange(len(LABELS)))
+        assert np.array_equal(assigned(partition), np.arange(len(LABELS)))
 
 
 def test_dirichlet_keeps_the_minimum():
@@ -190,7 +190,7 @@ def test_the_picture_goes_where_it_is_told():
         (lambda: P.label_skew(LABELS, 4, fraction=1.5), "fraction=1.5"),
         (lambda: P.label_skew(LABELS * 0, 4, fraction=0.3), "fraction=0.3 on 4 nodes cannot be had"),
         (lambda: P.by_group(np.array([0, 1, 1, 1]), 4), "leaves a node empty"),
-        (lambda: P.Partition((np.array([1, 2]), np.array([2])), LABELS, "own", 0), "dealt twice"),
+        (lambda: P.Partition((np.array([1, 2]), np.array([2])), LABELS, "own", 0), "assigned twice"),
         (lambda: P.corrupt_labels(LABELS, 1.2, 10), "probability=1.2"),
         (lambda: P.corrupt_labels(LABELS, 0.2, 1), "classes=1"),
         (lambda: P.corrupt_labels(LABELS, 0.2, 9), "integers from 0 to 8"),

@@ -1,4 +1,4 @@
-"""Bad input is refused before the first step, in one sentence that names the argument and the mend."""
+"""Bad input is refused before the first step, in one sentence that names the argument and the fix."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ BAD = {
     r"delta=-1 must be positive": lambda: db.dsoba_fo(theta=0.5, delta=-1, **RATES),
     r"method must be an algorithm such as db\.sparkle\('ed', \.\.\.\), not str": lambda: solve(method="sparkle-ed"),
     # arguments of solve
-    r"steps=0 must be a positive whole number": lambda: solve(steps=0),
-    r"steps=1\.5 must be a positive whole number": lambda: solve(steps=1.5),
-    r"steps=True must be a positive whole number": lambda: solve(steps=True),
-    r"batch_size=0 must be a positive whole number": lambda: solve(batch_size=0),
-    r"eval_every=-1 must be a positive whole number": lambda: solve(eval_every=-1),
+    r"steps=0 must be a positive integer": lambda: solve(steps=0),
+    r"steps=1\.5 must be a positive integer": lambda: solve(steps=1.5),
+    r"steps=True must be a positive integer": lambda: solve(steps=True),
+    r"batch_size=0 must be a positive integer": lambda: solve(batch_size=0),
+    r"eval_every=-1 must be a positive integer": lambda: solve(eval_every=-1),
     r"metric 'consensus_w' is not known: did you mean 'consensus_[xyz]'\?": lambda: solve(metrics=["consensus_w"]),
     r"metric 'qqq' is not known: choose from": lambda: solve(metrics=["qqq"]),
     r"metric 'consensus_y' needs level y, which this method does not have": (

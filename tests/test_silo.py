@@ -411,7 +411,7 @@ class Listener:
 def listener(tmp_path_factory):
     listening = Listener(Folders(tmp_path_factory.mktemp("listener"), ring(4)))
     yield listening
-    listening.site.farewell(False)
+    listening.site.goodbye(False)
     listening.streams.close()
 
 

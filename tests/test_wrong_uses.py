@@ -1,4 +1,4 @@
-"""What a new user does wrong, and what is said then: one sentence that names the argument and the mend."""
+"""What a new user does wrong, and what is said then: one sentence that names the argument and the fix."""
 
 from __future__ import annotations
 
@@ -60,10 +60,12 @@ PYTHON = {
     "lower(x, y, batch) fails on a batch of one sample": lambda: problem(
         upper=lambda x, y, batch: jnp.sum(y), y0=jnp.zeros(4)
     ),
-    "upper looks at numbers that are not there while JAX compiles it: write it with jax.numpy": (
+    "upper uses Python control flow on a traced value: write it with jax.numpy": (
         lambda: problem(upper=lambda x, y, batch: 1.0 if y[0] > 0 else 2.0)
     ),
-    "lower looks at numbers that are not there": lambda: problem(lower=lambda x, y, batch: np.sum(np.asarray(y))),
+    "lower uses Python control flow on a traced value": (
+        lambda: problem(lower=lambda x, y, batch: np.sum(np.asarray(y)))
+    ),
     "x0 holds a str: give floating-point arrays": lambda: problem(x0="zeros"),
     "x0 has a leaf of type int": lambda: problem(x0=[0, 0, 0]),
     "x0 has a leaf of type complex": lambda: problem(x0=jnp.zeros(3, complex)),
@@ -73,7 +75,7 @@ PYTHON = {
     "upper_data[0] holds no arrays: give every node": lambda: solve(
         problem(upper_data=lambda node: None, lower_data=lambda node: DATA[node])
     ),
-    "nodes='6' must be a positive whole number": lambda: problem(nodes="6"),
+    "nodes='6' must be a positive integer": lambda: problem(nodes="6"),
     "x is not shaped like x0": lambda: PROBLEM.hypergradient(jnp.zeros(9)),
     "x is not shaped like x0: give a pytree": lambda: PROBLEM.solve_lower([0.0, 0.0, 0.0]),
     "solve_lower needs a lower level": lambda: SINGLE.solve_lower(jnp.zeros(3)),
@@ -106,7 +108,7 @@ PYTHON = {
     "graph must be a Graph or Levels, not int": lambda: solve(graph=6),
     "graph is one of networkx: give db.graphs.from_networkx(graph).": lambda: solve(graph=nx.cycle_graph(6)),
     "graph is missing: give one such as db.graphs.ring(6).": lambda: solve(graph=None),
-    "nodes must be a whole number of at least 1, not 5.5.": lambda: db.graphs.ring(5.5),
+    "nodes must be an integer of at least 1, not 5.5.": lambda: db.graphs.ring(5.5),
     "probability must be above 0 and at most 1, not 'half'.": lambda: db.graphs.erdos_renyi(5, "half"),
     "radius must be a positive number, not 'near'.": lambda: db.graphs.geometric(5, "near"),
     "nodes of a hypercube must be a power of two, not 6; use 4 or 8.": lambda: db.graphs.hypercube(6),
@@ -119,7 +121,7 @@ PYTHON = {
     "weights='lazy-metropolis' needs an undirected graph": lambda: db.graphs.from_networkx(nx.DiGraph([(0, 1)])),
     "Levels(x=...) is a int; give a Graph.": lambda: db.Levels(x=6),
     # solve
-    "steps='10' must be a positive whole number": lambda: solve(steps="10"),
+    "steps='10' must be a positive integer": lambda: solve(steps="10"),
     "seed=0.5 must be an integer": lambda: solve(seed=0.5),
     "seed=-1 must be an integer": lambda: solve(seed=-1),
     "seed='a' must be an integer": lambda: solve(seed="a"),
@@ -130,7 +132,7 @@ PYTHON = {
     "engine is str: give db.Simulator(), db.Cluster() or db.Silo(...).": lambda: solve(engine="cluster"),
     "engine is the class Cluster: give db.Simulator()": lambda: solve(engine=db.Cluster),
     "devices=99, but JAX sees 8: choose from 1 to 8.": lambda: solve(engine=db.Cluster(devices=99)),
-    "checkpoint_every=0 must be a positive whole number": lambda: solve(checkpoint_every=0),
+    "checkpoint_every=0 must be a positive integer": lambda: solve(checkpoint_every=0),
     "cannot be a folder (File exists): give one that you may write to": lambda: solve(checkpoint=__file__),
     "cannot be written (": lambda: solve(callbacks=[db.loggers.JSONL(Path(__file__).parent)]),
     "resume=True needs checkpoint": lambda: solve(resume=True),
@@ -141,10 +143,10 @@ PYTHON = {
     "the trace has no column 'steps': did you mean 'step'?": lambda: solve().trace["steps"],
     "there is nothing to plot: solve with metrics": lambda: solve().plot(),
     "is not a trace saved by Decibel, or it is damaged: give": lambda: db.Trace.load(__file__),
-    "is no file: give the path of a trace": lambda: db.Trace.load("nowhere.npz"),
+    "is not a file: give the path of a trace": lambda: db.Trace.load("nowhere.npz"),
     # tuning, theory and tasks
-    "budget=0 must be a positive whole number": lambda: tune(budget=0),
-    "moments=0 must be a positive whole number": lambda: tune(moments=0),
+    "budget=0 must be a positive integer": lambda: tune(budget=0),
+    "moments=0 must be a positive integer": lambda: tune(moments=0),
     "seeds=3 must list the seeds": lambda: tune(seeds=3),
     "seeds=() must list the seeds": lambda: tune(seeds=()),
     "search is empty: give settings to try": lambda: tune(search=[]),
@@ -189,11 +191,11 @@ COMMANDS = {
     "sparkle-ed does not solve this problem: its lower level is personal": ("run", "meta_learning"),
     "TASK is missing: name one of `decibel list`": ("run",),
     "--log 'tensorbord' is not known: did you mean 'tensorboard'?": (*RUN, "--log", "tensorbord"),
-    "--config nowhere.toml is no file": ("run", "--config", "nowhere.toml"),
+    "--config nowhere.toml is not a file": ("run", "--config", "nowhere.toml"),
     "--config broken.toml is not TOML": ("run", "--config", "broken.toml"),
     "--config key.toml has the unknown key 'stepz': did you mean 'steps'?": ("run", "--config", "key.toml"),
-    "--config type.toml has steps = '10': give a whole number of at least 1.": ("run", "--config", "type.toml"),
-    "--config zero.toml has nodes = 0: give a whole number of at least 1.": ("run", "--config", "zero.toml"),
+    "--config type.toml has steps = '10': give an integer of at least 1.": ("run", "--config", "type.toml"),
+    "--config zero.toml has nodes = 0: give an integer of at least 1.": ("run", "--config", "zero.toml"),
     "--out taken is a file: name a folder.": (*RUN, "--out", "taken"),
     "METHODS names 'd-soba' twice: name each once.": ("compare", "linear_regression", "d-soba", "d-soba"),
     "--set soba.… is for a method that is not compared": (
@@ -204,7 +206,7 @@ COMMANDS = {
     "bytes_per_step needs dimension": ("advise", "8", "--bytes-per-step", "100"),
     "personal=True needs a lower level": ("advise", "8", "--personal", "--single"),
     "did you mean 'fashion-mnist'?": ("data", "fetch", "fashion-mnits"),
-    "RUN nowhere is no folder: give the --out folder": ("watch", "nowhere"),
+    "RUN nowhere is not a folder: give the --out folder": ("watch", "nowhere"),
 }  # fmt: skip
 FAILING = {
     "a9a is not here: run `decibel data fetch a9a`": ("run", "auprc", "--method", "interact"),

@@ -33,7 +33,7 @@ Graph = Annotated[
 Nodes = Annotated[int, typer.Option(min=1, help="How many nodes, where the task does not know.")]
 Steps = Annotated[int, typer.Option(min=1, help="Iterations.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per node and step; all if left out.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the data's deal and the batches.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the partition and the batches.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a step size, or task.KEY=VALUE.")]
 
 
@@ -62,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 def or_exit(function: Callable[..., Answer], *arguments: Any, refused: int = USAGE) -> Answer:
     """Errors that are sentences to the user end the command instead of showing a traceback: `refused` for what was
-    asked wrongly, 1 for data, files, libraries and memory that are not there."""
+    usage error, 1 for data, files, libraries and memory that are not there."""
     try:
         return function(*arguments)
     except KeyboardInterrupt:

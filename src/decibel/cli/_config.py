@@ -73,12 +73,12 @@ def read(path: str | Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"--config {path} is no file: give the path of a TOML file.") from None
+        raise ValueError(f"--config {path} is not a file: give the path of a TOML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ValueError(f"--config {path} cannot be read ({reason}): give the path of a TOML file.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"--config {path} is not TOML: {error}: mend that line.") from None
+        raise ValueError(f"--config {path} is not TOML: {error}: fix that line.") from None
     known = [item.name for item in fields(Config)]
     for name, value in values.items():
         if name not in known:
@@ -90,7 +90,7 @@ def read(path: str | Path) -> dict[str, Any]:
 def _validate(path: str | Path, name: str, value: Any) -> None:
     if name in WHOLE:
         right = isinstance(value, int) and not isinstance(value, bool) and value >= WHOLE[name]
-        expected = f"a whole number of at least {WHOLE[name]}"
+        expected = f"an integer of at least {WHOLE[name]}"
     elif name == "log":
         right, expected = isinstance(value, list), "a list of names"
     elif name == "set":

@@ -89,7 +89,7 @@ def run(out: Path, *, seed: int = 0, quick: bool = False, console: Console | Non
 
 
 def _story(task: Task, graph: Graph, steps: int) -> str:
-    samples, noise, dealt = (task.summary[key] for key in ("samples", "corruption", "partition"))
+    samples, noise, assigned = (task.summary[key] for key in ("samples", "corruption", "partition"))
     return f"""
 [bold]Cleaning labels together, without sharing data[/]
 
@@ -99,9 +99,10 @@ For {samples["validation"]} more digits the labels can be trusted. Together the 
 label (upper level x), so that a linear classifier trained with that trust (lower level y) does well on the trusted \
 digits. Models and weights travel; no digit leaves its node.
 
-[bold]Nodes differ:[/] each class is dealt in Dirichlet({HETEROGENEITY}) shares, so a node holds \
-{dealt["classes_per_node"]:.1f} of 10 classes on average, and {dealt["smallest_node"]} to {dealt["largest_node"]} \
-digits. The ring mixes slowly (ρ = {graph.rho:.3f}). {steps:,} iterations with batches of {BATCH}.
+[bold]Nodes differ:[/] each class is partitioned in Dirichlet({HETEROGENEITY}) shares, so a node holds \
+{assigned["classes_per_node"]:.1f} of 10 classes on average, and {assigned["smallest_node"]} to \
+{assigned["largest_node"]} digits. The ring mixes slowly (ρ = {graph.rho:.3f}). {steps:,} iterations with batches of \
+{BATCH}.
 
 [bold]Step sizes:[/] {SEARCH}
 """
@@ -193,7 +194,7 @@ def figure(task: Task, graph: Graph, results: dict[str, Result]) -> Figure:
 def _caption(task: Task) -> str:
     samples, noise = task.summary["samples"], task.summary["corruption"]
     return (
-        f"{samples['train']:,} digits, {noise['wrong']} of them with a wrong label, dealt by class in "
+        f"{samples['train']:,} digits, {noise['wrong']} of them with a wrong label, partitioned by class in "
         f"Dirichlet({HETEROGENEITY}) shares; {samples['validation']} more with labels to trust; linear classifier; "
         f"batches of {BATCH}; seed {task.summary['seed']}"
     )

@@ -10,7 +10,7 @@ METHODS = (
     *(f"sparkle-{lower}-{upper}" for lower in STRATEGIES for upper in STRATEGIES if lower != upper),
     "sparkle-edge-ed", "d-soba", "d-soba-fo", "soba", "gossip-dsbo", "dbsa", "double-loop-dsgd", "ma-dsbo",
     "ma-dsbo-gt", "dsbo", "mdbo", "vrdbo", "slam", "spdb", "interact", "svr-interact", "gt-dsgd", "d-sgd-bilevel",
-    "lopa", "lopa-gt", "dsgd", "ed", "extra", "gt",
+    "lopa", "lopa-gt", "dsgd", "ed", "extra", "gt", "gnsd",
 )  # fmt: skip
 TASKS = (
     "auprc", "domain_reweighting", "hyperparameter_tuning", "label_cleaning", "linear_regression",

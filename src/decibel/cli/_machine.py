@@ -94,7 +94,7 @@ def launch(
 ) -> None:
     """Run a script in several processes of this machine: decibel launch -n 4 script.py
 
-    The script calls solve(..., engine=db.Cluster()); nodes are dealt to processes in order, equally.
+    The script calls solve(..., engine=db.Cluster()); nodes are assigned to processes in order, equally.
 
     Every line is shown behind the number of its process. Where one fails, all end.
 
@@ -106,6 +106,6 @@ def launch(
     from ..engines.launch._launch import launch as start
 
     if not script.is_file():
-        raise typer.BadParameter(f"{script} is no file: give the path of a Python script.")
+        raise typer.BadParameter(f"{script} is not a file: give the path of a Python script.")
     plan = Elastic(return_after, max_restarts) if elastic else None
     raise typer.Exit(start([str(script), *(arguments or [])], processes, elastic=plan, grace=grace))

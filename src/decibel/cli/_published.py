@@ -13,7 +13,7 @@ from ._common import FAILED, console, or_exit
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("decibel-demo"),
-    seed: Annotated[int, typer.Option(help="Of the deal, the corruption and the batches.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the partition, the corruption and the batches.", min=0)] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations: to see that it works.")] = False,
 ) -> None:
     """Clean corrupted labels over a ring of ten nodes, by four methods side by side: a table and a figure."""

@@ -164,7 +164,7 @@ def _make_room(config: Config, *, resume: bool, fresh: bool) -> None:
 
 
 def _ended(log: Path) -> bool:
-    """Whether the run that wrote this has nothing left to do: it finished, or turned non-finite."""
+    """Whether the run that wrote this has nothing left to do: it finished, or diverged."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     try:
         last = json.loads(lines[-1])

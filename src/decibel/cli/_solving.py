@@ -50,7 +50,7 @@ def run(
     nodes: Annotated[int | None, typer.Option(min=1, help="How many [default: 10].")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Iterations [default: 1000].")] = None,
     batch_size: BatchSize = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the data's deal and the batches [default: 0].")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the partition and the batches [default: 0].")] = None,
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Steps between rows, where a run also saves [default: a fiftieth].")
     ] = None,
@@ -75,7 +75,7 @@ def run(
 
     Ctrl-C saves, and the same command with --resume goes on, to the numbers of a run that was never interrupted.
 
-    Exit codes: 0 done, 1 failed, 2 asked wrongly, 3 turned non-finite, 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 usage error, 3 diverged, 130 interrupted.
     """
     from ._config import resolve
 
@@ -146,7 +146,7 @@ def compare(
         }
         emit({"task": task, "graph": graph, "steps": steps, "methods": rows, "figure": str(out / "compare.png")})
     if all(result.status == "diverged" for result in results.values()):
-        complain("All of them turned non-finite: use smaller step sizes, such as --set alpha=….")
+        complain("All of them diverged: use smaller step sizes, such as --set alpha=….")
         raise typer.Exit(DIVERGED)
 
 
@@ -197,7 +197,7 @@ def watch(
 ) -> None:
     """Show a run on a page of this machine, while it runs or afterwards."""
     if not folder.is_dir():
-        complain(f"RUN {folder} is no folder: give the --out folder of `decibel run`.")
+        complain(f"RUN {folder} is not a folder: give the --out folder of `decibel run`.")
         raise typer.Exit(2)
     from ..results.live import watch
 

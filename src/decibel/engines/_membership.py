@@ -55,7 +55,7 @@ def survivors(nodes: int, variables: Mapping[str, str] = os.environ) -> Members 
     processes = (here.processes if here else 1) + len(gone)
     if nodes % processes:
         raise ValueError(
-            f"{nodes} nodes cannot be dealt evenly to {processes} processes: use a multiple of {processes} nodes."
+            f"{nodes} nodes cannot be split evenly over {processes} processes: use a multiple of {processes} nodes."
         )
     each = nodes // processes
     return tuple(node for node in range(nodes) if node // each not in gone)

@@ -234,10 +234,10 @@ class Run:
         """The run is over, or ended early."""
 
     def advance(self, length: int) -> Counts | None:
-        """Moves on and returns the cost; None, with the state as it was, where something turned non-finite."""
+        """Moves on and returns the cost; None, with the state as it was, where something diverged."""
         chunk, costs, beside = self.compile(length)
         with memory.oom_hint(self._full):
-            # The chunk consumes the state it is given, so this copy is what remains if it turns non-finite.
+            # The chunk consumes the state it is given, so this copy is what remains if it diverges.
             good = memory.copied(self.state, beside)
             arrays = eqx.filter(self.program, eqx.is_array)
             state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))

@@ -178,12 +178,12 @@ def _weighed(
     return Graph(mixing_matrix(graph, weights), name, places, disconnected=disconnected)
 
 
-def _drawn_connected(draw: Callable[[], nx.Graph], failure: str, mend: str) -> nx.Graph:
+def _drawn_connected(draw: Callable[[], nx.Graph], failure: str, fix: str) -> nx.Graph:
     for _ in range(TRIES):
         graph = draw()
         if nx.is_connected(graph):
             return graph
-    raise ValueError(f"{failure} in {TRIES} draws; {mend}.")
+    raise ValueError(f"{failure} in {TRIES} draws; {fix}.")
 
 
 def _hops(nodes: int) -> list[int]:
@@ -206,7 +206,7 @@ def _count(argument: str, value: int) -> int:
     except TypeError:
         count = 0
     if isinstance(value, bool) or count < 1:
-        raise ValueError(f"{argument} must be a whole number of at least 1, not {value!r}.")
+        raise ValueError(f"{argument} must be an integer of at least 1, not {value!r}.")
     return count
 
 
@@ -214,4 +214,4 @@ def _source(seed: int) -> random.Random:
     try:
         return random.Random(operator.index(seed))
     except TypeError:
-        raise ValueError(f"seed must be a whole number, not {seed!r}.") from None
+        raise ValueError(f"seed must be an integer, not {seed!r}.") from None

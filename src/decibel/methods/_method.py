@@ -92,12 +92,12 @@ class Method(eqx.Module):
     def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
         """Raises a sentence where the problem or a graph does not fit."""
         if problem.form != self.form:
-            raise ValueError(f"{self.name} does not solve this problem: {_MENDS[problem.form]}")
+            raise ValueError(f"{self.name} does not solve this problem: {_FIXES[problem.form]}")
         for level, strategy in self.strategies.items():
             validate_graph(getattr(graphs, level), strategy, level)
 
 
-_MENDS = {
+_FIXES = {
     "single": "it has no lower level, so choose a single-level method such as db.ed(alpha=...).",
     "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...), "
     "or set personal=False.",

@@ -1,6 +1,6 @@
 """Link by link: the exchange for messages that may be lost, late, coded, or summed over the steps.
 
-Every node has a slot per neighbour (`incidence`). What arrives in a slot counts or not, by the weather and by what the
+Every node has a slot per neighbour (`incidence`). What arrives in a slot counts or not, by the faults and by what the
 carrier heard; what a link has carried so far is remembered at both its ends, by slot. How rows reach the slots is the
 engine's matter: a `Carrier` each.
 """

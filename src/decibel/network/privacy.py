@@ -39,7 +39,7 @@ def random_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Stra
 
 
 def quantize(base: str | Strategy, bits: int = 8, *, mixing: float = 1.0) -> Strategy:
-    """Every entry travels as a whole number of 2, 4 or 8 bits, times the largest of the message."""
+    """Every entry travels as an integer of 2, 4 or 8 bits, times the largest of the message."""
     if bits not in (2, 4, 8):
         raise ValueError(f"bits={bits!r} must be 2, 4 or 8.")
     return _in_code(base, Quantized(bits=bits, mixing=_mixing(mixing)), f"{bits} bits")

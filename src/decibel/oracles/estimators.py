@@ -127,5 +127,5 @@ def storm(theta: Any) -> Storm:
 def spider(period: int | None = None) -> Spider:
     """Recursive variance reduction (SPIDER, SARAH); `period=None` is ⌈√n⌉."""
     if period is not None and (not isinstance(period, int) or period < 1):
-        raise ValueError(f"period={period!r} must be a positive whole number, or None for the root of the samples.")
+        raise ValueError(f"period={period!r} must be a positive integer, or None for the root of the samples.")
     return Spider(period)

@@ -266,5 +266,5 @@ def _factors(here: Point) -> Callable[[Array], Point]:
 
 def _positive_int(value: int, argument: str) -> int:
     if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{argument}={value!r} must be a positive whole number.")
+        raise ValueError(f"{argument}={value!r} must be a positive integer.")
     return value

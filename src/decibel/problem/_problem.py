@@ -62,7 +62,7 @@ class Problem(eqx.Module):
         if personal and lower is None:
             raise ValueError("personal=True needs a lower level: give lower, lower_data and y0, or drop personal.")
         if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
-            raise ValueError(f"nodes={nodes!r} must be a positive whole number.")
+            raise ValueError(f"nodes={nodes!r} must be a positive integer.")
         for name, loss in (("upper", upper), ("lower", lower)):
             if loss is not None and not callable(loss):
                 raise TypeError(f"{name} is a {type(loss).__name__}: give a function of x, y and a batch.")
@@ -195,7 +195,7 @@ class Problem(eqx.Module):
                 "the same nodes."
             )
         if counts and nodes is not None and counts != {nodes}:
-            raise ValueError(f"nodes={nodes}, but the data have {counts.pop()} nodes: drop nodes or mend the data.")
+            raise ValueError(f"nodes={nodes}, but the data have {counts.pop()} nodes: drop nodes or fix the data.")
         for name, loss, data in (
             ("upper", self.upper, self.upper_data),
             ("lower", self.lower, self.lower_data),
@@ -225,12 +225,12 @@ def _try(name: str, loss: Loss, *arguments: Any) -> Any:
     try:
         return jax.eval_shape(loss, *arguments)
     except jax.errors.JAXTypeError as error:
-        mend = "write it with jax.numpy, and jnp.where instead of if"
-        raise TypeError(f"{name} looks at numbers that are not there while JAX compiles it: {mend}.") from error
+        fix = "write it with jax.numpy, and jnp.where instead of if"
+        raise TypeError(f"{name} uses Python control flow on a traced value: {fix}.") from error
     except (TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:90].rstrip(".")
-        mend = "mend it, or the shapes of the data and the start"
-        raise ValueError(f"{name}({called}) fails on a batch of one sample ({reason}): {mend}.") from error
+        fix = "fix it, or the shapes of the data and the start"
+        raise ValueError(f"{name}({called}) fails on a batch of one sample ({reason}): {fix}.") from error
 
 
 def _start(tree: Tree, argument: str) -> Tree:

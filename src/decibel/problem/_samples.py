@@ -207,7 +207,7 @@ def _validate_not_empty(counts: np.ndarray, argument: str) -> None:
 def validate_numeric(tree: Any, argument: str) -> None:
     for leaf in jax.tree.leaves(tree):
         if leaf.dtype.kind not in "fiubcV":  # V: JAX's own small floats
-            raise TypeError(f"{argument} holds {leaf.dtype} and not numbers: encode words and labels as whole numbers.")
+            raise TypeError(f"{argument} holds {leaf.dtype} and not numbers: encode words and labels as integers.")
 
 
 def validate_finite(tree: Any, argument: str) -> None:

@@ -83,7 +83,7 @@ class Trace(Mapping[str, np.ndarray]):
                 columns = {n.removeprefix("column/"): file[n] for n in file.files if n.startswith("column/")}
                 return cls(columns, json.loads(str(file[_PROVENANCE])))
         except FileNotFoundError:
-            raise FileNotFoundError(f"{path} is no file: give the path of a trace that Trace.save wrote.") from None
+            raise FileNotFoundError(f"{path} is not a file: give the path of a trace that Trace.save wrote.") from None
         except Exception as error:
             raise ValueError(
                 f"{path} is not a trace saved by Decibel, or it is damaged: give a file that Trace.save wrote."

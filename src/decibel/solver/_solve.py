@@ -210,8 +210,8 @@ def cost(
 def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
     """A graph per level. None stands for the complete graph, for methods that are centralized."""
     if not isinstance(problem, Problem):
-        mend = "give its .problem" if hasattr(problem, "problem") else "make one of your losses and data"
-        raise TypeError(f"problem must be a db.Problem, not {type(problem).__name__}: {mend}.")
+        fix = "give its .problem" if hasattr(problem, "problem") else "make one of your losses and data"
+        raise TypeError(f"problem must be a db.Problem, not {type(problem).__name__}: {fix}.")
     if graph is None:
         if problem.nodes is None or not (problem.nodes == 1 or getattr(method, "centralized", False)):
             raise ValueError(f"graph is missing: give one such as db.graphs.ring({problem.nodes or 'nodes'}).")
@@ -248,7 +248,7 @@ def validate(
 
 def _validate_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a positive whole number.")
+        raise ValueError(f"{name}={value!r} must be a positive integer.")
 
 
 def validate_seed(name: str, seed: Any) -> int:

@@ -62,7 +62,7 @@ def tune(
     seed: int = 0,
 ) -> Tuned:
     """Tries about `budget` settings of the method's step sizes, each for `steps` iterations and every one of `seeds`,
-    and returns the method with the smallest mean `metric` at the end. A run that turns non-finite scores infinity.
+    and returns the method with the smallest mean `metric` at the end. A run that diverges scores infinity.
 
     - `search="random"` draws each step size log-uniformly around the method's own, which is itself the first candidate;
       `"grid"` lays a grid of about `budget` points over the same range; a mapping such as {"alpha": [0.1, 1.0]} names
@@ -77,7 +77,7 @@ def tune(
     validate(problem, method, graphs, steps, batch_size, None)
     for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
         if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{argument}={count!r} must be a positive whole number.")
+            raise ValueError(f"{argument}={count!r} must be a positive integer.")
     if not hasattr(seeds, "__len__") or not len(seeds):
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
     for one in seeds:
@@ -96,7 +96,7 @@ def tune(
     table = _table(candidates, scores.reshape(len(candidates), len(seeds)), name)
     best = {key: value for key, value in table[0].items() if key in rates}
     if not np.isfinite(table[0][name]):
-        raise ValueError(f"all {len(candidates)} settings turned non-finite: start from smaller step sizes.")
+        raise ValueError(f"all {len(candidates)} settings diverged: start from smaller step sizes.")
     return Tuned(replace(method, **best), table[0][name], name, table)
 
 

@@ -98,7 +98,7 @@ class Coded(NamedTuple):
 
 
 def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
-    """ED with c = Σ_j F_ij kept per link: F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) mends what a lost message broke."""
+    """ED, c = Σ_j F_ij kept per link: F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) repairs what a lost message broke."""
     c = yield Cumulative(s - d + c)
     return s - d + c, (c,)
 

@@ -29,7 +29,7 @@ class ShapesDiffer(ValueError):
 
 
 class Seeds:
-    """The runs of all seeds, side by side. A run that turns non-finite keeps its last good state, and stays there."""
+    """The runs of all seeds, side by side. A run that diverges keeps its last good state, and stays there."""
 
     def __init__(
         self, problems: list[Problem], method: Method, graphs: Levels, *, batch_size: int | None, seeds: list[int]
@@ -51,7 +51,7 @@ class Seeds:
         return _compile(structure, kinds, self._own_data, length)
 
     def advance(self, length: int) -> list[Counts | None]:
-        """Moves on all that are alive and returns what it cost each; None for one that turned non-finite."""
+        """Moves on all that are alive and returns what it cost each; None for one that diverged."""
         chunk, page = self.compile(length)
         self.state, finite, repetitions = chunk(eqx.filter(self.program, eqx.is_array), self.state, np.int32(self.step))
         self.alive &= np.asarray(finite)

@@ -48,7 +48,7 @@ def sooner(ours: Runs, theirs: Runs, column: str, level: float, against: str = "
 
 
 def spent_by_all(against: str, *arms: Runs) -> float:
-    """The cost that all runs have spent which did not turn non-finite."""
+    """The cost that all runs have spent which did not diverge."""
     ends = [
         trace[against][-1]
         for runs in arms

@@ -80,7 +80,7 @@ STUDY = Study(
     about="Twenty nodes on a ring learn how strongly to regularize every feature of a linear classifier, most of whose "
     "features are noise. Every method gets the same number of samples, but for those of its last row; "
     "the double loop of MA-DSBO spends them in fewer iterations.",
-    differs="The slides print neither data, graph nor step sizes; data are synthetic and dealt by class in Dirichlet "
+    differs="The slides print neither data, graph nor step sizes; data are synthetic and split by class in Dirichlet "
     "shares, α = 1 (mild) and 0.1 (severe). The full size is the small one with ten seeds and the small one's search.",
     setups=SETUPS,
     arms=arms,

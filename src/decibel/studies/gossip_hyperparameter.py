@@ -103,7 +103,7 @@ STUDY = Study(
     title="A penalty per feature on the Australian credit data",
     paper="Gossip-DSBO (Yang et al., 2022), section 6",
     about="Agents on a ring with weights 1/3 learn a regularization coefficient for each of 14 features; 345 samples "
-    "are dealt for training and as many for validation, one is drawn per agent and query. Against DBSA: step sizes "
+    "are assigned for training and as many for validation, one is drawn per agent and query. Against DBSA: step sizes "
     "of both are searched. More agents: α = 0.1 √(K/T) and β = γ = 10 √(K/T), as printed, but at most 1.",
     differs="Coefficients are softplus(x) + 0.01, since with the printed x they turn negative; b = 20 instead of "
     "200, which leaves (1 − μ/L)²⁰ = 0.3 % of the inverse.",
@@ -117,7 +117,7 @@ STUDY = Study(
             "C12",
             "More agents converge faster.",
             more_is_faster,
-            why="It holds from 5 to 10 and from 10 to 20 agents. With 100 all ten runs turn non-finite, all within "
+            why="It holds from 5 to 10 and from 10 to 20 agents. With 100 all ten runs diverge, all within "
             "2,000 iterations: β = γ = 10 √(K/T), as printed, is 0.71 there, so that single samples throw y about, and "
             "averages of such weight hardly average the single-sample Hessians, which the sigmoid loss makes "
             "indefinite, before 20 of them are multiplied. Lowering only one of the two did not help; with 0.32 for "

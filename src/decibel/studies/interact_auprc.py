@@ -31,7 +31,7 @@ class Setup:
     hidden: tuple[int, ...] = (0,)  # units of the scoring model; 0 is linear
     surrogate: str = "sigmoid"  # of "scores above"
     anchors: int = 512  # positives of a node that its precision is averaged over
-    heterogeneity: str | None = None  # dealt evenly, so that all seeds have one shape
+    heterogeneity: str | None = None  # partitioned evenly, so that all seeds have one shape
     probability: float = 0.5
     batch_size: int = 128
     steps: int = 2_000

@@ -51,7 +51,7 @@ class Runs:
         return [trace.provenance.get("stopped") for trace in self.traces]
 
     def last(self, column: str, share: float = 0.1) -> np.ndarray:
-        """(seeds,) the mean over the last rows, which evens out noise; NaN for a run that turned non-finite."""
+        """(seeds,) the mean over the last rows, which evens out noise; NaN for a run that diverged."""
         values = []
         for trace, stopped in zip(self.traces, self.stopped, strict=True):
             tail = trace[column][-max(1, round(share * trace.rows)) :]
@@ -73,7 +73,7 @@ class Runs:
         return np.array(values)
 
     def at(self, column: str, against: str, value: float) -> np.ndarray:
-        """(seeds,) the column where the cost is `value`; NaN for a run that turned non-finite."""
+        """(seeds,) the column where the cost is `value`; NaN for a run that diverged."""
         found = [np.interp(value, trace[against], trace[column]) for trace in self.traces]
         return np.where([stopped is not None for stopped in self.stopped], np.nan, found)
 

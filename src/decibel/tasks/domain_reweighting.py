@@ -145,7 +145,7 @@ def domain_reweighting(
 
     domain = np.repeat(np.arange(len(names), dtype=np.int32), windows)
     tokens = np.concatenate([_first(pools[name]["train"], windows, "windows", name) for name in names])
-    dealt = partition.by_group(domain, nodes, seed=seed)
+    assigned = partition.by_group(domain, nodes, seed=seed)
     wanted = _apportion(aim, validation)
     checked = [
         _first(pools[name]["validation"], nodes * count, "validation", name).reshape(nodes, count, context + 1)
@@ -161,7 +161,7 @@ def domain_reweighting(
         upper_data=np.concatenate(checked, 1),
         # The mean over nodes of means over a node's samples becomes Σ_d p_d · mean over d by the factor N n_i / n_d.
         lower_data=[
-            (tokens[part], domain[part], np.full(len(part), nodes * len(part) / windows)) for part in dealt.indices
+            (tokens[part], domain[part], np.full(len(part), nodes * len(part) / windows)) for part in assigned.indices
         ],
         x0=jnp.asarray(x0, float),
         y0=start_transformer(width, layers, heads, context, np.random.default_rng(seed)),
@@ -172,14 +172,14 @@ def domain_reweighting(
         "samples": {"train": len(tokens), "validation": nodes * validation, "test": test, "bytes": context + 1},
         "model": {"context": context, "width": width, "layers": layers, "heads": heads},
         "weights": int(sum(leaf.size for leaf in jax.tree.leaves(problem.y0))),
-        "partition": dealt.describe(),
+        "partition": assigned.describe(),
         "floor": floor,
         "entropy": entropy,
         "regularization": regularization,
         "seed": seed,
     }
     metrics = LanguageModel(jnp.asarray(np.concatenate(unseen))), Weights(mixture, names)
-    return Task(problem, metrics, "domain-reweighting", summary, dealt, summary["target"])
+    return Task(problem, metrics, "domain-reweighting", summary, assigned, summary["target"])
 
 
 def _shares(given: Mapping[str, float], names: tuple[str, ...], argument: str) -> np.ndarray:

@@ -102,7 +102,7 @@ def hyperparameter_tuning(
       With the sigmoid loss, g is strongly convex for certain only where every c_j exceeds `summary["convex_above"]`;
       less is often enough.
     - `ridge`: fixed part of every coefficient. `strength`: c_j − ridge at the start, the same for all j.
-    - `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or None: dealt evenly, as in the
+    - `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or None: evenly, as in the
       paper. `validation`: its share of a node's samples. `standardize`: mean 0 and deviation 1 for every feature.
 
     Differs from the paper: the map, the ridge, and features that are standardized (it does not say how

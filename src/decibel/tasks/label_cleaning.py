@@ -99,7 +99,7 @@ def label_cleaning(
     - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with a test part.
     - `model`: "linear", or "mlp" with one layer of `hidden` ReLU units.
     - `corruption`: each training label is replaced with this probability, once, by a class drawn from the others.
-    - `heterogeneity`: α of the Dirichlet shares in which each class is dealt to nodes; None deals evenly.
+    - `heterogeneity`: α of the Dirichlet shares in which each class is assigned to nodes; None partitions evenly.
     - `validation`: the share of a node's samples that is kept clean for f; `regularization`: C.
     - `seed`: of the deal, the split, the corruption and the first weights of the mlp.
 

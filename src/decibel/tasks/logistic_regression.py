@@ -67,8 +67,8 @@ def logistic_regression(
       `Dataset` of your own. Australian's features are standardized, and a fifth of it is kept for testing.
     - `samples` (a quarter of them for testing), `features`, `informative`, `classes`: of the synthetic data. Only the
       first `informative` features decide the class.
-    - `heterogeneity`: α of the Dirichlet shares in which each class is dealt to nodes; "mild" is 1, "severe" is 0.1,
-      None deals evenly. `validation`: the share of a node's samples that f is measured on.
+    - `heterogeneity`: α of the Dirichlet shares in which each class is assigned to nodes; "mild" is 1, "severe" is 0.1,
+      None partitions evenly. `validation`: the share of a node's samples that f is measured on.
     - `strength`: where every x_j starts. `seed`: of the synthetic data, the deal and the split.
 
     Differs from the paper, whose slides do not print how heterogeneous data are made.

@@ -1,4 +1,4 @@
-"""Classification data as tasks take them: found by name, with a test part, scaled, dealt to nodes."""
+"""Classification data as tasks take them: found by name, with a test part, scaled, assigned to nodes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def validate_binary(source: data.Dataset) -> None:
 
 
 def alpha_of(heterogeneity: Heterogeneity) -> float | None:
-    """α of the Dirichlet shares; None deals evenly."""
+    """α of the Dirichlet shares; None partitions evenly."""
     if not isinstance(heterogeneity, str):
         return heterogeneity
     if heterogeneity not in WORDS:
@@ -63,8 +63,8 @@ def deal(labels: np.ndarray, nodes: int, heterogeneity: Heterogeneity, validatio
     """Training and validation samples of every node."""
     if not 0 < validation < 1:
         raise ValueError(f"validation={validation} must be a share between 0 and 1.")
-    dealt = spread(labels, nodes, heterogeneity, seed)
-    return dealt.split(train=1 - validation, validation=validation, test=0.0, seed=seed)
+    assigned = spread(labels, nodes, heterogeneity, seed)
+    return assigned.split(train=1 - validation, validation=validation, test=0.0, seed=seed)
 
 
 def spread(labels: np.ndarray, nodes: int, heterogeneity: Heterogeneity, seed: int) -> partition.Partition:

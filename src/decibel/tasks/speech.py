@@ -84,9 +84,9 @@ def speech(
     for name, value in {"bands": bands, "frames": frames, "hidden": hidden}.items():
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1.")
-    dealt = partition.by_group(source.speaker, labels=source.digit, seed=seed)
-    train = _keep(dealt, source.index >= held_out, "speakers/train", held_out)
-    test = _keep(dealt, source.index < held_out, "speakers/held out", held_out)
+    assigned = partition.by_group(source.speaker, labels=source.digit, seed=seed)
+    train = _keep(assigned, source.index >= held_out, "speakers/train", held_out)
+    test = _keep(assigned, source.index < held_out, "speakers/held out", held_out)
     spoken = [standardise(log_mel(waveform, source.rate, bands=bands)) for waveform in source.waveforms]
     features, lengths = pad(spoken, frames)
     of = lambda part: [(features[rows], lengths[rows], source.digit[rows]) for rows in part.indices]  # noqa: E731
@@ -111,11 +111,11 @@ def speech(
     return Task(problem, (ErrorRate(heldout),), "speech", summary, train, test)
 
 
-def _keep(dealt: partition.Partition, which: np.ndarray, name: str, held_out: int) -> partition.Partition:
-    kept = tuple(rows[which[rows]] for rows in dealt.indices)
+def _keep(assigned: partition.Partition, which: np.ndarray, name: str, held_out: int) -> partition.Partition:
+    kept = tuple(rows[which[rows]] for rows in assigned.indices)
     if not all(map(len, kept)):
         raise ValueError(f"held_out={held_out} leaves a speaker without recordings to train on or to be tested on.")
-    return replace(dealt, indices=kept, name=name, settings={"held_out": held_out})
+    return replace(assigned, indices=kept, name=name, settings={"held_out": held_out})
 
 
 def _loss(x: Recogniser, y: Layer, batch: Batch) -> Array:

@@ -17,7 +17,7 @@ class Task:
 
     - `metrics`: what the task is judged by, as functions of a snapshot that hold their own held-out data.
     - `summary`: sizes, seed and conventions in plain types, for a report.
-    - `partition`: which samples each node trains on; it draws itself. None where nothing was dealt.
+    - `partition`: which samples each node trains on; it draws itself. None where nothing was assigned.
     - `truth`: what is known here and hidden from the nodes, to judge by: true labels, an exact solution.
     """
 

@@ -229,8 +229,8 @@ def _exchange(method: Method, graphs: Levels, config: RunConfig, mesh: Mesh) -> 
         return Links(neighbours, weights, _spread_sums(made, mesh), RowsBetweenDevices.of(made, graph.nodes, mesh))
 
     here = spread(numbers, by_node)
-    skies = spread(fault_schedule(config.faults, config.seed), everywhere)
-    return LinkByLink.of(graphs, here, skies, carry)
+    schedule = spread(fault_schedule(config.faults, config.seed), everywhere)
+    return LinkByLink.of(graphs, here, schedule, carry)
 
 
 class Neighbourhood(Exchange):

@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 SLOTS, DIGEST, WIDTH = 64, 16, 96  # facts, bytes of digest and bytes in all of one slot
-MEND = "start every process with the same script, settings and packages."
+FIX = "start every process with the same script, settings and packages."
 
 
 def agree(identity: Mapping[str, Any], **more: Any) -> None:
@@ -74,7 +74,7 @@ def compare(names: Sequence[str], everyone: np.ndarray) -> None:
                 f"{_text(first[slot])}"
                 for slot in different[:3]
             ]
-            raise ValueError(f"process {process} has {', and '.join(named)}: {MEND}")
+            raise ValueError(f"process {process} has {', and '.join(named)}: {FIX}")
 
 
 def _text(slot: np.ndarray) -> str:

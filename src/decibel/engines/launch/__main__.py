@@ -56,7 +56,7 @@ def run(script: str, arguments: list[str]) -> int:
 
 def main() -> None:
     if len(sys.argv) < 2 or not Path(sys.argv[1]).is_file():
-        given = f"{sys.argv[1]} is no file" if len(sys.argv) > 1 else "the script is missing"
+        given = f"{sys.argv[1]} is not a file" if len(sys.argv) > 1 else "the script is missing"
         sys.exit(f"{given}: python -m decibel.engines.launch script.py [ARGUMENTS]")
     try:
         here = process_info(os.environ)

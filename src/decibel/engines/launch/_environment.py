@@ -84,5 +84,5 @@ def _coordinator(variables: Mapping[str, str], rank: str) -> str | None:
 def _whole(variables: Mapping[str, str], name: str) -> int:
     value = variables[name]
     if not value.isdigit():
-        raise ValueError(f"{name}={value!r} must be a whole number.")
+        raise ValueError(f"{name}={value!r} must be an integer.")
     return int(value)

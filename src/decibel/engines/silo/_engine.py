@@ -164,7 +164,7 @@ class SiteRun(Run):
         return outcome
 
     def close(self, *, finished: bool) -> None:
-        self.site.farewell(finished)
+        self.site.goodbye(finished)
         if self._streams is not None:
             self._streams.close()
 
@@ -263,11 +263,11 @@ def _exchange(site: Site, graphs: Levels, config: RunConfig) -> LinkByLink:
         return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), sums, wire)
 
     # The seed is known to all, so what must stay secret has a key of its own, new at every start.
-    secret, skies = (
+    secret, schedule = (
         keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)),
         fault_schedule(config.faults, config.seed),
     )
-    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), skies, carry, secret)
+    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), schedule, carry, secret)
 
 
 def _alone(problem: Problem, number: int) -> Problem:

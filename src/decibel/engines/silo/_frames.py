@@ -195,7 +195,7 @@ def _data(reader: Reader) -> Data:
     shape = struct.unpack(f"<{axes}I", reader.bytes(4 * axes))
     size = DTYPES[code].itemsize
     for length in shape:
-        size *= length  # Python's whole numbers do not overflow
+        size *= length  # Python's integers do not overflow
     if size != reader.left:
         raise Malformed(f"tensor of shape {shape} with {reader.left} bytes instead of {size}.")
     tensor = np.frombuffer(reader.bytes(size), DTYPES[code]).reshape(shape)
@@ -209,5 +209,5 @@ def _skip(reader: Reader) -> Skip:
 def _bye(reader: Reader) -> Bye:
     (reason,) = reader.take(_BYE)
     if reason >= len(REASONS):
-        raise Malformed(f"farewell of unknown reason {reason}.")
+        raise Malformed(f"goodbye of unknown reason {reason}.")
     return Bye(REASONS[reason])

@@ -378,7 +378,7 @@ class Site:
                         edge.close(forget=self.trouble.quorum != "wait")
             self.lock.notify_all()
 
-    def farewell(self, finished: bool) -> None:
+    def goodbye(self, finished: bool) -> None:
         """Says goodbye; where this site has finished, waits until its neighbours have heard all it said."""
         with self.lock:
             reason = "finished" if finished else "left"

@@ -61,7 +61,7 @@ def watch(run_folder: Path, port: int = 0) -> None:
     """Serves the page of a run, going on or finished, until Ctrl-C."""
     folder = Path(run_folder)
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder: give the one that a run leaves its {LOG} in.")
+        raise ValueError(f"{folder} is not a folder: give the one that a run leaves its {LOG} in.")
     with Server(folder, port) as server:
         print(f"{folder} is shown at {server.url} until Ctrl-C.", flush=True)
         with suppress(KeyboardInterrupt):
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             asked = {name: values[-1] for name, values in parse_qs(address.query).items()}
             offset = asked.get("from", "0")
             if not (offset.isascii() and offset.isdigit() and len(offset) < 19):
-                return self._answer(400, b"from must be a whole number.\n", "text/plain")
+                return self._answer(400, b"from must be an integer.\n", "text/plain")
             return self._json(self.server.events(int(offset), asked.get("run", "")))
         if address.path == "/layout":
             return self._json(layout(*newest_graph(self.server.log)))

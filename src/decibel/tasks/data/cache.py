@@ -69,8 +69,8 @@ def require(origin: Source) -> list[Path]:
     for file in origin.files:
         path = find(file)
         if path is None:
-            mend = f"run `decibel data fetch {origin.name}` or " if origin.downloadable else ""
-            raise MissingData(f"{origin.name} is not here: {mend}set {VARIABLE} to a folder that holds {file.path}.")
+            fix = f"run `decibel data fetch {origin.name}` or " if origin.downloadable else ""
+            raise MissingData(f"{origin.name} is not here: {fix}set {VARIABLE} to a folder that holds {file.path}.")
         paths.append(path)
     return paths
 

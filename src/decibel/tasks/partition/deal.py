@@ -8,14 +8,14 @@ from .parts import Partition, check_labels, make_partition
 
 
 def iid(labels: np.ndarray, nodes: int, *, seed: int = 0) -> Partition:
-    """Shuffle and deal evenly; every sample is dealt."""
+    """Shuffle and partition evenly; every sample is assigned."""
     labels = check_labels(labels, nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
     return make_partition(np.array_split(order, nodes), labels, "iid", seed)
 
 
 def dirichlet(labels: np.ndarray, nodes: int, *, alpha: float, seed: int = 0, minimum: int = 1) -> Partition:
-    """For each class, the nodes' shares are drawn from Dirichlet(alpha, ..., alpha); every sample is dealt.
+    """For each class, the nodes' shares are drawn from Dirichlet(alpha, ..., alpha); every sample is assigned.
 
     Small alpha gives each class to few nodes, large alpha tends to iid. Nodes left with fewer than `minimum`
     samples take them one by one from the largest node.
@@ -54,7 +54,7 @@ def _top_up(parts: list[np.ndarray], minimum: int) -> list[np.ndarray]:
 
 
 def shards(labels: np.ndarray, nodes: int, *, per_node: int = 2, seed: int = 0) -> Partition:
-    """Sort by label, cut into nodes × per_node shards and deal these at random; every sample is dealt."""
+    """Sort by label, cut into nodes × per_node shards and assign these at random; every sample is assigned."""
     if per_node < 1:
         raise ValueError(f"per_node={per_node} must be at least 1.")
     labels = check_labels(labels, nodes, per_node)
@@ -70,7 +70,7 @@ def shards(labels: np.ndarray, nodes: int, *, per_node: int = 2, seed: int = 0) 
 def by_group(
     groups: np.ndarray, nodes: int | None = None, *, labels: np.ndarray | None = None, seed: int = 0
 ) -> Partition:
-    """A node per group (speaker, domain), in sorted order; every sample is dealt.
+    """A node per group (speaker, domain), in sorted order; every sample is assigned.
 
     With fewer nodes than groups, the next largest group goes to the node that holds least; with more, node i
     gets an even share of group i mod the number of groups. Without `labels` the picture shows the groups.

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples each node holds, with the labels they were dealt by and how."""
+    """Which samples each node holds, with the labels they were assigned by and how."""
 
     indices: tuple[np.ndarray, ...]  # one sorted array per node
-    labels: np.ndarray  # of all samples, dealt or not
+    labels: np.ndarray  # of all samples, assigned or not
     name: str
     seed: int
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        dealt = np.concatenate(self.indices)
-        if len(np.unique(dealt)) != len(dealt):
-            raise ValueError("indices has a sample that is dealt twice: parts must be disjoint.")
+        assigned = np.concatenate(self.indices)
+        if len(np.unique(assigned)) != len(assigned):
+            raise ValueError("indices has a sample that is assigned twice: parts must be disjoint.")
 
     @property
     def nodes(self) -> int:
@@ -52,7 +52,7 @@ class Partition:
 
     @property
     def title(self) -> str:
-        """How it was dealt, in a few words."""
+        """How it was assigned, in a few words."""
         settings = "".join(f", {key} {value}" for key, value in self.settings.items())
         return f"{self.name}{settings}, seed {self.seed}"
 
