@@ -10,7 +10,7 @@ from quadratics import Quadratic, lower, random_quadratic, upper
 
 import decibel as db
 from decibel.core._vector import Vector
-from decibel.engines._membership import among, migrate_state, present, survivors
+from decibel.engines._membership import among, migrate_state, restrict_to, survivors
 from decibel.graphs._graph import Levels
 from decibel.methods._method import State
 from decibel.methods._single_level import SingleLevel
@@ -59,7 +59,7 @@ def test_nodes_that_are_cut_off_are_refused():
     with pytest.raises(ValueError, match=r"left of graph 'ring.*', nodes 0, 2, are not connected: start with all"):
         among(GRAPH, (0, 2))
     with pytest.raises(ValueError, match="members=\\(0, 4\\) must name some of the nodes 0 to 3"):
-        present(Levels(GRAPH), PROBLEM, (0, 4))
+        restrict_to(Levels(GRAPH), PROBLEM, (0, 4))
     with pytest.raises(ValueError, match="soba is centralized"):
         rates = {**RATES, "theta": 1.0}
         db.solve(PROBLEM, db.soba(**rates), db.graphs.complete(4), steps=1, engine=db.Simulator(members=LEFT))

@@ -19,7 +19,8 @@ from ..methods._method import Method, State
 from ..network._exchange import Exchange
 from ..network._mixing import Network
 from ..network.faults import Fault
-from ..oracles._oracle import EvalConfig, Oracle
+from ..oracles._eval_config import EvalConfig
+from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..problem._samples import NodeData
 from ..strategies._table import Coded, Cumulative

@@ -8,7 +8,8 @@ from jax import Array
 from ..core._vector import Vector
 from ..graphs._graph import Levels
 from ..network._mixing import Network
-from ..oracles._oracle import Oracle, Products
+from ..oracles._eval_config import Products
+from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import auxiliary, difference
 from ..problem._problem import Problem
 from ..strategies._table import Strategy, strategy

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -24,62 +21,10 @@ from ..core._ledger import Ledger
 from ..core._vector import Vector
 from ..problem._problem import Problem
 from ..problem._samples import Batch, NodeData
+from ._eval_config import SECOND_DERIVATIVES, EvalConfig, Products
 
 FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
 STRIDE = 7919  # between the draws of one step, when walking: a prime, so that it shares no period with the batches
-
-
-class Products(eqx.Module):
-    """How H z and J z are computed: by second derivatives, or by differences of gradients at y ± `difference` z
-    (`forward`: at y + `difference` z and y)."""
-
-    difference: float | None = eqx.field(static=True, default=None)
-    forward: bool = eqx.field(static=True, default=False)
-
-
-SECOND_DERIVATIVES = Products()
-
-
-@dataclass(frozen=True)
-class EvalConfig:
-    """How derivatives are evaluated: on random batches or walking through a shuffled order, in which precision, and
-    (`node_chunk`) of how many nodes at a time."""
-
-    walk: bool = False
-    precision: str | None = None
-    node_chunk: int | None = None
-
-    def over_nodes(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A node's function of its point and batches, for all nodes; those of a chunk take their batches together."""
-        if self.node_chunk is None:
-            return jax.vmap(function)
-
-        def in_chunks(*given: Any) -> Any:
-            takes = [whole.of_node if isinstance(whole, Batch) else lambda part: part for whole in given]
-            parts = tuple(whole.per_node if isinstance(whole, Batch) else whole for whole in given)
-            node = lambda parts: function(*(take(part) for take, part in zip(takes, parts, strict=True)))  # noqa: E731
-            return jax.lax.map(node, parts, batch_size=self.node_chunk)
-
-        return in_chunks
-
-    def narrowed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Computed in bfloat16, answered in the precision that was given."""
-        if self.precision != "bfloat16":
-            return function
-
-        def narrow(leaf: Any) -> Any:
-            return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-        def narrowed(*point: Any) -> Any:
-            wide = jnp.result_type(*jax.tree.leaves(point[0]))
-            answer = function(*jax.tree.map(narrow, point))
-            return jax.tree.map(lambda leaf: leaf.astype(wide), answer)
-
-        return narrowed
-
-    def products(self) -> AbstractContextManager[Any]:
-        """The precision of matrix products while a step is traced."""
-        return jax.default_matmul_precision(self.precision) if self.precision else nullcontext()
 
 
 class Oracle:

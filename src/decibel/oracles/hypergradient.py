@@ -19,7 +19,8 @@ from ..core._conjugate_gradients import conjugate_gradients
 from ..core._ledger import Ledger
 from ..core._vector import Vector, choose, each, flatten, positive, replicate
 from ..problem._problem import Problem
-from ._oracle import Oracle, Point, Products
+from ._eval_config import Products
+from ._oracle import Oracle, Point
 
 DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
 POWER_STEPS = 10
