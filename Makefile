@@ -4,16 +4,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint slow bench docs clean
+.PHONY: help demo test test-all lint slow bench docs clean
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed ## install, then clean corrupted labels over a ring of ten nodes
 	$(BIN)/decibel demo
 
 test: lint ## install, lint, check types and run the tests
 	$(BIN)/python -m pytest -n 2
+
+test-all: lint ## the same with the slow tests
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
 
 lint: $(VENV)/.installed-test ## check style and types only
 	$(BIN)/ruff check
@@ -34,7 +37,7 @@ clean: ## remove the virtual environment, caches and builds
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Each stamp stands for one set of installed packages; all share one environment.
+# Each stamp stands for one set of installed packages; all share one environment. The version is in __init__.py.
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -43,7 +46,7 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt src/decibel/__init__.py
 	@echo "Installing decibel-opt (a minute or two, once) ..."
 	@$(PIP) -e .
 	@touch $@

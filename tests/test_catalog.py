@@ -189,7 +189,7 @@ def by_hand(name, k):
     if name.startswith("sparkle"):
         mix = re.fullmatch(rf"sparkle-({'|'.join(MIXES)})(?:-({'|'.join(MIXES)}))?", name)
         below, above = mix[1], mix[2] or mix[1]
-        return BOTH, 2, 1, 1, 2 * ROUNDS[below] + ROUNDS[above]
+        return BOTH, 2, 1, 1, max(ROUNDS[below], ROUNDS[above])  # all levels travel together
     inner = {"dbsa": int(np.ceil(np.sqrt(k + 1))), "double-loop-dsgd": max(k, 1)}.get(name, 0)
     if inner:
         return LOWER * inner + BOTH, inner + 1, SERIES, 1, inner + 1
@@ -272,6 +272,12 @@ def test_two_points_share_the_samples_of_every_factor():
 def test_cost_is_that_of_the_first_iteration():
     found = db.cost(problem("interact"), db.CATALOG["interact"](), STAR)
     assert found == dict(zip(COLUMNS, (BOTH, 2, Q, 1, 1, 8 * 1.5 * 2 * P), strict=True))
+
+
+def test_every_method_says_which_samples_a_step_draws():
+    for name, entry in db.CATALOG.items():
+        make = entry.make.func if hasattr(entry.make, "func") else entry.make
+        assert "Draws" in (make.__doc__ or ""), name
 
 
 def test_names():

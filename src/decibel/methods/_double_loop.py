@@ -80,7 +80,10 @@ def ma_dsbo(
     auxiliary_steps: int = 5,
 ) -> DoubleLoop:
     """MA-DSBO (Chen et al., 2023), reconstructed: T steps y ← W y − β v, N steps z ← W z − γ p, a moving average of u,
-    x⁺ = W x − α r⁺; with `tracking`, gradient tracking inside the loops (MA-DSBO-GT)."""
+    x⁺ = W x − α r⁺; with `tracking`, gradient tracking inside the loops (MA-DSBO-GT).
+
+    Draws: a lower batch for each of T steps, an upper and a lower one for each of N, and both for u.
+    """
     label, mix = ("ma-dsbo-gt", "non-gt") if tracking else ("ma-dsbo", "consensus")
     return DoubleLoop(
         strategy(mix), strategy("consensus"), alpha, beta, gamma, theta, lower_steps, auxiliary_steps, None, label
@@ -91,14 +94,17 @@ def dbsa(
     alpha: Rate, beta: Rate, *, lower_steps: int | None = None, terms: int = 10, scale: float | None = None
 ) -> DoubleLoop:
     """DBSA, Gossip-DSBO's baseline: iteration t takes ⌈√(t+1)⌉ gossip steps on y (or `lower_steps`), then a local
-    Neumann hypergradient on fresh samples, x⁺ = W x − α ∇̄f. Biased where nodes differ: the inverse is local."""
+    Neumann hypergradient on fresh samples, x⁺ = W x − α ∇̄f. Biased where nodes differ: the inverse is local.
+
+    Draws: a lower batch for each inner step; then an upper and a lower one, and one for each factor of the series.
+    """
     inverse = inverses.neumann(terms, scale)
     return _local("dbsa", alpha, beta, lower_steps or _root, inverse)
 
 
 def double_loop_dsgd(alpha: Rate, beta: Rate, *, terms: int = 10, scale: float | None = None) -> DoubleLoop:
     """Double-loop DSGD, Gossip-DSBO's baseline for policy evaluation: iteration t estimates y*(x_t) from t batches
-    (at least one), then x⁺ = W x − α ∇̄f with a local Neumann hypergradient."""
+    (at least one), then x⁺ = W x − α ∇̄f with a local Neumann hypergradient. Draws: as DBSA."""
     return _local("double-loop-dsgd", alpha, beta, _growing, inverses.neumann(terms, scale))
 
 

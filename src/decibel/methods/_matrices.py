@@ -166,12 +166,18 @@ def _times(a: Any, b: Any) -> Array:
 def gossip_dsbo(alpha: Rate, beta: Rate, theta: Rate, terms: int, smoothness: float, convexity: float) -> GossipDsbo:
     """Gossip-DSBO (Yang et al., 2022), Algorithm 1. Its β and γ are our `theta` and `beta`; `terms` is b, `smoothness`
     L_g and `convexity` μ_g. It sends ∇_x f, ∇_y f, a p×q and b q×q matrices per step; sizes
-    beyond 1 GiB are refused."""
+    beyond 1 GiB raise.
+
+    Draws: an upper batch; a lower one for each of ∇_y g, J and b Hessians.
+    """
     if not smoothness >= convexity > 0:
         raise ValueError(f"smoothness={smoothness} and convexity={convexity} must satisfy smoothness ≥ convexity > 0.")
     return GossipDsbo(alpha, beta, theta, float(smoothness), float(convexity), terms)
 
 
 def dsbo(alpha: Rate, beta: Rate, gamma: Rate, *, lower_steps: int = 5, auxiliary_steps: int = 5) -> Dsbo:
-    """DSBO (Chen et al., 2022), reconstructed. It sends p×q matrices, and refuses sizes beyond 1 GiB."""
+    """DSBO (Chen et al., 2022), reconstructed. It sends p×q matrices; sizes beyond 1 GiB raise.
+
+    Draws: a lower batch for each inner step on y and on Z, and an upper one for ∇f.
+    """
     return Dsbo(alpha, beta, gamma, lower_steps, auxiliary_steps)

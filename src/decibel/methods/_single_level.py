@@ -33,28 +33,32 @@ class SingleLevel(Method):
 
 
 def dsgd(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
-    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ."""
+    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch."""
     return SingleLevel(strategy("diffusion"), alpha, theta, "dsgd")
 
 
 def ed(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
-    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f)."""
+    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch."""
     return SingleLevel(strategy("ed"), alpha, theta, "ed")
 
 
 def extra(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
     """EXTRA (Shi et al., 2015): x⁺⁺ = W (2 x⁺ − x) − α Δ∇f.
 
-    Differs from the paper: its W̃ = (I + W)/2 form is `graph.lazy()`'s; here C = W as in SPARKLE's table.
+    Draws: one batch. Differs from the paper: its W̃ = (I + W)/2 form is `graph.lazy()`'s; here C = W as in SPARKLE's
+    table.
     """
     return SingleLevel(strategy("extra"), alpha, theta, "extra")
 
 
 def gt(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
-    """Gradient tracking, adapt then combine: x⁺ = W (x − α h), h⁺ = W (h + Δ∇f). GNSD does not adapt first: `gnsd`."""
+    """Gradient tracking, adapt then combine: x⁺ = W (x − α h), h⁺ = W (h + Δ∇f). Draws: one batch.
+
+    GNSD does not adapt first: `gnsd`."""
     return SingleLevel(strategy("gt"), alpha, theta, "gt")
 
 
 def gnsd(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
-    """GNSD (Lu et al., 2019): gradient tracking that does not adapt first, x⁺ = W x − α h, h⁺ = W h + Δ∇f."""
+    """GNSD (Lu et al., 2019): gradient tracking that does not adapt first, x⁺ = W x − α h, h⁺ = W h + Δ∇f. Draws: one
+    batch."""
     return SingleLevel(strategy("non-gt"), alpha, theta, "gnsd")

@@ -100,6 +100,8 @@ def sparkle(
     each. With both tuned, it was no better for the same bytes and worse for the same samples. `hypergradient` is
     `db.hypergradient.auxiliary()`, the default, or `.difference(delta)`, which needs no second derivatives.
 
+    Draws: an upper batch, and one lower batch for all levels (`"alternating"`: one for each).
+
     Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²); at the old point by default.
     """
     if updates not in ("simultaneous", "alternating"):
@@ -114,7 +116,8 @@ def sparkle(
 def dsoba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate) -> Sparkle:
     """D-SOBA (Kong et al., 2024): diffusion on every level, all at the old point, x moving along the previous average.
 
-    Differs from the paper: the overview's typo D_{x,i} is read as D_{x,j}, and every level has its own step size.
+    Draws: an upper and a lower batch. Differs from the paper: the overview's typo D_{x,i} is read as D_{x,j}, and every
+    level has its own step size.
     """
     return _dsoba("d-soba", auxiliary(), alpha, beta, gamma, theta)
 
@@ -123,7 +126,7 @@ def dsoba_fo(
     *, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate, delta: float = 1e-3, forward: bool = False
 ) -> Sparkle:
     """D-SOBA-FO (Kong et al., 2024): D-SOBA with differences of gradients at y ± `delta` z (`forward=True`: y and
-    y + `delta` z) on the same sample in place of second derivatives."""
+    y + `delta` z) on the same sample in place of second derivatives. Draws: an upper and a lower batch."""
     return _dsoba("d-soba-fo", difference(delta, forward=forward), alpha, beta, gamma, theta)
 
 
@@ -146,7 +149,8 @@ def _products(hypergradient: Products | None) -> Products:
 def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Sparkle:
     """SOBA (Dagréou et al., 2022): one node, or the complete graph, which averages exactly.
 
-    Differs from the paper: `theta` below 1 adds a running average of the upper direction.
+    Draws: an upper and a lower batch. Differs from the paper: `theta` below 1 adds a running average of the upper
+    direction.
     """
     mix = strategy("diffusion")
     return Sparkle(mix, mix, alpha, beta, gamma, theta, auxiliary(), "soba", simultaneous=True, centralized=True)
@@ -156,7 +160,10 @@ def lopa(
     tracking: bool = False, *, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0, tau: Rate = 1.0
 ) -> Sparkle:
     """LoPA, as SPARKLE's authors name it, reconstructed: y⁺ = y − β ∇_y g and z⁺ = z − γ p stay at the node, q⁺ =
-    (1−θ) q + θ u, and x⁺ = x + τ (W x − α q⁺ − x); with `tracking`, q⁺ is tracked (LoPA-GT)."""
+    (1−θ) q + θ u, and x⁺ = x + τ (W x − α q⁺ − x); with `tracking`, q⁺ is tracked (LoPA-GT).
+
+    Draws: an upper batch, and a lower one for each of ∇_y g, H z and J z⁺.
+    """
     label, mix = ("lopa-gt", "non-gt") if tracking else ("lopa", "consensus")
     return Sparkle(
         strategy("local"),

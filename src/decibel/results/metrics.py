@@ -93,7 +93,9 @@ def lower_error(snapshot: Snapshot) -> Array:
 
 
 def interact(snapshot: Snapshot) -> Array:
-    """INTERACT's measure 𝔐: ‖∇Φ(x̄)‖² + Σ_i ‖x_i − x̄‖² + Σ_i ‖y_i − y*(x̄)‖² (sums, as printed there)."""
+    """INTERACT's measure 𝔐: ‖∇Φ(x̄)‖² + Σ_i ‖x_i − x̄‖² + Σ_i ‖y_i − y*(x̄)‖² (sums, as printed in (11)).
+
+    Differs from the paper: y* is taken at x̄, where the line below (14) has x_i; at consensus they are the same."""
     gradient, gap = _bilevel_errors(snapshot)
     nodes = jax.tree.leaves(snapshot.nodes.x)[0].shape[0]
     return gradient + nodes * (consensus("x")(snapshot) + gap)
