@@ -16,23 +16,24 @@ QUADRATIC = random_quadratic(NODES, p=P, q=Q)
 PROBLEM, SINGLE = QUADRATIC.problem(samples=5), QUADRATIC.single()
 RING = db.graphs.ring(NODES)
 RATES = dict(alpha=0.01, beta=0.01, gamma=0.01)
+ALTERNATING = RATES | {"updates": "alternating"}
 ALL = P + Q + Q  # x, y and z
 
 # Per step: samples are given per batch size b = 4; vectors are numbers sent to each neighbour.
 CASES = {
     # y, z and x one after the other; v and ∇f; H z at (x, y⁺) and J z⁺: an upper and three lower batches
-    "ed": (db.sparkle("ed", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
-    "extra": (db.sparkle("extra", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
-    "gt": (db.sparkle("gt", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=6), 2 * ALL),
-    "ed-gt": (db.sparkle("ed", "gt", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=4), ALL + P),
-    "non-gt": (db.sparkle("non-gt", **RATES), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), 2 * ALL),
+    "ed": (db.sparkle("ed", **ALTERNATING), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
+    "extra": (db.sparkle("extra", **ALTERNATING), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), ALL),
+    "gt": (db.sparkle("gt", **ALTERNATING), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=6), 2 * ALL),
+    "ed-gt": (db.sparkle("ed", "gt", **ALTERNATING), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=4), ALL + P),
+    "non-gt": (db.sparkle("non-gt", **ALTERNATING), dict(samples=16, gradients=2, hvps=1, jvps=1, rounds=3), 2 * ALL),
     # all three in one message
-    "parallel ed": (
+    "simultaneous ed": (
         db.sparkle("ed", updates="simultaneous", **RATES),
         dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=1),
         ALL,
     ),
-    "parallel gt-ed": (
+    "simultaneous gt-ed": (
         db.sparkle("gt", "ed", updates="simultaneous", **RATES),
         dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=2),
         P + 4 * Q,

@@ -255,7 +255,7 @@ def test_what_a_run_writes_is_what_the_page_reads(client, tmp_path):
 
 def test_watching_ends_with_ctrl_c(tmp_path):
     add(tmp_path, begin())
-    script = "import sys; from pathlib import Path; from decibel.live import watch; watch(Path(sys.argv[1]))"
+    script = "import sys; from pathlib import Path; from decibel.results.live import watch; watch(Path(sys.argv[1]))"
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         said = process.stdout.readline()

@@ -69,7 +69,7 @@ def test_what_has_no_room_is_refused_before_anything_is_copied_to_the_host(devic
     state = {"y": jnp.ones((4, 2_000))}
     device_with(100_000, 95_000)
     monkeypatch.setattr(memory.jax, "device_put", lambda *_: pytest.fail("copied"))
-    with pytest.raises(memory.Full):
+    with pytest.raises(memory.OutOfMemory):
         memory.copied(state, 5_001)
 
 

@@ -121,7 +121,7 @@ def late(
     `"edge-ed"`, whose messages replace older ones, counts a late message as lost.
     """
     if not isinstance(delay, int) or delay < 1:
-        raise ValueError(f"delay={delay!r} must be an integer of steps, at least 1.")
+        raise ValueError(f"delay={delay!r} must be a number of steps, an integer of at least 1.")
     return Late(_chance(probability), _steps(during), _links(links), delay)
 
 

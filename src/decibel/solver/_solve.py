@@ -68,7 +68,7 @@ def solve(
 
     - `batch_size`: samples per node, level and step, drawn with replacement; None uses all of them.
     - `eval_every`: steps between rows of the trace (default: about fifty rows); `metrics`: names of
-      `decibel.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
+      `db.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
     - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run. A `Callback`
       also sees the begin, the states and the end; `db.loggers` has some.
     - `engine`: `Simulator()`, all nodes on one device (default); `Cluster()`, nodes spread over devices; `Silo(...)`,
