@@ -129,7 +129,7 @@ class Streams:
                     self.credentials.check(self._shown[edge.name])
             except NotTrusted as error:
                 edge.refused += 1
-                self._validate_once(f"{edge.name} is refused: {error}")
+                self._report_once(f"{edge.name} is refused: {error}")
                 with self.site.lock:
                     edge.hang_up()
 
@@ -165,7 +165,7 @@ class Streams:
             stream.send(self._hello(nonce(), self.credentials.certificate_der, proof))
             self.site.connected(edge, hello, stream)
         except ValueError as error:  # NotTrusted, Refused and Malformed are
-            self._validate_once(str(error))
+            self._report_once(str(error))
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise AssertionError from None  # abort raises
         self._run(self._read, edge, frames, stream)
@@ -201,10 +201,10 @@ class Streams:
                     self._converse(edge, channel)
                 except grpc.RpcError as error:
                     if error.code() == grpc.StatusCode.PERMISSION_DENIED:  # pyright: ignore[reportAttributeAccessIssue]
-                        self._validate_once(f"{edge.name} refuses this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
+                        self._report_once(f"{edge.name} refuses this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
                 except (NotTrusted, Refused, Malformed) as error:
                     edge.refused += 1
-                    self._validate_once(f"{edge.name} is refused: {error}")
+                    self._report_once(f"{edge.name} is refused: {error}")
             pause = 0.1 if time.monotonic() - begun > 5 else min(2.0, pause * 1.5)
             self._closed.wait(pause * random.uniform(0.5, 1.5))
 
@@ -259,7 +259,7 @@ class Streams:
             self.site.disconnected(edge, stream)
             stream.hang_up()
 
-    def _validate_once(self, sentence: str) -> None:
+    def _report_once(self, sentence: str) -> None:
         """A neighbour that tries again every second is not worth a line every second."""
         if self._last_words.get(sentence) is None:
             self._last_words[sentence] = sentence
