@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 import decibel as db
-from decibel.engines._program import Run, RunConfig
+from decibel.engines._program import RunConfig
+from decibel.engines._run import Run
 from decibel.graphs._graph import Levels
 
 from . import scale

@@ -19,7 +19,7 @@ MODULES = {
 
 # From the ground up: a package imports from itself and from those before it.
 LAYERS = (
-    "core", "graphs", "problem", "oracles", "strategies", "network", "methods", "results", "engines", "solver", "tasks",
+    "core", "graphs", "problem", "oracles", "network", "strategies", "methods", "results", "engines", "solver", "tasks",
     "studies", "cli",
 )  # fmt: skip
 APPLICATIONS = ("tasks", "studies", "cli")  # their modules are scripts and tables, and need not be private

@@ -18,7 +18,8 @@ import decibel as db
 from decibel.core._ledger import COLUMNS
 from decibel.engines._program import RunConfig
 from decibel.methods._catalog import MIXES, gossip_decay, gossip_rates
-from decibel.network import _mixing as network
+from decibel.network import _in_memory as network
+from decibel.network._mixing import _neighbours
 from decibel.oracles.hypergradient import POWER_STEPS
 
 N, P, Q, UPPER, LOWER = 4, 2, 3, 2, 3  # nodes, entries of x and y, samples per node of each level
@@ -47,7 +48,7 @@ def name(request):
 @pytest.fixture(scope="module", autouse=True)
 def one_exchange():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network, "mixer", lambda graph: network._neighbours(graph, N - 1))
+        patch.setattr(network, "mixer", lambda graph: _neighbours(graph, N - 1))
         yield
 
 

@@ -15,7 +15,8 @@ import pytest
 import decibel
 from decibel import CATALOG
 from decibel.core._vector import Vector
-from decibel.strategies._table import STRATEGIES, Cumulative
+from decibel.network._messages import Cumulative
+from decibel.strategies._table import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -306,7 +306,7 @@ def star_state(nodes):
     method, graph = db.sparkle("edge-ed", **RATES, updates="simultaneous"), db.graphs.star(nodes)
     run = db.Simulator().start(problem, method, Levels(x=graph), RunConfig(faults=(db.faults.drop(0.2),)))
     size = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree) if hasattr(leaf, "nbytes"))  # noqa: E731
-    return run, size(run.state), size(run.program.exchange)
+    return run, size(run.state), size(run.program.network)
 
 
 def test_a_star_grows_with_its_links():

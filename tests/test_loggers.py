@@ -44,8 +44,8 @@ class Witness(db.Callback):
         self.heard.append(("row", step, row["step"]))
         return step >= self.stop
 
-    def end(self, message):
-        self.heard.append(("end", message))
+    def end(self, status, message):
+        self.heard.append(("end", status, message))
 
 
 def test_a_callback_sees_begin_states_rows_and_end():
@@ -53,21 +53,25 @@ def test_a_callback_sees_begin_states_rows_and_end():
     solve(witness, steps=20)
     size = np.shape(PROBLEM.x0)
     told = [(("see", step, (4, *size)), ("row", step, step)) for step in (0, 10, 20)]
-    assert witness.heard == [("begin", "sparkle-ed", None, 4), *(item for pair in told for item in pair), ("end", None)]
+    assert witness.heard == [
+        ("begin", "sparkle-ed", None, 4),
+        *(item for pair in told for item in pair),
+        ("end", db.Status.COMPLETED, None),
+    ]
 
 
 def test_a_callback_may_end_the_run_and_all_are_told():
     first, second, plain = Witness(stop=10), Witness(), []
     result = solve(first, second, lambda step, row: plain.append(step))
     assert result.step == 10 and plain == [0, 10]
-    assert second.heard[-2:] == [("row", 10, 10), ("end", None)]
+    assert second.heard[-2:] == [("row", 10, 10), ("end", db.Status.STOPPED, None)]
 
 
 def test_everyone_hears_of_the_end_after_an_exception():
     first, second = Witness(), Witness(fail=10)
     with pytest.raises(RuntimeError, match="the disk is full"):
         solve(first, second)
-    assert first.heard[-1] == second.heard[-1] == ("end", "RuntimeError: the disk is full")
+    assert first.heard[-1] == second.heard[-1] == ("end", db.Status.FAILED, "RuntimeError: the disk is full")
 
 
 def test_one_who_fails_to_begin_does_not_keep_others_from_ending():
@@ -75,13 +79,13 @@ def test_one_who_fails_to_begin_does_not_keep_others_from_ending():
         def begin(self, about, graphs):
             raise RuntimeError("no room")
 
-        def end(self, message):
+        def end(self, status, message):
             pytest.fail("it never began")
 
     witness = Witness()
     with pytest.raises(RuntimeError, match="no room"):
         solve(witness, Late())
-    assert witness.heard[-1] == ("end", "RuntimeError: no room")
+    assert witness.heard[-1] == ("end", db.Status.FAILED, "RuntimeError: no room")
 
 
 def test_a_run_that_turns_non_finite_says_so_at_the_end():
@@ -89,7 +93,7 @@ def test_a_run_that_turns_non_finite_says_so_at_the_end():
     wild = db.sparkle("ed", alpha=1e6, beta=1e6, gamma=1e6)
     with pytest.warns(db.NonFiniteWarning):
         db.solve(PROBLEM, wild, GRAPH, steps=100, callbacks=[witness], **OPTIONS)
-    assert witness.heard[-1][0] == "end" and witness.heard[-1][1].startswith("non-finite")
+    assert witness.heard[-1][:2] == ("end", db.Status.DIVERGED) and witness.heard[-1][2].startswith("non-finite")
 
 
 def test_what_cannot_be_called_is_refused():
@@ -108,7 +112,7 @@ def test_jsonl_holds_the_trace_the_graph_and_how_far_nodes_are_apart(tmp_path):
     begin, *rows, end = entries(tmp_path / "new" / "log.jsonl")
     assert begin["kind"] == "begin" and begin["about"]["method"] == "sparkle-ed" and begin["about"]["seed"] == 0
     assert begin["graph"] == {"name": "ring", "nodes": 4, "edges": [[0, 1], [0, 3], [1, 2], [2, 3]]}
-    assert end == {"kind": "end", "message": None}
+    assert end == {"kind": "end", "status": "completed", "message": None}
     assert [row["step"] for row in rows] == [0, 10, 20, 30]
     for index, (row, x) in enumerate(zip(rows, states, strict=True)):
         assert row["kind"] == "row" and set(row["row"]) == set(result.trace)

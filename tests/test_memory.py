@@ -12,7 +12,7 @@ from quadratics import random_quadratic
 import decibel as db
 from decibel.cli._common import or_exit
 from decibel.engines import _memory as memory
-from decibel.engines import _program as program
+from decibel.engines import _run as run_module
 from decibel.engines._program import Program, RunConfig
 
 PROBLEM, RING = random_quadratic(8, seed=2).problem(), db.graphs.ring(8)
@@ -102,7 +102,7 @@ def test_a_full_device_is_said_in_one_sentence(engine, moment, monkeypatch):
 
     start = lambda: engine.start(PROBLEM, TOO_LARGE, db.Levels(x=RING), RunConfig())  # noqa: E731
     run = start()
-    where = {"start": (Program, "start"), "compile": (program, "compile_chunk"), "advance": (memory, "copied")}
+    where = {"start": (Program, "start"), "compile": (run_module, "compile_chunk"), "advance": (memory, "copied")}
     monkeypatch.setattr(*where[moment], full)
     with pytest.raises(MemoryError, match=r"^8 nodes and [^.]*: use fewer nodes, smaller batches.* devices\.$"):
         start() if moment == "start" else run.advance(1)

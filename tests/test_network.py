@@ -12,7 +12,10 @@ from decibel import graphs
 from decibel.core._ledger import Ledger
 from decibel.core._vector import Vector
 from decibel.graphs._graph import Levels
-from decibel.network._mixing import Average, Dense, Edges, Mixers, Neighbours, Network, Shifts, mixer
+from decibel.network._communicator import Communicator
+from decibel.network._in_memory import InMemory
+from decibel.network._messages import Plain
+from decibel.network._mixing import Average, Dense, Edges, Neighbours, Shifts, mixer
 
 
 def _random_directed(nodes):
@@ -147,28 +150,34 @@ def test_matrix_products_ask_for_the_highest_precision(name):
     assert ("HIGHEST" in text) == bool(products) and "bf16" not in text
 
 
-def test_mixers_take_pytrees_of_any_rank_and_a_graph_per_level():
+def test_the_network_takes_pytrees_of_any_rank_and_a_graph_per_level():
     graphs_of = Levels(x=graphs.ring(6), y=graphs.star(6), z=graphs.one_peer_exponential(6))
-    mixers = Mixers.of(graphs_of)
+    network = InMemory.of(graphs_of)
     rng = np.random.default_rng(0)
     message = {"scalar": rng.normal(size=6), "deep": [rng.normal(size=(6, 2, 3, 2))]}
     for level in "xyz":
         graph = getattr(graphs_of, level)
-        out = mixers.flow(jnp.asarray(4, jnp.int32), level, Vector(jax.tree.map(jnp.asarray, message))).tree
+        sent = {level: Plain(Vector(jax.tree.map(jnp.asarray, message)))}
+        received, kept = network.exchange(jnp.asarray(4, jnp.int32), 0, sent, None)
+        out = received[level].tree
+        assert not jax.tree.leaves(kept)
         W = graph.phases[4 % graph.period].W - np.eye(6)
         np.testing.assert_allclose(out["scalar"], W @ message["scalar"], atol=1e-14)
         np.testing.assert_allclose(out["deep"][0], np.tensordot(W, message["deep"][0], 1), atol=1e-14)
-    assert (mixers.degree("x"), mixers.degree("y"), mixers.degree("z")) == (2.0, 10 / 6, 1.0)
+    assert [network.copies(level).to_neighbours for level in "xyz"] == [2.0, 10 / 6, 1.0]
 
 
 def test_levels_move_in_lockstep_and_are_counted_once():
     """Two levels whose messages may travel together take as many rounds as the longer one."""
-    mixers, ledger = Mixers.of(Levels(x=graphs.ring(4))), Ledger()
-    seen = []
+    ledger, seen = Ledger(), []
 
-    def send(messages):
-        seen.append(tuple(messages))
-        return {level: mixers.flow(jnp.asarray(0, jnp.int32), level, m) for level, m in messages.items()}
+    class Observed(InMemory):
+        def exchange(self, step, number, messages, link_state):
+            seen.append(tuple(messages))
+            return super().exchange(step, number, messages, link_state)
+
+    def communicator(ledger):
+        return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), None, ledger)
 
     def move(rounds, s):
         for _ in range(rounds):
@@ -176,11 +185,11 @@ def test_levels_move_in_lockstep_and_are_counted_once():
         return s
 
     s = Vector(jnp.eye(4))
-    x, y = Network(send, mixers.degree, ledger)(x=move(2, s), y=move(1, s))
+    x, y = communicator(ledger)(x=move(2, s), y=move(1, s))
     W = graphs.ring(4).W
     np.testing.assert_allclose(x.tree, W @ W, atol=1e-15)
     np.testing.assert_allclose(y.tree, W, atol=1e-15)
     assert seen == [("x", "y"), ("x",)]
     assert ledger.page.fixed["rounds"] == 2 and ledger.page.fixed["bytes"] == 3 * 2 * 4 * 8
-    alone = Network(send, mixers.degree, Ledger())(x=move(0, s))
+    alone = communicator(Ledger())(x=move(0, s))
     assert alone is s

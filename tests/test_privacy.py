@@ -10,7 +10,8 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel.methods._single_level import SingleLevel
-from decibel.strategies._table import STRATEGIES, Code, strategy
+from decibel.network._codecs import Code
+from decibel.strategies._table import STRATEGIES, strategy
 
 NODES = 8
 QUADRATIC = random_quadratic(NODES, p=20, seed=1, spread=2.0)

@@ -141,7 +141,7 @@ BAD = {
 @pytest.mark.parametrize("sentence", BAD)
 def test_refused_in_one_sentence(sentence, monkeypatch):
     compiled = []
-    monkeypatch.setattr("decibel.engines._program.compile_chunk", lambda *_: compiled.append(1))
+    monkeypatch.setattr("decibel.engines._run.compile_chunk", lambda *_: compiled.append(1))
     with pytest.raises((ValueError, TypeError), match=sentence) as refusal:
         BAD[sentence]()
     text = str(refusal.value)

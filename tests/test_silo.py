@@ -36,9 +36,10 @@ from decibel.engines.silo._frames import Beat, Bye, Data, Entry, Hello, Join, Ma
 from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import METHOD, Outgoing, Streams
 from decibel.methods._single_level import SingleLevel
-from decibel.network._links import ConcatCodec, LinkState
-from decibel.network.privacy import _in_code
+from decibel.network._codecs import Code, ConcatCodec
+from decibel.network._links import LinkState
 from decibel.strategies import _table as strategies
+from decibel.strategies.privacy import _in_code
 
 TENSOR = np.arange(6.0).reshape(2, 3)
 FRAMES = [
@@ -185,7 +186,7 @@ CODES = [
 ]
 
 
-class Exponents(strategies.Code):
+class Exponents(Code):
     """A user's code: signs and powers of two in integers, without a float; the largest power is infinity."""
 
     mixing: float = 0.3
@@ -778,25 +779,20 @@ def test_importing_decibel_does_not_import_grpc():
 def test_the_flow_that_is_taken_over_conserves_the_sum():
     """F_ij := −F_ji at the end that returns, whatever its own checkpoint held."""
     from decibel.network._incidence import Sums
-    from decibel.network._links import Links, Received, _accumulate
+    from decibel.network._links import Channel, Links, Received, Transport
+    from decibel.network._messages import accumulate
 
     rng = np.random.default_rng(0)
     F, φ = jnp.asarray(rng.normal(size=(2, 1, 3))), jnp.asarray(rng.normal(size=(2, 3)))
-
-    class Pair:
-        def __init__(self, ties):
-            self.ties = jnp.asarray(ties)[:, None]
-
-        def links(self, k, buffer):
-            return Received(buffer[::-1], jnp.ones((2, 1), bool), self.ties)
-
+    links = Links(jnp.asarray([[1], [0]]), jnp.full((2, 1, 1), 0.25), Sums(1, None))
     for ties, kept in (
         ((LinkState.KEEPS, LinkState.RESTORE), F[0, 0]),
         ((LinkState.RESET, LinkState.RESET), jnp.zeros(3)),
     ):
-        links = Links(jnp.asarray([[1], [0]]), jnp.full((2, 1, 1), 0.25), Sums(1, None), Pair(ties))
+        pair = lambda rows, ties=ties: Received(rows[::-1], jnp.ones((2, 1), bool), jnp.asarray(ties)[:, None])  # noqa: E731
+        channel = Channel(links, jnp.int32(0), 0, None, Transport(None, pair, None))
         never = jnp.zeros((2, 1), bool)
-        new = _accumulate(links, jnp.int32(0), ~never, never, φ, F)
+        new = accumulate(channel, ~never, never, φ, F)
         np.testing.assert_array_equal(new[0], -new[1])
         np.testing.assert_allclose(new[0, 0], kept + 0.25 * (φ[1] - φ[0]), atol=1e-15)
 

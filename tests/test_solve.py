@@ -10,7 +10,8 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines._program import RunConfig, compile_chunk
+from decibel.engines._program import RunConfig
+from decibel.engines._run import compile_chunk
 
 QUADRATIC = random_quadratic(5, p=2, q=3)
 PROBLEM = QUADRATIC.problem(samples=4)
@@ -71,6 +72,23 @@ def test_one_compilation_per_run_and_none_for_new_step_sizes():
         jax.monitoring.clear_event_listeners()
 
 
+@pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=1)], ids=["simulator", "cluster"])
+def test_a_step_is_traced_once_per_compiled_length(engine):
+    """What it costs comes from that trace, too."""
+    traced = []
+
+    class Observed(type(method())):
+        def step(self, k, state, oracle, network):
+            traced.append(k)
+            return super().step(k, state, oracle, network)
+
+    plain = method()
+    observed = Observed(**{field: getattr(plain, field) for field in plain.__dataclass_fields__})
+    result = solve(how=observed, steps=25, eval_every=10, engine=engine)
+    assert len(traced) == 2  # chunks of ten and of five
+    assert result.trace.last["rounds"] == 25
+
+
 def test_the_state_is_donated_and_the_data_are_arguments():
     big = random_quadratic(5, p=2, q=3).problem(samples=2000)
     run = db.Simulator().start(big, method(), db.Levels(x=RING), RunConfig(8))
@@ -81,7 +99,7 @@ def test_the_state_is_donated_and_the_data_are_arguments():
     arrays, static = eqx.partition(run.program, eqx.is_array)
 
     def chunk(arrays, state):
-        return eqx.combine(arrays, static).chunk(state, jnp.int32(0), 2)
+        return eqx.combine(arrays, static).chunk(state, jnp.int32(0), 2, [])
 
     closed = jax.make_jaxpr(chunk)(arrays, run.state)
     assert sum(np.size(const) for const in closed.consts) < 100 < 5 * 2000

@@ -12,7 +12,8 @@ from decibel import graphs
 from decibel.core._ledger import Ledger
 from decibel.core._vector import Vector
 from decibel.graphs._graph import Levels
-from decibel.network._mixing import Mixers, Network
+from decibel.network._communicator import Communicator
+from decibel.network._in_memory import InMemory
 from decibel.strategies import STRATEGIES, polynomial, strategy
 
 NODES, SIZE, STEPS = 7, 3, 48
@@ -40,13 +41,12 @@ def direction(s, k):
 
 def drive(chosen, graph, *, steps=STEPS, dtype=jnp.float64, d=None):
     """The level after every step, and the ledger of one step, through the simulator's own network."""
-    row, mixers, ledger = strategy(chosen), Mixers.of(Levels(x=graph)), Ledger()
+    row, memory, ledger = strategy(chosen), InMemory.of(Levels(x=graph)), Ledger()
     cast = lambda array: jnp.asarray(array, dtype)  # noqa: E731
     rates, noise = cast(RATES), cast(NOISE)
 
     def step(level, k):
-        exchange = lambda messages: {at: mixers.flow(k, at, m) for at, m in messages.items()}  # noqa: E731
-        network = Network(exchange, mixers.degree, ledger)
+        network = Communicator(memory, k, None, ledger)
         here = k % STEPS
         moved = rates[here] * ((level.s.tree - cast(CENTRES)) @ cast(SLOPES) + noise[here]) if d is None else d[here]
         level = network(x=row(level, Vector(moved)))

@@ -13,18 +13,19 @@ from .methods._matrices import dsbo, gossip_dsbo
 from .methods._method import Method, State
 from .methods._single_level import dsgd, ed, extra, gnsd, gt
 from .methods._sparkle import dsoba, dsoba_fo, lopa, soba, sparkle
-from .network import faults, privacy
+from .network import Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Oracle
 from .problem._problem import Problem
 from .results import loggers, metrics
 from .results._callbacks import Callback
-from .results._result import Result, Status
+from .results._result import Result
+from .results._status import Status
 from .results._trace import Trace
 from .solver import theory
 from .solver._solve import NonFiniteWarning, cost, solve
 from .solver._tune import tune
-from .strategies import Strategy
+from .strategies import Strategy, privacy
 
 __all__ = [
     "CATALOG",
@@ -35,6 +36,7 @@ __all__ = [
     "GraphSequence",
     "Levels",
     "Method",
+    "Network",
     "NonFiniteWarning",
     "Oracle",
     "Problem",

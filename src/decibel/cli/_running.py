@@ -25,6 +25,7 @@ from ..methods._catalog import CATALOG
 from ..results import loggers
 from ..results._callbacks import Callback
 from ..results._result import Result
+from ..results._status import Status
 from ..solver._solve import NonFiniteWarning, levels_of, solve, validate
 from ._config import LOGS, Config
 from ._named import make_graph, make_method, make_task
@@ -170,7 +171,7 @@ def _ended(log: Path) -> bool:
         last = json.loads(lines[-1])
     except (IndexError, json.JSONDecodeError):
         return False
-    return last.get("kind") == "end" and (last["message"] or "non-finite").startswith("non-finite")
+    return last.get("kind") == "end" and last.get("status") in (Status.COMPLETED, Status.STOPPED, Status.DIVERGED)
 
 
 @contextmanager

@@ -28,11 +28,15 @@ class StepCost:
     """Fixed counts, and repetitions (traced) of further counts."""
 
     fixed: Counts = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
-    repeated: list[tuple[Array, Counts]] = field(default_factory=list)
+    repeated: list[tuple[Any, Counts]] = field(default_factory=list)
 
     @property
     def repetitions(self) -> list[Array]:
         return [times for times, _ in self.repeated]
+
+    def untraced(self) -> StepCost:
+        """The same counts without the traced numbers, to outlive the trace."""
+        return StepCost(self.fixed, [(None, counts) for _, counts in self.repeated])
 
     def total(self, steps: int, repetitions: list[Any]) -> Counts:
         """Over `steps` steps, in which the repeated counts occurred that often."""

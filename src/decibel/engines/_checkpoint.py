@@ -30,7 +30,8 @@ from ..methods._method import Method, State
 from ..problem._problem import Problem
 from ..results._trace import Trace
 from ._membership import Members, migrate_state
-from ._program import Run, RunConfig
+from ._program import RunConfig
+from ._run import Run
 
 
 class CheckpointWarning(UserWarning):

@@ -9,7 +9,8 @@ import equinox as eqx
 from ..graphs._graph import Levels
 from ..methods._method import Method
 from ..problem._problem import Problem
-from ._program import Run, RunConfig
+from ._program import RunConfig
+from ._run import Run
 
 
 class Engine(eqx.Module):

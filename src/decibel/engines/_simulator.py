@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array
 
-from ..graphs._graph import Graph, GraphSequence, Levels
+from ..graphs._graph import Levels
 from ..methods._method import Method
-from ..network._exchange import Exchange
-from ..network._incidence import Sums, slots
-from ..network._links import Carrier, LinkByLink, Links, Received, moved
-from ..network._mixing import Mixers
-from ..network.faults import fault_schedule
+from ..network._in_memory import InMemory
+from ..network._links import moved
 from ..problem._problem import Problem
 from . import _memory as memory
 from ._engine import Engine
-from ._program import Program, Run, RunConfig
+from ._program import Program, RunConfig
+from ._run import Run
 
 
 class Simulator(Engine):
@@ -45,51 +40,8 @@ class Simulator(Engine):
         )
         with memory.oom_hint(full):
             numbers = jnp.asarray(config.numbers(nodes))
-            exchange = _exchange(method, graphs, config, numbers)
-            program = Program.of(problem.bind(nodes), method, exchange, numbers, config, node_chunk=self.node_chunk)
+            by_link = config.faults or method.per_link
+            network = InMemory.by_link(graphs, config.link_faults(numbers)) if by_link else InMemory.of(graphs)
+            program = Program.of(problem.bind(nodes), method, network, numbers, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
             return Run(program, full=full, move=partial(moved, graphs=graphs, now=1))
-
-
-def _exchange(method: Method, graphs: Levels, config: RunConfig, numbers: Array) -> Exchange:
-    if not (config.faults or method.per_link):
-        return InMemory(Mixers.of(graphs))
-
-    def carry(graph: Graph | GraphSequence) -> Links:
-        made = slots(graph)
-        neighbours, back = (jnp.asarray(made.shaped(table), jnp.int32) for table in (made.neighbours, made.back))
-        rows = RowsInMemory(neighbours, back, float(np.mean(graph.degrees)), len(made.places) / graph.nodes)
-        sums = Sums(made.width, jax.tree.map(lambda table: jnp.asarray(table, jnp.int32), made.rest))
-        return Links(numbers[neighbours], jnp.asarray(made.shaped(made.weights)), sums, rows)
-
-    return LinkByLink.of(graphs, numbers, fault_schedule(config.faults, config.seed), carry)
-
-
-class InMemory(Exchange):
-    """Neighbours are rows of the same arrays."""
-
-    mixers: Mixers
-
-    def __call__(self, now: Array, number: int, messages: dict[str, Any], memory: Any) -> tuple[dict[str, Any], Any]:
-        return {level: self.mixers.flow(now, level, message) for level, message in messages.items()}, ()
-
-    def sends(self, level: str, *, per_link: bool = False, coded: bool = False) -> float:
-        return self.mixers.degree(level)
-
-
-class RowsInMemory(Carrier):
-    """Fills slots from the same arrays."""
-
-    neighbours: Array
-    back: Array
-    degree: float = eqx.field(static=True)
-    degree_of_all: float = eqx.field(static=True)  # with the links of all phases
-
-    def rows(self, k: Array, buffer: Array) -> Received:
-        return Received(buffer[self.neighbours])
-
-    def links(self, k: Array, buffer: Array) -> Received:
-        return Received(buffer.reshape(-1, buffer.shape[-1])[self.back])
-
-    def sends(self, *, per_link: bool, coded: bool) -> float:
-        return self.degree_of_all if coded else self.degree

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core._vector import Vector
-from ..network._mixing import Network
+from ..network._communicator import Communicator
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import Local
@@ -50,7 +50,7 @@ class DoubleLoop(Method):
         z = None if self.hypergradient else self.lower.start(y.zeros())
         return State(self.upper.start(x), self.lower.start(y), z, memory=x.zeros())
 
-    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, r), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
 

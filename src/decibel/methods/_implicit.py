@@ -13,7 +13,7 @@ from jax import Array
 
 from ..core._vector import Vector
 from ..graphs._graph import Levels
-from ..network._mixing import Network
+from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Draw, Oracle
@@ -53,17 +53,17 @@ class Implicit(Method):
         memory = self.estimator.start((x, y), (y.zeros(), x.zeros()))
         return State(self.upper.start(x), self.lower.start(y), memory=memory)
 
-    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         return (self._sequential if self.sequential else self._parallel)(k, state, oracle, network)
 
-    def _parallel(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def _parallel(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, _, memory), L, U = state[:4], self.lower, self.upper
         α, β, η = rate(self.alpha, k), rate(self.beta, k), rate(self.relax, k)
         (v, u), memory = self.estimator(k, memory, (x.s, y.s), oracle, self._directions)
         x, y = network(x=U(x, α * u, relax=η), y=L(y, β * v, relax=η))
         return State(x, y, memory=memory)
 
-    def _sequential(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def _sequential(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, _, _), L, U = state[:4], self.lower, self.upper
         α, β = rate(self.alpha, k), rate(self.beta, k)
         draw = oracle.draw()

@@ -12,7 +12,7 @@ from jax import Array
 
 from ..core._vector import Vector, flatten
 from ..graphs._graph import Levels
-from ..network._mixing import Network
+from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle, Point
 from ..problem._problem import Problem
 from ..strategies._table import Level, Strategy, strategy
@@ -72,7 +72,7 @@ class GossipDsbo(MatrixMethod):
         memory = (x.zeros(), y.zeros(), Vector(U), Vector(V))
         return State(strategy("consensus").start(x), strategy("consensus").start(y), memory=memory)
 
-    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, _, (s, h, U, V)), draw = state[:4], oracle.draw()
         α, β, θ = (rate(value, k) for value in (self.alpha, self.beta, self.theta))
         here = draw.at(x.s, y.s)
@@ -140,7 +140,7 @@ class Dsbo(MatrixMethod):
         levels = self.strategies
         return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(Z))
 
-    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, _), mix, track = state[:4], self.strategies["x"], self.strategies["z"]
         α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
 

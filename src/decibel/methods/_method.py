@@ -13,7 +13,7 @@ from jax import Array
 
 from ..core._vector import Vector
 from ..graphs._graph import Graph, GraphSequence, Levels
-from ..network._mixing import Network
+from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..strategies._table import Level, Strategy
@@ -78,7 +78,7 @@ class Method(eqx.Module):
     def start(self, x: Vector, y: Vector | None) -> State: ...
 
     @abstractmethod
-    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State: ...
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State: ...
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import equinox as eqx
 from jax import Array
 
 from ..core._vector import Vector
-from ..network._mixing import Network
+from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..strategies._table import Strategy, strategy
 from ._method import Method, Rate, State, rate
@@ -25,7 +25,7 @@ class SingleLevel(Method):
     def start(self, x: Vector, y: Vector | None) -> State:
         return State(self.upper.start(x), memory=x.zeros())
 
-    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, r = state.x, state.memory
         α, θ = rate(self.alpha, k), rate(self.theta, k)
         r = (1 - θ) * r + θ * oracle.draw().at(x.s).fx

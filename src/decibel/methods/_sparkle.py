@@ -7,7 +7,7 @@ from jax import Array
 
 from ..core._vector import Vector
 from ..graphs._graph import Levels
-from ..network._mixing import Network
+from ..network._communicator import Communicator
 from ..oracles._eval_config import Products
 from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import auxiliary, difference
@@ -48,10 +48,10 @@ class Sparkle(Method):
         assert y is not None
         return State(self.upper.start(x), self.lower.start(y), self.lower.start(y.zeros()), memory=x.zeros())
 
-    def step(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         return (self._simultaneous if self.simultaneous else self._alternating)(k, state, oracle, network)
 
-    def _alternating(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def _alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, r), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         draw = oracle.draw()
@@ -63,7 +63,7 @@ class Sparkle(Method):
         x = network(x=U(x, α * r, relax=rate(self.relax, k)))
         return State(x, y, z, r)
 
-    def _simultaneous(self, k: Array, state: State, oracle: Oracle, network: Network) -> State:
+    def _simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, h), L, U = state[:4], self.lower, self.upper
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
         here = oracle.draw().at(x.s, y.s, self.hypergradient)

@@ -1,5 +1,7 @@
 """What neighbours exchange: messages and their codes, mixing in memory, links, faults."""
 
-from . import faults, privacy
+from . import faults
+from ._communicator import Communicator
+from ._network import Network
 
-__all__ = ["faults", "privacy"]
+__all__ = ["Communicator", "Network", "faults"]

@@ -1,4 +1,4 @@
-"""What neighbours exchange: δ(s) = Σ_j w_ij (s_j − s_i), the only thing that knows where nodes live.
+"""δ(s) = Σ_j w_ij (s_j − s_i) where all nodes live on one device.
 
 δ is computed from differences, which are small near consensus and so have small rounding errors, never from a
 reduced-precision product of raw states. Which of the forms below serves a graph depends on its shape alone.
@@ -7,8 +7,7 @@ reduced-precision product of raw states. Which of the forms below serves a graph
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -16,10 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..core._ledger import Ledger
-from ..core._vector import Vector
-from ..graphs._graph import Graph, GraphSequence, Levels
-from ..strategies._table import Coded, Cumulative
+from ..graphs._graph import Graph, GraphSequence
 
 GATHER_DEGREE = 16  # beyond it, unrolled gathers would bloat the compiled step
 SHIFTS = 64  # the same for rotations, which are slices
@@ -165,72 +161,3 @@ def _edges(graph: Graph | GraphSequence) -> Edges:
         for part, value in enumerate((graph.nodes - 1, graph.nodes - 1, 0.0))
     )
     return Edges(jnp.asarray(senders, jnp.int32), jnp.asarray(receivers, jnp.int32), jnp.asarray(weights))
-
-
-class Mixers(eqx.Module):
-    """A mixer and the mean degree of every level."""
-
-    x: Mixer
-    y: Mixer
-    z: Mixer
-    degrees: tuple[float, ...] = eqx.field(static=True)
-
-    @classmethod
-    def of(cls, graphs: Levels) -> Mixers:
-        levels = (graphs.x, graphs.y, graphs.z)
-        made = {id(graph): mixer(graph) for graph in levels}
-        return cls(*(made[id(g)] for g in levels), degrees=tuple(float(np.mean(g.degrees)) for g in levels))
-
-    def flow(self, step: Array, level: str, message: Any) -> Any:
-        form = getattr(self, level)
-        return jax.tree.map(lambda leaf: form.flow(step, leaf), message)
-
-    def degree(self, level: str) -> float:
-        return self.degrees["xyz".index(level)]
-
-
-class Network:
-    """One step's view of the neighbours: moves levels on, and counts what that sends."""
-
-    def __init__(
-        self,
-        exchange: Callable[[dict[str, Any]], dict[str, Any]],
-        sends: Callable[..., float],
-        ledger: Ledger,
-    ) -> None:
-        self._exchange, self._sends, self._ledger = exchange, sends, ledger
-
-    def flow(self, messages: dict[str, Any]) -> dict[str, Any]:
-        """One round: δ of every level's message, all levels in one exchange."""
-        self._ledger.add(rounds=1, bytes=sum(self._bytes(level, message) for level, message in messages.items()))
-        return self._exchange(messages)
-
-    def _bytes(self, level: str, message: Any) -> float:
-        if isinstance(message, Cumulative):  # the message and the link's flow
-            return 2 * self._sends(level, per_link=True) * _size(message.message)
-        if isinstance(message, Coded):
-            entries = sum(leaf[0].size for leaf in jax.tree.leaves(message.message))
-            return self._sends(level, coded=True) * message.code.bytes(
-                entries, jax.tree.leaves(message.message)[0].dtype
-            )
-        return self._sends(level) * _size(message)
-
-    def __call__(self, **moves: Generator) -> Any:
-        """Runs the levels' moves in lockstep; returns their new values, in order (bare if there is one)."""
-        names, waiting, replies, done = tuple(moves), dict(moves), dict.fromkeys(moves), {}
-        while waiting:
-            messages = {}
-            for level, move in tuple(waiting.items()):
-                try:
-                    messages[level] = move.send(replies[level])
-                except StopIteration as stop:
-                    done[level] = stop.value
-                    del waiting[level]
-            if messages:
-                replies = self.flow(messages)
-        return done[names[0]] if len(names) == 1 else tuple(done[name] for name in names)
-
-
-def _size(message: Any) -> int:
-    vectors = jax.tree.leaves(message, is_leaf=lambda node: isinstance(node, Vector))
-    return sum(vector.bytes_per_node() for vector in vectors)

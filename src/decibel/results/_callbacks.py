@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..graphs._graph import Levels
+from ._status import Status
 from .metrics import Snapshot
 
 Row = dict[str, float]
@@ -26,8 +27,8 @@ class Callback:
     def __call__(self, step: int, row: Row) -> Any:
         """A row of the trace."""
 
-    def end(self, message: str | None) -> None:
-        """The run is over: `message` says why it ended early, also where by an exception; None where it did not."""
+    def end(self, status: Status, message: str | None) -> None:
+        """The run is over: how, and in `message` why it ended early; None where it did not."""
 
 
 class FunctionCallback(Callback):
@@ -42,7 +43,7 @@ class FunctionCallback(Callback):
 
 class CallbackList:
     """All callbacks of one run, told in order. Leaving it tells everyone who has begun that the run is over, even if
-    one of them fails at that. `message` is what they receive then."""
+    one of them fails at that. `status` and `message` are what they receive then."""
 
     def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], Any]]) -> None:
         if callable(callbacks) or isinstance(callbacks, str):
@@ -55,12 +56,12 @@ class CallbackList:
             callback if isinstance(callback, Callback) else FunctionCallback(callback) for callback in callbacks
         ]
         self._leaving = ExitStack()
-        self.message: str | None = None
+        self.status, self.message = Status.COMPLETED, ""
 
     def begin(self, about: dict[str, Any], graphs: Levels) -> None:
         for member in self._members:
             member.begin(dict(about), graphs)
-            self._leaving.callback(lambda member=member: member.end(self.message))
+            self._leaving.callback(lambda member=member: member.end(self.status, self.message or None))
 
     def tell(self, step: int, snapshot: Snapshot, row: Row) -> bool:
         """Whether one of them wants to end here; all are told."""
@@ -73,7 +74,8 @@ class CallbackList:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self.message = _words(error)
+            interrupted = isinstance(error, KeyboardInterrupt)
+            self.status, self.message = Status.INTERRUPTED if interrupted else Status.FAILED, _words(error)
         self._leaving.__exit__(kind, error, trace)
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ..methods._method import Method, State
 from ..problem._problem import Problem
+from ._status import Status
 from ._trace import Trace
 from .metrics import Nodes, Snapshot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class Status(StrEnum):
-    """How a run ended."""
-
-    COMPLETED = "completed"  # all its steps
-    STOPPED = "stopped"  # by a callback
-    INTERRUPTED = "interrupted"  # the process was told to terminate
-    DIVERGED = "diverged"  # with its last finite state
 
 
 class Result:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from ..core._ledger import COLUMNS
 from ..engines._checkpoint import identity, saving
+from ..engines._driver import drive
 from ..engines._engine import Engine
 from ..engines._membership import restrict_to
-from ..engines._program import Run, RunConfig
+from ..engines._program import RunConfig
+from ..engines._run import Run
 from ..engines._simulator import Simulator
 from ..engines.cluster._cluster import Cluster
 from ..engines.cluster._preflight import agree
@@ -30,9 +30,11 @@ from ..network.faults import Fault, as_faults, validate_faults
 from ..problem._problem import Problem
 from ..results._callbacks import Callback, CallbackList, Row
 from ..results._progress import Progress
-from ..results._result import Result, Status
+from ..results._recorder import Recorder
+from ..results._result import Result
+from ..results._status import Status
 from ..results._trace import Trace
-from ..results.metrics import Metric, Snapshot, evaluate, resolve
+from ..results.metrics import Metric, Snapshot, resolve
 
 if TYPE_CHECKING:
     from ..engines.silo._engine import Silo
@@ -120,35 +122,45 @@ def solve(
         callback_list,
     ):
         chosen = resolve(metrics, problem, run.state, alone=run.alone)
-        log = Log(run, chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)), callback_list)
-        resumed = saves is not None and resume and log.take_up(saves.restore(run))
-        callback_list.begin(log.trace.provenance | ({"resumed": run.step} if resumed else {}), here.graphs)
-        for length in {every, steps % every or every}:
-            run.compile(length)
-        ended = log.trace.rows == 0 and log.record(bar)
-        while run.step < steps and not ended:
-            length, begun = min(every - run.step % every, steps - run.step), time.perf_counter()
-            cost = run.advance(length)
-            if cost is None:
-                status, message = Status.DIVERGED, f"non-finite values between steps {run.step} and {run.step + length}"
+        recorder = Recorder(chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)))
+        saved = saves.restore(run) if saves is not None and resume else None
+        if saved is not None:
+            recorder.restore(saved)
+        about = recorder.trace.provenance | ({} if saved is None else {"resumed": run.step})
+        callback_list.begin(about, here.graphs)
+
+        def record() -> bool:
+            """One more row; whether a callback wants to end here."""
+            snapshot = Snapshot(problem, run.state)
+            row = recorder.record(run.step, snapshot)
+            bar.show(run.step, row)
+            return callback_list.tell(run.step, snapshot, row)
+
+        ended = recorder.trace.rows == 0 and record()
+        for chunk in () if ended else drive(run, steps, every):
+            if chunk.cost is None:
+                status = Status.DIVERGED
+                message = f"non-finite values between steps {run.step} and {run.step + chunk.length}"
                 break
-            log.spend(cost, time.perf_counter() - begun)
-            ended = log.record(bar)
+            recorder.spend(chunk.cost, chunk.seconds)
+            ended = record()
             if saves and saves.interrupted():
                 status, message = Status.INTERRUPTED, f"the process was told to terminate at step {run.step}"
                 ended = True
-            if saves and (ended or run.step >= steps or log.trace.rows % checkpoint_every == 0):
-                saves.save(run, log.trace, log.spent)
+            if saves and (ended or run.step >= steps or recorder.trace.rows % checkpoint_every == 0):
+                saves.save(run, recorder.trace, recorder.spent)
+            if ended:
+                break
         if ended and status is Status.COMPLETED and run.step < steps:
             status = Status.STOPPED
-        callback_list.message = message or None
+        callback_list.status, callback_list.message = status, message
     if status is Status.DIVERGED:
         warnings.warn(
             f"{method.name} diverged: {message}; the state of step {run.step} is kept: use smaller step sizes.",
             NonFiniteWarning,
             stacklevel=2,
         )
-    return Result(problem, method, run.state, run.step, log.trace, status, message)
+    return Result(problem, method, run.state, run.step, recorder.trace, status, message)
 
 
 @contextmanager
@@ -158,35 +170,6 @@ def ending(run: Run, steps: int) -> Iterator[None]:
         yield
     finally:
         run.close(finished=run.step >= steps)
-
-
-class Log:
-    """The trace as it grows, and what has been spent."""
-
-    def __init__(self, run: Run, metrics: dict[str, Metric], trace: Trace, callback_list: CallbackList) -> None:
-        self.run, self.metrics, self.trace, self.callback_list = run, metrics, trace, callback_list
-        self.spent: dict[str, float] = dict.fromkeys((*COLUMNS, "seconds"), 0.0)
-
-    def spend(self, cost: dict[str, float], seconds: float) -> None:
-        more = {**cost, "seconds": seconds}
-        self.spent = {name: amount + more[name] for name, amount in self.spent.items()}
-
-    def record(self, bar: Progress) -> bool:
-        """One more row; whether a callback wants to end here."""
-        snapshot = Snapshot(self.run.program.problem, self.run.state)
-        measured = evaluate(self.metrics, snapshot)
-        row = {"step": self.run.step, **measured, **self.spent}
-        self.trace.append(row)
-        bar.show(self.run.step, row)
-        return self.callback_list.tell(self.run.step, snapshot, row)
-
-    def take_up(self, saved: dict[str, Any] | None) -> bool:
-        """The trace and the costs of the run that is continued; whether there is one."""
-        if saved is None:
-            return False
-        self.trace = Trace(saved["trace"], self.trace.provenance)
-        self.spent = dict(saved["spent"])
-        return True
 
 
 def cost(
@@ -201,10 +184,10 @@ def cost(
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, 1, batch_size, None)
     run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
-    page = run.program.costs(run.state)
-    if page.repeated:
-        return run.advance(1) or page.total(1, [float("nan") for _ in page.repeated])
-    return page.total(1, [])
+    costs = run.program.costs(run.state)
+    if costs.repeated:
+        return run.advance(1) or costs.total(1, [float("nan") for _ in costs.repeated])
+    return costs.total(1, [])
 
 
 def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:

@@ -9,13 +9,11 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..core import _keys as keys
-from ..engines._program import Program, RunConfig
-from ..engines._simulator import Simulator
+from ..engines._batch import BatchRun
+from ..engines._driver import drive
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
@@ -82,57 +80,43 @@ def tune(
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
     for one in seeds:
         validate_seed("seeds", one)
-    start = Simulator().start(problem, method, graphs, RunConfig(batch_size))
-    name, score = next(iter(resolve([metric], start.program.problem, start.state).items()))
     candidates = _candidates(method, budget, search, seed)
     for candidate in candidates:
         replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
-    runs = [(c, s) for c in range(len(candidates)) for s in seeds]
-    rates = {key: jnp.asarray([candidates[c][key] for c, _ in runs]) for key in candidates[0]}
-    seeded = keys.key_per_seed(s for _, s in runs)
-    scores = np.asarray(
-        _scores(start.program, start.state, rates, seeded, score, (steps, moments), at_once or len(runs))
-    )
-    table = _table(candidates, scores.reshape(len(candidates), len(seeds)), name)
-    best = {key: value for key, value in table[0].items() if key in rates}
+    pairs = [(candidate, one) for candidate in candidates for one in seeds]
+    size, name, scores = at_once or len(pairs), "", []
+    for first in range(0, len(pairs), size):
+        some = pairs[first : first + size]
+        rates = {key: [candidate[key] for candidate, _ in some] for key in candidates[0]}
+        run = BatchRun(
+            [problem] * len(some), method, graphs, batch_size=batch_size, seeds=[one for _, one in some], rates=rates
+        )
+        name, score = next(iter(resolve([metric], *run.snapshot(0)).items()))
+        scores.extend(_scores(run, score, steps, moments))
+    table = _table(candidates, np.reshape(scores, (len(candidates), len(seeds))), name)
+    best = {key: value for key, value in table[0].items() if key in candidates[0]}
     if not np.isfinite(table[0][name]):
         raise ValueError(f"all {len(candidates)} settings diverged: start from smaller step sizes.")
     return Tuned(replace(method, **best), table[0][name], name, table)
 
 
-@eqx.filter_jit
-def _scores(
-    program: Program,
-    state: State,
-    rates: dict[str, Array],
-    seeded: Array,
-    score: Metric,
-    when: tuple[int, int],
-    at_once: int,
-) -> Array:
-    steps, moments = when
+def _scores(run: BatchRun, score: Metric, steps: int, moments: int) -> np.ndarray:
+    """(runs,) the metric, averaged over that many moments of the second half; infinite for a run that diverged."""
     apart = steps // (2 * moments)
+    begun, total = steps - apart * (moments - 1), 0.0
+    for _ in drive(run, steps, max(1, apart), offset=begun):
+        total = total + np.asarray(_measure(score, run.problems[0], run.state), np.float64)
+    mean = total / (1 + (steps - begun) // max(1, apart))
+    return np.where(run.alive & np.isfinite(mean), mean, np.inf)
 
-    def run(candidate: tuple[dict[str, Array], Array]) -> Array:
-        changed, key = candidate
-        one = replace(program, method=replace(program.method, **changed), key=key)
 
-        def measure(state: State) -> Array:
-            value = score(Snapshot(program.problem, state))
-            return next(iter(value.values())) if isinstance(value, dict) else value
+@eqx.filter_jit
+def _measure(score: Metric, problem: Problem, states: State) -> Array:
+    def one(state: State) -> Array:
+        value = score(Snapshot(problem, state))
+        return next(iter(value.values())) if isinstance(value, dict) else value
 
-        def go_on(now: tuple[State, Array], first: Array) -> tuple[tuple[State, Array], Array]:
-            state, finite, _ = one.chunk(now[0], first, apart)
-            return (state, now[1] & finite), measure(state)
-
-        begun = steps - apart * (moments - 1)
-        first, finite, _ = one.chunk(state, jnp.int32(0), begun)
-        later = begun + apart * jnp.arange(moments - 1, dtype=jnp.int32)
-        (_, finite), values = jax.lax.scan(go_on, (first, finite), later)
-        value = (measure(first) + values.sum(0)) / moments
-        return jnp.where(finite & jnp.isfinite(value), value, jnp.inf)
-
-    return jax.lax.map(run, (rates, seeded), batch_size=at_once)
+    return jax.vmap(one)(states)
 
 
 def _candidates(

@@ -10,16 +10,15 @@ papers' two-step recursions have a double root at 1 instead, and integrate round
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Generator
 from math import comb
 from typing import Any, NamedTuple
 
 import equinox as eqx
-from jax import Array
 
 from ..core._names import hint
 from ..core._vector import Vector
+from ..network._messages import Cumulative
 
 Carry = tuple[Vector, ...]
 Flows = Generator[Any, Any, Any]  # yields messages, receives their flows
@@ -56,45 +55,6 @@ def exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
     φ = s - d + c
     δ = yield φ
     return φ + δ, (c + δ,)
-
-
-class Cumulative(NamedTuple):
-    """A message whose flows the network sums over the steps, link by link; the answer is Σ_j F_ij."""
-
-    message: Any
-
-
-class Code(eqx.Module):
-    """How what a message has new is written for the wire, in bytes, and read again.
-
-    `key` is known to both ends, `secret` to the sender alone. Flows are multiplied by `mixing`.
-    """
-
-    mixing: eqx.AbstractVar[float]
-
-    @abstractmethod
-    def bytes(self, entries: int, dtype: Any) -> int:
-        """Of one node's message."""
-
-    @abstractmethod
-    def float_bytes(self, entries: int, dtype: Any) -> int:
-        """How many bytes at the front of a message are floats of `dtype`, which a receiver checks to be finite before
-        it decodes; 0 where a code writes integers only."""
-
-    @abstractmethod
-    def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        """(entries,) → (bytes,) of uint8."""
-
-    @abstractmethod
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
-        """(bytes,) → (entries,)"""
-
-
-class Coded(NamedTuple):
-    """A message that travels in code: the difference from what it has told before."""
-
-    message: Any
-    code: Code
 
 
 def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:

@@ -27,9 +27,10 @@ from .study import Arm, Study, device
 ROOT = Path(__file__).parent.parent
 # The code that the numbers of a run depend on.
 MATTERS = (
-    "core/_conjugate_gradients.py", "core/_keys.py", "core/_ledger.py", "core/_vector.py", "engines/_program.py",
-    "engines/_simulator.py", "graphs", "methods", "network/_mixing.py", "oracles", "problem", "results/metrics.py",
-    "strategies", "studies/batch.py", "studies/cleaning.py", "studies/schedules.py", "studies/sources.py", "tasks",
+    "core/_conjugate_gradients.py", "core/_keys.py", "core/_ledger.py", "core/_vector.py", "engines/_batch.py",
+    "engines/_program.py", "engines/_simulator.py", "graphs", "methods", "network/_in_memory.py", "network/_mixing.py",
+    "oracles", "problem", "results/metrics.py", "strategies", "studies/cleaning.py", "studies/schedules.py",
+    "studies/sources.py", "tasks",
 )  # fmt: skip
 # What a study's file names so serves to judge, and no run depends on it.
 JUDGING = ("STUDY", "TOLERANCE", "GROWTH", "SLOPE", "SAME", "MATCH", "LITTLE", "COLLAPSED")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,14 +11,16 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ..core._ledger import COLUMNS
+from ..engines._batch import BatchRun, ShapesDiffer
+from ..engines._driver import drive
 from ..graphs._graph import Levels, Topology
 from ..methods._method import Method
+from ..results._recorder import Recorder
+from ..results._status import Status
 from ..results._trace import Trace
-from ..results.metrics import Metric, evaluate, resolve
+from ..results.metrics import Metric, resolve
 from ..solver._solve import levels_of, solve, validate
 from ..tasks import Task
-from .batch import Seeds, ShapesDiffer
 from .verdicts import Claim
 
 SIZES = ("smoke", "small", "full")
@@ -102,7 +103,7 @@ class Arm:
             task.problem, self.method, self.graph, steps=self.steps, batch_size=self.batch_size, seed=seed,
             eval_every=self.every, metrics=self._chosen(task), callbacks=[enough], progress=False,
         )  # fmt: skip
-        result.trace.provenance["stopped"] = result.message or None
+        result.trace.provenance["stopped"] = result.message if result.status is Status.DIVERGED else None
         return result.trace
 
     def _together(self, tasks: list[Task], seeds: list[int]) -> list[Trace]:
@@ -110,34 +111,30 @@ class Arm:
         graphs = levels_of(problems[0], self.method, self.graph)
         for problem in problems:
             validate(problem, self.method, graphs, self.steps, self.batch_size, None)
-        run = Seeds(problems, self.method, graphs, batch_size=self.batch_size, seeds=seeds)
-        chosen = [resolve(self._chosen(task), *run.snapshot(i)) for i, task in enumerate(tasks)]
-        traces = [Trace(provenance={"seed": seed, "stopped": None}) for seed in seeds]
-        spent = [dict.fromkeys((*COLUMNS, "seconds"), 0.0) for _ in seeds]
+        run = BatchRun(problems, self.method, graphs, batch_size=self.batch_size, seeds=seeds)
+        recorders = [
+            Recorder(resolve(self._chosen(task), *run.snapshot(i)), Trace(provenance={"seed": seed, "stopped": None}))
+            for i, (task, seed) in enumerate(zip(tasks, seeds, strict=True))
+        ]
 
         def record() -> None:
             for i in np.flatnonzero(run.alive).tolist():
-                row = {"step": run.step, **evaluate(chosen[i], run.snapshot(i)), **spent[i]}
-                traces[i].append(row)
+                recorders[i].record(run.step, run.snapshot(i))
 
         record()
-        while run.step < self.steps and run.alive.any():
-            length = min(self.every, self.steps - run.step)
-            run.compile(length)
-            begun = time.perf_counter()
-            costs = run.advance(length)
-            seconds = time.perf_counter() - begun
-            for i, cost in enumerate(costs):
+        for chunk in drive(run, self.steps, self.every):
+            for recorder, cost in zip(recorders, chunk.cost, strict=True):
+                about = recorder.trace.provenance
                 if cost is not None:
-                    more = {**cost, "seconds": seconds}
-                    spent[i] = {name: amount + more[name] for name, amount in spent[i].items()}
-                elif traces[i].provenance["stopped"] is None:
-                    words = f"non-finite values between steps {run.step - length} and {run.step}"
-                    traces[i].provenance["stopped"] = words
+                    recorder.spend(cost, chunk.seconds)
+                elif about["stopped"] is None:
+                    about["stopped"] = f"non-finite values between steps {chunk.first} and {run.step}"
             record()
-            if self.samples is not None and max(each["samples"] for each in spent) >= self.samples:
+            if self.samples is not None and max(one.spent["samples"] for one in recorders) >= self.samples:
                 break
-        return traces
+            if not run.alive.any():
+                break
+        return [recorder.trace for recorder in recorders]
 
 
 _LAST: dict[Any, list[Task]] = {}

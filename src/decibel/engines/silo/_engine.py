@@ -1,6 +1,6 @@
 """`db.Silo`: the same step, with one node here and its neighbours in other organisations.
 
-The exchange calls the site's transport from inside the compiled step; all arithmetic is that of `engines.links`.
+The network calls the site's transport from inside the compiled step; all arithmetic is that of `network`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +22,19 @@ from jax import Array
 
 from ...core import _keys as keys
 from ...core._ledger import Counts
-from ...graphs._graph import Graph, GraphSequence, Levels
+from ...graphs._graph import Graph, Levels
 from ...methods._method import Method, State
-from ...network._incidence import Sums, of_node
-from ...network._links import Carrier, ConcatCodec, LinkByLink, Links, Received
-from ...network.faults import fault_schedule
 from ...problem._problem import Problem
 from ...problem._samples import NodeData, lay_out, node_data
 from .. import _memory as memory
 from .._checkpoint import identity
 from .._engine import Engine
-from .._program import Compiled, Program, Run, RunConfig
+from .._program import Program, RunConfig, all_finite
+from .._run import Compiled, Run
 from ._calls import call, in_place_works
 from ._federation import Federation
-from ._floats import Layout, in_code
 from ._site import NotFinite, Site
+from ._wire import Wire
 
 if TYPE_CHECKING:
     from ._credentials import Credentials
@@ -93,11 +90,12 @@ class Silo(Engine):
         fingerprint = hashlib.sha256(common.encode()).digest()
         site = Site(federation, number, fingerprint, lossy=_lossy(method), say=say)
         here = jnp.asarray([number], jnp.int32)
-        program = Program.of(_alone(problem, number), method, _exchange(site, graphs, config), here, config)
+        # The seed is known to all, so what must stay secret has a key of its own, new at every start.
+        secret = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32))
+        network = Wire.of(site, graphs, config.link_faults(here, secret))
+        program = Program.of(_alone(problem, number), method, network, here, config)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = SiteRun(program, site)
-        site.exchanges = 0
-        program.costs(run.state)  # its trace tells the site what messages will come
         site.in_place = site.exchanges == 1 and in_place_works()
         run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
         return run
@@ -111,8 +109,10 @@ class SiteRun(Run):
     def __init__(self, program: Program, site: Site) -> None:
         super().__init__(program, full=FULL)
         self.site = site
+        site.exchanges = 0
+        self._costs = program.costs(self.state)  # its trace tells the site what messages will come
         self._streams: Streams | None = None
-        self._compiled: Compiled | None = None
+        self._any_length: Compiled | None = None
 
     def talk_by(self, streams: Streams) -> None:
         self._streams = streams
@@ -120,18 +120,17 @@ class SiteRun(Run):
 
     def compile(self, length: int) -> Compiled:
         """One program for every length."""
-        if self._compiled is None:
+        if self._any_length is None:
             arrays, static = eqx.partition(self.program, eqx.is_array)
-            page = self.program.costs(self.state)
 
             def chunk(arrays: Program, state: State, first: Array, end: Array) -> Any:
-                return _chunk(eqx.combine(arrays, static), self.site, state, first, end)
+                return _chunk(eqx.combine(arrays, static), self.site, len(self._costs.repeated), state, first, end)
 
             k = jax.ShapeDtypeStruct((), jnp.int32)
             with memory.oom_hint(FULL):
                 compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
-            self._compiled = Compiled.of(compiled, page)
-        return self._compiled
+            self._any_length = Compiled.of(compiled, self._costs)
+        return self._any_length
 
     def restore_order(self, saved: Sequence[int]) -> list[int]:
         """The step that all sites have saved; this site's newest, where the others run already."""
@@ -169,9 +168,9 @@ class SiteRun(Run):
             self._streams.close()
 
 
-def _chunk(program: Program, site: Site, state: State, first: Array, end: Array) -> Any:
+def _chunk(program: Program, site: Site, repeated: int, state: State, first: Array, end: Array) -> Any:
     """Steps from `first` until `end` is reached: the state, whether it is finite, the next step, how many were done,
-    and how often what varies was repeated. Which step comes next is the site's to say."""
+    and how often what varies (`repeated` counts) was repeated. Which step comes next is the site's to say."""
 
     def begin(out: tuple[np.ndarray, ...], k: np.ndarray) -> None:
         out[0][...] = NEVER
@@ -181,93 +180,20 @@ def _chunk(program: Program, site: Site, state: State, first: Array, end: Array)
     def body(carry: Any) -> Any:
         k, done, state, totals = carry
         (k,) = call(begin, (jax.ShapeDtypeStruct((), jnp.int32),), k, in_place=site.in_place)
-        state, page = program.step(k, state)
-        totals = [total + times for total, times in zip(totals, page.repetitions, strict=True)]
+        state, cost = program.step(k, state)
+        totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
         return k + 1, done + 1, state, totals
 
-    none = [jnp.zeros((), jnp.float32) for _ in program.costs(state).repeated]
+    none = [jnp.zeros((), jnp.float32) for _ in range(repeated)]
     start = (first, jnp.int32(0), state, none)
     k, done, state, totals = jax.lax.while_loop(lambda carry: carry[0] < end, body, start)
-    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
-    return state, finite, k, done, totals
+    return state, all_finite(state), k, done, totals
 
 
 def _fetch(outcome: Any) -> Any:
     """The state as it is; numbers as Python's."""
     state, finite, step, done, totals = outcome
     return state, bool(finite), int(step), int(done), [float(total) for total in totals]
-
-
-class Wire(Carrier):
-    """Fills the slots of this site's node from its neighbours' sites."""
-
-    site: Site = eqx.field(static=True)
-    others: tuple[int, ...] = eqx.field(static=True)  # by slot; −1 where there is none
-
-    def rows(self, k: Array, buffer: Array) -> Received:
-        return self._exchange(k, buffer[0])
-
-    def links(self, k: Array, buffer: Array) -> Received:
-        return self._exchange(k, buffer[0])
-
-    def decoded(self, k: Array, sent: Array, own: Array, code: ConcatCodec, decode: Callable[[Array], Array]) -> Array:
-        """What is in code is checked before it is decoded, by its floats, and after, before it counts."""
-        there = (np.asarray(self.others) >= 0)[None, :, None]
-        arrived = self._exchange(k, sent[0], in_code(code), jnp.isfinite(own).all())
-        rows = jnp.where(there, decode(arrived.rows), 0)
-        finite = jnp.isfinite(rows).all((0, 2))
-
-        def reject(rows: Array) -> Array:
-            shape = jax.ShapeDtypeStruct(finite.shape, bool)
-            (kept,) = call(self._reject, (shape,), finite, in_place=self.site.in_place)
-            return jnp.where(kept[None, :, None], rows, 0)
-
-        return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
-
-    def _exchange(self, k: Array, rows: Array, layout: Layout = None, *finite: Array) -> Received:
-        slots = len(self.others)
-        self.site.expect(rows.dtype, rows.shape[-1:], layout)
-        shapes = (
-            jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
-            jax.ShapeDtypeStruct((slots,), bool),
-            jax.ShapeDtypeStruct((slots,), jnp.int32),
-        )
-        # k comes from the call that begins the step, so that this one comes after it.
-        ask = partial(self._call, layout)
-        return Received(*(part[None] for part in call(ask, shapes, k, rows, *finite, in_place=self.site.in_place)))
-
-    def _call(self, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray, *finite: np.ndarray) -> None:
-        with self.site.failing_later():
-            self.site.exchange(self.others, rows, layout, out, finite=all(finite))
-            return
-        for part in out:
-            part[...] = 0
-
-    def _reject(self, out: Any, finite: np.ndarray) -> None:
-        out[0][...] = finite
-        with self.site.failing_later():
-            self.site.reject([other for other, good in zip(self.others, finite, strict=True) if not good])
-
-    def sends(self, *, per_link: bool, coded: bool) -> float:
-        return float(sum(other >= 0 for other in self.others))
-
-
-def _exchange(site: Site, graphs: Levels, config: RunConfig) -> LinkByLink:
-    number = site.number
-
-    def carry(graph: Graph | GraphSequence) -> Links:
-        made = of_node(graph, number)
-        others = tuple(int(other) if other != number else -1 for other in made.neighbours)
-        neighbours, weights = (made.shaped(table) for table in (made.neighbours, made.weights))
-        sums, wire = Sums(made.width, made.rest), Wire(site, others)
-        return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), sums, wire)
-
-    # The seed is known to all, so what must stay secret has a key of its own, new at every start.
-    secret, schedule = (
-        keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32)),
-        fault_schedule(config.faults, config.seed),
-    )
-    return LinkByLink.of(graphs, jnp.asarray([number], jnp.int32), schedule, carry, secret)
 
 
 def _alone(problem: Problem, number: int) -> Problem:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ...network._links import ConcatCodec
+    from ...network._codecs import ConcatCodec
 
 Layout = tuple[tuple[int, int, np.dtype], ...] | None  # (first byte, end, dtype) per part; None: the message is floats
 

@@ -18,6 +18,7 @@ from ...core._files import atomic_write
 from ...core._vector import Vector
 from ...graphs._graph import Levels
 from .._callbacks import Row
+from .._status import Status
 from ..metrics import Snapshot
 from ._logger import Logger
 
@@ -31,7 +32,7 @@ class JSONL(Logger):
       talks to whom on level x, in any phase (no edges where there are more than 100,000).
     - `{"kind": "row", "step": s, "row": {…}, "nodes": […]}`: a row of the trace, and how far each node's x is from the
       average (empty where other organisations hold the others).
-    - `{"kind": "end", "message": null}`, or why the run ended early.
+    - `{"kind": "end", "status": "completed", "message": null}`, or why the run ended early.
 
     A new run replaces the file. A continued one keeps the rows up to where it continues, drops those that the
     interrupted run still wrote after its last checkpoint, and goes on.
@@ -65,8 +66,8 @@ class JSONL(Logger):
     def __call__(self, step: int, row: Row) -> None:
         self._write({"kind": "row", "step": step, "row": dict(row), "nodes": self._apart})
 
-    def end(self, message: str | None) -> None:
-        self._write({"kind": "end", "message": message})
+    def end(self, status: Status, message: str | None) -> None:
+        self._write({"kind": "end", "status": status, "message": message})
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...graphs._graph import Levels
 from .._callbacks import Row
+from .._status import Status
 from ._logger import Logger, finite, flat, needed
 
 LONGEST = 6000  # characters MLflow takes for one parameter
@@ -40,8 +41,9 @@ class MLflow(Logger):
             metrics = [self._library.entities.Metric(name, value, now, step) for name, value in values]
             self._client.log_batch(self._run, metrics=metrics)
 
-    def end(self, message: str | None) -> None:
+    def end(self, status: Status, message: str | None) -> None:
         if self._client is not None:
+            self._client.set_tag(self._run, "status", str(status))
             if message:
                 self._client.set_tag(self._run, "message", message)
             self._client.set_terminated(self._run, "FAILED" if message else "FINISHED")

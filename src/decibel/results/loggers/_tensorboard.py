@@ -9,6 +9,7 @@ from typing import Any
 
 from ...graphs._graph import Levels
 from .._callbacks import Row
+from .._status import Status
 from ._logger import Logger, finite, needed
 
 
@@ -35,7 +36,7 @@ class TensorBoard(Logger):
                     self._writer.add_scalar(name, value, step)
             self._writer.flush()
 
-    def end(self, message: str | None) -> None:
+    def end(self, status: Status, message: str | None) -> None:
         if self._writer is not None:
             if message:
                 self._writer.add_text("message", message)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...graphs._graph import Levels
 from .._callbacks import Row
+from .._status import Status
 from ._logger import Logger, finite, needed
 
 
@@ -30,8 +31,8 @@ class WandB(Logger):
         if self._run is not None:
             self._run.log(finite(row), step=step)
 
-    def end(self, message: str | None) -> None:
+    def end(self, status: Status, message: str | None) -> None:
         if self._run is not None:
-            self._run.summary["message"] = message
+            self._run.summary.update({"status": str(status), "message": message})
             self._run.finish(exit_code=1 if message else 0)
             self._run = None

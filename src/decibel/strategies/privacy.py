@@ -17,15 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from ..core._vector import Vector, largest
-from ..strategies._table import Code, Coded, Flows, Strategy, strategy
+from ..core._vector import Vector
+from ..network._codecs import Code, Noisy, Quantized, RandomK, TopK
+from ..network._messages import Coded
+from ._table import Flows, Strategy, strategy
 
 
 def top_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
@@ -101,100 +99,6 @@ def _log_delta(ε: float, μ: float) -> float:
     return first + math.log1p(-math.exp(second - first)) if second < first else -math.inf
 
 
-class TopK(Code):
-    share: float = eqx.field(static=True)
-    mixing: float = eqx.field(static=True)
-
-    def bytes(self, entries: int, dtype: Any) -> int:
-        return _count(self.share, entries) * (np.dtype(dtype).itemsize + _place(entries).itemsize)
-
-    def float_bytes(self, entries: int, dtype: Any) -> int:
-        return _count(self.share, entries) * np.dtype(dtype).itemsize
-
-    def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        places = jax.lax.top_k(jnp.abs(new), _count(self.share, new.size))[1]
-        return jnp.concatenate([_raw(new[places]), _raw(places.astype(_place(new.size)))])
-
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
-        values, places = jnp.split(row, [self.float_bytes(entries, dtype)])
-        found = _read(places, _place(entries)).astype(jnp.int32)
-        return jnp.zeros(entries, dtype).at[found].set(_read(values, dtype), mode="drop")
-
-
-class RandomK(Code):
-    share: float = eqx.field(static=True)
-    mixing: float = eqx.field(static=True)
-
-    def bytes(self, entries: int, dtype: Any) -> int:
-        return _count(self.share, entries) * np.dtype(dtype).itemsize
-
-    def float_bytes(self, entries: int, dtype: Any) -> int:
-        return self.bytes(entries, dtype)
-
-    def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        return _raw(new[self._places(key, new.size)])
-
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
-        return jnp.zeros(entries, dtype).at[self._places(key, entries)].set(_read(row, dtype))
-
-    def _places(self, key: Array, entries: int) -> Array:
-        chances = jax.random.uniform(key, (entries,), jnp.float32)
-        return jax.lax.top_k(chances, _count(self.share, entries))[1]
-
-
-class Quantized(Code):
-    bits: int = eqx.field(static=True)
-    mixing: float = eqx.field(static=True)
-
-    @property
-    def _largest(self) -> int:
-        return 2 ** (self.bits - 1) - 1
-
-    def bytes(self, entries: int, dtype: Any) -> int:
-        return self.float_bytes(entries, dtype) + -(-entries * self.bits // 8)
-
-    def float_bytes(self, entries: int, dtype: Any) -> int:
-        return np.dtype(dtype).itemsize
-
-    def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        scale = largest(jnp.abs(new))
-        steps = jnp.round(new / jnp.where(scale > 0, scale, 1) * jnp.asarray(self._largest, new.dtype))
-        numbers = (steps + jnp.asarray(self._largest, new.dtype)).astype(jnp.uint8)
-        each = 8 // self.bits
-        numbers = jnp.pad(numbers, (0, int(-new.size % each))).reshape(-1, each)
-        shifts = jnp.arange(each, dtype=jnp.uint8) * jnp.uint8(self.bits)
-        return jnp.concatenate([_raw(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
-
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
-        scale, numbers = jnp.split(row, [self.float_bytes(entries, dtype)])
-        shifts = jnp.arange(8 // self.bits, dtype=jnp.uint8) * jnp.uint8(self.bits)
-        steps = ((numbers[:, None] >> shifts) & jnp.uint8(2**self.bits - 1)).reshape(-1)[:entries]
-        end = jnp.asarray(self._largest, dtype)
-        return (steps.astype(dtype) - end) / end * _read(scale, dtype)[0]
-
-
-class Noisy(Code):
-    clip: float = eqx.field(static=True)
-    noise: float = eqx.field(static=True)
-    mixing: float = eqx.field(static=True)
-
-    def bytes(self, entries: int, dtype: Any) -> int:
-        return entries * np.dtype(dtype).itemsize
-
-    def float_bytes(self, entries: int, dtype: Any) -> int:
-        return self.bytes(entries, dtype)
-
-    def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        clip = jnp.asarray(self.clip, new.dtype)
-        norm = jnp.linalg.norm(new)
-        cut = new * jnp.where(norm > clip, clip / jnp.where(norm > 0, norm, 1), jnp.ones_like(norm))
-        chance = jax.random.normal(secret, new.shape, new.dtype)
-        return _raw(cut + jnp.asarray(self.noise, new.dtype) * clip * chance)
-
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
-        return _read(row, dtype)
-
-
 class InCode(eqx.Module):
     """A strategy's move with every message in code."""
 
@@ -220,22 +124,6 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
         f"{row.name} ({name})", InCode(row, code), row.carries, row.A, row.B2, row.C,
         requires_spectrum=row.requires_spectrum, coded=True,
     )  # fmt: skip
-
-
-def _count(share: float, entries: int) -> int:
-    return max(1, min(entries, math.ceil(share * entries)))
-
-
-def _place(entries: int) -> np.dtype:
-    return np.dtype(np.uint16 if entries <= 2**16 else np.uint32)
-
-
-def _raw(array: Array) -> Array:
-    return jax.lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
-
-
-def _read(row: Array, dtype: Any) -> Array:
-    return jax.lax.bitcast_convert_type(row.reshape(-1, np.dtype(dtype).itemsize), dtype)
 
 
 def _share(share: float) -> float:

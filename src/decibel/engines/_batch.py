@@ -1,7 +1,8 @@
-"""Several seeds of one run in one compiled program: the key, the data and the start differ, the rest is shared."""
+"""Several runs in one compiled program: keys, step sizes, data and starts may differ, the rest is shared."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,49 +16,66 @@ from jax import Array
 from ..core import _keys as keys
 from ..core._ledger import Counts, StepCost
 from ..core._vector import replicate
-from ..engines._program import Program, RunConfig
-from ..engines._simulator import Simulator
 from ..graphs._graph import Levels
 from ..methods._method import Method, State
 from ..problem._problem import Problem
 from ..problem._samples import NodeData, lay_out
 from ..results.metrics import Snapshot
+from ._program import Program, RunConfig
+from ._run import Compiled
+from ._simulator import Simulator
 
 
 class ShapesDiffer(ValueError):
-    """The seeds' problems do not fit into one program."""
+    """The problems of the runs do not fit into one program."""
 
 
-class Seeds:
-    """The runs of all seeds, side by side. A run that diverges keeps its last good state, and stays there."""
+class BatchRun:
+    """Runs side by side on the simulator. One that diverges keeps its last good state, and stays there.
+
+    - `problems`: one for each run; the same object where all have the same data.
+    - `rates`: step sizes of the method that differ, each with a value for every run.
+    """
 
     def __init__(
-        self, problems: list[Problem], method: Method, graphs: Levels, *, batch_size: int | None, seeds: list[int]
+        self,
+        problems: Sequence[Problem],
+        method: Method,
+        graphs: Levels,
+        *,
+        batch_size: int | None,
+        seeds: Sequence[int],
+        rates: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
+        bound = {id(problem): problem.bind(graphs.nodes) for problem in problems}
+        problems = [bound[id(problem)] for problem in problems]
         stacked = stack_problems(problems)
         first = Simulator().start(problems[0], method, graphs, RunConfig(batch_size, seeds[0]))
-        starts = [_start(problem, method, graphs.x.nodes, first.state) for problem in problems]
+        begun = {id(problem): _start(problem, method, graphs.nodes, first.state) for problem in problems}
+        starts = [begun[id(problem)] for problem in problems]
         self.program = replace(first.program, problem=stacked, key=keys.key_per_seed(seeds))
+        self.rates = {name: jnp.asarray(values) for name, values in (rates or {}).items()}
         self._own_data = stacked is not problems[0]
         # Problems of one shape share what is compiled to measure them.
-        self.problems = problems if _alike(problems) else [_of_seed(stacked, i) for i in range(len(seeds))]
+        self.problems = problems if _alike(problems) else [_of_run(stacked, i) for i in range(len(seeds))]
         self.state: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
         self.step = 0
         self.alive = np.ones(len(seeds), bool)
 
-    def compile(self, length: int) -> tuple[Any, StepCost]:
-        leaves, structure = jax.tree.flatten((self.program, self.state))
+    def compile(self, length: int) -> Compiled:
+        leaves, structure = jax.tree.flatten((self.program, self.rates, self.state))
         kinds = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
         return _compile(structure, kinds, self._own_data, length)
 
     def advance(self, length: int) -> list[Counts | None]:
         """Moves on all that are alive and returns what it cost each; None for one that diverged."""
-        chunk, page = self.compile(length)
-        self.state, finite, repetitions = chunk(eqx.filter(self.program, eqx.is_array), self.state, np.int32(self.step))
+        chunk, costs, _ = self.compile(length)
+        arrays = eqx.filter(self.program, eqx.is_array)
+        self.state, finite, repetitions = chunk(arrays, self.rates, self.state, np.int32(self.step))
         self.alive &= np.asarray(finite)
         self.step += length
         sums = [np.asarray(times, np.float64).reshape(len(self.alive), -1).sum(1) for times in repetitions]
-        return [page.total(length, [s[i] for s in sums]) if ok else None for i, ok in enumerate(self.alive)]
+        return [costs.total(length, [s[i] for s in sums]) if ok else None for i, ok in enumerate(self.alive)]
 
     def snapshot(self, i: int) -> Snapshot:
         return Snapshot(self.problems[i], _pick(self.state, i))
@@ -74,25 +92,24 @@ def _pick(state: State, i: int) -> State:
 
 
 @lru_cache(maxsize=16)
-def _compile(structure: Any, kinds: tuple[Any, ...], own_data: bool, length: int) -> tuple[Any, StepCost]:
+def _compile(structure: Any, kinds: tuple[Any, ...], own_data: bool, length: int) -> Compiled:
     """Ahead of time, so that compiling is never timed as running."""
-    shapes = [_shape(kind) for kind in kinds]
-    program, state = jax.tree.unflatten(structure, shapes)
+    program, rates, state = jax.tree.unflatten(structure, [_shape(kind) for kind in kinds])
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-    # What is stacked has the axis of seeds first; the method, the network and shared data have none.
-    along: Any = replace(program, problem=0 if own_data else None, method=None, exchange=None, nodes=None, key=0)
-    pages: list[StepCost] = []
+    # What is stacked has the axis of runs first; the method, the network and shared data have none.
+    along: Any = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
+    costs: list[StepCost] = []
 
-    def one(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
+    def one(arrays: Program, rates: dict[str, Array], state: State, first: Array) -> tuple[State, Array, list[Array]]:
         here = eqx.combine(arrays, static)
-        pages.append(here.costs(state))
-        new, finite, repetitions = here.chunk(state, first, length)
+        here = replace(here, method=replace(here.method, **rates))
+        new, finite, repetitions = here.chunk(state, first, length, costs)
         return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state), finite, repetitions
 
-    every = jax.vmap(one, in_axes=(along, 0, None))
+    every = jax.vmap(one, in_axes=(along, 0, 0, None))
     first = jax.ShapeDtypeStruct((), jnp.int32)
-    compiled = jax.jit(every, donate_argnums=1).lower(arrays, state, first).compile()
-    return compiled, pages[0]
+    compiled = jax.jit(every, donate_argnums=2).lower(arrays, rates, state, first).compile()
+    return Compiled.of(compiled, costs[-1])
 
 
 def _shape(kind: Any) -> Any:
@@ -101,8 +118,8 @@ def _shape(kind: Any) -> Any:
     return kind
 
 
-def stack_problems(problems: list[Problem]) -> Problem:
-    """One problem whose arrays have a leading axis of seeds; the first itself where all are the same object."""
+def stack_problems(problems: Sequence[Problem]) -> Problem:
+    """One problem whose arrays have a leading axis of runs; the first itself where all are the same object."""
     if all(problem is problems[0] for problem in problems):
         return problems[0]
     bare = [problem.on_data(None, None) for problem in problems]
@@ -111,12 +128,12 @@ def stack_problems(problems: list[Problem]) -> Problem:
     lower = upper if shared else _stack_data([problem.lower_data for problem in problems])
     structures = {jax.tree.structure(problem) for problem in bare}
     if len(structures) > 1:
-        raise ShapesDiffer("the problems of the seeds differ in structure.")
+        raise ShapesDiffer("the problems of the runs differ in structure.")
     stacked = jax.tree.map(_stack, *bare)
     return stacked.on_data(upper, lower)
 
 
-def _alike(problems: list[Problem]) -> bool:
+def _alike(problems: Sequence[Problem]) -> bool:
     kinds = [(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf for leaf in jax.tree.leaves(problems[0])]
     return all(
         jax.tree.structure(problem) == jax.tree.structure(problems[0])
@@ -125,34 +142,34 @@ def _alike(problems: list[Problem]) -> bool:
     )
 
 
-def _of_seed(stacked: Problem, i: int) -> Problem:
+def _of_run(stacked: Problem, i: int) -> Problem:
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, stacked)
 
 
 def _stack(*leaves: Any) -> Any:
     if not eqx.is_array(leaves[0]):
         if any(leaf is not leaves[0] and leaf != leaves[0] for leaf in leaves):
-            raise ShapesDiffer("the problems of the seeds differ in a setting.")
+            raise ShapesDiffer("the problems of the runs differ in a setting.")
         return leaves[0]
     if len({(leaf.shape, leaf.dtype) for leaf in leaves}) > 1:
-        raise ShapesDiffer("the problems of the seeds differ in shape.")
+        raise ShapesDiffer("the problems of the runs differ in shape.")
     return jnp.stack(leaves)
 
 
 def _stack_data(many: list[NodeData | None]) -> NodeData | None:
-    """The nodes of all seeds laid out together, so that one plan of the exact mean serves every seed."""
+    """The nodes of all runs laid out together, so that one plan of the exact mean serves every run."""
     given = [data for data in many if data is not None]
     if len(given) < len(many):
         return None
-    seeds, nodes = len(given), given[0].nodes
-    counts = np.stack([np.asarray(data.counts) for data in given])  # (seeds, nodes)
+    runs, nodes = len(given), given[0].nodes
+    counts = np.stack([np.asarray(data.counts) for data in given])  # (runs, nodes)
     most = int(counts.max())
     trees = [_repeat(data, most) for data in given]
     if len({(jax.tree.structure(tree), tuple(a.shape for a in jax.tree.leaves(tree))) for tree in trees}) > 1:
-        raise ShapesDiffer("the samples of the seeds differ in shape.")
+        raise ShapesDiffer("the samples of the runs differ in shape.")
     flat = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
     laid = lay_out(flat, counts.ravel())
-    fold: Any = lambda leaf: None if leaf is None else leaf.reshape(seeds, nodes, *leaf.shape[1:])  # noqa: E731
+    fold: Any = lambda leaf: None if leaf is None else leaf.reshape(runs, nodes, *leaf.shape[1:])  # noqa: E731
     return NodeData(
         jax.tree.map(fold, laid.tree), fold(laid.counts), fold(laid.offsets), fold(laid.weights), laid.part_sizes,
         laid.samples_per_node,

@@ -1,0 +1,50 @@
+"""The one loop that drives runs: of `solve`, of `tune`, of studies and of a site."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+Cost = TypeVar("Cost", covariant=True)
+
+
+class Advances(Protocol[Cost]):
+    """What can be driven: a run, or several in one program."""
+
+    step: int
+
+    def compile(self, length: int) -> object: ...
+
+    def advance(self, length: int) -> Cost: ...
+
+
+class Chunk(NamedTuple, Generic[Cost]):
+    """A stretch of steps that was run: from `first` on, what it cost, and its seconds without compiling."""
+
+    first: int
+    length: int
+    cost: Cost
+    seconds: float
+
+
+def drive(run: Advances[Cost], steps: int, every: int, *, offset: int = 0) -> Iterator[Chunk[Cost]]:
+    """Advances a run to `steps` and yields after each chunk: at `offset` and then `every` so many steps.
+
+    Chunks are compiled before the first of them runs. Who iterates decides what to record, and ends by not asking on.
+    """
+
+    def length_at(step: int) -> int:
+        stop = offset if step < offset else step + every - (step - offset) % every
+        return min(stop, steps) - step
+
+    if run.step >= steps:
+        return
+    left = steps - run.step - length_at(run.step)
+    lengths = {length_at(run.step), every if left >= every else 0, left % every} - {0}
+    for length in sorted(lengths):
+        run.compile(length)
+    while run.step < steps:
+        first, length, begun = run.step, length_at(run.step), time.perf_counter()
+        cost = run.advance(length)
+        yield Chunk(first, length, cost, time.perf_counter() - begun)

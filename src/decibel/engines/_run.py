@@ -1,0 +1,124 @@
+"""A run in progress: a program, its state, and the chunks that are compiled of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..core._ledger import Counts, StepCost
+from ..methods._method import State
+from . import _memory as memory
+from ._program import Program
+
+Wrap = Callable[[Callable[..., Any], Program, State], Callable[..., Any]]
+
+
+def as_it_is(chunk: Callable[..., Any], arrays: Program, state: State) -> Callable[..., Any]:
+    """All nodes on one device."""
+    return chunk
+
+
+class Compiled(NamedTuple):
+    """A chunk, the cost of one step, and the bytes it takes beside the program and the state."""
+
+    chunk: Any
+    costs: StepCost
+    beside: int
+
+    @classmethod
+    def of(cls, chunk: Any, costs: StepCost) -> Compiled:
+        known = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
+        return cls(chunk, costs, known.temp_size_in_bytes if known else 0)
+
+
+class Run:
+    """A run in progress. `wrap` says how a chunk is spread over devices, `full` what to do where they are full, and
+    `begin` makes the state before the first step, placed as it is here. `move(links, before=n)` brings what links
+    remember from n devices to these."""
+
+    alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        begin: Callable[[], State] | None = None,
+        full: str,
+        wrap: Wrap = as_it_is,
+        devices: int = 1,
+        move: Callable[..., Any] | None = None,
+    ) -> None:
+        self.program, self.step, self._full, self._wrap = program, 0, full, wrap
+        self.devices, self.move = devices, move
+        self._begin = begin or program.start
+        self._compiled: dict[int, Compiled] = {}
+        self.state = self.begin()
+
+    def begin(self) -> State:
+        """A state before the first step."""
+        with memory.oom_hint(self._full):
+            return self._begin()
+
+    def free(self) -> None:
+        """Deletes the state's buffers, to make room for another."""
+        for leaf in jax.tree.leaves(self.state):
+            leaf.delete()
+
+    def compile(self, length: int) -> Compiled:
+        """The chunk of that length, compiled once per program and length."""
+        if length not in self._compiled:
+            leaves, structure = jax.tree.flatten((self.program, self.state))
+            kinds = tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
+            with memory.oom_hint(self._full):  # on a GPU kernels are tried, with arrays as large as the run's
+                self._compiled[length] = compile_chunk(structure, kinds, length, self._wrap)
+        return self._compiled[length]
+
+    def restore_order(self, saved: Sequence[int]) -> Sequence[int]:
+        """Of the steps that were saved, newest first, those to continue from, best first."""
+        return saved
+
+    def close(self, *, finished: bool) -> None:
+        """The run is over, or ended early."""
+
+    def advance(self, length: int) -> Counts | None:
+        """Moves on and returns the cost; None, with the state as it was, where something diverged."""
+        chunk, costs, beside = self.compile(length)
+        with memory.oom_hint(self._full):
+            # The chunk consumes the state it is given, so this copy is what remains if it diverges.
+            good = memory.copied(self.state, beside)
+            arrays = eqx.filter(self.program, eqx.is_array)
+            state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
+            if not bool(finite):
+                del state
+                self.state = good()
+                return None
+        self.state, self.step = state, self.step + length
+        return costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
+
+
+@lru_cache(maxsize=32)
+def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wrap) -> Compiled:
+    """Ahead of time, so that compiling is never timed as running; the state's buffers are donated."""
+    shapes = [
+        jax.ShapeDtypeStruct(kind[0].shape, kind[0].dtype, weak_type=kind[0].weak_type, sharding=kind[1])
+        if isinstance(kind, tuple)
+        else kind
+        for kind in kinds
+    ]
+    program, state = jax.tree.unflatten(structure, shapes)
+    arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    costs: list[StepCost] = []
+
+    def chunk(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
+        return eqx.combine(arrays, static).chunk(state, first, length, costs)
+
+    first = jax.ShapeDtypeStruct((), jnp.int32)
+    compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(arrays, state, first).compile()
+    return Compiled.of(compiled, costs[-1])

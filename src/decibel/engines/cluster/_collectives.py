@@ -1,0 +1,193 @@
+"""The network of the cluster: neighbours exchange rows by `ppermute` along matchings of the graph.
+
+All leaves of all levels on one graph travel in one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ...core._vector import flatten
+from ...graphs._graph import Graph, GraphSequence, Levels
+from ...network._codecs import ConcatCodec
+from ...network._incidence import Slots, Sums, slots
+from ...network._links import LinkFaults, Links, Received
+from ...network._messages import Copies
+from ...network._network import Network
+from ._halo import plan
+from ._placement import spread
+
+AXIS = "nodes"
+
+
+class Route(eqx.Module):
+    """How rows travel in one exchange: the permutations (static), the rows each device sends, where each slot looks."""
+
+    pairs: tuple[tuple[tuple[int, int], ...], ...] = eqx.field(static=True)  # waves, pairs
+    rows: tuple[Array, ...]  # waves, (devices, rows)
+    table: Array  # (*slots,)
+    sent: int = eqx.field(static=True)  # rows that cross a link
+
+    @classmethod
+    def of(cls, links: Slots, sources: np.ndarray, spare: np.ndarray, rows: int, mesh: Mesh) -> Route:
+        planned, by_node = plan(sources, spare, rows, mesh.size), NamedSharding(mesh, P(AXIS))
+        return cls(
+            tuple(wave.pairs for wave in planned.waves),
+            tuple(spread(wave.rows.astype(np.int32), by_node) for wave in planned.waves),
+            spread(links.shaped(planned.table.astype(np.int32)), by_node),
+            planned.sent,
+        )
+
+    def around(self, buffer: Array) -> Array:
+        """The rows that live here and those that arrive."""
+        sent = zip(self.pairs, self.rows, strict=True)
+        arrived = [jax.lax.ppermute(buffer[rows[0]], AXIS, pairs) for pairs, rows in sent]
+        return jnp.concatenate([buffer, *arrived])
+
+
+class Halo(eqx.Module):
+    """One graph's exchange: a route, sums and weights (*slots,) for each phase."""
+
+    routes: tuple[Route, ...]
+    sums: tuple[Sums, ...]
+    weights: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, graph: Graph | GraphSequence, mesh: Mesh) -> Halo:
+        phases = [slots(phase, mesh.size) for phase in graph.phases]
+        return cls(
+            tuple(_between_nodes(one, 0, graph.nodes, mesh) for one in phases),
+            tuple(_spread_sums(one, mesh) for one in phases),
+            tuple(_spread_weights(one.shaped(one.weights[:, 0]), mesh) for one in phases),
+        )
+
+    def flow(self, k: Array, buffer: Array) -> Array:
+        """δ of a packed (local nodes, entries) buffer."""
+        return _in_phase(self._phase, len(self.routes), k, buffer)
+
+    def _phase(self, phase: int, buffer: Array) -> Array:
+        around, sums = self.routes[phase].around(buffer), self.sums[phase]
+        table, behind = sums.parts(self.routes[phase].table)
+        weights, last = sums.parts(self.weights[phase].astype(buffer.dtype))
+        total = jnp.zeros_like(buffer)
+        for slot in range(sums.width):
+            total = total + weights[:, slot, None] * (around[table[:, slot]] - buffer)
+        if sums.rest is None:
+            return total
+        return sums.add_rest(total, last[:, None] * (around[behind] - buffer[sums.rest.receivers]))
+
+
+class Routes(eqx.Module):
+    """How rows travel over one graph where links matter: those of nodes and those of links, by phase, and those that go
+    to the neighbours of all phases."""
+
+    by_node: tuple[Route, ...]
+    by_link: tuple[Route, ...]
+    to_all: Route
+
+    @classmethod
+    def of(cls, links: Slots, nodes: int, mesh: Mesh) -> Routes:
+        count, phases = links.weights.shape
+        own = np.arange(count) % (count // mesh.size)
+        per_link = [np.where(links.weights[:, phase] != 0, links.back, -1) for phase in range(phases)]
+        by_node = tuple(_between_nodes(links, phase, nodes, mesh) for phase in range(phases))
+        return cls(
+            by_node,
+            tuple(Route.of(links, one, own, count, mesh) for one in per_link),
+            by_node[0] if phases == 1 else _between_nodes(links, slice(None), nodes, mesh),
+        )
+
+
+class Collectives(Network):
+    """Nodes on several devices: rows of neighbours that live elsewhere come by `ppermute`."""
+
+    halos: tuple[Halo, ...]
+    routes: tuple[Routes, ...]
+    nodes: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, graphs: Levels, mesh: Mesh) -> Collectives:
+        """For messages that are plain and all arrive."""
+        distinct, graph_of = graphs.distinct()
+        return cls(graph_of, (), None, tuple(Halo.of(graph, mesh) for graph in distinct), (), graphs.nodes)
+
+    @classmethod
+    def by_link(cls, graphs: Levels, faults: LinkFaults, numbers: np.ndarray, mesh: Mesh) -> Collectives:
+        """For messages that may be lost or late, or that links remember. `faults` lies on the mesh; `numbers` are
+        those of all nodes."""
+        distinct, graph_of = graphs.distinct()
+        made = [_links(graph, numbers, mesh) for graph in distinct]
+        links, routes = tuple(links for links, _ in made), tuple(routes for _, routes in made)
+        return cls(graph_of, links, faults, (), routes, graphs.nodes)
+
+    def copies_on(self, graph: int) -> Copies:
+        if self.halos:
+            sent = self._mean(self.halos[graph].routes)
+            return Copies(sent, sent, sent)
+        routes = self.routes[graph]
+        return Copies(self._mean(routes.by_node), self._mean(routes.by_link), self._mean((routes.to_all,)))
+
+    def _mean(self, routes: tuple[Route, ...]) -> float:
+        return sum(route.sent for route in routes) / (self.nodes * len(routes))
+
+    def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
+        buffer, unflatten = flatten(contents)
+        return unflatten(self.halos[graph].flow(step, buffer))
+
+    def rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        return _gather(self.routes[graph].by_node, step, buffer)
+
+    def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        return _gather(self.routes[graph].by_link, step, buffer.reshape(-1, buffer.shape[-1]))
+
+    def coded_rows(
+        self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
+    ) -> Array:
+        """All who hold a public copy receive every message, whether or not the phase has their link."""
+        route = self.routes[graph].to_all
+        return decode(route.around(sent)[route.table])
+
+
+def _gather(routes: tuple[Route, ...], step: Array, buffer: Array) -> Received:
+    look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
+    return Received(_in_phase(look, len(routes), step, buffer))
+
+
+def _links(graph: Graph | GraphSequence, numbers: np.ndarray, mesh: Mesh) -> tuple[Links, Routes]:
+    made = slots(graph, mesh.size)
+    neighbours = spread(made.shaped(numbers[made.neighbours]), NamedSharding(mesh, P(AXIS)))
+    links = Links(neighbours, _spread_weights(made.shaped(made.weights), mesh), _spread_sums(made, mesh))
+    return links, Routes.of(made, graph.nodes, mesh)
+
+
+def _between_nodes(links: Slots, phase: int | slice, nodes: int, mesh: Mesh) -> Route:
+    """The rows of neighbours; a slot for which the phase (or any of them) has no link looks at its own node."""
+    there = links.weights[:, phase].reshape(len(links.weights), -1).any(1)
+    sources = np.where(there, links.neighbours, -1)
+    return Route.of(links, sources, links.receivers % (nodes // mesh.size), nodes, mesh)
+
+
+def _spread_sums(links: Slots, mesh: Mesh) -> Sums:
+    tables = jax.tree.map(lambda table: table.astype(np.int32), links.rest)
+    return Sums(links.width, spread(tables, NamedSharding(mesh, P(AXIS))))
+
+
+def _spread_weights(weights: np.ndarray, mesh: Mesh) -> Array:
+    return spread(weights.astype(jax.dtypes.canonicalize_dtype(float)), NamedSharding(mesh, P(AXIS)))
+
+
+def _in_phase(function: Any, phases: int, k: Array, buffer: Array) -> Array:
+    """`function(phase, buffer)` for the phase of step k."""
+    if phases == 1:
+        return function(0, buffer)
+    return jax.lax.switch(k % phases, [partial(function, phase) for phase in range(phases)], buffer)

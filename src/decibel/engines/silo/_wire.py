@@ -1,0 +1,96 @@
+"""The network of a silo: this site's node here, and its neighbours at other sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...graphs._graph import Graph, GraphSequence, Levels
+from ...network._codecs import ConcatCodec
+from ...network._incidence import Sums, of_node
+from ...network._links import LinkFaults, Links, Received
+from ...network._messages import Copies
+from ...network._network import Network
+from ._calls import call
+from ._floats import Layout, in_code
+from ._site import Site
+
+
+class Wire(Network):
+    """Fills the slots of this site's node from its neighbours' sites, by calls from inside the compiled step."""
+
+    site: Site = eqx.field(static=True)
+    others: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # of each graph, by slot; −1 where there is none
+
+    @classmethod
+    def of(cls, site: Site, graphs: Levels, faults: LinkFaults) -> Wire:
+        distinct, graph_of = graphs.distinct()
+        made = [_links(graph, site.number) for graph in distinct]
+        return cls(graph_of, tuple(links for links, _ in made), faults, site, tuple(others for _, others in made))
+
+    def copies_on(self, graph: int) -> Copies:
+        neighbours = float(sum(other >= 0 for other in self.others[graph]))
+        return Copies(neighbours, neighbours, neighbours)
+
+    def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError("a site's messages go link by link")
+
+    def rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        return self._exchange(step, graph, buffer[0])
+
+    def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        return self._exchange(step, graph, buffer[0])
+
+    def coded_rows(
+        self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
+    ) -> Array:
+        """What is in code is checked before it is decoded, by its floats, and after, before it counts."""
+        there = (np.asarray(self.others[graph]) >= 0)[None, :, None]
+        arrived = self._exchange(step, graph, sent[0], in_code(codec), jnp.isfinite(own).all())
+        rows = jnp.where(there, decode(arrived.rows), 0)
+        finite = jnp.isfinite(rows).all((0, 2))
+
+        def reject(rows: Array) -> Array:
+            shape = jax.ShapeDtypeStruct(finite.shape, bool)
+            (kept,) = call(partial(self._reject, graph), (shape,), finite, in_place=self.site.in_place)
+            return jnp.where(kept[None, :, None], rows, 0)
+
+        return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
+
+    def _exchange(self, step: Array, graph: int, rows: Array, layout: Layout = None, *finite: Array) -> Received:
+        slots = len(self.others[graph])
+        self.site.expect(rows.dtype, rows.shape[-1:], layout)
+        shapes = (
+            jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
+            jax.ShapeDtypeStruct((slots,), bool),
+            jax.ShapeDtypeStruct((slots,), jnp.int32),
+        )
+        # The step's number comes from the call that begins it, so that this one comes after it.
+        ask = partial(self._call, graph, layout)
+        return Received(*(part[None] for part in call(ask, shapes, step, rows, *finite, in_place=self.site.in_place)))
+
+    def _call(self, graph: int, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray, *finite: np.ndarray) -> None:
+        with self.site.failing_later():
+            self.site.exchange(self.others[graph], rows, layout, out, finite=all(finite))
+            return
+        for part in out:
+            part[...] = 0
+
+    def _reject(self, graph: int, out: Any, finite: np.ndarray) -> None:
+        out[0][...] = finite
+        with self.site.failing_later():
+            self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])
+
+
+def _links(graph: Graph | GraphSequence, number: int) -> tuple[Links, tuple[int, ...]]:
+    made = of_node(graph, number)
+    others = tuple(int(other) if other != number else -1 for other in made.neighbours)
+    neighbours, weights = (made.shaped(table) for table in (made.neighbours, made.weights))
+    return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Sums(made.width, made.rest)), others

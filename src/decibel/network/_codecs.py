@@ -1,0 +1,174 @@
+"""How what a message has new is written for the wire, in bytes, and read again."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..core._vector import largest
+
+
+class Code(eqx.Module):
+    """How what a message has new is written for the wire, in bytes, and read again.
+
+    `key` is known to both ends, `secret` to the sender alone. Flows are multiplied by `mixing`.
+    """
+
+    mixing: eqx.AbstractVar[float]
+
+    @abstractmethod
+    def bytes(self, entries: int, dtype: Any) -> int:
+        """Of one node's message."""
+
+    @abstractmethod
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        """How many bytes at the front of a message are floats of `dtype`, which a receiver checks to be finite before
+        it decodes; 0 where a code writes integers only."""
+
+    @abstractmethod
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        """(entries,) → (bytes,) of uint8."""
+
+    @abstractmethod
+    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+        """(bytes,) → (entries,)"""
+
+
+class TopK(Code):
+    share: float = eqx.field(static=True)
+    mixing: float = eqx.field(static=True)
+
+    def bytes(self, entries: int, dtype: Any) -> int:
+        return _count(self.share, entries) * (np.dtype(dtype).itemsize + _place(entries).itemsize)
+
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return _count(self.share, entries) * np.dtype(dtype).itemsize
+
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        places = jax.lax.top_k(jnp.abs(new), _count(self.share, new.size))[1]
+        return jnp.concatenate([_raw(new[places]), _raw(places.astype(_place(new.size)))])
+
+    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+        values, places = jnp.split(row, [self.float_bytes(entries, dtype)])
+        found = _read(places, _place(entries)).astype(jnp.int32)
+        return jnp.zeros(entries, dtype).at[found].set(_read(values, dtype), mode="drop")
+
+
+class RandomK(Code):
+    share: float = eqx.field(static=True)
+    mixing: float = eqx.field(static=True)
+
+    def bytes(self, entries: int, dtype: Any) -> int:
+        return _count(self.share, entries) * np.dtype(dtype).itemsize
+
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return self.bytes(entries, dtype)
+
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        return _raw(new[self._places(key, new.size)])
+
+    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+        return jnp.zeros(entries, dtype).at[self._places(key, entries)].set(_read(row, dtype))
+
+    def _places(self, key: Array, entries: int) -> Array:
+        chances = jax.random.uniform(key, (entries,), jnp.float32)
+        return jax.lax.top_k(chances, _count(self.share, entries))[1]
+
+
+class Quantized(Code):
+    bits: int = eqx.field(static=True)
+    mixing: float = eqx.field(static=True)
+
+    @property
+    def _largest(self) -> int:
+        return 2 ** (self.bits - 1) - 1
+
+    def bytes(self, entries: int, dtype: Any) -> int:
+        return self.float_bytes(entries, dtype) + -(-entries * self.bits // 8)
+
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return np.dtype(dtype).itemsize
+
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        scale = largest(jnp.abs(new))
+        steps = jnp.round(new / jnp.where(scale > 0, scale, 1) * jnp.asarray(self._largest, new.dtype))
+        numbers = (steps + jnp.asarray(self._largest, new.dtype)).astype(jnp.uint8)
+        each = 8 // self.bits
+        numbers = jnp.pad(numbers, (0, int(-new.size % each))).reshape(-1, each)
+        shifts = jnp.arange(each, dtype=jnp.uint8) * jnp.uint8(self.bits)
+        return jnp.concatenate([_raw(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
+
+    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+        scale, numbers = jnp.split(row, [self.float_bytes(entries, dtype)])
+        shifts = jnp.arange(8 // self.bits, dtype=jnp.uint8) * jnp.uint8(self.bits)
+        steps = ((numbers[:, None] >> shifts) & jnp.uint8(2**self.bits - 1)).reshape(-1)[:entries]
+        end = jnp.asarray(self._largest, dtype)
+        return (steps.astype(dtype) - end) / end * _read(scale, dtype)[0]
+
+
+class Noisy(Code):
+    clip: float = eqx.field(static=True)
+    noise: float = eqx.field(static=True)
+    mixing: float = eqx.field(static=True)
+
+    def bytes(self, entries: int, dtype: Any) -> int:
+        return entries * np.dtype(dtype).itemsize
+
+    def float_bytes(self, entries: int, dtype: Any) -> int:
+        return self.bytes(entries, dtype)
+
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        clip = jnp.asarray(self.clip, new.dtype)
+        norm = jnp.linalg.norm(new)
+        cut = new * jnp.where(norm > clip, clip / jnp.where(norm > 0, norm, 1), jnp.ones_like(norm))
+        chance = jax.random.normal(secret, new.shape, new.dtype)
+        return _raw(cut + jnp.asarray(self.noise, new.dtype) * clip * chance)
+
+    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+        return _read(row, dtype)
+
+
+class ConcatCodec(NamedTuple):
+    """A code of every level's message by itself, one after the other in one row."""
+
+    code: Code
+    widths: list[int]
+    dtype: Any  # of what is written
+
+    def encode(self, new: Array, key: Array, secret: Array) -> Array:
+        parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
+        keys = [self._keys(i, key, secret) for i in range(len(parts))]
+        return jnp.concatenate([self.code.encode(part, *both) for part, both in zip(parts, keys, strict=True)])
+
+    def decode(self, row: Array, key: Array) -> Array:
+        bytes_ = [self.code.bytes(width, self.dtype) for width in self.widths]
+        rows = zip(jnp.split(row, np.cumsum(bytes_)[:-1].tolist()), self.widths, strict=True)
+        keys = [self._keys(i, key)[0] for i in range(len(self.widths))]
+        parts = [self.code.decode(part, key, width, self.dtype) for (part, width), key in zip(rows, keys, strict=True)]
+        return jnp.concatenate(parts)
+
+    def _keys(self, part: int, *keys: Array) -> Any:
+        return [jax.random.fold_in(key, part) for key in keys]
+
+
+def _count(share: float, entries: int) -> int:
+    return max(1, min(entries, math.ceil(share * entries)))
+
+
+def _place(entries: int) -> np.dtype:
+    return np.dtype(np.uint16 if entries <= 2**16 else np.uint32)
+
+
+def _raw(array: Array) -> Array:
+    return jax.lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
+
+
+def _read(row: Array, dtype: Any) -> Array:
+    return jax.lax.bitcast_convert_type(row.reshape(-1, np.dtype(dtype).itemsize), dtype)

@@ -1,0 +1,187 @@
+"""What a level sends to its neighbours: messages that know their bytes and what a link must remember for them.
+
+A strategy yields a vector, or several; they travel as they are (`Plain`). `Cumulative` and `Coded` wrap what needs the
+links to remember: flows that are summed over the steps, and public copies to which coded differences are added.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..core._keys import fold_in_each
+from ..core._vector import flatten
+from ._codecs import Code, ConcatCodec
+from ._links import Channel, LinkMemory, LinkState
+
+CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
+
+
+class Copies(NamedTuple):
+    """How many rows a node sends in an exchange, on average."""
+
+    to_neighbours: float  # the same row to the neighbours of the step
+    by_link: float  # a row of its own to each of them
+    to_all: float  # the same row to the neighbours of all phases of a changing graph
+
+
+class Message(eqx.Module):
+    """What a level sends in one exchange: vectors of every node, and how they are received."""
+
+    content: Any
+
+    @property
+    def kind(self) -> Hashable:
+        """Messages of one kind on one graph travel together."""
+        return type(self)
+
+    @abstractmethod
+    def bytes(self, copies: Copies) -> float:
+        """What a node sends of it."""
+
+    @abstractmethod
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        """What links remember before the first exchange: zeros."""
+
+    @abstractmethod
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+        """What the exchange gives back in the place of the content, and what links remember of it."""
+
+
+class Plain(Message):
+    """Vectors as they are; the answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
+
+    def bytes(self, copies: Copies) -> float:
+        return copies.to_neighbours * _size(self.content)
+
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        """The differences of the last steps, where faults make messages late."""
+        steps = channel.faults.schedule.longest_delay
+        return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+        (φ, unflatten), links, late = flatten(self.content), channel.links, memory.by_link
+        weights = links.weights_at(channel.step, φ.dtype)
+        received = channel.transport.rows(φ)
+        arrives = channel.arrives if received.heard is None else channel.arrives & received.heard
+        difference = jnp.where((weights != 0)[..., None], received.rows - links.sums.at_slots(φ), 0)
+        if late is not None:
+            known = jnp.concatenate([difference[..., None, :], late], -2)
+            difference = jnp.take_along_axis(known, channel.delay[..., None, None], -2)[..., 0, :]
+            late = known[..., :-1, :]
+        flow = links.sums.at_nodes(jnp.where(arrives, weights, 0)[..., None] * difference)
+        return unflatten(flow), LinkMemory(late)
+
+
+class Cumulative(Message):
+    """Vectors whose flows F_ij the links sum over the steps; the answer is Σ_j F_ij.
+
+    F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) where j's message arrives; a silent neighbour's F_ij stays. When both
+    arrive, F_ij = −F_ji to the last bit whatever was lost before, since both ends round the same numbers.
+    """
+
+    def bytes(self, copies: Copies) -> float:
+        return 2 * copies.by_link * _size(self.content)  # the message and the link's flow
+
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape))
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+        φ, unflatten = flatten(self.content)
+        # What is late has been overtaken by newer messages: it counts as lost.
+        arrives = channel.arrives & (channel.delay == 0)
+        F = accumulate(channel, arrives, channel.forgotten, φ, memory.by_link)
+        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(F)
+
+
+class Coded(Message):
+    """Vectors that travel in code: the difference from what the sender has sent before.
+
+    The answer is Σ_j w_ij (φ̂_j − φ̂_i). A node sends, in code, what its public copy φ̂ lacks of φ, and all who hold φ̂
+    add it.
+    """
+
+    code: Code
+
+    @property
+    def kind(self) -> Hashable:
+        return type(self), self.code
+
+    def bytes(self, copies: Copies) -> float:
+        leaves = jax.tree.leaves(self.content)
+        return copies.to_all * self.code.bytes(sum(leaf[0].size for leaf in leaves), leaves[0].dtype)
+
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        """The public copies: the neighbours', by link, and the node's own."""
+        by_link = _zeros(self.content, *channel.links.neighbours.shape)
+        return LinkMemory(by_link, _zeros(self.content, len(channel.faults.nodes)))
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+        (φ, unflatten), links, faults = flatten(self.content), channel.links, channel.faults
+        theirs, mine = memory
+        widths = [flatten(content)[0].shape[1] for content in self.content.values()]
+        codec = ConcatCodec(self.code, widths, φ.dtype)
+        common, own = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
+        sent = jax.vmap(codec.encode)(φ - mine, fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes))
+        decode = jax.vmap(codec.decode)
+        new = decode(sent, fold_in_each(common, faults.nodes))
+        keys, shape = fold_in_each(common, links.neighbours.ravel()), links.neighbours.shape
+        read = lambda rows: decode(rows.reshape(len(keys), -1), keys).reshape(*shape, -1)  # noqa: E731
+        theirs = theirs + channel.transport.coded(sent, new, codec, read)
+        mine = mine + new
+        weights = links.weights_at(channel.step, φ.dtype)[..., None] * jnp.asarray(self.code.mixing, φ.dtype)
+        flows = weights * jnp.where(weights != 0, theirs - links.sums.at_slots(mine), 0)
+        return unflatten(links.sums.at_nodes(flows)), LinkMemory(theirs, mine)
+
+
+def as_message(content: Any) -> Message:
+    """What a strategy yields, as a message."""
+    return content if isinstance(content, Message) else Plain(content)
+
+
+def by_kind(messages: dict[str, Message]) -> list[Message]:
+    """One message for all of a kind, whose content is a dictionary of levels."""
+    together: dict[Hashable, Message] = {}
+    for level, message in messages.items():
+        others = together[message.kind].content if message.kind in together else {}
+        together[message.kind] = replace(message, content=others | {level: message.content})
+    return list(together.values())
+
+
+def accumulate(channel: Channel, arrives: Array, forgotten: Array, φ: Array, F: Array) -> Array:
+    """The flows of `Cumulative` after an exchange."""
+    weights, mine = channel.links.weights_at(channel.step, φ.dtype), channel.links.sums.at_slots(φ)
+    received = channel.transport.links(jnp.concatenate([mine, F], -1))
+    theirs, back = jnp.split(received.rows, 2, -1)
+    if received.heard is not None:
+        arrives = arrives & received.heard
+    if (ties := received.ties) is not None:
+        is_ = lambda state: (ties == state)[..., None]  # noqa: E731
+        forgotten = forgotten | (ties == LinkState.DROPPED)
+        F, back = jnp.where(is_(LinkState.RESTORE), -back, F), jnp.where(is_(LinkState.KEEPS), -F, back)
+        F, back = (jnp.where(is_(LinkState.RESET), 0, flow) for flow in (F, back))
+    renewed = weights[..., None] * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - back)
+    F = jnp.where((arrives & (weights != 0))[..., None], renewed, F)
+    return jnp.where(forgotten[..., None], 0, F)
+
+
+def _zeros(content: Any, *rows: int) -> Array:
+    """So many packed buffers of such content."""
+    buffer = jax.eval_shape(lambda content: flatten(content)[0], content)
+    return jnp.zeros((*rows, buffer.shape[1]), buffer.dtype)
+
+
+def _size(content: Any) -> int:
+    """The bytes of one node's vectors."""
+    return sum(leaf[0].size * leaf.dtype.itemsize for leaf in jax.tree.leaves(content))
+
+
+def _keys(key: Array, channel: Channel) -> Array:
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, CODES), channel.step), channel.number)

@@ -1,0 +1,100 @@
+"""How messages travel between nodes: the one thing that knows where nodes live."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+from jax import Array
+
+from ._codecs import ConcatCodec
+from ._links import Channel, LinkFaults, LinkMemory, Links, Received, Transport
+from ._messages import Copies, Message, by_kind
+
+LEVELS = ("x", "y", "z")
+LinkStates = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, and by kind of message
+
+
+class Network(eqx.Module):
+    """How messages travel between nodes. Its tables are arguments of the compiled step.
+
+    There is one for each engine: in the memory of one device, by collectives between devices, and by gRPC between
+    sites. Each says how vectors are mixed where every message is plain and arrives (`mix`), and how rows reach the
+    slots of neighbours where links matter, since messages may be lost or links remember them.
+    """
+
+    graph_of: tuple[int, int, int] = eqx.field(static=True)  # the number of the graph of levels x, y, z
+    links: tuple[Links, ...]  # of each graph; empty where every message is plain and arrives
+    faults: LinkFaults | None
+
+    def exchange(
+        self, step: Array, number: int, messages: dict[str, Message], link_state: LinkStates | None
+    ) -> tuple[dict[str, Any], LinkStates]:
+        """Sends every level's message to the neighbours, levels on the same graph together.
+
+        Arguments:
+            step: the iteration.
+            number: of this exchange in the step, from 0.
+            messages: by level.
+            link_state: what links remember of the same exchange one step before; None before the first.
+
+        Returns: what each level receives, and the new link state.
+        """
+        received: dict[str, Any] = {}
+        after: list[tuple[LinkMemory, ...]] = []
+        for graph in range(max(self.graph_of) + 1):
+            here = {level: m for level, m in messages.items() if self.graph_of[LEVELS.index(level)] == graph}
+            if not here:
+                after.append(())
+                continue
+            if not self.links:
+                received |= self.mix(step, graph, {level: message.content for level, message in here.items()})
+                continue
+            channel, memories = self._channel(step, number, graph), []
+            for place, message in enumerate(by_kind(here)):
+                memory = message.link_memory(channel) if link_state is None else link_state[graph][place]
+                contents, memory = message.receive(channel, memory)
+                received |= contents
+                memories.append(memory)
+            after.append(tuple(memories))
+        return received, tuple(after)
+
+    def active(self, step: Array) -> Array | None:
+        """(nodes,) which take part in the step; None if all always do."""
+        return None if self.faults is None else self.faults.active(step)
+
+    def copies(self, level: str) -> Copies:
+        """How many rows a node sends in an exchange of that level."""
+        return self.copies_on(self.graph_of[LEVELS.index(level)])
+
+    def _channel(self, step: Array, number: int, graph: int) -> Channel:
+        assert self.faults is not None
+        transport = Transport(
+            partial(self.rows, step, graph), partial(self.link_rows, step, graph), partial(self.coded_rows, step, graph)
+        )
+        return Channel(self.links[graph], step, number, self.faults, transport)
+
+    @abstractmethod
+    def copies_on(self, graph: int) -> Copies:
+        """How many rows a node sends over that graph in an exchange."""
+
+    @abstractmethod
+    def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
+        """δ = Σ_j w_ij (m_j − m_i) of every level's vectors, where all of them arrive."""
+
+    @abstractmethod
+    def rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        """Every neighbour's row of a (nodes, entries) buffer."""
+
+    @abstractmethod
+    def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        """What each neighbour has for this node in a (*slots, entries) buffer."""
+
+    def coded_rows(
+        self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
+    ) -> Array:
+        """(*slots, entries) of neighbours' rows in code, by `decode`; `own` are this node's, decoded."""
+        return decode(self.rows(step, graph, sent).rows)
