@@ -100,7 +100,7 @@ def test_the_smallest_size_runs(name, tmp_path):
 
 # Results in the repository
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KEPT = [name for name in NAMES if (RESULTS / name / "verdicts.json").exists()]
 
 

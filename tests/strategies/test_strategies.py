@@ -16,7 +16,7 @@ from decibel.network._mixing import Mixers, Network
 from decibel.strategies import STRATEGIES, polynomial, strategy
 
 NODES, SIZE, STEPS = 7, 3, 48
-# What the network remembers by link is another matter: tests/test_faults.py.
+# What the network remembers by link is another matter: tests/network/test_faults.py.
 EVERY = tuple(name for name, row in STRATEGIES.items() if not row.per_link)
 CARRYING = [name for name in EVERY if STRATEGIES[name].carries]
 RING = graphs.ring(NODES)

@@ -22,7 +22,7 @@ ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("DECIBEL_PROC", "OMPI_", "SLURM_"))},
     "XLA_FLAGS": "",
     "JAX_PLATFORMS": "cpu",
-    "PYTHONPATH": str(Path(__file__).parent),
+    "PYTHONPATH": str(Path(__file__).parents[2]),
 }
 QUADRATIC = random_quadratic(8, seed=3)
 HEAD = """

@@ -13,7 +13,7 @@ import pytest
 import decibel as db
 from decibel.core._deprecation import deprecated
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SENTENCE = "old_power is deprecated and will be removed in Decibel 0.3.0: use power instead."
 
 

@@ -15,7 +15,7 @@ from decibel.solver._complexity import ROWS
 
 g = db.graphs
 SIZES = (16, 36, 64)
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 # Values at hand-computed points: n = 8, 1 − ρ = 1/2 and 1/8.

@@ -164,7 +164,7 @@ def test_real_processes_give_the_simulators_numbers(count, tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[2])
     workers = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(count), str(port), here],

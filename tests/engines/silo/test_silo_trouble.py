@@ -27,7 +27,7 @@ import decibel as db
 from decibel.engines.silo._federation import Trouble
 
 pytestmark = pytest.mark.slow
-WORKER = Path(__file__).with_name("silo_worker.py")
+WORKER = Path(__file__).parents[2] / "silo_worker.py"
 TROUBLE = Trouble(beat=0.3, missed=10, deadline=120.0)
 
 

@@ -143,7 +143,6 @@ def test_resume_needs_a_folder():
 
 WORKER = """
 import sys
-sys.path.insert(0, sys.argv[1])
 import jax
 jax.config.update("jax_enable_x64", True)
 import time
@@ -151,15 +150,16 @@ from test_checkpoint import GRAPH, METHOD, OPTIONS, PROBLEM
 import decibel as db
 def slowly(step, row):
     print(step, flush=True)
-    time.sleep(float(sys.argv[3]))
-result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=sys.argv[2], resume=True, callbacks=[slowly], **OPTIONS)
+    time.sleep(float(sys.argv[2]))
+result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=sys.argv[1], resume=True, callbacks=[slowly], **OPTIONS)
 print("stopped", result.message, flush=True)
 """
 
 
 def start(folder: Path, pause: float) -> subprocess.Popen:
-    command = [sys.executable, "-c", WORKER, str(Path(__file__).parent), str(folder), str(pause)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    command = [sys.executable, "-c", WORKER, str(folder), str(pause)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def test_terminating_saves_and_the_run_goes_on(tmp_path, whole):
