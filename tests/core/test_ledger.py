@@ -69,6 +69,7 @@ def test_counts_by_hand(name):
     assert traced(problem, method, 4) == expected | {"bytes": 2 * 8 * numbers}
 
 
+@pytest.mark.slow_except("ed-gt")
 @pytest.mark.parametrize("name", ["ed-gt", "d-soba-fo"])
 def test_the_trace_shows_the_same_counts(name):
     method, expected, numbers = CASES[name]

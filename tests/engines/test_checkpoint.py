@@ -56,6 +56,7 @@ def test_resume_without_a_checkpoint_begins(tmp_path, whole):
     assert_same(fresh, whole)
 
 
+@pytest.mark.slow_except("cut")
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, whole, damage):
     db.solve(PROBLEM, METHOD, GRAPH, steps=40, checkpoint=tmp_path, **OPTIONS)
@@ -100,6 +101,7 @@ def live_bytes():
     return sum(array.nbytes for array in jax.live_arrays())
 
 
+@pytest.mark.slow_except("simulator")
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 def test_resuming_never_holds_two_states(tmp_path, live, engine):
     expected = db.solve(**large(), steps=6, engine=engine).x
@@ -110,6 +112,7 @@ def test_resuming_never_holds_two_states(tmp_path, live, engine):
     assert len(live) == 2 and live[0] < 0.5 * state < state < live[1] < 1.5 * state
 
 
+@pytest.mark.slow_except("cluster")
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 def test_where_no_checkpoint_can_be_read_the_run_begins_again(tmp_path, whole, engine):
     db.solve(PROBLEM, METHOD, GRAPH, steps=20, checkpoint=tmp_path, engine=engine, **OPTIONS)

@@ -75,6 +75,7 @@ def test_survivors_of_processes():
         survivors(6, {**here, "DECIBEL_ABSENT": "1"})
 
 
+@pytest.mark.slow_except("True")
 @pytest.mark.parametrize("as_function", [False, True])
 def test_a_node_keeps_its_number_its_data_and_its_chances(as_function):
     """Without links every node is on its own, so who else is there must not matter, to the last bit."""
@@ -110,6 +111,7 @@ def assert_exact(result, solution):
     assert invariant(result) < 1e-13
 
 
+@pytest.mark.slow_except("ed", "gt", "edge-ed")
 @pytest.mark.parametrize("strategy", CORRECTING, ids=lambda strategy: strategy.name)
 def test_a_loss_and_a_return_end_in_exact_solutions(strategy, tmp_path):
     method = SingleLevel(strategy, 0.2, 1.0, strategy.name)
@@ -121,6 +123,7 @@ def test_a_loss_and_a_return_end_in_exact_solutions(strategy, tmp_path):
     assert_exact(solve(method, tmp_path, steps=1800, **options), QUADRATIC.single_solution())
 
 
+@pytest.mark.slow
 def test_so_do_two_levels(tmp_path):
     method = db.sparkle("ed", upper="gt", **RATES)
     solve(method, tmp_path, steps=300)
@@ -169,6 +172,7 @@ def test_who_comes_back_starts_from_the_average():
     np.testing.assert_allclose(new.x.carry[0].tree, carry - carry.mean(0), atol=1e-15)
 
 
+@pytest.mark.slow_except("edge-ed")
 @pytest.mark.parametrize("name", ["ed", "edge-ed"])
 def test_a_cluster_goes_on_with_fewer_devices(name, tmp_path):
     """Eight nodes on four devices, then six on three, then all again; against the simulator."""

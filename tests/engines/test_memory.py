@@ -43,6 +43,7 @@ def last_good(engine, method):
         return db.solve(PROBLEM, method, RING, steps=400, eval_every=50, metrics=[], engine=engine)
 
 
+@pytest.mark.slow_except("cluster-sparkle-ed", "simulator-sparkle-edge-ed")
 @pytest.mark.parametrize("method", [TOO_LARGE, EDGES], ids=lambda method: method.name)
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypatch):

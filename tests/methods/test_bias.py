@@ -129,7 +129,6 @@ def made(name, **more):
 
 CORRECTED = ("ed", "extra", "gt", "semi-gt", "non-gt", "edge-ed")
 MIXTURES = [f"sparkle-{low}" if low == up else f"sparkle-{low}-{up}" for low in CORRECTED for up in CORRECTED]
-ALWAYS = {"sparkle-ed", "sparkle-gt", "sparkle-extra-gt", "sparkle-edge-ed", "sparkle-diffusion"}
 
 
 def expected(name, method):
@@ -150,14 +149,8 @@ def expected(name, method):
     return shared() if name in MIXTURES else limit(method)  # not corrected, or truncated
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if not name.startswith("sparkle") or name in ALWAYS else pytest.param(name, marks=pytest.mark.slow)
-        for name in db.CATALOG
-        if name != "interact"  # takes no batches
-    ],
-)
+@pytest.mark.slow_except("sparkle-ed", "d-soba", "soba", "lopa", "slam", "spdb", "ed", "dsgd")
+@pytest.mark.parametrize("name", [name for name in db.CATALOG if name != "interact"])  # which takes no batches
 def test_the_mean_of_x_is_where_it_is_said_to_be(name):
     steps = 1_500 if name == "double-loop-dsgd" else STEPS  # its t-th step takes t inner ones
     for updates in ("alternating", "simultaneous") if name.startswith("sparkle") else (None,):
@@ -210,6 +203,7 @@ def test_samples_that_meet_themselves_are_seen():
     assert abs(mean - shared() - shift()) < ERRORS * error
 
 
+@pytest.mark.slow
 def test_an_inverse_of_a_batch_has_the_bias_that_is_documented():
     """E[J_ξ H_ξ⁻¹] takes the place of J H⁻¹, at every node."""
     k = (DATA["b"] / DATA["h"]).mean(1)

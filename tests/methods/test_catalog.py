@@ -25,11 +25,25 @@ N, P, Q, UPPER, LOWER = 4, 2, 3, 2, 3  # nodes, entries of x and y, samples per 
 STEPS = 5
 QUADRATIC = random_quadratic(N, P, Q, seed=2)
 STAR, COMPLETE = db.graphs.star(N), db.graphs.complete(N)
-DEFAULT_MIXTURES = {f"sparkle-{name}" for name in (*MIXES, "ed-gt", "extra-gt", "gt-ed")}
-NAMES = [
-    name if not name.startswith("sparkle") or name in DEFAULT_MIXTURES else pytest.param(name, marks=pytest.mark.slow)
-    for name in db.CATALOG
+# One of each kind; the others are slow tests.
+KINDS = [
+    "sparkle-ed",
+    "sparkle-extra-gt",
+    "sparkle-edge-ed",
+    "sparkle-consensus",
+    "d-soba-fo",
+    "soba",
+    "dbsa",
+    "ma-dsbo-gt",
+    "gossip-dsbo",
+    "mdbo",
+    "spdb",
+    "interact",
+    "lopa",
+    "ed",
+    "gt",
 ]
+NAMES = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in db.CATALOG]
 # Settings without chance, where the defaults draw the length of a series.
 SURE = {
     "mdbo": dict(terms=1),
@@ -288,7 +302,8 @@ def test_names():
         "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd sparkle-semi-gt sparkle-extra-gt "
     )
     wanted += "sparkle-edge-ed"
-    assert set(wanted.split()) | DEFAULT_MIXTURES <= set(db.CATALOG) and len(db.CATALOG) == 49 + 25
+    mixtures = {f"sparkle-{name}" for name in (*MIXES, "ed-gt", "extra-gt", "gt-ed")}
+    assert set(wanted.split()) | mixtures | {*KINDS} <= set(db.CATALOG) and len(db.CATALOG) == 49 + 25
     assert all(entry.name == name and "\n" not in entry.summary for name, entry in db.CATALOG.items())
 
 

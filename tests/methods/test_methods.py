@@ -122,6 +122,9 @@ FOLLOWED = {
 }
 
 
+@pytest.mark.slow_except(
+    "interact", "gt-dsgd", "spdb", "gossip-dsbo", "ma-dsbo-gt", "dbsa", "mdbo", "vrdbo", "slam", "lopa"
+)
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_follows_the_paper(name):
     method, graph, reference, settings = FOLLOWED[name]
@@ -136,6 +139,7 @@ def test_svr_interact_of_period_one_is_interact():
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_svr_interact_of_any_period_is_interact_where_a_batch_holds_all_samples():
     plain = run(CURVED, db.interact(**TWO), LAPLACIAN)
     reduced = run(CURVED, db.svr_interact(**TWO, hypergradient=EXACT, period=3), LAPLACIAN)
@@ -175,6 +179,7 @@ DRIFTING = {
 }
 
 
+@pytest.mark.slow_except("lopa")
 @pytest.mark.parametrize("name", DRIFTING)
 def test_a_bias_of_the_network_vanishes_with_the_step_size(name):
     make = DRIFTING[name]
@@ -197,6 +202,7 @@ def inverting(name, terms=TERMS):
     return method if terms == 1 else replace(method, hypergradient=db.hypergradient.neumann(terms, L))
 
 
+@pytest.mark.slow_except("1-slam")
 @pytest.mark.parametrize("name", ["mdbo", "vrdbo", "slam"])
 @pytest.mark.parametrize("terms", [1, TERMS])
 def test_a_local_inverse_ends_at_its_predicted_bias(name, terms):
@@ -225,6 +231,7 @@ def test_a_local_inverse_is_exact_where_second_derivatives_agree(name):
     np.testing.assert_allclose(result.nodes.x, np.tile(ALIKE.quadratic.solution(), (NODES, 1)), atol=1e-8)
 
 
+@pytest.mark.slow_except("heterogeneous")
 @pytest.mark.parametrize("nodes", [FLAT, ALIKE], ids=["heterogeneous", "equal second derivatives"])
 def test_dbsa_ends_at_its_predicted_bias(nodes):
     """But for what gossip without correction adds, which vanishes with the step sizes."""

@@ -41,17 +41,20 @@ def error(result, solution=None, nodes=slice(None)):
     return np.abs(np.asarray(result.nodes.x)[nodes] - solution).max()
 
 
+@pytest.mark.slow_except("ed-0.2", "extra-0.5", "gt-0.2", "edge-ed-0.5")
 @pytest.mark.parametrize("probability", [0.2, 0.5])
 @pytest.mark.parametrize("strategy", ["ed", "extra", "gt", "edge-ed"])
 def test_exact_with_links_that_fail_at_random(strategy, probability):
     assert error(run(strategy, db.faults.drop(probability))) < 1e-12
 
 
+@pytest.mark.slow_except("ed")
 @pytest.mark.parametrize("strategy", ["ed", "extra", "gt"])
 def test_exact_with_nodes_that_pause_at_random(strategy):
     assert error(run(strategy, db.faults.pause(probability=0.2))) < 1e-12
 
 
+@pytest.mark.slow_except("0.3")
 @pytest.mark.parametrize("probability", [0.1, 0.3])
 def test_edge_flows_are_exact_where_messages_are_lost_one_way(probability):
     lost = db.faults.drop(probability, one_way=True)
@@ -83,6 +86,7 @@ def test_a_node_leaves_and_returns_while_messages_are_lost():
     assert error(run("edge-ed", trouble, steps=8000)) < 1e-12
 
 
+@pytest.mark.slow_except("ring-alternating", "cycle-simultaneous")
 @pytest.mark.parametrize("updates", ["alternating", "simultaneous"])
 @pytest.mark.parametrize("graph", [RING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), CHANGING], ids=lambda g: g.name)
 def test_without_loss_edge_flows_are_exact_diffusion(graph, updates):
@@ -103,6 +107,7 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit():
     np.testing.assert_array_equal(F, -F[links.back])
 
 
+@pytest.mark.slow_except("drop")
 @pytest.mark.parametrize(
     "faults",
     [
@@ -165,6 +170,7 @@ def test_a_late_link_delivers_what_was_said_then():
     np.testing.assert_allclose(late[2].nodes.x, np.asarray(alone.nodes.x) + arrived, atol=1e-12)
 
 
+@pytest.mark.slow_except("edge-ed-gt-simultaneous")
 @pytest.mark.parametrize(
     ("strategy", "upper", "updates"),
     [("edge-ed", "gt", "simultaneous"), ("edge-ed", None, "alternating")],
@@ -254,6 +260,7 @@ def test_many_links_are_summed_in_a_tree(nodes):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.slow_except("edge-ed hubs")
 @pytest.mark.parametrize(
     ("strategy", "graph"),
     [("edge-ed", STAR), ("edge-ed", HUBS), ("gt", CHANGING), (db.privacy.top_k("ed", 0.5), HUBS)],
@@ -270,6 +277,7 @@ def test_nodes_of_many_links_are_the_same_in_every_engine(graph, strategy):
         np.testing.assert_allclose(b, a, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [STAR, HUBS], ids=["star", "hubs"])
 def test_nodes_of_many_links_move_between_devices(tmp_path, graph):
     faults, options = [db.faults.drop(0.2, one_way=True), db.faults.late(1, 0.2)], {"upper": "gt", "eval_every": 5}
@@ -281,6 +289,7 @@ def test_nodes_of_many_links_move_between_devices(tmp_path, graph):
         np.testing.assert_allclose(b, a, atol=1e-13)
 
 
+@pytest.mark.slow_except("gt")
 @pytest.mark.parametrize("strategy", ["ed", "gt"])
 def test_the_cluster_mixes_over_nodes_of_many_links(strategy):
     here, there = (run(strategy, None, steps=9, graph=HUBS, engine=e) for e in (None, db.Cluster(devices=5)))

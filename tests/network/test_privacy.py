@@ -39,6 +39,7 @@ def code(made):
     return made.move.code
 
 
+@pytest.mark.slow_except("top-ed", "4 bits-gt")
 @pytest.mark.parametrize(("name", "base"), [*((name, "ed") for name in CODES), ("4 bits", "gt")])
 def test_what_was_exact_stays_exact(name, base):
     found = solve(CODES[name](base))
@@ -53,6 +54,14 @@ def test_bytes_are_those_of_the_message(name):
     assert cost(made)["bytes"] == 2 * row.size < cost("ed")["bytes"]
 
 
+@pytest.mark.slow_except(
+    "top-7-float64",
+    "random-64-float32",
+    "8 bits-7-float64",
+    "4 bits-7-float64",
+    "2 bits-7-float32",
+    "4 bits-70000-float32",
+)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("entries", [1, 7, 64, 70_000])
 @pytest.mark.parametrize("name", CODES)
@@ -75,6 +84,7 @@ def test_read_as_written(name, entries, dtype):
     assert not made.decode(made.encode(zero, *KEYS), KEYS[0], entries, dtype).any()
 
 
+@pytest.mark.slow_except("made0")
 @pytest.mark.parametrize("made", [CODES["4 bits"]("gt"), db.privacy.noisy("ed", 1.0, 0.1)])
 def test_the_cluster_sends_the_same(made):
     """Same numbers, and the collectives carry bytes."""

@@ -36,6 +36,7 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
     return db.solve(problem, method, graph, steps=steps, eval_every=steps, metrics=[], engine=engine, **options)
 
 
+@pytest.mark.slow_except("gt-3", "personal-3")
 @pytest.mark.parametrize("chunk", [1, 3, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("problem", "method"),
@@ -55,6 +56,7 @@ def test_chunks_of_nodes_give_the_same_numbers(problem, method, chunk):
     assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
 
 
+@pytest.mark.slow_except("{'batch_size': 2, 'sampling': 'shuffle-once'}-unequal-one draw", "{}-equal-loops")
 @pytest.mark.parametrize("method", [None, db.dbsa(0.05, 0.05)], ids=["one draw", "loops"])
 @pytest.mark.parametrize("sizes", [[4] * 8, [3, 5, 4, 6, 3, 3, 7, 4]], ids=["equal", "unequal"])
 @pytest.mark.parametrize("batches", [{"batch_size": 2}, {"batch_size": 2, "sampling": "shuffle-once"}, {}], ids=str)
@@ -66,6 +68,7 @@ def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
     assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
 
 
+@pytest.mark.slow_except("alternating")
 @pytest.mark.parametrize("updates", ["alternating", "simultaneous"])
 def test_chunks_of_nodes_take_the_gradients_of_f_once(updates):
     """Once for p and u, though alternating updates ask for them at two z."""
@@ -125,6 +128,7 @@ def test_a_walk_meets_every_sample_once_before_any_twice(sizes):
     assert len({tuple(rows) for rows in taken[0].tolist()}) > 1  # and so do the nodes'
 
 
+@pytest.mark.slow
 def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
     problem = regression([12, 13, 14, 15, 16, 12, 20, 13])
     here, there = (
@@ -137,6 +141,7 @@ def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
     np.testing.assert_allclose(walked.y, whole.y, atol=0.2)
 
 
+@pytest.mark.slow_except("4294967295")
 @pytest.mark.parametrize("seed", [2**31, 2**32 - 1, np.int64(2**31)])
 def test_every_accepted_seed_shuffles_the_samples(seed):
     problem, options = regression([12] * 8), {"batch_size": 4, "sampling": "shuffle-once", "seed": seed}
@@ -149,6 +154,7 @@ def test_every_accepted_seed_shuffles_the_samples(seed):
     np.testing.assert_array_equal(here.problem.upper_data.tree["number"], order)
 
 
+@pytest.mark.slow_except("bfloat16")
 @pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])
 def test_what_is_carried_stays_wide_and_its_mean_stays_zero(precision):
     problem = regression([12] * 8, jnp.float32)
@@ -172,6 +178,9 @@ def _copied(problem):
     return problem.on_data(problem.upper_data, jax.tree.map(jnp.array, problem.lower_data))
 
 
+@pytest.mark.slow_except(
+    "{'batch_size': 2}-Simulator()", "{'batch_size': 2, 'sampling': 'shuffle-once'}-Cluster(devices=4)"
+)
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Simulator(node_chunk=3), db.Cluster(devices=4)], ids=repr)
 @pytest.mark.parametrize("batches", [{}, {"batch_size": 2}, {"batch_size": 2, "sampling": "shuffle-once"}], ids=str)
 def test_levels_on_the_same_data_give_the_numbers_and_costs_of_copies(engine, batches):

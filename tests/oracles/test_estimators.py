@@ -205,6 +205,7 @@ def test_spider_differences_use_the_same_sample_at_two_points(check):
     check(Mutant(5))  # the mutant without a fault is SPIDER
 
 
+@pytest.mark.slow_except("same point")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_spider_that_does_not_is_caught(fault):
     caught = []
@@ -217,6 +218,7 @@ def test_a_spider_that_does_not_is_caught(fault):
     assert caught == [check.__name__ for check in expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", *FAULTS])
 def test_svr_interact_is_exact_where_samples_share_their_second_derivatives(fault):
     """Batches of one, yet every difference is the exact change: the run is INTERACT's. With a fault it is not."""

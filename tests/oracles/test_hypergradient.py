@@ -225,6 +225,7 @@ def by_the_paper(seeds, L=1.0, rng=np.random.default_rng(8)):  # noqa: B008
     return found
 
 
+@pytest.mark.slow
 def test_every_sample_has_its_own_number_of_factors():
     """Mean and variance of (23) are those of the reference; one k for the whole batch is five times as noisy."""
     way = hypergradient.neumann(K, 1.0, randomized=True, per_sample=True)

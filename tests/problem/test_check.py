@@ -76,6 +76,7 @@ def test_a_custom_derivative_that_is_off_is_named():
     assert text.startswith("∇_x f differs")
 
 
+@pytest.mark.slow_except("concave")
 @pytest.mark.parametrize("sign", [0.0, -1.0], ids=["linear", "concave"])
 def test_a_lower_level_that_is_not_strongly_convex(sign):
     report = problem(lower=lambda x, y, batch: sign * jnp.sum(y**2) + jnp.vdot(x, y) + 0 * jnp.sum(batch["c"])).check()

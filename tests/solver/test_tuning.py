@@ -52,6 +52,7 @@ def test_divergence_scores_infinity_and_all_divergent_is_refused():
         db.tune(PROBLEM, METHOD, GRAPH, steps=400, metric=DISTANCE, seeds=(0,), search={"beta": [1e4]})
 
 
+@pytest.mark.slow_except("x32")
 @pytest.mark.parametrize("wide", [True, False], ids=["x64", "x32"])
 def test_large_seeds_score_as_real_runs(wide):
     with jax.enable_x64(wide):

@@ -67,6 +67,7 @@ def optimized(monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compile(self, options))
 
 
+@pytest.mark.slow_except("ed")
 @pytest.mark.parametrize("name", METHODS)
 def test_single_level_stays_where_it_was(name):
     (early, half, end), drift = measured(QUADRATIC.single(dtype=jnp.float32), METHODS[name], SOLUTION)
@@ -76,6 +77,7 @@ def test_single_level_stays_where_it_was(name):
     assert after > 0.1 and after > 5 * before > 100 * early
 
 
+@pytest.mark.slow_except("extra")
 @pytest.mark.parametrize("lower", METHODS)
 def test_sparkle_stays_where_it_was(lower):
     problem = QUADRATIC.problem(dtype=jnp.float32)
@@ -85,6 +87,7 @@ def test_sparkle_stays_where_it_was(lower):
     assert drift < 1e-6
 
 
+@pytest.mark.slow_except("extra")
 @pytest.mark.parametrize("name", METHODS)
 def test_reduced_products_in_the_losses(name):
     """The model in bfloat16, forward and backward; the state and what neighbours exchange in float32."""

@@ -106,6 +106,7 @@ def test_arms_that_only_look_alike_are_not_the_same():
     assert a.describe() == b.describe() and not a.same_runs(b)
 
 
+@pytest.mark.slow_except("smoke")
 @pytest.mark.parametrize("size", ["smoke", "full"])
 def test_the_study_of_meta_learning_runs_every_setting_once(tmp_path, monkeypatch, size):
     """Of its edges and its rates, one setting of each method is the same."""

@@ -43,6 +43,7 @@ def softmax_loss(logits: np.ndarray, label: int) -> float:
     return float(np.log(np.exp(logits).sum()) - logits[label])
 
 
+@pytest.mark.slow_except("mlp")
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_the_losses_are_the_papers(model):
     task = make(model=model, hidden=7, regularization=0.01)
@@ -121,6 +122,7 @@ def test_metrics_by_hand():
     assert measured["found"] == pytest.approx(len(least & set(np.flatnonzero(wrong))) / wrong.sum())
 
 
+@pytest.mark.slow_except("linear")
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_a_short_run_finds_the_wrong_labels(model):
     task = make(model=model, hidden=8, corruption=0.3)

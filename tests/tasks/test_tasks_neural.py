@@ -123,6 +123,7 @@ def test_nodes_see_mostly_their_own_label():
     assert personalization(BLOBS, 4, per_node=None).partition.sizes[0] > 40
 
 
+@pytest.mark.slow
 def test_personalization_improves_with_own_and_with_shared_last_layers():
     options = dict(per_node=40, skew=0.7, hidden=8)
     graph = db.graphs.ring(4)
@@ -257,6 +258,7 @@ def test_blstm_by_hand_and_blind_to_padding():
     np.testing.assert_allclose(run(layer, inputs, lengths), expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_speech_improves_and_transforms_become_personal():
     task = speech(TONES, bands=8, frames=12, hidden=4, held_out=2, regularization=1e-2)
     assert task.summary["samples"] == {"train": 24, "held out": 12} and task.nodes == 3
@@ -328,6 +330,7 @@ def test_the_entropy_term_pulls_back_from_a_corner():
     assert pull[0] > 0 > pull[2]  # f knows x through the entropy alone
 
 
+@pytest.mark.slow
 def test_reweighting_improves_and_drops_the_noise_down_to_the_floor():
     task = domain_reweighting(TEXTS, 3, target={"count": 2, "rhyme": 1}, **SMALL_MODEL)
     assert task.summary["target"] == {"count": 2 / 3, "rhyme": 1 / 3, "noise": 0.0}

@@ -76,6 +76,7 @@ def test_every_task_is_seeded_and_told_in_plain_types(name):
 # Exact solutions
 
 
+@pytest.mark.slow_except("residual")
 @pytest.mark.parametrize("name", ["linear", "residual", "sampled"])
 def test_the_known_solution_is_stationary(name):
     task = MAKERS[name](heterogeneity="severe")
@@ -159,6 +160,7 @@ def test_heterogeneity_hurts_only_methods_that_do_not_correct_it():
 # Short runs
 
 
+@pytest.mark.slow_except("sampled-3")
 @pytest.mark.parametrize(("name", "batch_size"), [("linear", 4), ("sampled", 3), ("residual", None)])
 def test_synthetic_tasks_approach_the_solution(name, batch_size):
     method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, theta=0.5)
@@ -193,6 +195,7 @@ def test_logistic_regression_takes_digits():
     assert task.problem.y0.shape == (64, 10) and task.summary["samples"]["test"] == 359
 
 
+@pytest.mark.slow_except("options0")
 @pytest.mark.parametrize("options", [{}, {"positivity": "exp", "loss": "logistic"}])
 def test_tuning_learns_and_starts_where_it_says(options):
     method = db.sparkle("ed", alpha=0.2, beta=0.5, gamma=0.5, theta=0.5)
@@ -265,6 +268,7 @@ def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
     assert upper.mean() == pytest.approx(-np.mean(precision))
 
 
+@pytest.mark.slow_except("squared-hinge")
 @pytest.mark.parametrize("surrogate", ["squared-hinge", "sigmoid"])
 def test_auprc_learns_to_rank(surrogate):
     task = MAKERS["auprc"](surrogate=surrogate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from compiled import permutes
 from quadratics import random_quadratic
+from xla import environment
 
 import decibel as db
 from decibel.engines._program import RunConfig
@@ -46,6 +46,7 @@ def assert_same(problem, method, graph, engine, **options):
     return simulated, spread
 
 
+@pytest.mark.slow_except("8-ring", "8-one-peer", "2-torus", "2-erdos-renyi")
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("devices", [8, 2])
 def test_cluster_equals_simulator_on_every_kind_of_graph(name, devices):
@@ -53,6 +54,7 @@ def test_cluster_equals_simulator_on_every_kind_of_graph(name, devices):
     assert_same(SHARED, method, GRAPHS[name], db.Cluster(devices=devices), batch_size=2)
 
 
+@pytest.mark.slow_except("problem0-sparkle-extra", "problem1-ma-dsbo-gt")
 @pytest.mark.parametrize(
     ("problem", "method"),
     [
@@ -163,12 +165,11 @@ def test_real_processes_give_the_simulators_numbers(count, tmp_path):
         port = free.getsockname()[1]
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     here = str(Path(__file__).parents[2])
     workers = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(count), str(port), here],
-            env=environment,
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from quadratics import Quadratic, random_quadratic
+from xla import flags
 
 import decibel as db
 from decibel.engines.cluster import _preflight as preflight
@@ -20,7 +21,7 @@ from decibel.engines.launch._environment import ProcessInfo, absent, process_inf
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("DECIBEL_PROC", "OMPI_", "SLURM_"))},
-    "XLA_FLAGS": "",
+    "XLA_FLAGS": flags(),
     "JAX_PLATFORMS": "cpu",
     "PYTHONPATH": str(Path(__file__).parents[2]),
 }

@@ -4,7 +4,6 @@ parted, slow. All of it takes minutes."""
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -22,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from quadratics import random_quadratic
 from silo_sites import Folders, Loopback, Namespaces, ring
 from silo_worker import RATES
+from xla import environment
 
 import decibel as db
 from decibel.engines.silo._federation import Trouble
@@ -52,7 +52,7 @@ class Fleet:
             with open(self.folder / f"{name}.log", "ab") as log:
                 self.processes[name] = subprocess.Popen(
                     [*self.network.command(name), *worker], stdout=log, stderr=log,
-                    env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"},
+                    env=environment(),
                 )  # fmt: skip
 
     def kill(self, name, number=signal.SIGKILL):
