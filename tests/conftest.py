@@ -7,16 +7,15 @@ import os
 import signal
 from functools import partial
 
+from xla import flags
+
 # Read when JAX and matplotlib start, so they are set before either is imported.
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling is most of what tests do, so machine code is not optimized; XLA's own passes are as they always are.
-for flag, value in (("--xla_force_host_platform_device_count", 8), ("--xla_backend_optimization_level", 0)):
-    if flag not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}={value}".strip()
+os.environ["XLA_FLAGS"] = flags(devices=8)
 
-import jax  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +29,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if cache := getattr(config, "cache", None):
         jax.config.update("jax_compilation_cache_dir", str(cache.mkdir("jax")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test marked `slow_except("a", "b")` is slow in all its cases but those of the ids a and b."""
+    cases: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("slow_except"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, parts in cases.items():
+        marker = parts[0].get_closest_marker("slow_except")
+        kept = set(marker.args) if marker else set()
+        known = {part.callspec.id for part in parts}
+        if len(parts) > 1 and not kept <= known:
+            raise pytest.UsageError(f"{test} has no case {kept - known}: choose from {sorted(known)}")
+        for part in parts:
+            if part.callspec.id not in kept:
+                part.add_marker(pytest.mark.slow)
 
 
 # Data files

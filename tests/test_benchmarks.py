@@ -135,6 +135,7 @@ def test_cost_of_one_size():
 # The programs that are timed
 
 
+@pytest.mark.slow_except("True")
 @pytest.mark.parametrize("parallel", [True, False])
 def test_the_scan_by_hand_is_the_library(parallel):
     case = regression("tiny", 5, 3, 2, 7)
@@ -143,6 +144,7 @@ def test_the_scan_by_hand_is_the_library(parallel):
     assert set(row["against"]) == {"by hand", "products"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("kind", ["regression", "label-cleaning"])
 def test_programs_in_pytorch_are_the_scan_by_hand(kind, parallel):

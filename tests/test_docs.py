@@ -26,6 +26,7 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 TITLED = {'title="worker.py"', 'title="with Flax"'}  # run below as processes; needs what Decibel does not
 
 
+@pytest.mark.slow_except("README.md", "tutorial.md", "index.md", "concepts.md", "graphs.md", "silo.md", "errata.md")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -47,6 +48,7 @@ def test_every_python_block_is_run():
             assert not rest or rest.strip() in TITLED, f"{page.name} has a block that no test runs:{rest}"
 
 
+@pytest.mark.slow
 def test_worker_of_the_cluster_page_runs(tmp_path):
     page = (ROOT / "docs" / "cluster.md").read_text()
     script = tmp_path / "worker.py"

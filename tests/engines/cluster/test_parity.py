@@ -1,0 +1,140 @@
+"""Every method gives the simulator's numbers on eight devices of one process and on real processes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import parity
+import pytest
+from parity import KINDS, Case
+from xla import environment
+
+import decibel as db
+
+METHODS = list(db.CATALOG)
+# Every method once: the four kinds of graph in turn, every third in float32.
+SMALL = [Case.of(name, place % 4, wide=place % 3 > 0) for place, name in enumerate(METHODS)]
+WHOLE = [*dict.fromkeys(Case.of(name, kind, wide) for name in METHODS for kind in range(4) for wide in (True, False))]
+
+
+def kinds(case: Case) -> set[str]:
+    """The method; of a mixture, the strategy of every level, for mixtures differ in nothing else."""
+    if not case.method.startswith("sparkle"):
+        return {case.method}
+    return {f"{strategy.name} for {level}" for level, strategy in db.CATALOG[case.method]().strategies.items()}
+
+
+def pairs(case: Case) -> set[tuple]:
+    options = case.graph, case.dtype, case.batch_size
+    return {options, *((kind, option) for kind in kinds(case) for option in options)}
+
+
+def covering(cases: list[Case], covered: set, parts: Callable[[Case], set]) -> list[Case]:
+    """As few of the cases as it takes, one by one, until nothing of any case is missing."""
+    left, chosen = {case: parts(case) - covered for case in cases}, []
+    while any(left.values()):
+        best = max(left, key=lambda case: len(left[case]))
+        chosen.append(best)
+        covered = parts(best)
+        left = {case: missing - covered for case, missing in left.items()}
+    return chosen
+
+
+# What SMALL lacks until every kind has met every graph, both precisions, and all samples or few.
+MORE = covering(WHOLE, set().union(*map(pairs, SMALL)), pairs)
+EVERY_KIND = covering(SMALL, set(), kinds)
+
+
+def assert_parity(case: Case) -> None:
+    expected = [np.asarray(leaf) for leaf in parity.run(case, db.Simulator())]
+    spread = parity.run(case, db.Cluster())
+    assert all(len(leaf.sharding.device_set) == len(jax.devices()) == parity.NODES for leaf in spread)
+    parity.assert_equal(case, [np.asarray(leaf) for leaf in spread], expected)
+
+
+@pytest.mark.slow_except(
+    "sparkle-ed ring float32",
+    "sparkle-extra torus float64",
+    "sparkle-gt erdos-renyi float64",
+    "sparkle-semi-gt time-varying float32",
+    "sparkle-non-gt ring float64",
+    "sparkle-edge-ed torus float64",
+    "d-soba erdos-renyi float64",
+    "slam torus float64",
+    "ma-dsbo-gt torus float32",
+    "gnsd torus float64",
+)
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_eight_devices_give_the_simulators_numbers(case):
+    assert_parity(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE, ids=str)
+def test_eight_devices_give_the_simulators_numbers_in_every_pair(case):
+    assert_parity(case)
+
+
+def test_every_kind_of_method_meets_every_graph_and_option():
+    assert [case.method for case in SMALL] == METHODS
+    met = set().union(*map(pairs, SMALL + MORE))
+    for kind in set().union(*map(kinds, SMALL)) - {"soba"}:  # which is centralized
+        assert {(kind, option) for option in (*KINDS, "float32", "float64", None)} <= met
+        assert kind == "interact" or (kind, 2) in met  # takes no batches
+    assert len(SMALL + MORE) < len(WHOLE) / 2
+
+
+def across_processes(cases: list[Case], count: int, folder: Path, seconds: int = 150) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    hashes = [str(1 + rank) for rank in range(count)]  # no plan may depend on how a process happens to hash strings
+    told = [f"{case.method} {case.graph} {case.dtype} {case.batch_size or 0}" for case in cases]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, parity.__file__, str(rank), str(count), str(port), str(folder), *told],
+            env=environment(PYTHONHASHSEED=hashes[rank]),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        expected = [[np.asarray(leaf) for leaf in parity.run(case, db.Simulator())] for case in cases]
+        errors = [worker.communicate(timeout=seconds)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert all(worker.returncode == 0 for worker in workers), "\n".join(errors)
+    parts = [np.load(folder / f"{rank}.npz") for rank in range(count)]
+    for number, (case, levels) in enumerate(zip(cases, expected, strict=True)):
+        held = [[part[f"{number} {leaf}"] for part in parts] for leaf in range(len(levels))]
+        assert all(len(rows) == parity.NODES // count for leaf in held for rows in leaf)
+        parity.assert_equal(case, [np.concatenate(rows) for rows in held], levels)
+
+
+@pytest.mark.slow_except("2")
+@pytest.mark.parametrize(
+    ("count", "cases"),
+    [
+        (2, [Case("sparkle-ed", "ring"), Case("gt", "torus", "float32"), Case("lopa", "erdos-renyi", batch_size=2)]),
+        (4, [Case("sparkle-gt", "time-varying"), Case("ed", "erdos-renyi", "float32")]),
+    ],
+    ids=["2", "4"],
+)
+def test_processes_give_the_simulators_numbers(count, cases, tmp_path):
+    across_processes(cases, count, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_give_the_simulators_numbers_for_every_kind(count, tmp_path):
+    """Half of the kinds with two processes, the others with four."""
+    across_processes(EVERY_KIND[count // 4 :: 2], count, tmp_path, seconds=600)

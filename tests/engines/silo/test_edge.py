@@ -1,0 +1,176 @@
+"""An edge's rules: what counts, what is refused, and what two ends know of each other."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from silo_messages import Exponents, message
+
+import decibel as db
+from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Refused
+from decibel.engines.silo._floats import in_code
+from decibel.engines.silo._frames import Data, Join, Position
+from decibel.network._codecs import ConcatCodec
+from decibel.network._links import LinkState
+
+CODES = [
+    db.privacy.top_k("ed", 0.4),
+    db.privacy.random_k("ed", 1.0),
+    db.privacy.quantize("ed", 4),
+    db.privacy.noisy("ed", 1.0, 0.1),
+]
+KNOWN = {(np.dtype("f8"), (3,)): {None}}
+
+
+def opened(mine=(True, 5), theirs=(True, 5)):
+    edge = Edge(1, "other", dials=True)
+    (edge.holds, step), (holds, there) = mine, theirs
+    edge.settle(edge.view(step), Join(0, False, holds, there, NOWHERE))
+    return edge
+
+
+class TestEdge:
+    def test_heard_in_turn(self):
+        edge = opened()
+        assert edge.awaited(Position(5, 0)) and not edge.takes_part(4)
+        for at in (Position(5, 0), Position(5, 1), Position(6, 0)):
+            edge.receive(Data(1, at, np.full(3, float(at.exchange))), KNOWN)
+            row, tie = edge.take(at)
+            assert row[0] == at.exchange and tie == LinkState.TIED
+
+    def test_repeated_and_old_messages_do_nothing(self):
+        edge = opened()
+        edge.receive(message(5, 0), KNOWN)
+        edge.receive(message(5, 0, tensor=np.zeros(3)), KNOWN)
+        edge.receive(message(4, 0), KNOWN)
+        edge.receive(message(5, 1, epoch=0), KNOWN)
+        assert edge.repeated == 3 and edge.take(Position(5, 0))[0][0] == 1
+
+    @pytest.mark.parametrize(
+        ("data", "sentence"),
+        [
+            (message(7, 0), "out of turn"),
+            (message(5, 2), "out of turn"),
+            (message(5, 1, tensor=np.array([1, np.nan, 1])), "NaN"),
+            (message(5, 1, tensor=np.array([1, np.inf, 1])), "infinity"),
+            (message(5, 1, tensor=np.ones(4)), "shape"),
+            (message(5, 1, tensor=np.ones(3, np.float32)), "float32"),
+            (message(5, 1, tensor=np.ones((1, 3))), "shape"),
+        ],
+    )
+    def test_refused(self, data, sentence):
+        edge = opened()
+        edge.receive(message(5, 0), KNOWN)
+        with pytest.raises(Refused, match=sentence):
+            edge.receive(data, KNOWN)
+
+    @pytest.mark.parametrize("made", CODES, ids=lambda made: made.name)
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_what_is_not_finite_is_refused_in_code_too(self, made, bad):
+        """Two levels in one message; only what is a float is looked at."""
+        parts = ConcatCodec(made.move.code, [5, 9], np.float64)
+        layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
+        good = np.asarray(parts.encode(jnp.arange(14.0) - 3, *keys))
+        known = {(good.dtype, good.shape): {layout}}
+        opened().receive(message(5, 0, tensor=good), known)
+        for place in (0, 5):  # the first entry of each level, and far larger than the others, so that it travels
+            spoilt = np.asarray(parts.encode(jnp.full(14, 1e-9).at[place : place + 5].set(bad), *keys))
+            with pytest.raises(Refused, match="NaN"):
+                opened().receive(message(5, 0, tensor=spoilt), known)
+        # Neither steps of a quantizer nor places are floats: whatever bits they have, they are taken.
+        bits = good.copy()
+        ends = [
+            (end, first) for (_, end, _), (first, _, _) in zip(layout, (*layout[1:], (bits.size, 0, "")), strict=True)
+        ]
+        for first, end in ends:
+            bits[first:end] = 255
+        opened().receive(message(5, 0, tensor=bits), known)
+
+    @pytest.mark.parametrize("floats", [-8, 12, 24])
+    def test_a_code_that_misstates_its_floats_raises(self, floats):
+        class Wrong(Exponents):
+            def float_bytes(self, entries, dtype):
+                return floats
+
+        with pytest.raises(ValueError, match=f"Wrong.float_bytes gives {floats} for a message of 16 bytes"):
+            in_code(ConcatCodec(Wrong(), [8], np.dtype(np.float64)))
+
+    def test_no_more_waits_than_can_be_ahead(self):
+        edge = opened()
+        with pytest.raises(Refused, match="ahead"):
+            for exchange in range(WINDOW + 1):
+                edge.receive(message(5, exchange), KNOWN)
+
+    def test_a_jump_is_announced_and_then_not_awaited(self):
+        edge = opened()
+        edge.receive(message(5, 0), KNOWN)
+        with pytest.raises(Refused, match="not ahead"):
+            edge.skip(5)
+        edge.skip(40)
+        assert not edge.awaited(Position(6, 0)) and edge.awaited(Position(40, 0))
+        edge.receive(message(40, 0), KNOWN)
+        assert edge.take(Position(6, 0)) == (None, LinkState.TIED) and edge.take(Position(40, 0))[0] is not None
+
+    @pytest.mark.parametrize("mine", [True, False])
+    @pytest.mark.parametrize("theirs", [True, False])
+    def test_both_ends_come_to_matching_ties(self, mine, theirs):
+        here, there = opened((mine, 5), (theirs, 8)), opened((theirs, 8), (mine, 5))
+        assert here.epoch == there.epoch
+        pairs = {
+            (LinkState.TIED, LinkState.TIED),
+            (LinkState.RESET, LinkState.RESET),
+            (LinkState.KEEPS, LinkState.RESTORE),
+            (LinkState.RESTORE, LinkState.KEEPS),
+        }
+        assert (here.tie, there.tie) in pairs
+        assert (here.tie == LinkState.RESTORE) == (theirs and not mine)
+
+    def test_ties_last_one_step(self):
+        edge = opened((False, 5), (True, 5))
+        assert [edge.take(Position(*at))[1] for at in ((5, 0), (5, 1), (6, 0))] == [
+            LinkState.RESTORE,
+            LinkState.RESTORE,
+            LinkState.TIED,
+        ]
+
+    def test_what_was_sent_is_sent_again_from_where_the_other_is(self):
+        edge, sent = opened(), []
+        for exchange in range(3):
+            edge.say_data(Position(5, exchange), b"%d" % exchange)
+
+        class Stream:
+            send = staticmethod(sent.append)
+
+        edge.stream = Stream()
+        view = edge.view(6)
+        edge.settle(view, view._replace(got=Position(5, 0)))
+        assert sent == [b"1", b"2"]
+
+    def test_a_closed_edge_is_apart_unless_its_flow_is_held(self):
+        for forget, tie in ((True, LinkState.DROPPED), (False, LinkState.TIED)):
+            edge = opened()
+            edge.close(forget=forget)
+            assert not edge.awaited(Position(5, 0)) and edge.take(Position(5, 0)) == (None, tie)
+
+
+def test_the_flow_that_is_taken_over_conserves_the_sum():
+    """F_ij := −F_ji at the end that returns, whatever its own checkpoint held."""
+    from decibel.network._incidence import Sums
+    from decibel.network._links import Channel, Links, Received, Transport
+    from decibel.network._messages import accumulate
+
+    rng = np.random.default_rng(0)
+    F, φ = jnp.asarray(rng.normal(size=(2, 1, 3))), jnp.asarray(rng.normal(size=(2, 3)))
+    links = Links(jnp.asarray([[1], [0]]), jnp.full((2, 1, 1), 0.25), Sums(1, None))
+    for ties, kept in (
+        ((LinkState.KEEPS, LinkState.RESTORE), F[0, 0]),
+        ((LinkState.RESET, LinkState.RESET), jnp.zeros(3)),
+    ):
+        pair = lambda rows, ties=ties: Received(rows[::-1], jnp.ones((2, 1), bool), jnp.asarray(ties)[:, None])  # noqa: E731
+        channel = Channel(links, jnp.int32(0), 0, None, Transport(None, pair, None))
+        never = jnp.zeros((2, 1), bool)
+        new = accumulate(channel, ~never, never, φ, F)
+        np.testing.assert_array_equal(new[0], -new[1])
+        np.testing.assert_allclose(new[0, 0], kept + 0.25 * (φ[1] - φ[0]), atol=1e-15)

@@ -1,0 +1,74 @@
+"""Frames: read as written, and nothing else is a frame."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from decibel.engines.silo import _frames as frames
+from decibel.engines.silo._frames import Beat, Bye, Data, Entry, Hello, Join, Malformed, Position, Roll, Skip
+
+TENSOR = np.arange(6.0).reshape(2, 3)
+FRAMES = [
+    Hello(b"f" * 32, b"p" * 32, 7, b"n" * 32, b"certificate", b"proof"),
+    Roll(-1, False, (Entry(0, 5, ()), Entry(3, 9, (100, 200)))),
+    Join(4, True, False, 17, Position(16, 2), True),
+    Data(3, Position(12, 1), TENSOR),
+    Data(3, Position(12, 1), np.arange(5, dtype=np.uint8)),
+    Skip(99),
+    Beat(),
+    *(Bye(reason) for reason in frames.REASONS),
+]
+
+
+def equal(a, b):
+    if isinstance(a, Data):
+        return a[:2] == b[:2] and a.tensor.dtype == b.tensor.dtype and np.array_equal(a.tensor, b.tensor)
+    return a == b
+
+
+class TestFrames:
+    @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
+    def test_read_as_written(self, frame):
+        assert equal(frames.parse(frames.write(frame)), frame)
+
+    @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
+    def test_nothing_shorter_or_longer_is_a_frame(self, frame):
+        raw = frames.write(frame)
+        for length in range(len(raw)):
+            with pytest.raises(Malformed):
+                frames.parse(raw[:length])
+        with pytest.raises(Malformed):
+            frames.parse(raw + b"\0")
+
+    def test_any_bytes_give_a_frame_or_malformed(self):
+        chance = random.Random(0)
+        originals = [frames.write(frame) for frame in FRAMES]
+        seen = {"frame": 0, "malformed": 0}
+        for _ in range(20_000):
+            raw = bytearray(chance.choice(originals))
+            for _ in range(chance.randint(1, 4)):
+                match chance.randrange(4):
+                    case 0 if raw:
+                        raw[chance.randrange(len(raw))] = chance.randrange(256)
+                    case 1:
+                        del raw[chance.randrange(len(raw) + 1) :]
+                    case 2:
+                        raw += chance.randbytes(chance.randrange(9))
+                    case 3:
+                        raw = bytearray(frames.MAGIC) + chance.randbytes(chance.randrange(40))
+            try:
+                frames.parse(bytes(raw))
+                seen["frame"] += 1
+            except Malformed:
+                seen["malformed"] += 1
+        assert min(seen.values()) > 500  # so that both ways were tried
+
+    def test_a_tensor_that_claims_to_be_huge_is_not_made(self):
+        raw = bytearray(frames.write(FRAMES[3]))
+        at = len(raw) - TENSOR.nbytes - 8
+        raw[at : at + 8] = b"\xff" * 8
+        with pytest.raises(Malformed, match="bytes instead of"):
+            frames.parse(bytes(raw))

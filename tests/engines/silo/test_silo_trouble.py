@@ -1,0 +1,224 @@
+"""Silos as real processes, on loopback and in network namespaces of their own, in real trouble: killed, stopped,
+parted, slow. All of it takes minutes."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from quadratics import random_quadratic
+from silo_sites import Folders, Loopback, Namespaces, ring
+from silo_worker import RATES
+from xla import environment
+
+import decibel as db
+from decibel.engines.silo._federation import Trouble
+
+pytestmark = pytest.mark.slow
+WORKER = Path(__file__).parents[2] / "silo_worker.py"
+TROUBLE = Trouble(beat=0.3, missed=10, deadline=120.0)
+
+
+class Fleet:
+    """All sites of a federation, as processes that can be killed and started again."""
+
+    def __init__(self, folder, federation, network=Loopback, **settings):
+        self.folder, self.settings = folder, settings
+        self.network = network(federation, folder)
+        self.federation = self.network.federation
+        self.folders = Folders(folder, self.federation)
+        self.processes = {}
+
+    @property
+    def names(self):
+        return [site.name for site in self.federation.sites]
+
+    def start(self, *names, **changes):
+        for name in names or self.names:
+            settings = json.dumps(self.settings | changes)
+            worker = [sys.executable, WORKER, self.folder / name, name, self.folder / f"{name}.npz", settings]
+            with open(self.folder / f"{name}.log", "ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    [*self.network.command(name), *worker], stdout=log, stderr=log,
+                    env=environment(),
+                )  # fmt: skip
+
+    def kill(self, name, number=signal.SIGKILL):
+        self.processes[name].send_signal(number)
+        if number == signal.SIGKILL:
+            self.processes[name].wait()
+
+    def step(self, name):
+        path = self.folder / name / "status.json"
+        return json.loads(path.read_text())["step"] if path.exists() else -1
+
+    def wait_for_step(self, step, names=(), seconds=240):
+        until = time.monotonic() + seconds
+        while min(self.step(name) for name in names or self.names) < step:
+            assert time.monotonic() < until, self.logs()
+            assert not any(process.poll() for process in self.processes.values()), self.logs()
+            time.sleep(0.2)
+
+    def finish(self, seconds=900, level="x"):
+        """Every site's x (or y), once all have ended well."""
+        until = time.monotonic() + seconds
+        codes = {name: one.wait(max(1.0, until - time.monotonic())) for name, one in self.processes.items()}
+        assert not any(codes.values()), self.logs()
+        return np.stack([np.load(self.folder / f"{name}.npz")[level] for name in self.names])
+
+    def logs(self):
+        logs = [self.folder / f"{name}.log" for name in self.names]
+        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in logs if path.exists())
+
+    def end(self):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait()
+        self.network.end()
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    fleets = []
+
+    def make(federation, network=Loopback, **settings):
+        fleets.append(Fleet(tmp_path, federation, network, **settings))
+        return fleets[-1]
+
+    yield make
+    for one in fleets:
+        one.end()
+
+
+def chords(count, **options):
+    """A ring whose nodes also know those two places on: it stays connected without any one or two neighbours."""
+    federation = ring(count, **options)
+    more = tuple((i, (i + 2) % count) for i in range(count))
+    return replace(federation, edges=(*federation.edges, *more))
+
+
+def solution(count):
+    return random_quadratic(count, seed=1, spread=2.0).solution()
+
+
+@pytest.mark.parametrize("network", [Loopback, Namespaces])
+def test_eight_sites_killed_twenty_times_parted_slow_and_ten_percent_lost(fleet, network):
+    federation = chords(8, trouble=TROUBLE)
+    slow = {"slow": {"site-3": 10.0}, "pause": {"site-3": 0.02}}  # the pause, lest all be over before the last kill
+    sites = fleet(federation, network, steps=7000, every=100, saves=True, lost=0.1, **slow)
+    sites.start()
+    sites.wait_for_step(20)
+    chance, down = random.Random(0), {}
+    for kill in range(20):
+        if kill == 8:
+            sites.network.part()
+        if kill == 11:
+            sites.network.heal()
+        name = chance.choice([name for name in sites.names if name not in down])
+        sites.kill(name)
+        down[name] = time.monotonic() + chance.uniform(0, 6)
+        time.sleep(chance.uniform(1, 5))
+        while down and (len(down) > 1 or min(down.values()) < time.monotonic()):
+            back = min(down, key=lambda one: down[one])
+            time.sleep(max(0.0, down.pop(back) - time.monotonic()))
+            sites.start(back)
+    for name in down:
+        sites.start(name)
+    time.sleep(20)
+    left = 7000 - max(sites.step(name) for name in sites.names)
+    assert left > 1500, f"only {left} steps are left after the last kill: give the test more steps"
+    x = sites.finish()
+    np.testing.assert_allclose(x, np.tile(solution(8), (8, 1)), atol=1e-8)
+
+
+def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bit(fleet):
+    sites = fleet(ring(4), steps=120, every=20, saves=True, lost=0.1)
+    sites.start()
+    whole = sites.finish()
+    for name in sites.names:
+        shutil.rmtree(sites.folder / name / "checkpoints")
+        (sites.folder / name / "status.json").unlink()
+    sites.start(pause=dict.fromkeys(sites.names, 0.05))
+    sites.wait_for_step(70)
+    for name in sites.names:
+        sites.kill(name)
+    saved = {
+        name: {int(path.name) for path in (sites.folder / name / "checkpoints").iterdir() if path.name.isdigit()}
+        for name in sites.names
+    }
+    newest = max(saved["site-1"])
+    shutil.rmtree(sites.folder / "site-1" / "checkpoints" / str(newest))  # as if it had been killed a little earlier
+    assert set.intersection(*saved.values()) - {newest}
+    sites.start()
+    np.testing.assert_array_equal(sites.finish(), whole)
+
+
+def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
+    """SIGSTOP: no sign of life, but the process still believes in its edges."""
+    sites = fleet(chords(5, trouble=TROUBLE), steps=3000, every=500, pause={"site-0": 0.01})
+    sites.start()
+    sites.wait_for_step(50)
+    sites.kill("site-2", signal.SIGSTOP)
+    time.sleep(2 * TROUBLE.patience)
+    before = sites.step("site-0")
+    time.sleep(1.0)
+    assert sites.step("site-0") > before  # the others go on
+    sites.kill("site-2", signal.SIGCONT)
+    np.testing.assert_allclose(sites.finish(), np.tile(solution(5), (5, 1)), atol=1e-8)
+    assert "gives no sign of life" in sites.logs()
+
+
+@pytest.mark.parametrize("quorum", ["wait", "stop"])
+def test_quorum(fleet, quorum):
+    sites = fleet(
+        ring(3, trouble=replace(TROUBLE, quorum=quorum)), steps=1500, every=50, saves=True, pause={"site-0": 0.01}
+    )
+    sites.start()
+    sites.wait_for_step(100)
+    sites.kill("site-1")
+    if quorum == "stop":
+        for name in ("site-0", "site-2"):
+            assert sites.processes[name].wait(60) == 1
+        assert "quorum is 'stop'" in sites.logs()
+        return
+    time.sleep(2 * TROUBLE.patience)
+    stands = sites.step("site-0")
+    time.sleep(2.0)
+    assert sites.step("site-0") == stands
+    sites.start("site-1")
+    np.testing.assert_allclose(sites.finish(), np.tile(solution(3), (3, 1)), atol=1e-8)
+
+
+@pytest.mark.parametrize("network", [Loopback, Namespaces])
+@pytest.mark.parametrize("count", [4, 8])
+def test_label_cleaning_on_digits_is_the_simulator_s(fleet, count, network):
+    """Mini-batches, nodes of unequal size: the same numbers, so the same accuracy."""
+    sites = fleet(ring(count, trouble=TROUBLE), network, steps=150, task="digits", batch_size=32)
+    sites.start()
+    y = sites.finish(level="y")
+    task = db.tasks.label_cleaning("digits", count, seed=0)
+    method = db.sparkle("edge-ed", updates="simultaneous", **RATES["digits"])
+    options = {"steps": 150, "batch_size": 32, "eval_every": 150, "metrics": task.metrics[:1]}
+    expected = db.solve(task.problem, method, sites.federation.graph, **options)
+    mean, tree = ravel_pytree(expected.y)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y.mean(0), mean, atol=1e-10)
+    for number in range(count):
+        own = ravel_pytree(jax.tree.map(lambda leaf: leaf[number], expected.nodes.y))[0]  # noqa: B023
+        np.testing.assert_allclose(y[number], own, atol=1e-10)
+    reached = task.metrics[0](SimpleNamespace(y=tree(y.mean(0))))["test_accuracy"]
+    assert reached == expected.trace["test_accuracy"][-1] > 0.85

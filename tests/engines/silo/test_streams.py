@@ -1,0 +1,221 @@
+"""Who is let in, and who is cut off, over gRPC."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from silo_messages import message
+from silo_sites import Folders, ring
+
+from decibel.core._files import atomic_write
+from decibel.engines.silo import _frames as frames
+from decibel.engines.silo._certificates import Authority, NotTrusted
+from decibel.engines.silo._credentials import Credentials
+from decibel.engines.silo._edge import NOWHERE
+from decibel.engines.silo._frames import Beat, Entry, Hello, Join, Roll
+from decibel.engines.silo._site import Site
+from decibel.engines.silo._streams import METHOD, Outgoing, Streams
+
+
+def wait_until(condition, seconds=10):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+class Listener:
+    """Site 0 of a ring of four, listening, with no run behind it."""
+
+    def __init__(self, folders):
+        self.folders, self.said = folders, []
+        credentials = Credentials.load(folders.home("site-0"), "site-0")
+        self.site = Site(folders.federation, 0, b"p" * 32, lossy=True, say=self.said.append)
+        self.site.expect(np.float64, (3,))
+        self.streams = Streams(self.site, credentials, self.said.append)
+        self.streams.start()
+
+    def call(self, *sent, home=None, name="site-1", certificate=True, enough=99):
+        """What a dialler with the papers in a folder hears, and how the call ends; after `enough` it hangs up."""
+        home = home or self.folders.home(name)
+        own = [(home / file).read_bytes() for file in ("key.pem", "certificate.pem")] if certificate else []
+        root = (home / "authority.pem").read_bytes()
+        options = [("grpc.ssl_target_name_override", "site-0")]
+        address = self.folders.federation.sites[0].address
+        with grpc.secure_channel(address, grpc.ssl_channel_credentials(root, *own), options) as channel:
+            held = threading.Event()
+
+            def outgoing():
+                yield from (frame if isinstance(frame, bytes) else frames.write(frame) for frame in sent)
+                held.wait(3)
+
+            heard = []
+            try:
+                for raw in channel.stream_stream(METHOD)(outgoing(), timeout=5):
+                    heard.append(frames.parse(raw))
+                    if len(heard) == enough:
+                        break
+            except grpc.RpcError as error:
+                return heard, error.code(), error.details()
+            finally:
+                held.set()
+            return heard, None, ""
+
+    @property
+    def hello(self):
+        return Hello(self.folders.federation.hash, b"p" * 32, 1, b"n" * 32)
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory):
+    listening = Listener(Folders(tmp_path_factory.mktemp("listener"), ring(4)))
+    yield listening
+    listening.site.goodbye(False)
+    listening.streams.close()
+
+
+DENIED, GONE = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE
+
+
+class TestWhoIsLetIn:
+    def test_a_neighbour_is(self, listener):
+        heard, code, _ = listener.call(listener.hello, enough=2)
+        assert isinstance(heard[0], Hello) and isinstance(heard[1], Roll) and code is None
+        own = Credentials.load(listener.folders.home("site-1"), "site-1")
+        assert own.check_proof(heard[0].certificate, heard[0].proof, "site-0", b"n" * 32) == "site-0"
+        for proof, nonce in ((heard[0].proof, b"m" * 32), (b"", b"n" * 32)):
+            with pytest.raises(NotTrusted):
+                own.check_proof(heard[0].certificate, proof, "site-0", nonce)
+
+    def test_without_a_certificate(self, listener):
+        heard, code, _ = listener.call(listener.hello, certificate=False)
+        assert not heard and code is GONE
+
+    def test_of_a_foreign_authority(self, listener, tmp_path):
+        listener.folders.site("site-1", authority=Authority.make("test"), home=tmp_path)
+        heard, code, _ = listener.call(listener.hello, home=tmp_path)
+        assert not heard and code is GONE
+
+    def test_expired(self, listener, tmp_path):
+        listener.folders.site("site-1", lifetime=timedelta(seconds=-1), home=tmp_path)
+        heard, code, _ = listener.call(listener.hello, home=tmp_path)
+        assert not heard and code is GONE
+
+    def test_revoked(self, listener, tmp_path):
+        certificate = listener.folders.site("site-1", home=tmp_path)
+        revoked = listener.folders.home("site-0") / "revoked.json"
+        atomic_write(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
+        heard, code, details = listener.call(listener.hello, home=tmp_path)
+        assert not heard and code is DENIED and "revoked" in details
+
+    def test_valid_but_no_neighbour(self, listener):
+        heard, code, details = listener.call(listener.hello, name="site-2")
+        assert not heard and code is DENIED and "site-2 is no neighbour" in details
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [({"federation": b"x" * 32}, "different federation files"), ({"problem": b"x" * 32}, "different problems")],
+    )
+    def test_of_another_federation_or_problem(self, listener, change, sentence):
+        heard, code, details = listener.call(listener.hello._replace(**change))
+        assert not heard and code is DENIED and sentence in details
+
+    def test_that_does_not_say_hello(self, listener):
+        for first in (Beat(), b"GET / HTTP/1.1"):
+            heard, code, _ = listener.call(first)
+            assert not heard and code is DENIED
+
+    @pytest.mark.parametrize(
+        ("frame", "sentence"),
+        [
+            (b"nonsense", "no frame"),
+            (message(0, 0, tensor=np.full(3, np.nan)), "NaN"),
+            (message(0, 0, tensor=np.ones(4)), "shape"),
+            (Hello(b"f" * 32, b"p" * 32, 1, b"n" * 32), "second HELLO"),
+            (Roll(0, True, (Entry(9, 1, ()),)), "more sites"),
+            (Join(1, True, True, 3, NOWHERE, True), "JOINED"),
+        ],
+    )
+    def test_a_neighbour_that_misbehaves_is_cut_off(self, listener, frame, sentence):
+        edge = listener.site.edges[1]
+        before = edge.refused
+        listener.call(listener.hello, frame)
+        wait_until(lambda: edge.refused == before + 1 and edge.stream is None)
+        assert sentence in listener.said[-1]
+
+    def test_a_message_larger_than_any_exchange_is_not_read(self, listener):
+        _, code, details = listener.call(listener.hello, b"\0" * 2**20)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details
+        wait_until(lambda: listener.site.edges[1].stream is None)
+
+    def test_a_listener_that_sends_a_larger_message_is_named(self, listener):
+        class TooLarge(grpc.RpcError, grpc.Call):
+            code = staticmethod(lambda: grpc.StatusCode.RESOURCE_EXHAUSTED)
+            details = staticmethod(lambda: "CLIENT: Received message larger than max (1048576 vs. 69656)")
+
+        def frames():
+            raise TooLarge
+            yield
+
+        edge, stream = listener.site.edges[1], Outgoing(lambda: None)
+        before = edge.refused
+        listener.streams._read(edge, frames(), stream)
+        assert "site-1 is refused: CLIENT: Received message larger than max" in listener.said[-1]
+        assert edge.refused == before + 1
+
+    def test_a_listener_is_checked_too(self, listener, tmp_path):
+        """The dialler refuses a listener whose certificate is revoked or of another site."""
+        said = []
+        dialler = Credentials.load(listener.folders.home("site-1"), "site-1")
+        own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
+        revoked = tmp_path / "revoked.json"
+        atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]').encode())
+        site = Site(listener.folders.federation, 1, b"p" * 32, lossy=True, say=said.append)
+        streams = Streams(site, replace(dialler, revoked_list=revoked), said.append)
+        streams.start()
+        wait_until(lambda: said)
+        streams.close()
+        assert "site-0 is refused: the certificate is revoked" in said[0] and site.edges[0].stream is None
+
+    def test_a_certificate_that_is_revoked_while_its_holder_talks(self, listener, tmp_path):
+        said, revoked = [], tmp_path / "revoked.json"
+        dialler = Credentials.load(listener.folders.home("site-3"), "site-3")
+        site = Site(listener.folders.federation, 3, b"p" * 32, lossy=True, say=said.append)
+        streams = Streams(site, replace(dialler, revoked_list=revoked), said.append)
+        streams.start()
+        wait_until(lambda: site.edges[0].stream)
+        own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
+        atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]'))
+        wait_until(lambda: site.edges[0].stream is None)
+        streams.close()
+        assert "site-0 is refused: the certificate is revoked." in said
+
+    def test_no_proxy_is_asked_for_this_machine(self, listener, monkeypatch):
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+        monkeypatch.delenv("no_proxy", raising=False)
+        dialler = Credentials.load(listener.folders.home("site-3"), "site-3")
+        site = Site(listener.folders.federation, 3, b"p" * 32, lossy=True, say=lambda sentence: None)
+        streams = Streams(site, dialler, lambda sentence: None)
+        streams.start()
+        wait_until(lambda: site.edges[0].stream)
+        streams.close()
+
+    def test_listens_where_the_federation_says_and_nowhere_else(self, listener):
+        port = int(listener.folders.federation.sites[0].address.split(":")[1])
+        addresses = {
+            line.split()[1]
+            for table in ("/proc/net/tcp", "/proc/net/tcp6")
+            if Path(table).exists()
+            for line in Path(table).read_text().splitlines()[1:]
+            if line.split()[3] == "0A" and line.split()[1].endswith(f":{port:04X}")
+        }
+        if not addresses:
+            pytest.skip("this system does not tell who listens")
+        assert all(address.startswith(("0100007F", "0000000000000000FFFF00000100007F")) for address in addresses)

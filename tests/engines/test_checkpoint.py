@@ -1,0 +1,189 @@
+"""Interrupted runs end with the numbers of runs that were never interrupted."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from orbax.checkpoint import CheckpointManager
+from quadratics import random_quadratic
+
+import decibel as db
+from decibel.engines._checkpoint import CheckpointWarning
+
+QUADRATIC = random_quadratic(4, seed=5)
+PROBLEM = QUADRATIC.problem(samples=6)
+GRAPH = db.graphs.ring(4)
+METHOD = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
+OPTIONS = {"batch_size": 2, "eval_every": 10, "metrics": ["consensus_x"]}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return db.solve(PROBLEM, METHOD, GRAPH, steps=60, **OPTIONS)
+
+
+def assert_same(result, whole):
+    for a, b in zip(result.nodes, whole.nodes, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    for column in whole.trace:
+        if column != "seconds":
+            np.testing.assert_array_equal(result.trace[column], whole.trace[column])
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, whole):
+    db.solve(PROBLEM, METHOD, GRAPH, steps=30, checkpoint=tmp_path, **OPTIONS)
+    assert_same(db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS), whole)
+
+
+def test_a_run_moves_from_a_cluster_to_the_simulator(tmp_path, whole):
+    db.solve(PROBLEM, METHOD, GRAPH, steps=30, checkpoint=tmp_path, engine=db.Cluster(devices=4), **OPTIONS)
+    moved = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
+    np.testing.assert_allclose(np.asarray(moved.nodes.x), np.asarray(whole.nodes.x), rtol=1e-12)
+
+
+def test_resume_without_a_checkpoint_begins(tmp_path, whole):
+    fresh = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path / "new", resume=True, **OPTIONS)
+    assert_same(fresh, whole)
+
+
+@pytest.mark.slow_except("cut")
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, whole, damage):
+    db.solve(PROBLEM, METHOD, GRAPH, steps=40, checkpoint=tmp_path, **OPTIONS)
+    newest = max((p for p in tmp_path.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    for file in (p for p in (newest / "state").rglob("*") if p.is_file()):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]) if damage == "cut" else file.unlink()
+    with pytest.warns(CheckpointWarning, match="the checkpoint of step 40 cannot be read"):
+        result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
+    assert_same(result, whole)
+
+
+ENTRIES = 100_000
+
+
+def large():
+    """One level of ENTRIES entries at four nodes, whose state is far larger than anything else."""
+    data = np.random.default_rng(0).normal(size=(4, 3, 1))
+    problem = db.Problem(lambda x, batch: ((x - batch.mean(0)) ** 2).sum(), upper_data=data, x0=jnp.zeros(ENTRIES))
+    return {"problem": problem, "method": db.ed(0.1), "graph": GRAPH, "eval_every": 2, "metrics": []}
+
+
+@pytest.fixture
+def live(monkeypatch):
+    """The bytes of all arrays when a state begins to be read, and after, less those of before the test."""
+    gc.collect()
+    held, seen, restore = live_bytes(), [], CheckpointManager.restore
+
+    def watched(self, step, args):
+        reads_state = "state" in args
+        if reads_state:
+            seen.append(live_bytes() - held)
+        found = restore(self, step, args=args)
+        if reads_state:
+            seen.append(live_bytes() - held)
+        return found
+
+    monkeypatch.setattr(CheckpointManager, "restore", watched)
+    return seen
+
+
+def live_bytes():
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+@pytest.mark.slow_except("simulator")
+@pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
+def test_resuming_never_holds_two_states(tmp_path, live, engine):
+    expected = db.solve(**large(), steps=6, engine=engine).x
+    db.solve(**large(), steps=4, engine=engine, checkpoint=tmp_path)
+    found = db.solve(**large(), steps=6, engine=engine, checkpoint=tmp_path, resume=True)
+    np.testing.assert_array_equal(found.x, expected)
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves(found.state))
+    assert len(live) == 2 and live[0] < 0.5 * state < state < live[1] < 1.5 * state
+
+
+@pytest.mark.slow_except("cluster")
+@pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
+def test_where_no_checkpoint_can_be_read_the_run_begins_again(tmp_path, whole, engine):
+    db.solve(PROBLEM, METHOD, GRAPH, steps=20, checkpoint=tmp_path, engine=engine, **OPTIONS)
+    for file in (p for p in tmp_path.glob("*/state/**/*") if p.is_file()):
+        file.write_bytes(b"")
+    with pytest.warns(CheckpointWarning, match="cannot be read"):
+        found = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, engine=engine, **OPTIONS)
+    for a, b in zip(found.nodes, whole.nodes, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    assert found.trace.rows == whole.trace.rows
+
+
+def test_another_run_is_refused_with_what_changed(tmp_path):
+    db.solve(PROBLEM, METHOD, GRAPH, steps=10, checkpoint=tmp_path, **OPTIONS)
+    other = db.sparkle("ed", alpha=0.06, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
+    changes = {
+        "settings": (PROBLEM, other, GRAPH, 0),
+        "graph": (PROBLEM, METHOD, db.graphs.complete(4), 0),
+        "seed": (PROBLEM, METHOD, GRAPH, 1),
+        "upper_data": (random_quadratic(4, seed=6).problem(samples=6), METHOD, GRAPH, 0),
+    }
+    for name, (problem, method, graph, seed) in changes.items():
+        with pytest.raises(ValueError, match=f"checkpoint holds another run: .*{name} .*changed"):
+            db.solve(problem, method, graph, steps=20, seed=seed, checkpoint=tmp_path, resume=True, **OPTIONS)
+
+
+def test_resume_needs_a_folder():
+    with pytest.raises(ValueError, match="resume=True needs checkpoint"):
+        db.solve(PROBLEM, METHOD, GRAPH, steps=10, resume=True)
+
+
+WORKER = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+import time
+from test_checkpoint import GRAPH, METHOD, OPTIONS, PROBLEM
+import decibel as db
+def slowly(step, row):
+    print(step, flush=True)
+    time.sleep(float(sys.argv[2]))
+result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=sys.argv[1], resume=True, callbacks=[slowly], **OPTIONS)
+print("stopped", result.message, flush=True)
+"""
+
+
+def start(folder: Path, pause: float) -> subprocess.Popen:
+    command = [sys.executable, "-c", WORKER, str(folder), str(pause)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_terminating_saves_and_the_run_goes_on(tmp_path, whole):
+    with start(tmp_path, 0.2) as worker:
+        for line in worker.stdout:
+            if line.strip() == "20":
+                worker.send_signal(signal.SIGTERM)
+                break
+        rest = worker.stdout.read()
+    assert worker.returncode == 0 and "told to terminate" in rest
+    assert_same(db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS), whole)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_still_ends_the_same(tmp_path, whole):
+    """Twenty kills; some fall into the writing of a checkpoint."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        with start(tmp_path, 0.05) as worker:
+            worker.stdout.readline()  # it has begun
+            time.sleep(rng.uniform(0.0, 0.5))
+            worker.kill()
+    result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
+    assert_same(result, whole)

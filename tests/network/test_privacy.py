@@ -1,0 +1,227 @@
+"""Messages in code: what travels, what arrives, what stays exact, and what noise hides."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+
+import decibel as db
+from decibel.methods._single_level import SingleLevel
+from decibel.network._codecs import Code
+from decibel.strategies._table import STRATEGIES, strategy
+
+NODES = 8
+QUADRATIC = random_quadratic(NODES, p=20, seed=1, spread=2.0)
+RING = db.graphs.ring(NODES)
+KEYS = jax.random.key(0), jax.random.key(1)
+CODES = {
+    "top": lambda base: db.privacy.top_k(base, 0.3, mixing=0.5),
+    "random": lambda base: db.privacy.random_k(base, 0.5, mixing=0.3),
+    "8 bits": lambda base: db.privacy.quantize(base, 8),
+    "4 bits": lambda base: db.privacy.quantize(base, 4),
+    "2 bits": lambda base: db.privacy.quantize(base, 2, mixing=0.3),
+}
+
+
+def solve(base, steps=3000, **options):
+    options = {"eval_every": steps, "metrics": []} | options
+    method = SingleLevel(strategy(base), 0.1, 1.0, "single")
+    return db.solve(QUADRATIC.single(), method, options.pop("graph", RING), steps=steps, **options)
+
+
+def cost(base):
+    return db.cost(QUADRATIC.single(), SingleLevel(strategy(base), 0.1, 1.0, "single"), RING)
+
+
+def code(made):
+    return made.move.code
+
+
+@pytest.mark.slow_except("top-ed", "4 bits-gt")
+@pytest.mark.parametrize(("name", "base"), [*((name, "ed") for name in CODES), ("4 bits", "gt")])
+def test_what_was_exact_stays_exact(name, base):
+    found = solve(CODES[name](base))
+    np.testing.assert_allclose(found.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_bytes_are_those_of_the_message(name):
+    made = CODES[name]("ed")
+    row = code(made).encode(jnp.arange(20.0), *KEYS)
+    assert row.dtype == jnp.uint8 and row.size == code(made).bytes(20, np.float64)
+    assert cost(made)["bytes"] == 2 * row.size < cost("ed")["bytes"]
+
+
+@pytest.mark.slow_except(
+    "top-7-float64",
+    "random-64-float32",
+    "8 bits-7-float64",
+    "4 bits-7-float64",
+    "2 bits-7-float32",
+    "4 bits-70000-float32",
+)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("entries", [1, 7, 64, 70_000])
+@pytest.mark.parametrize("name", CODES)
+def test_read_as_written(name, entries, dtype):
+    """What arrives is the part that was sent, and is never further from the message than nothing would be."""
+    made = code(CODES[name]("ed"))
+    new = jax.random.normal(jax.random.key(entries), (entries,), dtype)
+    arrived = made.decode(made.encode(new, *KEYS), KEYS[0], entries, dtype)
+    assert arrived.shape == new.shape and arrived.dtype == new.dtype
+    assert jnp.linalg.norm(new - arrived) <= jnp.linalg.norm(new) * (1 + 1e-6)
+    if "bits" in name:
+        step = np.abs(new).max() / (2 ** (made.bits - 1) - 1)
+        assert np.abs(arrived - new).max() <= step / 2 * (1 + 1e-5)
+    else:
+        sent = arrived != 0
+        assert int(sent.sum()) == int(np.ceil(made.share * entries)) and jnp.array_equal(arrived[sent], new[sent])
+    if name == "top":
+        assert np.abs(new[sent]).min() >= np.abs(jnp.where(sent, 0, new)).max()
+    zero = jnp.zeros(entries, dtype)
+    assert not made.decode(made.encode(zero, *KEYS), KEYS[0], entries, dtype).any()
+
+
+@pytest.mark.slow_except("made0")
+@pytest.mark.parametrize("made", [CODES["4 bits"]("gt"), db.privacy.noisy("ed", 1.0, 0.1)])
+def test_the_cluster_sends_the_same(made):
+    """Same numbers, and the collectives carry bytes."""
+    simulated = solve(made, steps=20)
+    spread = solve(made, steps=20, engine=db.Cluster(devices=4))
+    np.testing.assert_allclose(simulated.nodes.x, spread.nodes.x, atol=1e-12)
+    # A ring of 8 on 4 devices: half of all links leave a device.
+    assert spread.trace["bytes"][-1] == simulated.trace["bytes"][-1] / 2
+
+
+def test_on_a_changing_graph_all_who_hold_a_copy_hear_every_message():
+    """Where a phase lacks a link, its ends keep their copies of each other up to date."""
+    changing = db.graphs.cycle(RING, db.graphs.star(NODES))
+    made = CODES["top"]("ed")
+    simulated = solve(made, steps=20, graph=changing)
+    for devices in (2, 8):
+        spread = solve(made, steps=20, graph=changing, engine=db.Cluster(devices=devices))
+        np.testing.assert_allclose(simulated.nodes.x, spread.nodes.x, atol=1e-12)
+    assert spread.trace["bytes"][-1] == simulated.trace["bytes"][-1]
+    links = 2 * (NODES + NODES - 3)  # of the ring, and of the star beside it
+    assert simulated.trace["bytes"][-1] == pytest.approx(20 * links / NODES * code(made).bytes(20, np.float64))
+
+
+def test_levels_in_code_and_in_the_open():
+    method = db.sparkle(CODES["4 bits"]("ed"), "gt", alpha=0.03, beta=0.1, gamma=0.1, updates="simultaneous")
+    options = {"steps": 4000, "eval_every": 4000, "metrics": []}
+    found = db.solve(QUADRATIC.problem(), method, RING, **options)
+    np.testing.assert_allclose(found.x, QUADRATIC.solution(), atol=1e-9)
+
+
+def test_a_code_must_say_where_its_floats_are():
+    class Silent(Code):
+        mixing: float = 1.0
+
+        def bytes(self, entries, dtype):
+            return entries
+
+        def encode(self, new, key, secret):
+            return new.astype(jnp.uint8)
+
+        def decode(self, row, key, entries, dtype):
+            return row.astype(dtype)
+
+    with pytest.raises(TypeError, match="float_bytes"):
+        Silent()
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_the_floats_of_a_message_are_at_its_front(name):
+    made = code(CODES[name]("ed"))
+    new = np.linspace(-3.0, 4.0, 20)
+    row = np.asarray(made.encode(jnp.asarray(new), *KEYS))
+    floats = np.frombuffer(row[: made.float_bytes(20, np.float64)].tobytes())
+    assert floats.size and np.isin(np.abs(floats), np.abs(new)).all()
+
+
+def test_flows_in_code_cancel():
+    """The mean over nodes of a carry stays zero in every code, since ends of a link use the same public copies."""
+    for name in ("top", "2 bits"):
+        carry = solve(CODES[name]("ed"), steps=200).state.x.carry[0]
+        assert np.abs(carry.tree).max() > 0.01 and np.abs(carry.mean()).max() < 1e-13
+
+
+class TestNoise:
+    def test_what_is_sent_is_cut_and_noisy(self):
+        made = code(db.privacy.noisy("ed", clip=2.0, noise=0.5))
+        zero, secrets = jnp.zeros(1000), jax.random.split(jax.random.key(0), 200)
+        send = lambda new: jax.vmap(lambda key: made.decode(made.encode(new, KEYS[0], key), KEYS[0], 1000, new.dtype))  # noqa: E731
+        noise = send(zero)(secrets)
+        assert abs(float(noise.std()) - 1.0) < 0.01
+        large = send(jnp.full(1000, 5.0))(secrets) - noise
+        np.testing.assert_allclose(jnp.linalg.norm(large, axis=1), 2.0, rtol=1e-9)
+        small = send(jnp.full(1000, 0.01))(secrets) - noise
+        np.testing.assert_allclose(small, 0.01, atol=1e-12)
+
+    def test_noise_is_new_in_every_step_and_node(self):
+        flat = db.Problem(lambda x, batch: 0.0 * x.sum(), upper_data=np.zeros((NODES, 1)), x0=jnp.zeros(50))
+        method = SingleLevel(db.privacy.noisy("consensus", 1.0, 1.0), 0.1, 1.0, "single")
+        moves = [db.solve(flat, method, RING, steps=k, metrics=[]).nodes.x for k in (1, 2)]
+        steps = np.concatenate([moves[0], moves[1] - moves[0]])
+        alike = np.corrcoef(steps) - np.eye(2 * NODES)
+        assert np.abs(alike[0, NODES + 3]) < 0.5 and np.abs(steps).min(1).max() < np.abs(steps).max()
+        assert len({row.tobytes() for row in steps}) == 2 * NODES
+
+    @pytest.mark.parametrize(
+        ("noise", "messages", "delta", "expected"),
+        # By the accountant of dp-accounting 0.6.0 (privacy loss distributions, a little above by their construction).
+        [(2, 1, 1e-5, 4.3771782), (20, 100, 1e-5, 4.377179), (10, 400, 1e-6, 26.356965), (100, 1000, 1e-5, 2.594389)],
+    )
+    def test_epsilon_is_that_of_a_known_accountant(self, noise, messages, delta, expected):
+        found = db.privacy.epsilon(noise, messages, delta)
+        assert expected - 1e-5 < found <= expected
+        assert abs(db.privacy.noise_for(found, messages, delta) / noise - 1) < 1e-6
+
+    def test_epsilon_at_its_ends(self):
+        assert db.privacy.epsilon(1.0, 0) == 0 and db.privacy.epsilon(1e9, 1) == 0
+        values = [db.privacy.epsilon(noise, 100) for noise in (0.1, 1.0, 10.0, 100.0)]
+        assert values == sorted(values, reverse=True) and np.isfinite(values).all()
+
+    def test_a_guess_between_two_datasets_is_no_better_than_epsilon_allows(self):
+        """The likelihood-ratio test between data that push the message to opposite ends of the clip."""
+        noise, messages, trials, delta = 4.0, 9, 200_000, 1e-3
+        rng = np.random.default_rng(0)
+        loss = (
+            2 * (rng.normal(1.0, noise, (trials, messages))).sum(1) / noise**2
+        )  # log-likelihood ratio of +1 against −1
+        epsilon = db.privacy.epsilon(noise, messages, delta)
+        exceeds = np.maximum(0, 1 - np.exp(epsilon - loss)).mean()
+        assert abs(exceeds - delta) < 4e-4
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: db.privacy.top_k("ed", 0), "share=0"),
+        (lambda: db.privacy.random_k("ed", 1.5), "share=1.5"),
+        (lambda: db.privacy.quantize("ed", 3), "2, 4 or 8"),
+        (lambda: db.privacy.noisy("ed", 0, 1), "clip=0"),
+        (lambda: db.privacy.noisy("ed", 1, float("nan")), "noise=nan"),
+        (lambda: db.privacy.top_k("edge-ed", 0.1), "'edge-ed' sends flows"),
+        (lambda: db.privacy.top_k("local", 0.1), "no message"),
+        (lambda: db.privacy.top_k(db.privacy.top_k("ed", 0.5), 0.1), "no message"),
+        (lambda: db.privacy.top_k("ed", 0.1, mixing=0), "mixing=0"),
+        (lambda: db.privacy.epsilon(1.0, 5, delta=1), "delta=1"),
+        (lambda: db.privacy.noise_for(-1, 5), "ε=-1"),
+        (lambda: solve(db.privacy.top_k("ed", 0.1), faults=db.faults.drop(0.1)), "faults need"),
+    ],
+)
+def test_refused_in_a_sentence(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_every_other_strategy_can_be_wrapped():
+    for name, row in STRATEGIES.items():
+        if row.mixes and not row.per_link:
+            made = db.privacy.quantize(name, 8)
+            assert made.coded and made.carries == row.carries and name in made.name
+            assert cost(made)["rounds"] == cost(name)["rounds"] and cost(made)["bytes"] < cost(name)["bytes"]

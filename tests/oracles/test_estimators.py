@@ -1,0 +1,262 @@
+"""Momentum, STORM and SPIDER against NumPy on the samples that were really drawn, and mutants that must be caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+
+import decibel as db
+from decibel import estimators, hypergradient
+from decibel.core._ledger import Ledger
+from decibel.core._vector import Vector
+from decibel.oracles._oracle import Oracle
+from decibel.oracles.estimators import Spider
+
+NODES, SAMPLES, BATCH, Q = 3, 12, 2, 4
+RNG = np.random.default_rng(0)
+DATA = {"h": RNG.uniform(0.5, 3.0, (NODES, SAMPLES, Q)), "c": RNG.normal(size=(NODES, SAMPLES, Q))}
+SEEDS = jnp.arange(100)
+POINTS = RNG.normal(size=(14, 2, NODES, Q))  # step, level, node: x and y that jump
+
+
+def lower(x, y, batch):
+    """∇_y g = mean(h) y − mean(c) x: both the curvature and the rest depend on the sample."""
+    return jnp.sum(0.5 * jnp.mean(batch["h"], 0) * y**2 - jnp.mean(batch["c"], 0) * x * y)
+
+
+def upper(x, y, batch):
+    return jnp.sum((y - x) ** 2) + jnp.mean(batch["c"])
+
+
+def problem(data=DATA):
+    start = dict(x0=jnp.zeros(Q), y0=jnp.zeros(Q))
+    return db.Problem(upper, lower, upper_data={"c": data["c"]}, lower_data=data, **start)
+
+
+PROBLEM = problem()
+
+
+def oracle(k, problem=PROBLEM, batch_size=BATCH, seed=0):
+    nodes = jnp.arange(NODES, dtype=jnp.int32)
+    return Oracle(problem, nodes, jax.random.fold_in(jax.random.key(seed), k), batch_size, Ledger())
+
+
+def directions(draw, point):
+    return (draw.at(*point).v,)
+
+
+@eqx.filter_jit
+def runs(estimator, points, problem, ways=directions):
+    """The estimate after every step, (seeds, steps, nodes, q)."""
+
+    def step(seed, memory, now):
+        k, x, y = now
+        estimate, memory = estimator(k, memory, (Vector(x), Vector(y)), oracle(k, problem, seed=seed), ways)
+        return memory, estimate[-1].tree
+
+    def run(seed):
+        start = Vector(points[0, 0]), Vector(points[0, 1])
+        zero = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: ways(oracle(0, problem).draw(), start)))
+        along = jnp.arange(len(points), dtype=jnp.int32), points[:, 0], points[:, 1]
+        return jax.lax.scan(partial(step, seed), estimator.start(start, zero), along)[1]
+
+    return jax.vmap(run)(SEEDS)
+
+
+def estimates(estimator, points=POINTS, problem=PROBLEM, ways=directions):
+    return np.asarray(runs(estimator, jnp.asarray(points), problem, ways))[0]
+
+
+def on(batch, point):
+    """∇_y g by hand on samples of leaves (nodes, batch, q)."""
+    x, y = point
+    return np.asarray(batch["h"]).mean(1) * y - np.asarray(batch["c"]).mean(1) * x
+
+
+@cache
+def samples(k, some=False):
+    """What the estimator's draw of step k holds."""
+    draw = oracle(k).draw_some() if some else oracle(k).draw()
+    return {name: np.asarray(leaf) for name, leaf in draw.lower.parts[0].items()}
+
+
+def momentum_by_hand(theta):
+    m, out = 0.0, []
+    for k, point in enumerate(POINTS):
+        m = (1 - theta) * m + theta * on(samples(k), point)
+        out.append(m)
+    return np.stack(out)
+
+
+def storm_by_hand(theta):
+    out = [on(samples(0), POINTS[0])]
+    for k in range(1, len(POINTS)):
+        now, before = on(samples(k), POINTS[k]), on(samples(k), POINTS[k - 1])
+        out.append(now + (1 - theta) * (out[-1] - before))
+    return np.stack(out)
+
+
+def spider_by_hand(period):
+    out = []
+    for k, point in enumerate(POINTS):
+        if k % period == 0:
+            out.append(on(DATA, point))
+        else:
+            batch = samples(k, some=True)
+            out.append(out[-1] + on(batch, point) - on(batch, POINTS[k - 1]))
+    return np.stack(out)
+
+
+def test_samples_are_drawn_afresh_each_step_and_at_each_node():
+    drawn = np.stack([samples(k)["h"] for k in range(8)])
+    assert drawn.shape == (8, NODES, BATCH, Q)
+    assert len({tuple(sample) for sample in drawn.reshape(-1, Q)}) > SAMPLES
+    for node in range(NODES):
+        known = {tuple(sample) for sample in DATA["h"][node]}
+        assert {tuple(sample) for sample in drawn[:, node].reshape(-1, Q)} <= known
+
+
+CASES = {
+    "plain": (estimators.plain(), lambda: momentum_by_hand(1.0)),
+    "momentum": (estimators.momentum(0.3), lambda: momentum_by_hand(0.3)),
+    "storm": (estimators.storm(0.3), lambda: storm_by_hand(0.3)),
+    "spider": (estimators.spider(5), lambda: spider_by_hand(5)),
+    "spider of ⌈√n⌉": (estimators.spider(), lambda: spider_by_hand(4)),
+    "spider of period one": (estimators.spider(1), lambda: spider_by_hand(1)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_follows_the_recursion_on_the_drawn_samples(name):
+    estimator, by_hand = CASES[name]
+    np.testing.assert_allclose(estimates(estimator), by_hand(), atol=1e-12)
+
+
+def test_theta_may_be_a_schedule():
+    weights = 1 / (1.0 + np.arange(len(POINTS)))
+    estimator = estimators.momentum(lambda k: 1 / (1.0 + k.astype(float)))
+    found = estimates(estimator)
+    m = 0.0
+    for k, theta in enumerate(weights):
+        m = (1 - theta) * m + theta * on(samples(k), POINTS[k])
+    np.testing.assert_allclose(found[-1], m, atol=1e-12)
+    np.testing.assert_allclose(m, np.mean([on(samples(k), p) for k, p in enumerate(POINTS)], 0), atol=1e-12)
+
+
+class Mutant(Spider):
+    """SPIDER with one of the two faults that public code has."""
+
+    fault: str = eqx.field(static=True, default="")
+
+    def __call__(self, k, memory, point, oracle, directions):
+        m, before = memory
+        now = k % self.period == 0
+        draw = oracle.draw_some()
+        other = oracle.draw(7) if self.fault == "different samples" else draw
+        before = point if self.fault == "same point" else before
+        full = directions(oracle.draw_all(), point)
+        change = jax.tree.map(lambda m, d, e: m + (d - e), m, directions(draw, point), directions(other, before))
+        new = jax.tree.map(lambda a, b: jnp.where(now, a, b), full, change)
+        return new, (new, point)
+
+
+FAULTS = ("different samples", "same point")
+
+
+def exact_where_only_offsets_differ(estimator):
+    """With one curvature for all samples and x at rest, a difference on *any* same sample is the exact change, so that
+    SPIDER never leaves the full gradient."""
+    data = DATA | {"h": np.broadcast_to(DATA["h"][:, :1], DATA["h"].shape)}
+    points = POINTS.copy()
+    points[:, 0] = points[0, 0]
+    expected = np.stack([on(data, point) for point in points])
+    np.testing.assert_allclose(estimates(estimator, points, problem(data)), expected, atol=1e-12)
+
+
+def with_random_series(draw, point):
+    here = draw.at(*point)
+    return here.v, hypergradient.neumann(5, 4.0, randomized=True)(here)
+
+
+def unmoved_where_the_point_rests(estimator):
+    """Also for a hypergradient whose truncation is drawn: the same k at both points."""
+    points = np.broadcast_to(POINTS[:1], POINTS.shape)
+    found = estimates(estimator, points, ways=with_random_series)
+    np.testing.assert_allclose(found[:5], np.broadcast_to(found[0], found[:5].shape), atol=1e-12)
+
+
+def follows_by_hand(estimator):
+    np.testing.assert_allclose(estimates(estimator), spider_by_hand(5), atol=1e-12)
+
+
+CHECKS = (follows_by_hand, exact_where_only_offsets_differ, unmoved_where_the_point_rests)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_spider_differences_use_the_same_sample_at_two_points(check):
+    check(estimators.spider(5))
+    check(Mutant(5))  # the mutant without a fault is SPIDER
+
+
+@pytest.mark.slow_except("same point")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_spider_that_does_not_is_caught(fault):
+    caught = []
+    for check in CHECKS:
+        try:
+            check(Mutant(5, fault))
+        except AssertionError:
+            caught.append(check.__name__)
+    expected = CHECKS if fault == "different samples" else CHECKS[:2]
+    assert caught == [check.__name__ for check in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", *FAULTS])
+def test_svr_interact_is_exact_where_samples_share_their_second_derivatives(fault):
+    """Batches of one, yet every difference is the exact change: the run is INTERACT's. With a fault it is not."""
+    quadratic = random_quadratic(NODES, seed=7)
+    base = quadratic.problem(personal=True, samples=5)
+    noisy = lambda name: getattr(quadratic, name)[:, None] + RNG.normal(size=(NODES, 5, 4))  # noqa: E731
+    start = dict(x0=base.x0, y0=base.y0, personal=True)
+    data = dict(
+        upper_data=base.upper_data.tree | {"a": noisy("a")}, lower_data=base.lower_data.tree | {"c": noisy("c")}
+    )
+    noisy_problem = db.Problem(base.upper, base.lower, **data, **start)
+    rates = dict(alpha=0.1, beta=0.2, hypergradient=hypergradient.exact())
+    quiet = dict(steps=30, eval_every=30, metrics=[], progress=False)
+    graph = db.graphs.path(NODES)
+    method = db.svr_interact(**rates, period=4)
+    if fault:
+        method = replace(method, estimator=Mutant(4, fault))
+    full = db.solve(noisy_problem, db.interact(**rates), graph, **quiet)
+    found = db.solve(noisy_problem, method, graph, batch_size=1, **quiet)
+    gap = np.max([np.abs(a - b).max() for a, b in zip(found.nodes[:2], full.nodes[:2], strict=True)])
+    assert gap > 1e-3 if fault else gap < 1e-12
+
+
+def test_variance_is_reduced():
+    """Points that move slowly, as in a run: mean squared distance from the full gradient over many seeds."""
+    points = POINTS[:1] + 0.02 * np.cumsum(POINTS, 0)
+    truth = np.stack([on(DATA, point) for point in points])
+
+    def error(estimator):
+        found = np.asarray(runs(estimator, jnp.asarray(points), PROBLEM, directions))
+        return np.mean((found - truth)[:, 8:] ** 2)  # after the start
+
+    plain, momentum, storm, spider = (error(CASES[name][0]) for name in ("plain", "momentum", "storm", "spider"))
+    assert spider < plain / 20 and storm < plain / 3 and storm < momentum, (plain, momentum, storm, spider)
+    assert error(Mutant(5, "different samples")) > plain  # it sums up noise instead
+
+
+@pytest.mark.parametrize("period", [0, -1, 2.5])
+def test_periods_are_refused(period):
+    with pytest.raises(ValueError, match="period"):
+        estimators.spider(period)

@@ -1,0 +1,97 @@
+"""Step sizes by search: the best candidate wins, and every score is the score of a real run."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+
+import decibel as db
+
+QUADRATIC = random_quadratic(4, seed=2)
+PROBLEM, GRAPH = QUADRATIC.problem(samples=4), db.graphs.ring(4)
+METHOD = db.sparkle("ed", alpha=0.02, beta=0.05, gamma=0.05, theta=0.5, updates="simultaneous")
+DISTANCE = db.metrics.distance(QUADRATIC.solution())
+
+
+def test_scores_are_those_of_real_runs():
+    tuned = db.tune(
+        PROBLEM,
+        METHOD,
+        GRAPH,
+        steps=30,
+        metric=DISTANCE,
+        batch_size=2,
+        seeds=(0, 1),
+        search={"alpha": [0.01, 0.2], "beta": [0.05, 0.3]},
+    )
+    assert len(tuned.table) == 4 and [r["distance"] for r in tuned.table] == sorted(r["distance"] for r in tuned.table)
+    for row in (tuned.table[0], tuned.table[-1]):
+        method = db.sparkle("ed", **{k: row[k] for k in ("alpha", "beta", "gamma", "theta")}, updates="simultaneous")
+        options = {"steps": 30, "batch_size": 2, "eval_every": 30, "metrics": [DISTANCE]}
+        ends = [db.solve(PROBLEM, method, GRAPH, seed=s, **options).trace["distance"][-1] for s in (0, 1)]
+        np.testing.assert_allclose(row["distance"], np.mean(ends), rtol=1e-9)
+        np.testing.assert_allclose(row["spread"], np.ptp(ends), rtol=1e-6)
+    assert tuned.method.alpha == tuned.table[0]["alpha"] and tuned.score == tuned.table[0]["distance"]
+
+
+def test_random_search_beats_the_start_and_bounds_weights():
+    tuned = db.tune(PROBLEM, METHOD, GRAPH, budget=16, steps=60, metric=DISTANCE, seeds=(0,), at_once=5)
+    own = next(row for row in tuned.table if row["alpha"] == 0.02 and row["beta"] == 0.05)
+    assert len(tuned.table) == 16 and tuned.score < own["distance"]
+    assert all(row["theta"] <= 1 for row in tuned.table)
+    assert "alpha" in str(tuned) and tuned.to_pandas().shape == (16, 6)
+
+
+def test_divergence_scores_infinity_and_all_divergent_is_refused():
+    tuned = db.tune(PROBLEM, METHOD, GRAPH, steps=400, metric=DISTANCE, seeds=(0,), search={"beta": [0.1, 1e4]})
+    assert tuned.table[-1]["distance"] == np.inf and tuned.method.beta == 0.1
+    with pytest.raises(ValueError, match="all 1 settings diverged"):
+        db.tune(PROBLEM, METHOD, GRAPH, steps=400, metric=DISTANCE, seeds=(0,), search={"beta": [1e4]})
+
+
+@pytest.mark.slow_except("x32")
+@pytest.mark.parametrize("wide", [True, False], ids=["x64", "x32"])
+def test_large_seeds_score_as_real_runs(wide):
+    with jax.enable_x64(wide):
+        samples = np.random.default_rng(0).normal(size=(4, 50, 2))
+        loss = lambda x, batch: 0.5 * ((x - batch) ** 2).sum(-1).mean()  # noqa: E731
+        problem, method = db.Problem(loss, upper_data=samples, x0=jnp.zeros(2)), db.ed(0.5)
+        options, seeds = {"steps": 4, "batch_size": 2}, (2**31, 2**32 - 1)
+        tuned = db.tune(problem, method, GRAPH, seeds=seeds, search={"alpha": [0.5]}, metric="upper", **options)
+        runs = [db.solve(problem, method, GRAPH, seed=s, metrics=["upper"], eval_every=4, **options) for s in seeds]
+    ends = [run.trace["upper"][-1] for run in runs]
+    assert abs(ends[0] - ends[1]) > 1e-4
+    np.testing.assert_allclose(tuned.score, np.mean(ends), rtol=1e-9 if wide else 1e-5)
+
+
+def test_a_seed_out_of_range_raises():
+    with pytest.raises(ValueError, match="seeds=-1 must be an integer from 0 to 4294967295"):
+        db.tune(PROBLEM, METHOD, GRAPH, seeds=(0, -1))
+
+
+def test_what_cannot_be_tuned_is_refused():
+    scheduled = db.ed(lambda k: 0.1 / (1 + jnp.asarray(k, float)), theta=lambda k: 1.0)
+    with pytest.raises(ValueError, match="ed has no constant step sizes to tune"):
+        db.tune(QUADRATIC.single(), scheduled, GRAPH)
+    with pytest.raises(ValueError, match="search names 'delta'"):
+        db.tune(PROBLEM, METHOD, GRAPH, search={"delta": [1.0]})
+    with pytest.raises(ValueError, match="search='best' is not known"):
+        db.tune(PROBLEM, METHOD, GRAPH, search="best")
+
+
+def test_the_grid_covers_the_range():
+    tuned = db.tune(QUADRATIC.single(), db.ed(0.1, theta=0.5), GRAPH, budget=9, steps=5, search="grid", seeds=(0,))
+    assert len(tuned.table) == 9
+    assert {round(row["alpha"], 6) for row in tuned.table} == {0.003162, 0.1, 3.162278}
+
+
+def test_moments_average_over_the_second_half():
+    search = {"alpha": [0.05]}
+    options = {"metric": DISTANCE, "batch_size": 2, "seeds": (3,), "search": search}
+    tuned = db.tune(PROBLEM, METHOD, GRAPH, steps=40, moments=4, **options)
+    method = db.sparkle("ed", alpha=0.05, beta=0.05, gamma=0.05, theta=0.5, updates="simultaneous")
+    trace = db.solve(PROBLEM, method, GRAPH, steps=40, batch_size=2, eval_every=5, metrics=[DISTANCE], seed=3).trace
+    np.testing.assert_allclose(tuned.score, trace["distance"][[5, 6, 7, 8]].mean(), rtol=1e-9)

@@ -1,0 +1,75 @@
+"""Step sizes of a study: searched once, recorded, and as many candidates for every method."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from tiny_study import SEARCH, TINY, Setup, arms, quiet
+
+import decibel as db
+from decibel.studies import settings
+from decibel.studies.study import Search
+
+
+def test_the_search_is_recorded_resumed_and_used(tmp_path, monkeypatch, beside):
+    study = dataclasses.replace(TINY, search=SEARCH)
+    found = settings.search(study, "smoke", say=quiet)
+    assert set(found) == {"ED", "D-SOBA"}
+    for one in found.values():
+        tried = one["search"]["candidates"]
+        assert one["search"]["budget"] == len(tried) == 4 and one["search"]["metric"] == "distance"
+        assert one["rates"]["alpha"] == tried[0][0] and tried[0][-1] == min(row[-1] for row in tried)
+        assert one["rates"]["gamma"] == one["rates"]["beta"]
+    assert [arm.method.alpha for arm in settings.applied(study, "smoke")] == [
+        o["rates"]["alpha"] for o in found.values()
+    ]
+
+    saved = json.loads(beside.read_text())
+    del saved["smoke"]["D-SOBA"]
+    beside.write_text(json.dumps(saved))
+    searched: list[str] = []
+    one = settings._search
+    monkeypatch.setattr(
+        settings, "_search", lambda s, u, arm, mark: (searched.append(arm.label), one(s, u, arm, mark))[1]
+    )
+    assert settings.search(study, "smoke", say=quiet)["D-SOBA"]["rates"] == found["D-SOBA"]["rates"]
+    assert searched == ["D-SOBA"]
+
+
+def test_a_search_takes_the_same_share_of_every_run():
+    """Also of a run that ends by its samples, long before its iterations do."""
+    arm = arms(Setup(steps=100))[0]
+    assert [settings._length(config, arm, 10_000) for config in (50, 100, 300)] == [50, 100, 100]
+    assert [settings._length(config, arm, 20) for config in (50, 100, 300)] == [10, 20, 20]
+
+
+def test_the_length_of_a_search_is_reckoned_with_what_a_step_costs_on_average():
+    """In MDBO chance decides what a step costs, so that one step tells little."""
+    steps, (first, *_) = 600, arms(Setup(steps=10_000))
+    method = db.mdbo(0.01, 0.05, theta=0.5, terms=20)
+    task = first.task(seed=0)
+    run = db.solve(task.problem, method, first.graph, steps=steps, batch_size=2, seed=5, metrics=[], progress=False)
+    spent = run.trace.last["samples"]
+    arm = dataclasses.replace(first, method=method, samples=spent)
+    assert len({*np.diff(run.trace["samples"])}) > 1  # it is chance
+    assert settings._affordable(arm, task) == pytest.approx(steps, rel=0.1)
+
+
+def test_every_method_tries_as_many_candidates():
+    plan = Search((0.1, 1.0), (0.1, 0.2, 0.3), "upper", lambda setup: (), lambda setup: 1)
+    methods = (
+        db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0),
+        db.sparkle("ed", alpha=0.0, beta=1.0, gamma=1.0),
+        db.mdbo(1.0, 1.0, 0.3),
+        db.dbsa(1.0, 1.0),
+        db.ed(1.0),
+    )
+    for method in methods:
+        candidates = plan.candidates(method)
+        assert len(candidates) == 6 and len({tuple(c.values()) for c in candidates}) == 6
+    assert all("alpha" not in c for c in plan.candidates(methods[1]))  # a fixed x stays fixed
+    assert all("gamma" not in c for c in plan.candidates(methods[3]))
+    assert [round(c["alpha"], 3) for c in plan.candidates(methods[4])][::5] == [0.1, 1.0]
