@@ -85,7 +85,12 @@ FOLLOWED = {
         dict(alpha=0.05, beta=0.1, gamma=0.12) | LOOPS,
     ),
     "ma-dsbo": (db.ma_dsbo(**THREE, **LOOPS), GRAPH, references.ma_dsbo, THREE | LOOPS),
-    "ma-dsbo-gt": (db.ma_dsbo(True, **THREE, **LOOPS), GRAPH, references.ma_dsbo, THREE | LOOPS | dict(tracking=True)),
+    "ma-dsbo-gt": (
+        db.ma_dsbo(**THREE, **LOOPS, tracking=True),
+        GRAPH,
+        references.ma_dsbo,
+        THREE | LOOPS | dict(tracking=True),
+    ),
     "dbsa": (
         db.dbsa(**TWO, terms=TERMS, scale=L),
         GRAPH,
@@ -118,7 +123,7 @@ FOLLOWED = {
     ),
     "slam": (db.slam(**TWO, terms=TERMS, scale=L), GRAPH, references.slam, TWO | series),
     "lopa": (db.lopa(**THREE, tau=0.8), GRAPH, references.lopa, THREE | dict(tau=0.8)),
-    "lopa-gt": (db.lopa(True, **THREE, tau=0.8), GRAPH, references.lopa, THREE | dict(tau=0.8, tracking=True)),
+    "lopa-gt": (db.lopa(**THREE, tau=0.8, tracking=True), GRAPH, references.lopa, THREE | dict(tau=0.8, tracking=True)),
 }
 
 
@@ -148,7 +153,7 @@ REACHES = {
     "gt-dsgd": (db.gt_dsgd(**FASTER), LAPLACIAN),
     "svr-interact": (db.svr_interact(**FASTER, period=3, terms=1, scale=L), LAPLACIAN),
     "spdb": (db.spdb(**FASTER), SPDB),
-    "lopa-gt": (db.lopa(True, **FASTER, gamma=0.3, theta=0.5, tau=0.8), GRAPH),
+    "lopa-gt": (db.lopa(**FASTER, gamma=0.3, theta=0.5, tau=0.8, tracking=True), GRAPH),
 }
 
 
@@ -230,7 +235,9 @@ def test_dbsa_ends_at_its_predicted_bias(nodes):
     """But for what gossip without correction adds, which vanishes with the step sizes."""
     end = biased_solution(nodes.quadratic, np.linalg.inv)
     xs = [
-        run(nodes, db.dbsa(0.1 * h, 0.2 * h, lower_steps=3, terms=TERMS, scale=L), GRAPH, round(800 / h)).nodes.x
+        run(
+            nodes, db.dbsa(alpha=0.1 * h, beta=0.2 * h, lower_steps=3, terms=TERMS, scale=L), GRAPH, round(800 / h)
+        ).nodes.x
         for h in (0.5, 0.25, 0.125)
     ]
     errors = [np.abs(x - end).max() for x in xs]
@@ -246,7 +253,7 @@ def test_growing_inner_loops_on_a_complete_graph(name):
     """With exact averaging and equal data, iteration t is that of one node with ever better y."""
     same = replace(FLAT, quadratic=type(QUADRATIC)(*(array[[0] * NODES] for array in QUADRATIC)))
     make = {"dbsa": db.dbsa, "double-loop-dsgd": db.double_loop_dsgd}[name]
-    result = run(same, make(0.1, 0.3, terms=TERMS, scale=L), GRAPH, 200)
+    result = run(same, make(alpha=0.1, beta=0.3, terms=TERMS, scale=L), GRAPH, 200)
     np.testing.assert_allclose(result.nodes.x, np.tile(same.quadratic.solution(), (NODES, 1)), atol=1e-8)
 
 

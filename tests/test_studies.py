@@ -198,7 +198,7 @@ def test_seeds_together_are_the_runs_alone():
     def task(seed: int) -> db.tasks.Task:
         return db.tasks.linear_regression(3, dimension=2, samples=[4, 7 + seed, 9], seed=seed)
 
-    method = db.mdbo(0.1, 0.1, 0.3, terms=4, scale=4.0)
+    method = db.mdbo(alpha=0.1, beta=0.1, theta=0.3, terms=4, scale=4.0)
     arm = Arm("", "", task, method, db.graphs.ring(3), 6, 4, rows=2, metrics=("consensus_x", "upper"))
     both = arm.run((0, 1))
     each = dataclasses.replace(arm, together=False).run((0, 1))
@@ -213,7 +213,7 @@ def test_problems_of_different_shape_are_run_one_by_one():
     def task(seed: int) -> db.tasks.Task:
         return db.tasks.linear_regression(3, dimension=2 + seed, samples=4)
 
-    arm = Arm("", "", task, db.ed(0.1), db.graphs.ring(3), 2, rows=1)
+    arm = Arm("", "", task, db.ed(alpha=0.1), db.graphs.ring(3), 2, rows=1)
     arm = dataclasses.replace(arm, method=db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1))
     assert [trace.rows for trace in arm.run((0, 1))] == [2, 2]
 
@@ -402,7 +402,7 @@ def test_a_search_takes_the_same_share_of_every_run():
 def test_the_length_of_a_search_is_reckoned_with_what_a_step_costs_on_average():
     """In MDBO chance decides what a step costs, so that one step tells little."""
     steps, (first, *_) = 600, arms(Setup(steps=10_000))
-    method = db.mdbo(0.01, 0.05, theta=0.5, terms=20)
+    method = db.mdbo(alpha=0.01, beta=0.05, theta=0.5, terms=20)
     task = first.task(seed=0)
     run = db.solve(task.problem, method, first.graph, steps=steps, batch_size=2, seed=5, metrics=[], progress=False)
     spent = run.trace.last["samples"]
@@ -416,9 +416,9 @@ def test_every_method_tries_as_many_candidates():
     methods = (
         db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0),
         db.sparkle("ed", alpha=0.0, beta=1.0, gamma=1.0),
-        db.mdbo(1.0, 1.0, 0.3),
-        db.dbsa(1.0, 1.0),
-        db.ed(1.0),
+        db.mdbo(alpha=1.0, beta=1.0, theta=0.3),
+        db.dbsa(alpha=1.0, beta=1.0),
+        db.ed(alpha=1.0),
     )
     for method in methods:
         candidates = plan.candidates(method)

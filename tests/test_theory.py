@@ -10,7 +10,7 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel import theory
-from decibel.methods._catalog import MIXES, gossip_rates
+from decibel.methods._gossip_dsbo import gossip_rates
 from decibel.solver._complexity import ROWS
 
 g = db.graphs
@@ -68,7 +68,7 @@ def test_gossip_dsbo_is_where_theorem_5_1_reaches_the_rate(n, rho):
 def test_spdb_is_the_fourth_power_on_every_graph():
     assert theory.transient("spdb", 8, 0.5) == theory.transient("spdb", 8, 0.999) == 8**4
     for graph in (g.ring(9), g.complete(9), g.star(9)):
-        assert theory.transient("spdb", 9, graph) == theory.transient(db.spdb(0.1, 0.1), 9, graph) == 9**4
+        assert theory.transient("spdb", 9, graph) == theory.transient(db.spdb(alpha=0.1, beta=0.1), 9, graph) == 9**4
 
 
 @pytest.mark.parametrize("lower", ["ed", "extra"])
@@ -476,14 +476,3 @@ def test_zeros_are_fine_and_negatives_are_not():
         theory.measured_transient(trace(STEPS, FLOOR), trace(STEPS, FLOOR), factor=0.5)
     with pytest.raises(KeyError, match="no column"):
         theory.measured_transient(trace(STEPS, FLOOR), trace(STEPS, FLOOR), "stationary")
-
-
-# The page.
-
-
-def test_the_page_lists_the_catalogue():
-    text = (ROOT / "docs" / "which-method.md").read_text()
-    rows = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (\d) \| (.+?) \|", text, re.MULTILINE)
-    listed = {name: (entry.form, str(entry.loops), entry.sends) for name, entry in db.CATALOG.items()}
-    mixtures = [f"sparkle-{lower}-{upper}" for lower in MIXES for upper in MIXES if lower != upper]
-    assert {name: tuple(rest) for name, *rest in rows} == {n: v for n, v in listed.items() if n not in mixtures}
