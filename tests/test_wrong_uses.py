@@ -81,7 +81,7 @@ PYTHON = {
     "solve_lower needs a lower level": lambda: SINGLE.solve_lower(jnp.zeros(3)),
     # the method
     "method must be an algorithm such as db.sparkle('ed', ...), not function": lambda: solve(method=db.sparkle),
-    "such as db.sparkle('ed', ...), not CatalogEntry": lambda: solve(method=db.CATALOG["ed"]),
+    "such as db.sparkle('ed', ...), not Entry": lambda: solve(method=db.CATALOG["ed"]),
     "alpha='0.1' must be a number, or a function of the step": lambda: db.ed(alpha="0.1"),
     "alpha=-0.1 must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"alpha": -0.1}),
     "beta=nan must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"beta": float("nan")}),
@@ -100,7 +100,6 @@ PYTHON = {
         lambda: db.lopa(tau=1.01, **RATES)
     ),
     "method 'lopa-gt' has no setting 'tracking': choose from": lambda: db.CATALOG["lopa-gt"](tracking=False),
-    "takes 0 positional arguments": lambda: db.ed(0.1),
     "theta=3 must be a number from 0 to 1: it is the newest sample's weight.": (
         lambda: db.mdbo(alpha=0.1, beta=0.1, theta=3)
     ),

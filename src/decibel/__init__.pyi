@@ -6,11 +6,10 @@ from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
-from .methods._catalog import CATALOG
+from .methods._catalog import CATALOG, Entry
 from .methods._dbsa import dbsa, double_loop_dsgd
 from .methods._dsbo import dsbo
 from .methods._dsoba import dsoba, dsoba_fo
-from .methods._entry import CatalogEntry
 from .methods._gossip_dsbo import gossip_dsbo
 from .methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
 from .methods._lopa import lopa
@@ -38,9 +37,9 @@ from .strategies import Strategy
 __all__ = [
     "CATALOG",
     "Callback",
-    "CatalogEntry",
     "Cluster",
     "Engine",
+    "Entry",
     "Graph",
     "GraphSequence",
     "Levels",

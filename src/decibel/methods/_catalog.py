@@ -7,17 +7,17 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from ..core._names import hint
-from ._entry import REGISTERED, CatalogEntry
+from ._entry import REGISTERED, Entry
 
 for module in iter_modules([str(folder) for folder in import_module(__package__).__path__]):
     if f"{__package__}.{module.name}" != __name__:
         import_module(f".{module.name}", __package__)
 
 
-class Catalog(Mapping[str, CatalogEntry]):
+class Catalog(Mapping[str, Entry]):
     """All registered methods, in alphabetical order."""
 
-    def __getitem__(self, name: str) -> CatalogEntry:
+    def __getitem__(self, name: str) -> Entry:
         if name not in REGISTERED:
             raise KeyError(f"method {name!r} is not known: {hint(name, self)}")
         return REGISTERED[name]
@@ -30,3 +30,4 @@ class Catalog(Mapping[str, CatalogEntry]):
 
 
 CATALOG = Catalog()
+__all__ = ["CATALOG", "Entry"]

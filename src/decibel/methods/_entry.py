@@ -12,11 +12,11 @@ from ..core._names import hint
 from ._method import Method, Variant
 
 Make = TypeVar("Make", bound=Callable[..., Method])
-REGISTERED: dict[str, CatalogEntry] = {}
+REGISTERED: dict[str, Entry] = {}
 
 
 @dataclass(frozen=True)
-class CatalogEntry:
+class Entry:
     """A method of `db.CATALOG`; calling it makes the method, with its default step sizes where none are given.
 
     `kind` is the method's class and `make` its constructor, such as `db.interact`. `mixture` tells that it combines two
@@ -83,7 +83,7 @@ def register(kind: type[Method], **settings: Any) -> Callable[[Make], Make]:
                     f"method {variant.name!r} is in the catalogue already: give {kind.__name__} another name."
                 )
             fixed = variant._replace(settings={**variant.settings, **settings})
-            REGISTERED[variant.name] = CatalogEntry(kind, make, fixed)
+            REGISTERED[variant.name] = Entry(kind, make, fixed)
         return make
 
     return add
