@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 from ..core._names import hint
 from ._entry import REGISTERED, Entry
 
-for module in iter_modules([str(folder) for folder in import_module(__package__).__path__]):
-    if f"{__package__}.{module.name}" != __name__:
-        import_module(f".{module.name}", __package__)
+PACKAGE, _, HERE = __name__.rpartition(".")
+for module in iter_modules([str(Path(__file__).parent)]):  # importing a module registers its methods
+    if module.name != HERE:
+        import_module(f"{PACKAGE}.{module.name}")
 
 
 class Catalog(Mapping[str, Entry]):
