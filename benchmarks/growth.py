@@ -43,6 +43,7 @@ LENGTH = 16  # steps of a chunk
 SECONDS, FEWEST = 0.1, 3  # that a size is timed for, and chunks
 LARGEST_MATRIX = 256  # dimension up to which methods that send matrices are measured
 FITTED = 3  # sizes
+FAMILIES = ("auxiliary level", "inner loops", "inverse at the node", "matrices", "one level")
 
 
 def methods() -> list[str]:
