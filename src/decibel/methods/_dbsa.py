@@ -95,6 +95,13 @@ def dbsa(
     Neumann hypergradient on fresh samples, x⁺ = W x − α ∇̄f. Biased where nodes differ: the inverse is local.
 
     Draws: a lower batch for each inner step; then an upper and a lower one, and one for each factor of the series.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        lower_steps: the inner steps on y; None takes ⌈√(t+1)⌉ in iteration t.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Dbsa(alpha, beta, inverses.neumann(terms, scale), lower_steps)
 
@@ -102,5 +109,12 @@ def dbsa(
 @register(DoubleLoopDsgd)
 def double_loop_dsgd(*, alpha: Rate, beta: Rate, terms: int = 10, scale: float | None = None) -> DoubleLoopDsgd:
     """Double-loop DSGD, Gossip-DSBO's baseline for policy evaluation: iteration t estimates y*(x_t) from t batches
-    (at least one), then x⁺ = W x − α ∇̄f with a local Neumann hypergradient. Draws: as DBSA."""
+    (at least one), then x⁺ = W x − α ∇̄f with a local Neumann hypergradient. Draws: as DBSA.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
     return DoubleLoopDsgd(alpha, beta, inverses.neumann(terms, scale))

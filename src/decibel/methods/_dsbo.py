@@ -83,5 +83,12 @@ def dsbo(*, alpha: Rate, beta: Rate, gamma: Rate, lower_steps: int = 5, auxiliar
     """DSBO (Chen et al., 2022), reconstructed. It sends p×q matrices; sizes beyond 1 GiB raise.
 
     Draws: a lower batch for each inner step on y and on Z, and an upper one for ∇f.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of Z, likewise.
+        lower_steps: T, the inner steps on y in each iteration.
+        auxiliary_steps: N, the inner steps on Z in each iteration.
     """
     return Dsbo(alpha, beta, gamma, lower_steps, auxiliary_steps)

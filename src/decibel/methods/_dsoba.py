@@ -52,6 +52,13 @@ def dsoba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate) -> Dsoba:
 
     Draws: an upper and a lower batch. Differs from the paper: the overview's typo D_{x,i} is read as D_{x,j}, and every
     level has its own step size.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
     """
     return Dsoba(alpha, beta, gamma, theta, auxiliary())
 
@@ -61,5 +68,15 @@ def dsoba_fo(
     *, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate, delta: float = 1e-3, forward: bool = False
 ) -> DsobaFo:
     """D-SOBA-FO (Kong et al., 2024): D-SOBA with differences of gradients at y ± `delta` z (`forward=True`: y and
-    y + `delta` z) on the same sample in place of second derivatives. Draws: an upper and a lower batch."""
+    y + `delta` z) on the same sample in place of second derivatives. Draws: an upper and a lower batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
+        delta: the distance of the differences, in units of z.
+        forward: take one-sided differences in place of central ones.
+    """
     return DsobaFo(alpha, beta, gamma, theta, difference(delta, forward=forward))

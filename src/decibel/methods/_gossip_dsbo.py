@@ -111,6 +111,14 @@ def gossip_dsbo(*, alpha: Rate, beta: Rate, theta: Rate, terms: int, smoothness:
     L_g and `convexity` μ_g. It sends ∇_x f, ∇_y f, a p×q and b q×q matrices per step; sizes beyond 1 GiB raise.
 
     Draws: an upper batch; a lower one for each of ∇_y g, J and b Hessians.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        theta: the weight of the newest sample in all running averages, from 0 to 1.
+        terms: b, the number of Hessians.
+        smoothness: L_g, at least the largest eigenvalue of H.
+        convexity: μ_g, at most the smallest eigenvalue of H.
     """
     if not smoothness >= convexity > 0:
         raise ValueError(f"smoothness={smoothness} and convexity={convexity} must satisfy smoothness ≥ convexity > 0.")

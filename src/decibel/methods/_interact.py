@@ -78,6 +78,11 @@ def interact(*, alpha: Rate, beta: Rate, hypergradient: Local | None = None) -> 
     """INTERACT (Liu et al., 2022): x⁺ = M x − α u, y⁺ = y − β ∇_y g, u⁺ = M u + Δ∇̄f; exact local inverse.
 
     Draws: none, every step uses all samples. Differs from the paper: the tracker runs in flow form.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None inverts exactly.
     """
     inverse = inverses.personal() if hypergradient is None else hypergradient
     return Interact(alpha, beta, inverse, estimators.plain())
@@ -100,6 +105,15 @@ def svr_interact(
     Draws between full batches: one upper and one lower batch S, for v and J; for every sample of S its own number k of
     factors and k lower samples; one lower batch for L where `scale` is None. All are the same at both points of a
     difference.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22) on batches
+            and inverts exactly on all samples.
+        period: steps between full batches; None takes ⌈√n⌉ for n samples.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
     return SvrInteract(alpha, beta, inverse, estimators.spider(period))
@@ -112,6 +126,13 @@ def gt_dsgd(
     """GT-DSGD, a baseline of INTERACT's paper: INTERACT with batches, ∇̄f by (22), averaged over the batch.
 
     Draws: as SVR-INTERACT between its full batches. Differs from the paper: the tracker runs in flow form.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22).
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
     return GtDsgd(alpha, beta, inverse, estimators.plain())
@@ -122,6 +143,14 @@ def dsgd_bilevel(
     *, alpha: Rate, beta: Rate, hypergradient: Local | None = None, terms: int = 10, scale: float | None = None
 ) -> DsgdBilevel:
     """D-SGD, bilevel, a baseline of INTERACT's paper: x⁺ = M x − α ∇̄f, y⁺ = y − β ∇_y g; no tracking, so biased where
-    nodes differ. Draws: as GT-DSGD."""
+    nodes differ. Draws: as GT-DSGD.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22).
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
     inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
     return DsgdBilevel(alpha, beta, inverse, estimators.plain())

@@ -59,6 +59,15 @@ def lopa(
     (1−θ) q + θ u, and x⁺ = x + τ (W x − α q⁺ − x); with `tracking`, q⁺ is tracked (LoPA-GT).
 
     Draws: an upper batch, and a lower one for each of ∇_y g, H z and J z⁺.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
+        tau: τ, the part of its step that x takes, from 0 to 1.
+        tracking: track the upper direction: LoPA-GT.
     """
     kind = LopaGt if tracking else Lopa
     return kind(alpha, beta, gamma, theta, auxiliary(), tau)

@@ -100,6 +100,16 @@ def ma_dsbo(
     x⁺ = W x − α r⁺; with `tracking`, gradient tracking inside the loops (MA-DSBO-GT).
 
     Draws: a lower batch for each of T steps, an upper and a lower one for each of N, and both for u.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
+        lower_steps: T, the inner steps on y in each iteration.
+        auxiliary_steps: N, the inner steps on z in each iteration.
+        tracking: track the directions of the inner loops: MA-DSBO-GT.
     """
     kind = MaDsboGt if tracking else MaDsbo
     return kind(alpha, beta, gamma, theta, lower_steps, auxiliary_steps)

@@ -55,6 +55,14 @@ def mdbo(
 
     Draws: an upper and a lower batch, for v and J; one number k < `terms` of factors for a node's batch, and a lower
     batch for each factor; a further one for L where `scale` is None.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        theta: the weight of the newest sample in the momentum of both directions, from 0 to 1.
+        relax: η, the part of a step that is taken, from 0 to 1.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Mdbo(alpha, beta, inverses.neumann(terms, scale, randomized=True), estimators.momentum(theta), relax)
 
@@ -66,5 +74,13 @@ def vrdbo(
     """VRDBO (Gao et al., 2022), reconstructed: MDBO's directions in a STORM estimator; as biased as MDBO.
 
     Draws: MDBO's, the same (and the same k and L) at both points of a difference.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        theta: the weight of the newest sample in STORM, from 0 to 1.
+        relax: η, the part of a step that is taken, from 0 to 1.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Vrdbo(alpha, beta, inverses.neumann(terms, scale, randomized=True), estimators.storm(theta), relax)

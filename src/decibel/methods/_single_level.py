@@ -94,13 +94,23 @@ class Gnsd(SingleLevel):
 
 @register(Dsgd)
 def dsgd(*, alpha: Rate, theta: Rate = 1.0) -> Dsgd:
-    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch."""
+    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
     return Dsgd(alpha, theta)
 
 
 @register(Ed)
 def ed(*, alpha: Rate, theta: Rate = 1.0) -> Ed:
-    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch."""
+    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
     return Ed(alpha, theta)
 
 
@@ -110,6 +120,10 @@ def extra(*, alpha: Rate, theta: Rate = 1.0) -> Extra:
 
     Draws: one batch. Differs from the paper: its W̃ = (I + W)/2 form is `graph.lazy()`'s; here C = W as in SPARKLE's
     table.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
     """
     return Extra(alpha, theta)
 
@@ -118,12 +132,22 @@ def extra(*, alpha: Rate, theta: Rate = 1.0) -> Extra:
 def gt(*, alpha: Rate, theta: Rate = 1.0) -> Gt:
     """Gradient tracking, adapt then combine: x⁺ = W (x − α h), h⁺ = W (h + Δ∇f). Draws: one batch.
 
-    GNSD does not adapt first: `gnsd`."""
+    GNSD does not adapt first: `gnsd`.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
     return Gt(alpha, theta)
 
 
 @register(Gnsd)
 def gnsd(*, alpha: Rate, theta: Rate = 1.0) -> Gnsd:
     """GNSD (Lu et al., 2019): gradient tracking that does not adapt first, x⁺ = W x − α h, h⁺ = W h + Δ∇f. Draws: one
-    batch."""
+    batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
     return Gnsd(alpha, theta)

@@ -39,5 +39,11 @@ def slam(*, alpha: Rate, beta: Rate, terms: int = 10, scale: float | None = None
 
     Draws: an upper and a lower batch, for v and J; a lower batch for each of `terms` − 1 factors; a further one for L
     where `scale` is None.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Slam(alpha, beta, inverses.neumann(terms, scale), estimators.plain())

@@ -47,5 +47,12 @@ def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Soba:
 
     Draws: an upper and a lower batch. Differs from the paper: `theta` below 1 adds a running average of the upper
     direction.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
     """
     return Soba(alpha, beta, gamma, theta, auxiliary())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import equinox as eqx
 from jax import Array
@@ -65,20 +65,28 @@ def sparkle(
     beta: Rate,
     gamma: Rate,
     theta: Rate = 1.0,
-    updates: str = "simultaneous",
+    updates: Literal["simultaneous", "alternating"] = "simultaneous",
     hypergradient: Products | None = None,
 ) -> Sparkle:
     """SPARKLE-L-U (Zhu et al., 2024): strategy `lower` for y and z, `upper` (the same if None) for x.
 
-    `alpha`, `beta`, `gamma` are the step sizes of x, y, z and `theta` the weight of the newest sample in the running
-    average of the upper direction; numbers or schedules. `updates="simultaneous"` takes all directions at the old
-    point: one vjp, one lower batch and one message per step; `"alternating"`, the paper's, each at the newest: three of
-    each. With both tuned, it was no better for the same bytes and worse for the same samples. `hypergradient` is
-    `db.hypergradient.auxiliary()`, the default, or `.difference(delta)`, which needs no second derivatives.
-
     Draws: an upper batch, and one lower batch for all levels (`"alternating"`: one for each).
 
     Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²); at the old point by default.
+
+    Args:
+        lower: the strategy of y and z, by name or made.
+        upper: the strategy of x; None takes `lower`.
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
+        updates: `"simultaneous"` takes all directions at the old point: one vjp, one lower batch and one message per
+            step; `"alternating"`, the paper's, each at the newest: three of each. With both tuned, it was no better for
+            the same bytes and worse for the same samples.
+        hypergradient: `db.hypergradient.auxiliary()`, the default, or `.difference(delta)`, which needs no second
+            derivatives.
     """
     if updates not in ("simultaneous", "alternating"):
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")

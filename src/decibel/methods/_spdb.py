@@ -54,5 +54,13 @@ def spdb(
 
     Draws: a lower batch for v; an upper batch, a lower one for J and those of H for ∇̄f at y⁺ (`direct()`: the upper
     batch alone). Differs from the paper: its 1/α and 1/n are our `alpha`.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes INTERACT's
+            (22).
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Spdb(alpha, beta, inverses.personal(terms, scale) if hypergradient is None else hypergradient)
