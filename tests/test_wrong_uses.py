@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli import app
+from decibel.strategies import polynomial
 
 QUADRATIC = random_quadratic(6)
 PROBLEM, SINGLE = QUADRATIC.problem(), QUADRATIC.single()
@@ -109,6 +110,9 @@ PYTHON = {
     ),
     "method 'ed' has no setting 'gamma': choose from alpha, theta.": lambda: db.CATALOG["ed"](gamma=1.0),
     "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
+    "what strategy 'own' sends is not in the library's table: measure it with db.cost": (
+        lambda: db.sparkle(polynomial("own", (0.0, 1.0), (0.0,), (0.0, 1.0)), **RATES).sends
+    ),
     # graphs
     "graph must be a Graph or Levels, not str: see db.graphs.ring(nodes).": lambda: solve(graph="ring"),
     "graph must be a Graph or Levels, not int": lambda: solve(graph=6),

@@ -96,11 +96,14 @@ class Method(eqx.Module):
     @property
     def sends(self) -> str:
         """What a node sends to each neighbour per iteration; p and q are the entries of x and y."""
+        for strategy in self.strategies.values():
+            if strategy.name not in VECTORS:
+                fix = "measure it with db.cost(problem, method, graph)"
+                raise ValueError(f"what strategy {strategy.name!r} sends is not in the library's table: {fix}.")
         count = {level: VECTORS[strategy.name] for level, strategy in self.strategies.items()}
         terms = {"p": count["x"], "q": count.get("y", 0) + count.get("z", 0)}
-        return (
-            " + ".join(f"{number if number > 1 else ''}{size}" for size, number in terms.items() if number) + " numbers"
-        )
+        parts = [f"{number if number > 1 else ''}{size}" for size, number in terms.items() if number]
+        return " + ".join(parts) + " numbers"
 
     @property
     @abstractmethod

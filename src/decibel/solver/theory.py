@@ -127,8 +127,8 @@ def rates(
 
     - D-SOBA's Theorem 1 asks for α = Θ(√(N/T)), and β, γ, θ multiples of α. SPARKLE's Theorem 1 only says that constant
       step sizes exist.
-    - Gossip-DSBO's (5) asks for C₀ √(K/T) above and √(K/T) elsewhere. `gossip_rates`, beside
-      the method, is this case; its β is at most 1 as well.
+    - Gossip-DSBO's (5) asks for C₀ √(K/T) above and √(K/T) elsewhere. `gossip_rates`, beside the
+      method, is this case; its β is at most 1 as well.
     - SPDB's Theorem 1 asks for steps of order √(n/T) on both levels. Its upper gradient is divided by n, so
       alpha=c/nodes follows it here."""
     given = {"alpha": alpha, "beta": beta, "gamma": gamma, "theta": theta}
