@@ -221,6 +221,7 @@ def by_hand(name, k):
         "extra": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
+        "gt-hsgd": (UPPER, 2, 0, 0, 2),  # at two points
     }[name]
 
 

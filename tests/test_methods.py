@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import jax.numpy as jnp
 import method_references as references
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from method_references import Nodes, biased_solution, neumann_inverse
 from quadratics import random_quadratic
 
 import decibel as db
+from decibel.core._ledger import Ledger
+from decibel.engines._program import RunConfig
 
 NODES, STEPS = 6, 40
 QUADRATIC = random_quadratic(NODES)
@@ -270,3 +273,30 @@ def test_interact_refuses_batches_and_spdb_weights_that_diverge():
     steep = db.graphs.complete(NODES, weights=db.weights.laplacian(0.24))
     with pytest.raises(ValueError, match=r"λ_min\(W\) ≤ −1/3"):
         db.solve(problem(FLAT, True), db.spdb(**TWO), steep, steps=1)
+
+
+HYBRID = dict(alpha=0.1, theta=0.3)
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_gt_hsgd_follows_the_paper(batch_size):
+    """On the samples that the run draws; with all of them STORM's two differences cancel."""
+    data = np.random.default_rng(4).normal(size=(NODES, 5, 3))
+    alone = db.Problem(lambda x, batch: jnp.mean(jnp.sum(jnp.cosh(x - batch), -1)), upper_data=data, x0=jnp.zeros(3))
+    engine = db.Simulator().start(alone, db.gt_hsgd(**HYBRID), db.Levels(x=GRAPH), RunConfig(batch_size))
+
+    @cache
+    def samples(t):  # (nodes, batch, 3)
+        return np.asarray(engine.program._oracle(jnp.int32(t), Ledger()).draw().upper.parts[0])
+
+    engine.advance(STEPS)
+    expected = references.gt_hsgd(
+        lambda t, i, x: np.sinh(x - samples(t)[i]).mean(0), np.zeros((NODES, 3)), GRAPH.W, steps=STEPS, **HYBRID
+    )
+    np.testing.assert_allclose(engine.state.x.s.tree, expected, atol=1e-9, rtol=0)
+    assert np.ptp(expected, 0).max() > 1e-5 and (batch_size is None or (samples(0) != samples(1)).any())
+
+
+def test_gt_hsgd_reaches_the_solution():
+    result = db.solve(QUADRATIC.single(), db.gt_hsgd(**HYBRID), GRAPH, steps=1200, metrics=[], progress=False)
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-9)

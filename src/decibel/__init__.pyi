@@ -11,6 +11,7 @@ from .methods._dbsa import dbsa, double_loop_dsgd
 from .methods._dsbo import dsbo
 from .methods._dsoba import dsoba, dsoba_fo
 from .methods._gossip_dsbo import gossip_dsbo
+from .methods._gt_hsgd import gt_hsgd
 from .methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
 from .methods._lopa import lopa
 from .methods._ma_dsbo import ma_dsbo
@@ -71,6 +72,7 @@ __all__ = [
     "graphs",
     "gt",
     "gt_dsgd",
+    "gt_hsgd",
     "hypergradient",
     "interact",
     "loggers",
