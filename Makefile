@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint slow bench docs clean
+.PHONY: help demo test test-all lint slow bench tables docs clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +29,9 @@ slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves ou
 bench: $(VENV)/.installed ## measure a step and name what became slower than the committed results
 	$(BIN)/python -m benchmarks step --json build/bench.json
 	$(BIN)/python -m benchmarks compare build/bench.json
+
+tables: $(VENV)/.installed ## write the tables of methods, exports and completions from the methods themselves
+	$(BIN)/python docs/tables.py
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --quiet --strict

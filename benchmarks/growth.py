@@ -17,7 +17,7 @@ import numpy as np
 
 import decibel as db
 from decibel.engines._program import RunConfig
-from decibel.strategies import STRATEGIES
+from decibel.methods._matrix import MatrixMethod
 
 from .cases import Case, regression
 from .records import record
@@ -43,20 +43,12 @@ LENGTH = 16  # steps of a chunk
 SECONDS, FEWEST = 0.1, 3  # that a size is timed for, and chunks
 LARGEST_MATRIX = 256  # dimension up to which methods that send matrices are measured
 FITTED = 3  # sizes
-FAMILIES = {
-    "Sparkle": "auxiliary level",
-    "DoubleLoop": "inner loops",
-    "Implicit": "inverse at the node",
-    "GossipDsbo": "matrices",
-    "Dsbo": "matrices",
-    "SingleLevel": "one level",
-}
+FAMILIES = ("auxiliary level", "inner loops", "inverse at the node", "matrices", "one level")
 
 
 def methods() -> list[str]:
     """All but the mixtures, whose costs lie between those of their parts."""
-    mixture = lambda name: name.startswith("sparkle-") and name.removeprefix("sparkle-") not in STRATEGIES  # noqa: E731
-    return [name for name in db.CATALOG if not mixture(name)]
+    return [name for name, entry in db.CATALOG.items() if not entry.mixture]
 
 
 def measure(names: Sequence[str], sizes: dict[str, Sequence[int]], note: Callable[[str], Any]) -> dict[str, Any]:
@@ -89,7 +81,14 @@ def slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]
 
 
 def family(name: str) -> str:
-    return FAMILIES[type(db.CATALOG[name]()).__name__]
+    entry = db.CATALOG[name]
+    if issubclass(entry.kind, MatrixMethod):
+        return "matrices"
+    if entry.form == "single":
+        return "one level"
+    if entry.loops == 2:
+        return "inner loops"
+    return "auxiliary level" if "z" in entry().strategies else "inverse at the node"
 
 
 def _grows(name: str, axis: str) -> bool:

@@ -288,6 +288,17 @@ def lopa(nodes, W, *, alpha, beta, gamma, theta, tau, steps, tracking=False):
     return x.s, y, z
 
 
+def gt_hsgd(gradient, x, W, *, alpha, theta, steps):
+    """GT-HSGD's Algorithm 1: `gradient(t, i, x)` is node i's on the sample of iteration t; its β is our `theta`."""
+    x_before, v, y = x, 0 * x, 0 * x
+    for t in range(steps):
+        now, before = (np.stack([gradient(t, i, s[i]) for i in range(len(s))]) for s in (x, x_before))
+        v_before, v = v, now if t == 0 else now + (1 - theta) * (v - before)
+        y = gossip(W, y + v - v_before)
+        x_before, x = x, gossip(W, x - alpha * y)
+    return x
+
+
 def biased_solution(q, inverse):
     """The zero of the mean of ∇_x f_i − J_i N_i ∇_y f_i at the shared y*(x), with N_i = `inverse(H_i)`: where methods
     that invert locally end. With N_i = H̄⁻¹ it is the solution."""

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from decibel.engines.silo._frames import Data, Position
-from decibel.methods._single_level import SingleLevel
 from decibel.network._codecs import Code
 from decibel.strategies.privacy import _in_code
 
@@ -44,7 +43,7 @@ class Poisoned(Exponents):
 
 
 def in_own_code(code):
-    return SingleLevel(_in_code("ed", code, "own code"), 0.1, 1.0, "single")
+    return OneLevel(0.1, 1.0, _in_code("ed", code, "own code"))
 
 
 def message(step, exchange, *, epoch=1, tensor=None):

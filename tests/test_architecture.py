@@ -152,6 +152,22 @@ def test_the_same_names_mean_the_same_in_every_method(name):
     assert "alpha" in parameters
 
 
+def test_methods_take_settings_by_name_only():
+    """But for the strategies of SPARKLE."""
+    for make in {entry.make for entry in db.CATALOG.values()}:
+        named = {name for name, given in inspect.signature(make).parameters.items() if given.kind is given.KEYWORD_ONLY}
+        assert set(inspect.signature(make).parameters) - named == ({"lower", "upper"} if make is db.sparkle else set())
+
+
+def test_each_class_of_methods_is_one_published_method_or_shared_code():
+    """SPARKLE's mixtures alone share a class; a constructor is named like its method and exported."""
+    kinds = [entry.kind for name, entry in db.CATALOG.items() if not name.startswith("sparkle-")]
+    assert len(set(kinds)) == len(kinds)
+    for entry in db.CATALOG.values():
+        assert getattr(db, entry.make.__name__) is entry.make
+        assert entry.kind is type(entry()) and entry.kind.__module__ == entry.make.__module__
+
+
 def test_every_module_says_what_it_is():
     for module, path in MODULES.items():
         assert ast.get_docstring(ast.parse(path.read_text())), f"{module} has no docstring"

@@ -139,19 +139,29 @@ def test_table_of_precisions_is_what_was_measured():
         assert f"| `{row['strategy']}` | {row['precision']} | {cells} |" in page
 
 
-def test_readme_table_is_the_catalogue():
-    rows = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (.*) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    named = [row[0] for row in rows]
-    assert {name for name in CATALOG if not name.startswith("sparkle-")} <= set(named)
-    for name, form, summary, sends in rows:
-        entry = CATALOG[name]
-        assert (form, summary, sends) == (entry.form, entry.summary, entry.sends)
+@pytest.fixture(scope="module")
+def tables():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
 
 
-@pytest.mark.parametrize(("page", "column"), [("which-method.md", 3), ("cluster.md", 2)])
-def test_tables_of_what_is_sent_are_the_catalogue(page, column):
-    rows = re.findall(r"^\| `([a-z-]+)` \|.* numbers \|.*$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
-    lines = re.findall(r"^\| `[a-z-]+` \|.* numbers \|.*$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
-    assert {name for name in CATALOG if not name.startswith("sparkle-")} <= set(rows)
-    for name, line in zip(rows, lines, strict=True):
-        assert line.strip("|").split("|")[column].strip() == CATALOG[name].sends
+def test_what_is_written_from_the_methods_is_up_to_date(tables):
+    assert not tables.outdated(), "run `make tables`"
+    assert {entry.name for entry in tables.entries()} == {name for name, entry in CATALOG.items() if not entry.mixture}
+    marked = {(page.name, kind) for page in PAGES for _, kind, _ in tables.MARK.findall(page.read_text())}
+    assert marked >= {("README.md", "overview"), ("cluster.md", "messages"), ("which-method.md", "catalogue")}
+
+
+def test_tables_follow_the_methods(tables):
+    interact = "gradient tracking on x, a personal lower level, all samples"
+    assert f"| `interact` | personal | {interact} | 2p numbers |\n" in tables.overview()
+    assert f"| `interact` | personal | 1 | 2p numbers | {interact} |\n" in tables.catalogue()
+    assert "| `interact` | `non-gt` | `local` |  | 2p numbers |\n" in tables.messages()
+    assert "::: decibel.interact\n" in tables.reference("personal")
+    new = f"<!-- methods: overview -->\n{tables.overview()}<!-- end -->\n"
+    assert tables.page("<!-- methods: overview -->\nold\n<!-- end -->\n") == new
+    stub = tables.STUB.read_text()
+    without = stub.replace("from .methods._lopa import lopa\n", "").replace('    "lopa",\n', "")
+    assert without != stub and tables.stub(without) == stub

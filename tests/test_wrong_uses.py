@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli import app
+from decibel.strategies import polynomial
 
 QUADRATIC = random_quadratic(6)
 PROBLEM, SINGLE = QUADRATIC.problem(), QUADRATIC.single()
@@ -81,28 +82,37 @@ PYTHON = {
     "solve_lower needs a lower level": lambda: SINGLE.solve_lower(jnp.zeros(3)),
     # the method
     "method must be an algorithm such as db.sparkle('ed', ...), not function": lambda: solve(method=db.sparkle),
-    "method must be an algorithm such as db.sparkle('ed', ...), not Entry": lambda: solve(method=db.CATALOG["ed"]),
-    "alpha='0.1' must be a number, or a function of the step": lambda: db.ed("0.1"),
+    "such as db.sparkle('ed', ...), not Entry": lambda: solve(method=db.CATALOG["ed"]),
+    "alpha='0.1' must be a number, or a function of the step": lambda: db.ed(alpha="0.1"),
     "alpha=-0.1 must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"alpha": -0.1}),
     "beta=nan must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"beta": float("nan")}),
     "gamma=None must be a number": lambda: db.sparkle("ed", **RATES | {"gamma": None}),
     "strategy None is not known: choose from": lambda: db.sparkle(None, **RATES),
-    "method 'foo' is not known: choose from sparkle-ed, ": lambda: db.CATALOG["foo"],
+    "method 'foo' is not known: choose from d-sgd-bilevel, d-soba, ": lambda: db.CATALOG["foo"],
     "method 'd-sobba' is not known: did you mean 'd-soba'?": lambda: db.CATALOG["d-sobba"],
     "theta=1.5 must be a number from 0 to 1": lambda: db.sparkle("ed", **RATES, theta=1.5),
-    "theta=np.float32(1.5) must be a number from 0 to 1": lambda: db.ed(0.1, theta=np.float32(1.5)),
+    "theta=np.float32(1.5) must be a number from 0 to 1": lambda: db.ed(alpha=0.1, theta=np.float32(1.5)),
     "theta=-0.5 must be a number from 0 to 1": lambda: db.dsoba(theta=-0.5, **RATES),
-    "relax=2.0 must be a number from 0 to 1": lambda: db.mdbo(0.1, 0.1, 0.5, relax=2.0),
-    "relax=1.01 must be a number from 0 to 1: it is the part of a step that is taken (τ of LoPA)": lambda: db.lopa(
-        tau=1.01, **RATES
+    "relax=2.0 must be a number from 0 to 1": lambda: db.mdbo(alpha=0.1, beta=0.1, theta=0.5, relax=2.0),
+    "relax=1.5 must be a number from 0 to 1: it is η, the part of a step that is taken": lambda: db.vrdbo(
+        alpha=0.1, beta=0.1, theta=0.5, relax=1.5
     ),
-    "theta=3 must be a number from 0 to 1: it is the newest sample's weight.": lambda: db.mdbo(0.1, 0.1, 3),
-    "theta=nan must be a number from 0 to 1": lambda: db.vrdbo(0.1, 0.1, float("nan")),
+    "tau=1.01 must be a number from 0 to 1: it is τ, the part of a step that x takes, in LoPA's x⁺ = x + τ": (
+        lambda: db.lopa(tau=1.01, **RATES)
+    ),
+    "method 'lopa-gt' has no setting 'tracking': choose from": lambda: db.CATALOG["lopa-gt"](tracking=False),
+    "theta=3 must be a number from 0 to 1: it is the newest sample's weight.": (
+        lambda: db.mdbo(alpha=0.1, beta=0.1, theta=3)
+    ),
+    "theta=nan must be a number from 0 to 1": lambda: db.vrdbo(alpha=0.1, beta=0.1, theta=float("nan")),
     "theta=2.0 must be a number from 0 to 1": lambda: db.tune(
         PROBLEM, db.sparkle("ed", **RATES, theta=0.5), RING, search={"theta": [0.5, 2.0]}
     ),
     "method 'ed' has no setting 'gamma': choose from alpha, theta.": lambda: db.CATALOG["ed"](gamma=1.0),
     "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
+    "what strategy 'own' sends is not in the library's table: measure it with db.cost": (
+        lambda: db.sparkle(polynomial("own", (0.0, 1.0), (0.0,), (0.0, 1.0)), **RATES).sends
+    ),
     # graphs
     "graph must be a Graph or Levels, not str: see db.graphs.ring(nodes).": lambda: solve(graph="ring"),
     "graph must be a Graph or Levels, not int": lambda: solve(graph=6),

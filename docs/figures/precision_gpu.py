@@ -42,7 +42,7 @@ def quadratics() -> dict:
     problem = db.Problem(loss, upper_data={"A": A, "b": b}, x0=jnp.zeros(SIZE, jnp.float32))
     graph = db.graphs.ring(NODES)
     rows = {}
-    for method in (db.ed(0.05), db.extra(0.05), db.gt(0.05)):
+    for method in (db.ed(alpha=0.05), db.extra(alpha=0.05), db.gt(alpha=0.05)):
         metrics = [db.metrics.distance(solution.astype(np.float32)), "invariant_x"]
         result = db.solve(problem, method, graph, steps=STEPS, eval_every=STEPS // 20, metrics=metrics)
         error = lambda row, trace=result.trace: float(np.sqrt(trace["distance"][row]))  # noqa: E731

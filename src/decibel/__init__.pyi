@@ -6,13 +6,22 @@ from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
-from .methods._catalog import CATALOG
-from .methods._double_loop import dbsa, double_loop_dsgd, ma_dsbo
-from .methods._implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
-from .methods._matrices import dsbo, gossip_dsbo
+from .methods._catalog import CATALOG, Entry
+from .methods._dbsa import dbsa, double_loop_dsgd
+from .methods._dsbo import dsbo
+from .methods._dsoba import dsoba, dsoba_fo
+from .methods._gossip_dsbo import gossip_dsbo
+from .methods._gt_hsgd import gt_hsgd
+from .methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
+from .methods._lopa import lopa
+from .methods._ma_dsbo import ma_dsbo
+from .methods._mdbo import mdbo, vrdbo
 from .methods._method import Method, State
 from .methods._single_level import dsgd, ed, extra, gnsd, gt
-from .methods._sparkle import dsoba, dsoba_fo, lopa, soba, sparkle
+from .methods._slam import slam
+from .methods._soba import soba
+from .methods._sparkle import sparkle
+from .methods._spdb import spdb
 from .network import Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Oracle
@@ -32,6 +41,7 @@ __all__ = [
     "Callback",
     "Cluster",
     "Engine",
+    "Entry",
     "Graph",
     "GraphSequence",
     "Levels",
@@ -64,6 +74,7 @@ __all__ = [
     "graphs",
     "gt",
     "gt_dsgd",
+    "gt_hsgd",
     "hypergradient",
     "interact",
     "loggers",

@@ -41,9 +41,9 @@ CASES = {
     "d-soba": (db.dsoba(theta=0.5, **RATES), dict(samples=8, gradients=2, hvps=1, jvps=1, rounds=1), ALL),
     # two more gradients instead of the products
     "d-soba-fo": (db.dsoba_fo(theta=0.5, **RATES), dict(samples=8, gradients=4, hvps=0, jvps=0, rounds=1), ALL),
-    "single ed": (db.ed(0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=1), P),
-    "single gt": (db.gt(0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=2), 2 * P),
-    "single dsgd": (db.dsgd(0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=1), P),
+    "single ed": (db.ed(alpha=0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=1), P),
+    "single gt": (db.gt(alpha=0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=2), 2 * P),
+    "single dsgd": (db.dsgd(alpha=0.01), dict(samples=4, gradients=1, hvps=0, jvps=0, rounds=1), P),
 }
 
 
@@ -91,7 +91,7 @@ def test_the_trace_shows_the_same_counts(name):
 )
 def test_bytes_by_graph(graph, neighbours):
     """What a node sends on average: its vector, once to each neighbour."""
-    assert costs(SINGLE, db.dsgd(0.01), graph)["bytes"] == pytest.approx(neighbours * P * 8)
+    assert costs(SINGLE, db.dsgd(alpha=0.01), graph)["bytes"] == pytest.approx(neighbours * P * 8)
 
 
 def test_a_graph_per_level_is_paid_per_level():
@@ -103,17 +103,17 @@ def test_a_graph_per_level_is_paid_per_level():
 def test_full_batches_cost_all_samples():
     data = [{"a": np.ones((n, 2))} for n in (1, 2, 3, 6)]
     problem = db.Problem(lambda x, batch: jnp.mean(batch["a"] @ x), upper_data=data, x0=jnp.zeros(2))
-    assert costs(problem, db.ed(0.01))["samples"] == 3.0  # on average over nodes
+    assert costs(problem, db.ed(alpha=0.01))["samples"] == 3.0  # on average over nodes
     assert costs(PROBLEM, db.sparkle("ed", **RATES))["samples"] == 10.0  # five of each level
 
 
 def test_float32_sends_half():
-    found = costs(QUADRATIC.single(dtype=jnp.float32), db.ed(0.01))["bytes"]
-    assert 2 * found == costs(SINGLE, db.ed(0.01))["bytes"]
+    found = costs(QUADRATIC.single(dtype=jnp.float32), db.ed(alpha=0.01))["bytes"]
+    assert 2 * found == costs(SINGLE, db.ed(alpha=0.01))["bytes"]
 
 
 def test_costs_add_up_over_chunks():
-    trace = db.solve(SINGLE, db.gt(0.01), RING, steps=7, eval_every=3, metrics=[], progress=False).trace
+    trace = db.solve(SINGLE, db.gt(alpha=0.01), RING, steps=7, eval_every=3, metrics=[], progress=False).trace
     assert trace["step"].tolist() == [0, 3, 6, 7]
     assert trace["rounds"].tolist() == [0, 6, 12, 14]
     assert np.all(np.diff(trace["seconds"]) > 0)

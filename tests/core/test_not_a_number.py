@@ -49,7 +49,7 @@ def test_a_quantized_message_tells_it(bits, place):
 def test_the_invariant_shows_it(place):
     level = strategy("ed").start(replicate(jnp.zeros(MANY), 3))
     level = level._replace(carry=(replicate(spoilt(place), 3),))
-    state = db.ed(0.1).start(level.s, None)._replace(x=level)
+    state = db.ed(alpha=0.1).start(level.s, None)._replace(x=level)
     problem = db.Problem(lambda x, batch: (x * batch).sum(), upper_data=np.ones((3, 1, 1)), x0=jnp.zeros(MANY))
     assert jnp.isnan(jax.jit(lambda state: invariant("x")(Snapshot(problem, state)))(state))
 

@@ -75,7 +75,7 @@ def large():
     """One level of ENTRIES entries at four nodes, whose state is far larger than anything else."""
     data = np.random.default_rng(0).normal(size=(4, 3, 1))
     problem = db.Problem(lambda x, batch: ((x - batch.mean(0)) ** 2).sum(), upper_data=data, x0=jnp.zeros(ENTRIES))
-    return {"problem": problem, "method": db.ed(0.1), "graph": GRAPH, "eval_every": 2, "metrics": []}
+    return {"problem": problem, "method": db.ed(alpha=0.1), "graph": GRAPH, "eval_every": 2, "metrics": []}
 
 
 @pytest.fixture

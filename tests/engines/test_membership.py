@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import Quadratic, lower, random_quadratic, upper
+from quadratics import OneLevel, Quadratic, lower, random_quadratic, upper
 
 import decibel as db
 from decibel.core._vector import Vector
 from decibel.engines._membership import among, migrate_state, restrict_to, survivors
 from decibel.graphs._graph import Levels
 from decibel.methods._method import State
-from decibel.methods._single_level import SingleLevel
 from decibel.strategies import STRATEGIES, Level, Strategy, polynomial
 
 NODES, LEFT = 4, (0, 1, 3)
@@ -114,7 +113,7 @@ def assert_exact(result, solution):
 @pytest.mark.slow_except("ed", "gt", "edge-ed")
 @pytest.mark.parametrize("strategy", CORRECTING, ids=lambda strategy: strategy.name)
 def test_a_loss_and_a_return_end_in_exact_solutions(strategy, tmp_path):
-    method = SingleLevel(strategy, 0.2, 1.0, strategy.name)
+    method = OneLevel(0.2, 1.0, strategy)
     options = {"problem": QUADRATIC.single(), "graph": GRAPH.lazy()}
     solve(method, tmp_path, steps=300, **options)
     lost = solve(method, tmp_path, LEFT, steps=900, **options)
@@ -134,9 +133,9 @@ def test_so_do_two_levels(tmp_path):
 
 def test_without_repair_the_solution_would_be_another(tmp_path, monkeypatch):
     problem = QUADRATIC.single()
-    solve(db.ed(0.2), tmp_path, steps=300, problem=problem)
+    solve(db.ed(alpha=0.2), tmp_path, steps=300, problem=problem)
     monkeypatch.setattr(Strategy, "repair", lambda self, carry: carry)
-    lost = solve(db.ed(0.2), tmp_path, LEFT, steps=900, problem=problem)
+    lost = solve(db.ed(alpha=0.2), tmp_path, LEFT, steps=900, problem=problem)
     assert invariant(lost) > 1e-3
     assert np.abs(np.asarray(lost.x) - of(LEFT).single_solution()).max() > 1e-3
 
@@ -181,7 +180,7 @@ def test_a_cluster_goes_on_with_fewer_devices(name, tmp_path):
         "simulator": {None: db.Simulator(), left: db.Simulator(left)},
         "cluster": {None: db.Cluster(4), left: db.Cluster(3, left)},
     }
-    method = SingleLevel(STRATEGIES[name], 0.1, 0.5, name)
+    method = OneLevel(0.1, 0.5, STRATEGIES[name])
     options = {"resume": True, "eval_every": 20, "metrics": []}
     ends = {}
     for place, engines in places.items():

@@ -209,5 +209,5 @@ def test_an_inverse_of_a_batch_has_the_bias_that_is_documented():
     k = (DATA["b"] / DATA["h"]).mean(1)
     assert abs(personal(k) - personal()) > 0.01
     for make in (db.gt_dsgd, db.spdb):
-        mean, error = long_run(make(RATES["alpha"], RATES["beta"], db.hypergradient.exact()))
+        mean, error = long_run(make(alpha=RATES["alpha"], beta=RATES["beta"], hypergradient=db.hypergradient.exact()))
         assert abs(mean - personal(k)) < ERRORS * error < abs(personal(k) - personal()) / 3

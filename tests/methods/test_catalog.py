@@ -17,7 +17,10 @@ from quadratics import Quadratic, random_quadratic
 import decibel as db
 from decibel.core._ledger import COLUMNS
 from decibel.engines._program import RunConfig
-from decibel.methods._catalog import MIXES, gossip_decay, gossip_rates
+from decibel.methods import register
+from decibel.methods._entry import REGISTERED
+from decibel.methods._gossip_dsbo import gossip_decay, gossip_rates
+from decibel.methods._sparkle import Sparkle
 from decibel.network import _in_memory as network
 from decibel.network._mixing import _neighbours
 from decibel.oracles.hypergradient import POWER_STEPS
@@ -26,6 +29,7 @@ N, P, Q, UPPER, LOWER = 4, 2, 3, 2, 3  # nodes, entries of x and y, samples per 
 STEPS = 5
 QUADRATIC = random_quadratic(N, P, Q, seed=2)
 STAR, COMPLETE = db.graphs.star(N), db.graphs.complete(N)
+MIXED = (*Sparkle.mixed, "edge-ed")
 # One of each kind; the others are slow tests.
 KINDS = [
     "sparkle-ed",
@@ -194,7 +198,7 @@ def test_bytes_are_what_the_catalogue_says(name, ran):
         assert cost["bytes"] == 8 * degree * numbers(entry.sends, **letters), (entry.sends, k)
 
 
-ROUNDS = {"gt": 2} | {name: 1 for name in MIXES if name != "gt"}  # of one level; semi-gt and non-gt send two at once
+ROUNDS = {"gt": 2} | {name: 1 for name in MIXED if name != "gt"}  # of one level; semi-gt and non-gt send two at once
 BOTH = UPPER + LOWER
 SERIES = POWER_STEPS + 9  # products of ten terms with an automatic scale
 
@@ -202,7 +206,7 @@ SERIES = POWER_STEPS + 9  # products of ten terms with an automatic scale
 def by_hand(name, k):
     """Samples, gradients, Hessian products, Jacobian products and rounds of iteration k, with all samples."""
     if name.startswith("sparkle"):
-        mix = re.fullmatch(rf"sparkle-({'|'.join(MIXES)})(?:-({'|'.join(MIXES)}))?", name)
+        mix = re.fullmatch(rf"sparkle-({'|'.join(MIXED)})(?:-({'|'.join(MIXED)}))?", name)
         below, above = mix[1], mix[2] or mix[1]
         return BOTH, 2, 1, 1, max(ROUNDS[below], ROUNDS[above])  # all levels travel together
     inner = {"dbsa": int(np.ceil(np.sqrt(k + 1))), "double-loop-dsgd": max(k, 1)}.get(name, 0)
@@ -232,6 +236,7 @@ def by_hand(name, k):
         "extra": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
+        "gt-hsgd": (UPPER, 2, 0, 0, 2),  # at two points
     }[name]
 
 
@@ -270,7 +275,7 @@ def test_costs_on_batches_match_a_hand_count(case):
 
 def test_cost_of_a_random_series_is_what_was_drawn():
     """Products and samples follow k, on average over nodes; two points share their samples."""
-    run = start("mdbo", method=db.mdbo(0.05, 0.1, 0.3, terms=6, scale=4.0), batch_size=B)
+    run = start("mdbo", method=db.mdbo(alpha=0.05, beta=0.1, theta=0.3, terms=6, scale=4.0), batch_size=B)
     _, costs = advance(run, 8)
     assert {cost["hvps"] * N % 1 for cost in costs} == {0.0} and len({cost["hvps"] for cost in costs}) > 2
     assert all(0 <= cost["hvps"] <= 5 and cost["samples"] == 2 * B + B * cost["hvps"] for cost in costs)
@@ -278,7 +283,7 @@ def test_cost_of_a_random_series_is_what_was_drawn():
 
 def test_two_points_share_the_samples_of_every_factor():
     """STORM evaluates one draw twice: two products for every sample of a factor."""
-    run = start("vrdbo", method=db.vrdbo(0.05, 0.1, 0.3, terms=6, scale=4.0), batch_size=B)
+    run = start("vrdbo", method=db.vrdbo(alpha=0.05, beta=0.1, theta=0.3, terms=6, scale=4.0), batch_size=B)
     _, costs = advance(run, 4)
     assert sum(cost["hvps"] for cost in costs) > 0
     assert [cost["samples"] for cost in costs] == [2 * B + B * cost["hvps"] / 2 for cost in costs]
@@ -291,20 +296,17 @@ def test_cost_is_that_of_the_first_iteration():
 
 def test_every_method_says_which_samples_a_step_draws():
     for name, entry in db.CATALOG.items():
-        make = entry.make.func if hasattr(entry.make, "func") else entry.make
-        assert "Draws" in (make.__doc__ or ""), name
+        assert "Draws" in (entry.make.__doc__ or ""), name
 
 
 def test_names():
-    wanted = (
+    published = (
         "d-soba d-soba-fo gossip-dsbo dbsa double-loop-dsgd spdb interact svr-interact gt-dsgd d-sgd-bilevel ma-dsbo "
+        "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd"
     )
-    wanted += (
-        "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd sparkle-semi-gt sparkle-extra-gt "
-    )
-    wanted += "sparkle-edge-ed"
-    mixtures = {f"sparkle-{name}" for name in (*MIXES, "ed-gt", "extra-gt", "gt-ed")}
-    assert set(wanted.split()) | mixtures | {*KINDS} <= set(db.CATALOG) and len(db.CATALOG) == 49 + 25
+    mixtures = {name for name in db.CATALOG if name.startswith("sparkle-")}
+    assert set(published.split()) | {*KINDS} <= set(db.CATALOG) and len(mixtures) == len(Sparkle.mixed) ** 2 + 1
+    assert list(db.CATALOG) == sorted(db.CATALOG)
     assert all(entry.name == name and "\n" not in entry.summary for name, entry in db.CATALOG.items())
 
 
@@ -312,6 +314,20 @@ def test_names():
 def test_an_unknown_name_gives_the_nearest(wrong, right):
     with pytest.raises(KeyError, match=f"{wrong}.*did you mean '{right}'"):
         db.CATALOG[wrong]
+
+
+def test_a_registered_method_is_in_the_catalogue():
+    class Mine(type(db.ed(alpha=0.1))):
+        catalog_name, summary = "mine", "made up"
+
+    try:
+        make = register(Mine)(lambda *, alpha, theta=1.0: Mine(alpha, theta))
+        entry = db.CATALOG["mine"]
+        assert (entry().name, entry().alpha, entry.form, entry.sends) == ("mine", 0.05, "single", "p numbers")
+        with pytest.raises(ValueError, match="'mine' is in the catalogue already"):
+            register(Mine)(make)
+    finally:
+        REGISTERED.pop("mine", None)
 
 
 def test_settings_override_defaults():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import jax.numpy as jnp
 import method_references as references
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from method_references import Nodes, biased_solution, neumann_inverse
 from quadratics import random_quadratic
 
 import decibel as db
+from decibel.core._ledger import Ledger
+from decibel.engines._program import RunConfig
 
 NODES, STEPS = 6, 40
 QUADRATIC = random_quadratic(NODES)
@@ -85,7 +88,12 @@ FOLLOWED = {
         dict(alpha=0.05, beta=0.1, gamma=0.12) | LOOPS,
     ),
     "ma-dsbo": (db.ma_dsbo(**THREE, **LOOPS), GRAPH, references.ma_dsbo, THREE | LOOPS),
-    "ma-dsbo-gt": (db.ma_dsbo(True, **THREE, **LOOPS), GRAPH, references.ma_dsbo, THREE | LOOPS | dict(tracking=True)),
+    "ma-dsbo-gt": (
+        db.ma_dsbo(**THREE, **LOOPS, tracking=True),
+        GRAPH,
+        references.ma_dsbo,
+        THREE | LOOPS | dict(tracking=True),
+    ),
     "dbsa": (
         db.dbsa(**TWO, terms=TERMS, scale=L),
         GRAPH,
@@ -118,7 +126,7 @@ FOLLOWED = {
     ),
     "slam": (db.slam(**TWO, terms=TERMS, scale=L), GRAPH, references.slam, TWO | series),
     "lopa": (db.lopa(**THREE, tau=0.8), GRAPH, references.lopa, THREE | dict(tau=0.8)),
-    "lopa-gt": (db.lopa(True, **THREE, tau=0.8), GRAPH, references.lopa, THREE | dict(tau=0.8, tracking=True)),
+    "lopa-gt": (db.lopa(**THREE, tau=0.8, tracking=True), GRAPH, references.lopa, THREE | dict(tau=0.8, tracking=True)),
 }
 
 
@@ -152,7 +160,7 @@ REACHES = {
     "gt-dsgd": (db.gt_dsgd(**FASTER), LAPLACIAN),
     "svr-interact": (db.svr_interact(**FASTER, period=3, terms=1, scale=L), LAPLACIAN),
     "spdb": (db.spdb(**FASTER), SPDB),
-    "lopa-gt": (db.lopa(True, **FASTER, gamma=0.3, theta=0.5, tau=0.8), GRAPH),
+    "lopa-gt": (db.lopa(**FASTER, gamma=0.3, theta=0.5, tau=0.8, tracking=True), GRAPH),
 }
 
 
@@ -237,7 +245,9 @@ def test_dbsa_ends_at_its_predicted_bias(nodes):
     """But for what gossip without correction adds, which vanishes with the step sizes."""
     end = biased_solution(nodes.quadratic, np.linalg.inv)
     xs = [
-        run(nodes, db.dbsa(0.1 * h, 0.2 * h, lower_steps=3, terms=TERMS, scale=L), GRAPH, round(800 / h)).nodes.x
+        run(
+            nodes, db.dbsa(alpha=0.1 * h, beta=0.2 * h, lower_steps=3, terms=TERMS, scale=L), GRAPH, round(800 / h)
+        ).nodes.x
         for h in (0.5, 0.25, 0.125)
     ]
     errors = [np.abs(x - end).max() for x in xs]
@@ -253,7 +263,7 @@ def test_growing_inner_loops_on_a_complete_graph(name):
     """With exact averaging and equal data, iteration t is that of one node with ever better y."""
     same = replace(FLAT, quadratic=type(QUADRATIC)(*(array[[0] * NODES] for array in QUADRATIC)))
     make = {"dbsa": db.dbsa, "double-loop-dsgd": db.double_loop_dsgd}[name]
-    result = run(same, make(0.1, 0.3, terms=TERMS, scale=L), GRAPH, 200)
+    result = run(same, make(alpha=0.1, beta=0.3, terms=TERMS, scale=L), GRAPH, 200)
     np.testing.assert_allclose(result.nodes.x, np.tile(same.quadratic.solution(), (NODES, 1)), atol=1e-8)
 
 
@@ -270,3 +280,30 @@ def test_interact_refuses_batches_and_spdb_weights_that_diverge():
     steep = db.graphs.complete(NODES, weights=db.weights.laplacian(0.24))
     with pytest.raises(ValueError, match=r"λ_min\(W\) ≤ −1/3"):
         db.solve(problem(FLAT, True), db.spdb(**TWO), steep, steps=1)
+
+
+HYBRID = dict(alpha=0.1, theta=0.3)
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_gt_hsgd_follows_the_paper(batch_size):
+    """On the samples that the run draws; with all of them STORM's two differences cancel."""
+    data = np.random.default_rng(4).normal(size=(NODES, 5, 3))
+    alone = db.Problem(lambda x, batch: jnp.mean(jnp.sum(jnp.cosh(x - batch), -1)), upper_data=data, x0=jnp.zeros(3))
+    engine = db.Simulator().start(alone, db.gt_hsgd(**HYBRID), db.Levels(x=GRAPH), RunConfig(batch_size))
+
+    @cache
+    def samples(t):  # (nodes, batch, 3)
+        return np.asarray(engine.program._oracle(jnp.int32(t), Ledger()).draw().upper.parts[0])
+
+    engine.advance(STEPS)
+    expected = references.gt_hsgd(
+        lambda t, i, x: np.sinh(x - samples(t)[i]).mean(0), np.zeros((NODES, 3)), GRAPH.W, steps=STEPS, **HYBRID
+    )
+    np.testing.assert_allclose(engine.state.x.s.tree, expected, atol=1e-9, rtol=0)
+    assert np.ptp(expected, 0).max() > 1e-5 and (batch_size is None or (samples(0) != samples(1)).any())
+
+
+def test_gt_hsgd_reaches_the_solution():
+    result = db.solve(QUADRATIC.single(), db.gt_hsgd(**HYBRID), GRAPH, steps=1200, metrics=[], progress=False)
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-9)

@@ -42,10 +42,16 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
     ("problem", "method"),
     [
         (QUADRATIC.problem(samples=3), db.sparkle("gt", **RATES, updates="simultaneous")),
-        (QUADRATIC.problem(samples=3), db.dbsa(0.05, 0.05)),
+        (QUADRATIC.problem(samples=3), db.dbsa(alpha=0.05, beta=0.05)),
         (QUADRATIC.problem(samples=3), db.sparkle("ed", **RATES, hypergradient=db.hypergradient.difference(1e-3))),
-        (QUADRATIC.problem(samples=3), db.gossip_dsbo(0.02, 0.1, 0.1, 3, 4.0, 0.5)),
-        (QUADRATIC.problem(samples=3, personal=True), db.gt_dsgd(0.05, 0.1, hypergradient=db.hypergradient.cg(4))),
+        (
+            QUADRATIC.problem(samples=3),
+            db.gossip_dsbo(alpha=0.02, beta=0.1, theta=0.1, terms=3, smoothness=4.0, convexity=0.5),
+        ),
+        (
+            QUADRATIC.problem(samples=3, personal=True),
+            db.gt_dsgd(alpha=0.05, beta=0.1, hypergradient=db.hypergradient.cg(4)),
+        ),
     ],
     ids=["gt", "loops", "differences", "matrices", "personal"],
 )
@@ -57,7 +63,7 @@ def test_chunks_of_nodes_give_the_same_numbers(problem, method, chunk):
 
 
 @pytest.mark.slow_except("{'batch_size': 2, 'sampling': 'shuffle-once'}-unequal-one draw", "{}-equal-loops")
-@pytest.mark.parametrize("method", [None, db.dbsa(0.05, 0.05)], ids=["one draw", "loops"])
+@pytest.mark.parametrize("method", [None, db.dbsa(alpha=0.05, beta=0.05)], ids=["one draw", "loops"])
 @pytest.mark.parametrize("sizes", [[4] * 8, [3, 5, 4, 6, 3, 3, 7, 4]], ids=["equal", "unequal"])
 @pytest.mark.parametrize("batches", [{"batch_size": 2}, {"batch_size": 2, "sampling": "shuffle-once"}, {}], ids=str)
 def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):

@@ -52,7 +52,7 @@ BAD = {
     r"'extra' on level y diverges where .*: use graph\.lazy\(\)": (
         lambda: solve(method=db.sparkle("extra", "gt", **RATES), graph=db.Levels(x=RING, y=THIRDS))
     ),
-    r"'extra' on level x diverges": lambda: solve(SINGLE, db.extra(0.1), THIRDS),
+    r"'extra' on level x diverges": lambda: solve(SINGLE, db.extra(alpha=0.1), THIRDS),
     r"'ed' on level x needs a symmetric W, and one-peer exponential is directed: choose 'gt'": (
         lambda: solve(graph=db.graphs.one_peer_exponential(6))
     ),
@@ -85,7 +85,7 @@ BAD = {
     r"upper_data is an empty list": lambda: single([]),
     r"upper_data holds no arrays": lambda: single({}),
     r"upper_data has no samples at node 3": (
-        lambda: solve(single(lambda i: np.ones((3 - i, 2))), db.ed(0.1), db.graphs.ring(4))
+        lambda: solve(single(lambda i: np.ones((3 - i, 2))), db.ed(alpha=0.1), db.graphs.ring(4))
     ),
     # losses and starts
     r"upper must return a real scalar, .* returned \(3,\): end it with \.mean\(\)": (
@@ -105,7 +105,7 @@ BAD = {
     r"sparkle-ed does not solve this problem: it has no lower level, so choose .* db\.ed": lambda: solve(SINGLE),
     r"sparkle-ed does not solve this problem: its lower level is personal": lambda: solve(PERSONAL),
     r"ed does not solve this problem: its lower level is shared, so choose .* db\.sparkle": (
-        lambda: solve(method=db.ed(0.1))
+        lambda: solve(method=db.ed(alpha=0.1))
     ),
     r"strategy 'extrra' is not known: did you mean 'extra'\?": (
         lambda: db.sparkle("extrra", **RATES)
@@ -128,12 +128,12 @@ BAD = {
     r"metric 'consensus_w' is not known: did you mean 'consensus_[xyz]'\?": lambda: solve(metrics=["consensus_w"]),
     r"metric 'qqq' is not known: choose from": lambda: solve(metrics=["qqq"]),
     r"metric 'consensus_y' needs level y, which this method does not have": (
-        lambda: solve(SINGLE, db.ed(0.1), metrics=["consensus_y"])
+        lambda: solve(SINGLE, db.ed(alpha=0.1), metrics=["consensus_y"])
     ),
     r"metric 'invariant_x' needs a strategy with a carry": (
-        lambda: solve(SINGLE, db.dsgd(0.1), metrics=["invariant_x"])
+        lambda: solve(SINGLE, db.dsgd(alpha=0.1), metrics=["invariant_x"])
     ),
-    r"metric 'lower_error' needs a lower level": lambda: solve(SINGLE, db.ed(0.1), metrics=["lower_error"]),
+    r"metric 'lower_error' needs a lower level": lambda: solve(SINGLE, db.ed(alpha=0.1), metrics=["lower_error"]),
     r"metrics holds 3: give names or functions of a snapshot": lambda: solve(metrics=[3]),
 }  # fmt: skip
 

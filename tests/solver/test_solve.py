@@ -38,15 +38,15 @@ def noisy():
 
 
 def test_runs_repeat_by_seed_and_differ_by_seed(noisy):
-    draw = lambda **options: np.asarray(solve(noisy, db.ed(0.05), batch_size=2, **options).nodes.x)  # noqa: E731
+    draw = lambda **options: np.asarray(solve(noisy, db.ed(alpha=0.05), batch_size=2, **options).nodes.x)  # noqa: E731
     np.testing.assert_array_equal(draw(seed=3), draw(seed=3))
     assert np.abs(draw(seed=3) - draw(seed=4)).max() > 1e-3
-    full = [np.asarray(solve(noisy, db.ed(0.05), seed=seed).nodes.x) for seed in (3, 4)]
+    full = [np.asarray(solve(noisy, db.ed(alpha=0.05), seed=seed).nodes.x) for seed in (3, 4)]
     np.testing.assert_array_equal(*full)  # without batches there is nothing to draw
 
 
 def test_chunks_do_not_change_the_numbers(noisy):
-    runs = [solve(noisy, db.ed(0.05), batch_size=2, eval_every=every, steps=21) for every in (1, 4, 21, 100)]
+    runs = [solve(noisy, db.ed(alpha=0.05), batch_size=2, eval_every=every, steps=21) for every in (1, 4, 21, 100)]
     assert [list(run.trace["step"])[-2:] for run in runs] == [[20, 21], [20, 21], [0, 21], [0, 21]]
     for other in runs[1:]:
         np.testing.assert_allclose(other.nodes.x, runs[0].nodes.x, rtol=1e-13)

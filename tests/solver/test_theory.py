@@ -7,7 +7,7 @@ import pytest
 
 import decibel as db
 from decibel import theory
-from decibel.methods._catalog import gossip_rates
+from decibel.methods._gossip_dsbo import gossip_rates
 from decibel.solver._complexity import ROWS
 
 g = db.graphs
@@ -64,7 +64,7 @@ def test_gossip_dsbo_is_where_theorem_5_1_reaches_the_rate(n, rho):
 def test_spdb_is_the_fourth_power_on_every_graph():
     assert theory.transient("spdb", 8, 0.5) == theory.transient("spdb", 8, 0.999) == 8**4
     for graph in (g.ring(9), g.complete(9), g.star(9)):
-        assert theory.transient("spdb", 9, graph) == theory.transient(db.spdb(0.1, 0.1), 9, graph) == 9**4
+        assert theory.transient("spdb", 9, graph) == theory.transient(db.spdb(alpha=0.1, beta=0.1), 9, graph) == 9**4
 
 
 @pytest.mark.parametrize("lower", ["ed", "extra"])

@@ -58,7 +58,7 @@ def test_large_seeds_score_as_real_runs(wide):
     with jax.enable_x64(wide):
         samples = np.random.default_rng(0).normal(size=(4, 50, 2))
         loss = lambda x, batch: 0.5 * ((x - batch) ** 2).sum(-1).mean()  # noqa: E731
-        problem, method = db.Problem(loss, upper_data=samples, x0=jnp.zeros(2)), db.ed(0.5)
+        problem, method = db.Problem(loss, upper_data=samples, x0=jnp.zeros(2)), db.ed(alpha=0.5)
         options, seeds = {"steps": 4, "batch_size": 2}, (2**31, 2**32 - 1)
         tuned = db.tune(problem, method, GRAPH, seeds=seeds, search={"alpha": [0.5]}, metric="upper", **options)
         runs = [db.solve(problem, method, GRAPH, seed=s, metrics=["upper"], eval_every=4, **options) for s in seeds]
@@ -73,7 +73,7 @@ def test_a_seed_out_of_range_raises():
 
 
 def test_what_cannot_be_tuned_is_refused():
-    scheduled = db.ed(lambda k: 0.1 / (1 + jnp.asarray(k, float)), theta=lambda k: 1.0)
+    scheduled = db.ed(alpha=lambda k: 0.1 / (1 + jnp.asarray(k, float)), theta=lambda k: 1.0)
     with pytest.raises(ValueError, match="ed has no constant step sizes to tune"):
         db.tune(QUADRATIC.single(), scheduled, GRAPH)
     with pytest.raises(ValueError, match="search names 'delta'"):
@@ -83,7 +83,9 @@ def test_what_cannot_be_tuned_is_refused():
 
 
 def test_the_grid_covers_the_range():
-    tuned = db.tune(QUADRATIC.single(), db.ed(0.1, theta=0.5), GRAPH, budget=9, steps=5, search="grid", seeds=(0,))
+    tuned = db.tune(
+        QUADRATIC.single(), db.ed(alpha=0.1, theta=0.5), GRAPH, budget=9, steps=5, search="grid", seeds=(0,)
+    )
     assert len(tuned.table) == 9
     assert {round(row["alpha"], 6) for row in tuned.table} == {0.003162, 0.1, 3.162278}
 

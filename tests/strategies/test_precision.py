@@ -18,7 +18,7 @@ RING = db.graphs.ring(NODES)
 QUADRATIC = random_quadratic(NODES, p=3, q=3, seed=2)
 QUADRATIC = QUADRATIC._replace(e=QUADRATIC.e + 7.0)  # far from zero, where float32 is coarse
 SOLUTION = QUADRATIC.single_solution()
-METHODS = {"ed": db.ed(RATE), "extra": db.extra(RATE)}
+METHODS = {"ed": db.ed(alpha=RATE), "extra": db.extra(alpha=RATE)}
 
 
 def rounded(array):

@@ -26,7 +26,7 @@ def test_seeds_together_are_the_runs_alone():
     def task(seed: int) -> db.tasks.Task:
         return db.tasks.linear_regression(3, dimension=2, samples=[4, 7 + seed, 9], seed=seed)
 
-    method = db.mdbo(0.1, 0.1, 0.3, terms=4, scale=4.0)
+    method = db.mdbo(alpha=0.1, beta=0.1, theta=0.3, terms=4, scale=4.0)
     arm = Arm("", "", task, method, db.graphs.ring(3), 6, 4, rows=2, metrics=("consensus_x", "upper"))
     both = arm.run((0, 1))
     each = dataclasses.replace(arm, together=False).run((0, 1))
@@ -41,7 +41,7 @@ def test_problems_of_different_shape_are_run_one_by_one():
     def task(seed: int) -> db.tasks.Task:
         return db.tasks.linear_regression(3, dimension=2 + seed, samples=4)
 
-    arm = Arm("", "", task, db.ed(0.1), db.graphs.ring(3), 2, rows=1)
+    arm = Arm("", "", task, db.ed(alpha=0.1), db.graphs.ring(3), 2, rows=1)
     arm = dataclasses.replace(arm, method=db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1))
     assert [trace.rows for trace in arm.run((0, 1))] == [2, 2]
 

@@ -49,7 +49,7 @@ def test_a_search_takes_the_same_share_of_every_run():
 def test_the_length_of_a_search_is_reckoned_with_what_a_step_costs_on_average():
     """In MDBO chance decides what a step costs, so that one step tells little."""
     steps, (first, *_) = 600, arms(Setup(steps=10_000))
-    method = db.mdbo(0.01, 0.05, theta=0.5, terms=20)
+    method = db.mdbo(alpha=0.01, beta=0.05, theta=0.5, terms=20)
     task = first.task(seed=0)
     run = db.solve(task.problem, method, first.graph, steps=steps, batch_size=2, seed=5, metrics=[], progress=False)
     spent = run.trace.last["samples"]
@@ -63,9 +63,9 @@ def test_every_method_tries_as_many_candidates():
     methods = (
         db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0),
         db.sparkle("ed", alpha=0.0, beta=1.0, gamma=1.0),
-        db.mdbo(1.0, 1.0, 0.3),
-        db.dbsa(1.0, 1.0),
-        db.ed(1.0),
+        db.mdbo(alpha=1.0, beta=1.0, theta=0.3),
+        db.dbsa(alpha=1.0, beta=1.0),
+        db.ed(alpha=1.0),
     )
     for method in methods:
         candidates = plan.candidates(method)

@@ -8,16 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from . import _known as known
 from ._common import Json, console, emit, or_exit
+from ._completions import completing
 
 
 def graphs(
     families: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Families of `decibel list` [default: eight].", autocompletion=known.completing(known.GRAPHS)
-        ),
+        typer.Argument(help="Families of `decibel list` [default: eight].", autocompletion=completing("graphs")),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1)] = 16,
     entries: Annotated[int, typer.Option(min=1, help="Numbers (float32) a node shares, for the bytes.")] = 1000,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from . import _known as known
+from ._completions import completing
 
 Answer = TypeVar("Answer")
 
@@ -18,16 +18,16 @@ FAILED, USAGE, DIVERGED, INTERRUPTED = 1, 2, 3, 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Task = Annotated[
-    str, typer.Argument(help="A task of `decibel list`.", autocompletion=known.completing(known.TASKS))
+    str, typer.Argument(help="A task of `decibel list`.", autocompletion=completing("tasks"))
 ]  # fmt: skip
 Method = Annotated[
-    str, typer.Option(help="A method of `decibel list`.", autocompletion=known.completing(known.METHODS))
+    str, typer.Option(help="A method of `decibel list`.", autocompletion=completing("methods"))
 ]  # fmt: skip
 Graph = Annotated[
     str,
     typer.Option(
         help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number.",
-        autocompletion=known.completing(known.GRAPHS),
+        autocompletion=completing("graphs"),
     ),
 ]
 Nodes = Annotated[int, typer.Option(min=1, help="How many nodes, where the task does not know.")]

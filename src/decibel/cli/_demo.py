@@ -13,8 +13,9 @@ from rich.table import Table
 from .. import tasks
 from ..graphs import _families as graphs
 from ..graphs._graph import Graph
+from ..methods._dsoba import dsoba
 from ..methods._method import Method
-from ..methods._sparkle import dsoba, sparkle
+from ..methods._sparkle import sparkle
 from ..results._result import Result
 from ..solver._solve import solve
 from ..tasks import Task

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from . import _known as known
 from ._common import FAILED, console, or_exit
+from ._completions import completing
 
 
 def demo(
@@ -31,7 +31,7 @@ def reproduce(
         str,
         typer.Option(
             help="smoke (seconds), small (minutes on two cores) or full (a GPU).",
-            autocompletion=known.completing(known.SIZES),
+            autocompletion=completing("sizes"),
         ),
     ] = "small",
     out: Annotated[Path | None, typer.Option(help="Folder for the results [default: decibel-results/SIZE].")] = None,

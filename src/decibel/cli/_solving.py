@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from . import _known as known
 from ._common import (
     DIVERGED,
     INTERRUPTED,
@@ -25,26 +24,23 @@ from ._common import (
     emit,
     or_exit,
 )
+from ._completions import completing
 
 
 def run(
     task: Annotated[
         str | None,
-        typer.Argument(
-            help="A task of `decibel list`, such as label_cleaning.", autocompletion=known.completing(known.TASKS)
-        ),
+        typer.Argument(help="A task of `decibel list`, such as label_cleaning.", autocompletion=completing("tasks")),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            help="A method of `decibel list` [default: sparkle-ed].", autocompletion=known.completing(known.METHODS)
-        ),
+        typer.Option(help="A method of `decibel list` [default: sparkle-ed].", autocompletion=completing("methods")),
     ] = None,
     graph: Annotated[
         str | None,
         typer.Option(
             help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number [default: ring].",
-            autocompletion=known.completing(known.GRAPHS),
+            autocompletion=completing("graphs"),
         ),
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many [default: 10].")] = None,
@@ -61,7 +57,7 @@ def run(
         list[str] | None,
         typer.Option(
             help="Also write tensorboard, wandb (offline) or mlflow; repeat for several. jsonl is always written.",
-            autocompletion=known.completing(known.LOGS),
+            autocompletion=completing("logs"),
         ),
     ] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder for the states [default: OUT/checkpoint].")] = None,
@@ -108,7 +104,7 @@ def run(
 def compare(
     task: Task,
     methods: Annotated[
-        list[str], typer.Argument(help="Methods of `decibel list`.", autocompletion=known.completing(known.METHODS))
+        list[str], typer.Argument(help="Methods of `decibel list`.", autocompletion=completing("methods"))
     ],
     graph: Graph = "ring",
     nodes: Nodes = 10,

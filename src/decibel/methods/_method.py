@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -18,8 +19,16 @@ from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..strategies._table import Level, Strategy
 
-RATES = ("alpha", "beta", "gamma", "theta", "relax")  # the step sizes, by the names they have in every method
-WEIGHTS = {"theta": "the newest sample's weight in an average", "relax": "the part of a step that is taken (τ of LoPA)"}
+RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")  # the step sizes, by the names they have in every method
+WEIGHTS = {
+    "theta": "the newest sample's weight in an average",
+    "relax": "η, the part of a step that is taken, in s⁺ = s + η (W s − α p − s)",
+    "tau": "τ, the part of a step that x takes, in LoPA's x⁺ = x + τ (W x − α q − x)",
+}
+# The vectors that a strategy sends per step; tests compare them with what the network counts.
+VECTORS = {
+    "local": 0, "diffusion": 1, "consensus": 1, "ed": 1, "extra": 1, "gt": 2, "semi-gt": 2, "non-gt": 2, "edge-ed": 2,
+}  # fmt: skip
 Rate = float | Array | Callable[[Array], Array]
 
 
@@ -34,30 +43,67 @@ class State(NamedTuple):
     links: Any = ()
 
 
+class Variant(NamedTuple):
+    """A name under which `db.CATALOG` holds a method, and the settings that this name fixes."""
+
+    name: str
+    summary: str
+    paper: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+    mixture: bool = False  # of two strategies; tables of methods leave it out
+
+
 class Method(eqx.Module):
-    """A point in the space of algorithms. Step sizes are array leaves: runs that differ in them share a program."""
+    """A point in the space of algorithms. Step sizes are array leaves: runs that differ in them share a program.
+
+    What is known of a published method stands on its class, and `db.CATALOG` and the tables of the documentation are
+    made from it. A method of your own may leave all of it out.
+    """
+
+    catalog_name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    loops: ClassVar[int] = 1
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # settings of the catalogue, where none are given
 
     def __check_init__(self) -> None:
         for name in RATES:
             value = getattr(self, name, 0.0)
             number = isinstance(value, int | float | np.number)
-            if not (number or hasattr(value, "dtype") or callable(value) or (value is None and name == "relax")):
+            if not (number or hasattr(value, "dtype") or callable(value)):
                 raise TypeError(f"{name}={value!r} must be a number, or a function of the step.")
             if number and name in WEIGHTS and not 0 <= value <= 1:
                 raise ValueError(f"{name}={value!r} must be a number from 0 to 1: it is {WEIGHTS[name]}.")
             if number and not 0 <= value < float("inf"):
                 raise ValueError(f"{name}={value!r} must be finite and not negative: give a step size such as 0.1.")
 
+    @classmethod
+    def variants(cls) -> Iterable[Variant]:
+        """The names under which the catalogue holds it: one, unless its strategies are free."""
+        return (Variant(cls.catalog_name, cls.summary, cls.paper),)
+
     @property
     def name(self) -> str:
-        """The catalogue's name: the field `label` where a class stands for several methods."""
-        return getattr(self, "label", type(self).__name__.lower())
+        """Its name in the catalogue; that of its class where it has none."""
+        return self.catalog_name or type(self).__name__.lower()
 
     @property
     def form(self) -> str:
         """The problems it solves: shared, personal (y never leaves the node) or single (there is no y)."""
         lower = self.strategies.get("y")
         return "single" if lower is None else "shared" if lower.mixes else "personal"
+
+    @property
+    def sends(self) -> str:
+        """What a node sends to each neighbour per iteration; p and q are the entries of x and y."""
+        for strategy in self.strategies.values():
+            if strategy.name not in VECTORS:
+                fix = "measure it with db.cost(problem, method, graph)"
+                raise ValueError(f"what strategy {strategy.name!r} sends is not in the library's table: {fix}.")
+        count = {level: VECTORS[strategy.name] for level, strategy in self.strategies.items()}
+        terms = {"p": count["x"], "q": count.get("y", 0) + count.get("z", 0)}
+        parts = [f"{number if number > 1 else ''}{size}" for size, number in terms.items() if number]
+        return " + ".join(parts) + " numbers"
 
     @property
     @abstractmethod
@@ -86,7 +132,7 @@ class Method(eqx.Module):
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     def __repr__(self) -> str:
-        shown = {key: value for key, value in self.settings.items() if key in RATES and value is not None}
+        shown = {key: value for key, value in self.settings.items() if key in RATES}
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in shown.items())})"
 
     def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:

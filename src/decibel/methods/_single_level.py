@@ -2,63 +2,152 @@
 
 from __future__ import annotations
 
-import equinox as eqx
+from typing import ClassVar
+
 from jax import Array
 
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..strategies._table import Strategy, strategy
+from ._entry import register
 from ._method import Method, Rate, State, rate
 
 
 class SingleLevel(Method):
-    upper: Strategy
+    """r⁺ = (1−θ) r + θ ∇f(x) moves x, by the strategy of the method."""
+
+    defaults: ClassVar = {"alpha": 0.05}
+
     alpha: Rate
     theta: Rate
-    label: str = eqx.field(static=True)
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": self.upper}
 
     def start(self, x: Vector, y: Vector | None) -> State:
-        return State(self.upper.start(x), memory=x.zeros())
+        return State(self.strategies["x"].start(x), memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, r = state.x, state.memory
         α, θ = rate(self.alpha, k), rate(self.theta, k)
         r = (1 - θ) * r + θ * oracle.draw().at(x.s).fx
-        return State(network(x=self.upper(x, α * r)), memory=r)
+        return State(network(x=self.strategies["x"](x, α * r)), memory=r)
 
 
-def dsgd(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
-    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch."""
-    return SingleLevel(strategy("diffusion"), alpha, theta, "dsgd")
+class Dsgd(SingleLevel):
+    """x⁺ = W (x − α r⁺)"""
+
+    catalog_name = "dsgd"
+    summary = "decentralized SGD (biased where nodes differ)"
+    paper = "Lian et al., 2017"
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy("diffusion")}
 
 
-def ed(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
-    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch."""
-    return SingleLevel(strategy("ed"), alpha, theta, "ed")
+class Ed(SingleLevel):
+    """x⁺⁺ = W (2 x⁺ − x − α Δr)"""
+
+    catalog_name = "ed"
+    summary = "Exact Diffusion, also D² and SPD"
+    paper = "Yuan et al., 2019"
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy("ed")}
 
 
-def extra(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+class Extra(SingleLevel):
+    """x⁺⁺ = W (2 x⁺ − x) − α Δr"""
+
+    catalog_name = "extra"
+    summary = "EXTRA"
+    paper = "Shi et al., 2015"
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy("extra")}
+
+
+class Gt(SingleLevel):
+    """x⁺ = W (x − h), h⁺ = W (h + α Δr)"""
+
+    catalog_name = "gt"
+    summary = "gradient tracking, adapt then combine"
+    paper = "Xu et al., 2015"
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy("gt")}
+
+
+class Gnsd(SingleLevel):
+    """x⁺ = W x − h, h⁺ = W h + α Δr"""
+
+    catalog_name = "gnsd"
+    summary = "gradient tracking that combines first"
+    paper = "Lu et al., 2019"
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy("non-gt")}
+
+
+@register(Dsgd)
+def dsgd(*, alpha: Rate, theta: Rate = 1.0) -> Dsgd:
+    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
+    return Dsgd(alpha, theta)
+
+
+@register(Ed)
+def ed(*, alpha: Rate, theta: Rate = 1.0) -> Ed:
+    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
+    return Ed(alpha, theta)
+
+
+@register(Extra)
+def extra(*, alpha: Rate, theta: Rate = 1.0) -> Extra:
     """EXTRA (Shi et al., 2015): x⁺⁺ = W (2 x⁺ − x) − α Δ∇f.
 
     Draws: one batch. Differs from the paper: its W̃ = (I + W)/2 form is `graph.lazy()`'s; here C = W as in SPARKLE's
     table.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
     """
-    return SingleLevel(strategy("extra"), alpha, theta, "extra")
+    return Extra(alpha, theta)
 
 
-def gt(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+@register(Gt)
+def gt(*, alpha: Rate, theta: Rate = 1.0) -> Gt:
     """Gradient tracking, adapt then combine: x⁺ = W (x − α h), h⁺ = W (h + Δ∇f). Draws: one batch.
 
-    GNSD does not adapt first: `gnsd`."""
-    return SingleLevel(strategy("gt"), alpha, theta, "gt")
+    GNSD does not adapt first: `gnsd`.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
+    return Gt(alpha, theta)
 
 
-def gnsd(alpha: Rate, *, theta: Rate = 1.0) -> SingleLevel:
+@register(Gnsd)
+def gnsd(*, alpha: Rate, theta: Rate = 1.0) -> Gnsd:
     """GNSD (Lu et al., 2019): gradient tracking that does not adapt first, x⁺ = W x − α h, h⁺ = W h + Δ∇f. Draws: one
-    batch."""
-    return SingleLevel(strategy("non-gt"), alpha, theta, "gnsd")
+    batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
+    return Gnsd(alpha, theta)

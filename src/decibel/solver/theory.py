@@ -19,8 +19,8 @@ import numpy as np
 from ..core._names import hint
 from ..graphs import _families as families
 from ..graphs._graph import Graph, GraphSequence, Levels, Topology
-from ..methods._catalog import CATALOG, MIXES
-from ..methods._method import Method
+from ..methods._catalog import CATALOG
+from ..methods._method import VECTORS, Method
 from ..methods._single_level import SingleLevel
 from ..methods._sparkle import Sparkle
 from ..results._trace import Trace
@@ -101,11 +101,11 @@ def transient(
     if name in UNCORRECTED:
         return dsoba(nodes, rho, heterogeneity)
     if isinstance(made, SingleLevel):  # a single level has the order of SPARKLE on one graph
-        return sparkle(nodes, rho, lower=made.upper.name)
+        return sparkle(nodes, rho, lower=made.strategies["x"].name)
     if name in OTHERS:
         power, gaps = OTHERS[name]
         return nodes**power / spectral_gap(rho) ** gaps
-    if isinstance(made, Sparkle) and name.startswith("sparkle-"):
+    if isinstance(made, Sparkle):
         return sparkle(nodes, x, max(y, z), lower=made.lower.name, upper=made.upper.name)
     why = NO_TRANSIENT.get(name, "the papers' tables have none")
     choice = "choose SPARKLE, D-SOBA, Gossip-DSBO, MDBO, SPDB or a single level"
@@ -127,8 +127,8 @@ def rates(
 
     - D-SOBA's Theorem 1 asks for α = Θ(√(N/T)), and β, γ, θ multiples of α. SPARKLE's Theorem 1 only says that constant
       step sizes exist.
-    - Gossip-DSBO's (5) asks for C₀ √(K/T) above and √(K/T) elsewhere. `decibel.algorithms.catalog.gossip_rates` is this
-      case; its β is at most 1 as well.
+    - Gossip-DSBO's (5) asks for C₀ √(K/T) above and √(K/T) elsewhere. `gossip_rates`, beside the
+      method, is this case; its β is at most 1 as well.
     - SPDB's Theorem 1 asks for steps of order √(n/T) on both levels. Its upper gradient is divided by n, so
       alpha=c/nodes follows it here."""
     given = {"alpha": alpha, "beta": beta, "gamma": gamma, "theta": theta}
@@ -209,7 +209,7 @@ def advise(
     options = [Levels(x=x, y=y) for x, y in product(pool, pool)] if form == "shared" else [Levels(x=x) for x in pool]
 
     def sent(levels: Levels) -> int:
-        vectors = {s: MIXES.get(strategy.name, 0) * (p if s == "x" else q) for s, strategy in made.strategies.items()}
+        vectors = {s: VECTORS[strategy.name] * (p if s == "x" else q) for s, strategy in made.strategies.items()}
         return sum(itemsize * entries * _busiest(getattr(levels, s)) for s, entries in vectors.items())
 
     def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap

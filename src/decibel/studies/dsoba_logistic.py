@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from ..graphs._families import ring
-from ..methods._double_loop import ma_dsbo
-from ..methods._implicit import mdbo
+from ..methods._dsoba import dsoba
+from ..methods._ma_dsbo import ma_dsbo
+from ..methods._mdbo import mdbo
 from ..methods._method import Method
-from ..methods._sparkle import dsoba
 from ..tasks import logistic_regression
 from .compare import faster, higher
 from .study import Arm, Search, Study
@@ -45,7 +45,7 @@ SETUPS = {
 
 def methods(setup: Setup) -> dict[str, Method]:
     rates: dict[str, Any] = {"alpha": 1.0, "beta": 0.3, "gamma": 0.3, "theta": setup.theta}
-    known = {OURS: dsoba(**rates), "MA-DSBO": ma_dsbo(**rates), "MDBO": mdbo(1.0, 0.3, setup.theta)}
+    known = {OURS: dsoba(**rates), "MA-DSBO": ma_dsbo(**rates), "MDBO": mdbo(alpha=1.0, beta=0.3, theta=setup.theta)}
     return {name: known[name] for name in setup.methods}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..graphs._families import adjusted_ring, complete
-from ..methods._sparkle import Sparkle, dsoba
+from ..methods._dsoba import Dsoba, dsoba
 from ..solver.theory import measured_transient
 from ..tasks import linear_regression
 from .schedules import Falling
@@ -47,7 +47,7 @@ SETUPS = {
 }
 
 
-def method(setup: Setup) -> Sparkle:
+def method(setup: Setup) -> Dsoba:
     falling = Falling(setup.alpha, setup.decay)
     return dsoba(alpha=falling, beta=falling, gamma=falling, theta=setup.theta)
 

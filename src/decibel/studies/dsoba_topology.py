@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graphs._families import adjusted_ring, complete, exponential, torus
 from ..graphs._graph import Graph
-from ..methods._sparkle import dsoba
+from ..methods._dsoba import dsoba
 from .cleaning import SMALL, SMOKE, Cleaning, search
 from .compare import settle
 from .study import Arm, Study

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from ..graphs._families import ring
-from ..methods._catalog import gossip_rates
-from ..methods._double_loop import dbsa
-from ..methods._matrices import gossip_dsbo
+from ..methods._dbsa import dbsa
+from ..methods._gossip_dsbo import gossip_dsbo, gossip_rates
 from ..methods._method import Method
 from ..tasks import Task, hyperparameter_tuning
 from .compare import faster, sooner
@@ -49,8 +48,10 @@ def tuning(dataset: str, nodes: int, *, seed: int) -> Task:
 
 
 def compared(setup: Setup) -> dict[str, Method]:
-    ours = gossip_dsbo(0.02, 0.1, 0.1, setup.terms, setup.smoothness, setup.convexity)
-    return {OURS: ours, OTHER: dbsa(0.02, 0.1, terms=setup.terms, scale=setup.smoothness)}
+    ours = gossip_dsbo(
+        alpha=0.02, beta=0.1, theta=0.1, terms=setup.terms, smoothness=setup.smoothness, convexity=setup.convexity
+    )
+    return {OURS: ours, OTHER: dbsa(alpha=0.02, beta=0.1, terms=setup.terms, scale=setup.smoothness)}
 
 
 def arms(setup: Setup) -> list[Arm]:

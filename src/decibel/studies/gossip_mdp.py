@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..graphs._families import ring
-from ..methods._catalog import gossip_decay
-from ..methods._double_loop import double_loop_dsgd
-from ..methods._matrices import gossip_dsbo
+from ..methods._dbsa import double_loop_dsgd
+from ..methods._gossip_dsbo import gossip_decay, gossip_dsbo
 from ..methods._method import Method
 from ..tasks import policy_evaluation
 from .compare import settle, spent_by_all
@@ -52,8 +51,15 @@ def methods(setup: Setup) -> dict[str, Method]:
     rates: dict[str, Any] = gossip_decay(setup.convexity, setup.offset)
     lower = Scaled(rates["beta"], 1 / CURVATURE)
     return {
-        OURS: gossip_dsbo(rates["alpha"], lower, rates["theta"], setup.terms, CURVATURE, CURVATURE),
-        OTHER: double_loop_dsgd(rates["alpha"], lower, terms=1, scale=CURVATURE),
+        OURS: gossip_dsbo(
+            alpha=rates["alpha"],
+            beta=lower,
+            theta=rates["theta"],
+            terms=setup.terms,
+            smoothness=CURVATURE,
+            convexity=CURVATURE,
+        ),
+        OTHER: double_loop_dsgd(alpha=rates["alpha"], beta=lower, terms=1, scale=CURVATURE),
     }
 
 

@@ -10,7 +10,7 @@ import equinox as eqx
 from jax import Array
 
 from ..graphs._families import erdos_renyi
-from ..methods._implicit import gt_dsgd
+from ..methods._interact import gt_dsgd
 from ..methods._method import Method
 from ..methods._single_level import gt
 from ..oracles import hypergradient
@@ -52,7 +52,7 @@ def ranking(dataset: str, nodes: int, *, validation: bool = False, seed: int, **
 
 def methods() -> dict[str, Method]:
     """The Hessian of g in y is the identity, so one step of conjugate gradients inverts it."""
-    return {OURS: gt_dsgd(3.0, 0.3, hypergradient.cg(1)), OTHER: gt(0.3)}
+    return {OURS: gt_dsgd(alpha=3.0, beta=0.3, hypergradient=hypergradient.cg(1)), OTHER: gt(alpha=0.3)}
 
 
 def case(hidden: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graphs._families import erdos_renyi
-from ..methods._implicit import dsgd_bilevel, gt_dsgd, interact, svr_interact
+from ..methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
 from ..methods._method import Method
 from ..tasks import Task, meta_learning
 from .compare import smaller, sooner
@@ -69,10 +69,10 @@ def learning(
 
 def methods(rate: float) -> dict[str, Method]:
     return {
-        "INTERACT": interact(rate, rate),
-        "SVR-INTERACT": svr_interact(rate, rate),
-        "GT-DSGD": gt_dsgd(rate, rate),
-        "D-SGD": dsgd_bilevel(rate, rate),
+        "INTERACT": interact(alpha=rate, beta=rate),
+        "SVR-INTERACT": svr_interact(alpha=rate, beta=rate),
+        "GT-DSGD": gt_dsgd(alpha=rate, beta=rate),
+        "D-SGD": dsgd_bilevel(alpha=rate, beta=rate),
     }
 
 

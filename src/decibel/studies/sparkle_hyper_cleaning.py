@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graphs._families import adjusted_ring
-from ..methods._double_loop import ma_dsbo
-from ..methods._implicit import mdbo
+from ..methods._dsoba import dsoba
+from ..methods._ma_dsbo import ma_dsbo
+from ..methods._mdbo import mdbo
 from ..methods._method import Method
-from ..methods._sparkle import dsoba, sparkle
+from ..methods._sparkle import sparkle
 from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
 from .compare import higher
 from .study import Arm, Study
@@ -44,7 +45,7 @@ def methods(setup: Setup) -> dict[str, Method]:
         "SPARKLE-ED-GT": sparkle("ed", "gt", **ours),
         "SPARKLE-EXTRA-GT": sparkle("extra", "gt", **ours),
         "D-SOBA": dsoba(**rates),
-        "MA-DSBO-GT": ma_dsbo(True, **rates),
+        "MA-DSBO-GT": ma_dsbo(**rates, tracking=True),
         "MDBO": mdbo(alpha=setup.alpha, beta=0.1, theta=setup.theta),
     }
     return {name: known[name] for name in setup.methods}

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..graphs._families import adjusted_ring, complete, torus
 from ..graphs._graph import Graph
+from ..methods._dsoba import dsoba
 from ..methods._method import Method
-from ..methods._sparkle import dsoba, sparkle
+from ..methods._sparkle import sparkle
 from ..tasks import linear_regression
 from .compare import settle, smaller
 from .study import Arm, Search, Study

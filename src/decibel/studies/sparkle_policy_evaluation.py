@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..graphs._families import ring
-from ..methods._double_loop import ma_dsbo
-from ..methods._implicit import mdbo
+from ..methods._ma_dsbo import ma_dsbo
+from ..methods._mdbo import mdbo
 from ..methods._method import Method
 from ..methods._single_level import ed
 from ..methods._sparkle import sparkle
@@ -82,7 +82,7 @@ def methods(setup: Setup) -> dict[str, Method]:
         "SPARKLE-EXTRA": sparkle("extra", **rates),
         "MDBO": mdbo(alpha=0.1, beta=0.1, theta=setup.theta),
         "MA-DSBO (double loop)": ma_dsbo(**rates),
-        SINGLE: ed(0.1, theta=setup.theta),
+        SINGLE: ed(alpha=0.1, theta=setup.theta),
     }
     return {name: known[name] for name in setup.methods}
 

@@ -12,9 +12,9 @@ from jax import Array
 
 from ..graphs._families import erdos_renyi
 from ..graphs.weights import laplacian
-from ..methods._implicit import spdb
 from ..methods._method import Method
 from ..methods._single_level import dsgd, ed, gnsd
+from ..methods._spdb import spdb
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, personalization
@@ -61,10 +61,10 @@ def learning(
 
 def methods() -> dict[str, Method]:
     return {
-        OURS: spdb(0.1, 0.1, hypergradient.direct()),
-        "DSGD": dsgd(0.1),
-        "GNSD": gnsd(0.1),
-        "D²": ed(0.1),
+        OURS: spdb(alpha=0.1, beta=0.1, hypergradient=hypergradient.direct()),
+        "DSGD": dsgd(alpha=0.1),
+        "GNSD": gnsd(alpha=0.1),
+        "D²": ed(alpha=0.1),
     }
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from jax import Array
 
 from ..graphs._families import ring
-from ..methods._implicit import spdb
 from ..methods._method import Method
 from ..methods._single_level import dsgd, ed
+from ..methods._spdb import spdb
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, data, speech
@@ -88,7 +88,11 @@ def recognition(
 
 
 def methods() -> dict[str, Method]:
-    return {OURS: spdb(1.0, 0.02, hypergradient.direct()), "D²": ed(1.0), "DSGD": dsgd(1.0)}
+    return {
+        OURS: spdb(alpha=1.0, beta=0.02, hypergradient=hypergradient.direct()),
+        "D²": ed(alpha=1.0),
+        "DSGD": dsgd(alpha=1.0),
+    }
 
 
 def arms(setup: Setup) -> list[Arm]:

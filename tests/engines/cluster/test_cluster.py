@@ -59,9 +59,9 @@ def test_cluster_equals_simulator_on_every_kind_of_graph(name, devices):
     ("problem", "method"),
     [
         (SHARED, db.sparkle("extra", **RATES)),
-        (SHARED, db.ma_dsbo(True, **RATES, lower_steps=2, auxiliary_steps=2)),
-        (SHARED, db.gossip_dsbo(0.02, 0.1, 0.1, 3, 4.0, 0.5)),
-        (PERSONAL, db.svr_interact(0.05, 0.1, period=3, terms=4, scale=4.0)),
+        (SHARED, db.ma_dsbo(**RATES, lower_steps=2, auxiliary_steps=2, tracking=True)),
+        (SHARED, db.gossip_dsbo(alpha=0.02, beta=0.1, theta=0.1, terms=3, smoothness=4.0, convexity=0.5)),
+        (PERSONAL, db.svr_interact(alpha=0.05, beta=0.1, period=3, terms=4, scale=4.0)),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

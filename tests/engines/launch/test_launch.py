@@ -63,7 +63,7 @@ def script(tmp_path):
 SOLVE = (
     HEAD
     + """
-result = db.solve(quadratic.single(), db.ed(0.1), db.graphs.torus(2, 4), steps=20, eval_every=10, metrics=[],
+result = db.solve(quadratic.single(), db.ed(alpha=0.1), db.graphs.torus(2, 4), steps=20, eval_every=10, metrics=[],
                   engine=db.Cluster(), seed=int(sys.argv[1]) * jax.process_index())
 print("here", len(result.nodes.x.addressable_shards), "of", jax.process_count(), jax.process_index())
 print("x", *(repr(float(v)) for v in np.asarray(result.x)))
@@ -76,7 +76,7 @@ def test_two_processes_give_the_simulators_numbers(script):
     assert status == 0, output
     assert "[0] here 1 of 2 0" in output and "[1] here 1 of 2 1" in output
     graph = db.graphs.torus(2, 4)
-    expected = db.solve(QUADRATIC.single(), db.ed(0.1), graph, steps=20, eval_every=10, metrics=[]).x
+    expected = db.solve(QUADRATIC.single(), db.ed(alpha=0.1), graph, steps=20, eval_every=10, metrics=[]).x
     for rank in (0, 1):
         found = re.search(rf"^\[{rank}\] x (.*)$", output, re.MULTILINE)[1]
         np.testing.assert_allclose([float(v) for v in found.split()], expected, rtol=1e-12)
@@ -136,7 +136,7 @@ RESUMED = (
 def slowly(step, row):
     print("step", step, len(jax.devices()), os.getpid(), flush=True)
     time.sleep(float(sys.argv[2]))
-result = db.solve(quadratic.single(), db.ed(0.2), db.graphs.ring(8), steps=int(sys.argv[3]), eval_every=50,
+result = db.solve(quadratic.single(), db.ed(alpha=0.2), db.graphs.ring(8), steps=int(sys.argv[3]), eval_every=50,
                   metrics=[], engine=db.Cluster(), checkpoint=sys.argv[1], resume=True, callbacks=[slowly])
 print("stopped", result.message)
 print("x", result.step, *(repr(float(v)) for v in np.asarray(result.nodes.x.addressable_shards[0].data[0])))

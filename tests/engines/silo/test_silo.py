@@ -10,13 +10,12 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from quadratics import random_quadratic
+from quadratics import OneLevel, random_quadratic
 from silo_messages import Exponents, Poisoned, in_own_code
 from silo_sites import Folders, ring
 
 import decibel as db
 from decibel.engines.silo._federation import Trouble
-from decibel.methods._single_level import SingleLevel
 from decibel.strategies import _table as strategies
 from decibel.strategies.privacy import _in_code
 
@@ -91,7 +90,7 @@ def test_four_sites_equal_the_simulator(tmp_path):
 def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy):
     folders = Folders(tmp_path, ring(3))
     problem = random_quadratic(3).single()
-    single = SingleLevel(strategies.strategy(strategy), 0.1, 1.0, "single")
+    single = OneLevel(0.1, 1.0, strategies.strategy(strategy))
     sites = run_sites(folders, single, 30, [problem] * 3, metrics=[])
     expected = db.solve(problem, single, folders.federation.graph, steps=30, metrics=[])
     for number, site in enumerate(sites):
@@ -143,7 +142,7 @@ def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path
 def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
     """Who has a NaN to send keeps it, and ends as in the simulator; its neighbour does not wait for the deadline."""
     folders, said = Folders(tmp_path, ring(2)), []
-    single = SingleLevel(strategies.strategy(strategy), 1e6, 1.0, "single")
+    single = OneLevel(1e6, 1.0, strategies.strategy(strategy))
     problem = random_quadratic(2).single()
 
     def run(name):

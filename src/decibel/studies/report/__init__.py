@@ -28,7 +28,7 @@ LINES = (
     "Lines are means over seeds, bands reach from the least to the most. Seconds are those of all seeds run together, "
     "without compiling."
 )
-RATES = ("alpha", "beta", "gamma", "theta", "relax")
+RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")
 
 
 def write(results: Path, out: Path) -> list[Path]:

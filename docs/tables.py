@@ -1,0 +1,104 @@
+"""All that is written from the metadata of the methods, wherever it stands.
+
+    python docs/tables.py
+
+Fills in the tables of methods in README.md and the documentation between their marks, the constructors that
+`src/decibel/__init__.pyi` exports, and the names that the command line completes. A test compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+from decibel.cli import _completions as completions
+from decibel.methods._catalog import CATALOG, Entry
+
+ROOT = Path(__file__).parent.parent
+FORMS = ("shared", "personal", "single")
+MARK = re.compile(r"(<!-- methods: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+STUB = ROOT / "src" / "decibel" / "__init__.pyi"
+
+
+def entries() -> list[Entry]:
+    """Of the library, form by form and by name; mixtures of strategies are named by a rule, not in a row."""
+    own = [entry for entry in CATALOG.values() if not entry.mixture and entry.make.__module__.startswith("decibel.")]
+    return sorted(own, key=lambda entry: (FORMS.index(entry.form), entry.name))
+
+
+def table(*head: str, rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def overview() -> str:
+    head = ("name", "lower level", "what it does", "sends to each neighbour per step")
+    return table(*head, rows=[[f"`{e.name}`", e.form, e.summary, e.sends] for e in entries()])
+
+
+def catalogue() -> str:
+    head = ("name", "form", "loops", "sends, per neighbour and iteration", "what it is")
+    return table(*head, rows=[[f"`{e.name}`", e.form, str(e.loops), e.sends, e.summary] for e in entries()])
+
+
+def messages() -> str:
+    def row(entry: Entry) -> list[str]:
+        strategies = entry().strategies
+        levels = [f"`{strategies[level].name}`" if level in strategies else "" for level in "xyz"]
+        return [f"`{entry.name}`", *levels, entry.sends]
+
+    return table("method", "x", "y", "z", "per step, to each neighbour", rows=[row(entry) for entry in entries()])
+
+
+def reference(form: str) -> str:
+    makers = dict.fromkeys(entry.make.__name__ for entry in entries() if entry.form == form)
+    return "\n" + "".join(f"::: decibel.{name}\n\n" for name in makers)
+
+
+BLOCKS = {
+    "overview": overview,
+    "catalogue": catalogue,
+    "messages": messages,
+    **{form: lambda form=form: reference(form) for form in FORMS},
+}
+
+
+def page(text: str) -> str:
+    return MARK.sub(lambda mark: mark[1] + BLOCKS[mark[2]]() + mark[3], text)
+
+
+def stub(text: str) -> str:
+    """The public API with every constructor in it, and `__all__` of what it imports."""
+    found: dict[str, set[str]] = {}
+    for entry in entries():
+        found.setdefault(entry.make.__module__.removeprefix("decibel"), set()).add(entry.make.__name__)
+    lines = text.splitlines()
+    mine = [line for line in lines if line.startswith("from .methods.")]
+    kept = [line for line in mine if not set(_names(line)) & set().union(*found.values())]
+    made = [f"from {module} import {', '.join(sorted(names))}" for module, names in found.items()]
+    first = lines.index(mine[0])
+    body = "\n".join([*lines[:first], *sorted([*kept, *made]), *lines[first + len(mine) :]])
+    listed = "".join(f'    "{name}",\n' for name in sorted(_names(body)))
+    return re.sub(r"__all__ = \[\n.*?\]", f"__all__ = [\n{listed}]", body, flags=re.DOTALL) + "\n"
+
+
+def _names(source: str) -> list[str]:
+    found = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
+    return [alias.asname or alias.name for node in found for alias in node.names]
+
+
+def outdated() -> dict[Path, str]:
+    """Files that are not what the metadata say, and what they should be."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    made = {path: page(path.read_text()) for path in pages}
+    made[STUB] = stub(STUB.read_text())
+    made[completions.PATH] = json.dumps(completions.collected(), indent=1) + "\n"
+    return {path: text for path, text in made.items() if not path.exists() or path.read_text() != text}
+
+
+if __name__ == "__main__":
+    for path, text in outdated().items():
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")

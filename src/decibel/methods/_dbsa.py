@@ -1,0 +1,120 @@
+"""DBSA and double-loop DSGD, Gossip-DSBO's baselines: gossip on y in inner loops that grow, an inverse at the node."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from ..core._vector import Vector
+from ..network._communicator import Communicator
+from ..oracles import hypergradient as inverses
+from ..oracles._oracle import Oracle
+from ..oracles.hypergradient import Local
+from ..strategies._table import Level, Strategy, strategy
+from ._entry import register
+from ._gossip_dsbo import GossipDsbo
+from ._method import Method, Rate, State, rate
+
+
+class DbsaBase(Method):
+    """Some steps y ← W y − β v(x, y), warm-started, then x⁺ = W x − α ∇̄f(x, y) with a local hypergradient.
+
+    Draws, all independent: a lower batch for every inner step on y, and those of the hypergradient.
+    """
+
+    paper = GossipDsbo.paper
+    loops = 2
+    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
+
+    alpha: Rate
+    beta: Rate
+    hypergradient: Local
+
+    @abstractmethod
+    def inner_steps(self, k: Array) -> Any:
+        """How many steps on y iteration k takes."""
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return dict.fromkeys("xy", strategy("consensus"))
+
+    def start(self, x: Vector, y: Vector | None) -> State:
+        assert y is not None
+        return State(self.strategies["x"].start(x), self.strategies["y"].start(y))
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        x, y, mix = state.x, state.y, strategy("consensus")
+        α, β = rate(self.alpha, k), rate(self.beta, k)
+
+        def lower(j: Array, y: Level) -> Level:
+            return network(y=mix(y, β * oracle.draw(3 * j).at(x.s, y.s).v))
+
+        y = oracle.ledger.loop(self.inner_steps(k), lower, y)
+        return State(network(x=mix(x, α * self.hypergradient(oracle.draw(2).at(x.s, y.s)))), y)
+
+
+class Dbsa(DbsaBase):
+    """⌈√(k+1)⌉ inner steps, or `lower_steps`."""
+
+    catalog_name = "dbsa"
+    summary = "gossip on y in a growing inner loop, local Neumann hypergradient (biased where nodes differ)"
+
+    lower_steps: int | None = eqx.field(static=True)
+
+    @property
+    def sends(self) -> str:
+        return "p + ⌈√t⌉ q numbers"
+
+    def inner_steps(self, k: Array) -> Any:
+        return self.lower_steps or jnp.ceil(jnp.sqrt(k.astype(jnp.float32) + 1)).astype(jnp.int32)
+
+
+class DoubleLoopDsgd(DbsaBase):
+    """k inner steps, at least one."""
+
+    catalog_name = "double-loop-dsgd"
+    summary = "as DBSA with t inner steps (biased where nodes differ)"
+
+    @property
+    def sends(self) -> str:
+        return "p + t q numbers"
+
+    def inner_steps(self, k: Array) -> Any:
+        return jnp.maximum(k, 1)
+
+
+@register(Dbsa)
+def dbsa(
+    *, alpha: Rate, beta: Rate, lower_steps: int | None = None, terms: int = 10, scale: float | None = None
+) -> Dbsa:
+    """DBSA, Gossip-DSBO's baseline: iteration t takes ⌈√(t+1)⌉ gossip steps on y (or `lower_steps`), then a local
+    Neumann hypergradient on fresh samples, x⁺ = W x − α ∇̄f. Biased where nodes differ: the inverse is local.
+
+    Draws: a lower batch for each inner step; then an upper and a lower one, and one for each factor of the series.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        lower_steps: the inner steps on y; None takes ⌈√(t+1)⌉ in iteration t.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
+    return Dbsa(alpha, beta, inverses.neumann(terms, scale), lower_steps)
+
+
+@register(DoubleLoopDsgd)
+def double_loop_dsgd(*, alpha: Rate, beta: Rate, terms: int = 10, scale: float | None = None) -> DoubleLoopDsgd:
+    """Double-loop DSGD, Gossip-DSBO's baseline for policy evaluation: iteration t estimates y*(x_t) from t batches
+    (at least one), then x⁺ = W x − α ∇̄f with a local Neumann hypergradient. Draws: as DBSA.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
+    return DoubleLoopDsgd(alpha, beta, inverses.neumann(terms, scale))

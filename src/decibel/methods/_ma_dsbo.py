@@ -1,0 +1,115 @@
+"""MA-DSBO and MA-DSBO-GT: inner loops on y and z, then a moving average above."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+from jax import Array
+
+from ..core._vector import Vector
+from ..network._communicator import Communicator
+from ..oracles._oracle import Oracle
+from ..strategies._table import Level, Strategy, strategy
+from ._entry import register
+from ._method import Method, Rate, State, rate
+
+
+class MaDsboBase(Method):
+    """`lower_steps` times y ← L(y, β v(x, y)), warm-started; `auxiliary_steps` times z ← L(z, γ p(x, y, z)); then
+    r⁺ = (1−θ) r + θ u(x, y, z) and x⁺ = W x − α r⁺.
+
+    Draws, all independent: a lower batch for every inner step on y; an upper and a lower batch for every inner step on
+    z; an upper and a lower batch for u.
+    """
+
+    paper = "Chen et al., 2023"
+    loops = 2
+    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.3}
+    mixing: ClassVar[str]  # of y and z
+
+    alpha: Rate
+    beta: Rate
+    gamma: Rate
+    theta: Rate
+    lower_steps: int = eqx.field(static=True)
+    auxiliary_steps: int = eqx.field(static=True)
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy("consensus"), "y": strategy(self.mixing), "z": strategy(self.mixing)}
+
+    def start(self, x: Vector, y: Vector | None) -> State:
+        assert y is not None
+        levels = self.strategies
+        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y.zeros()), memory=x.zeros())
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        (x, y, z, r), levels = state[:4], self.strategies
+        α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
+
+        def lower(j: Array, y: Level) -> Level:
+            return network(y=levels["y"](y, β * oracle.draw(3 * j).at(x.s, y.s).v))
+
+        def auxiliary(j: Array, z: Level) -> Level:
+            return network(z=levels["z"](z, γ * oracle.draw(3 * j + 1).at(x.s, y.s).p(z.s)))
+
+        y = oracle.ledger.loop(self.lower_steps, lower, y)
+        z = oracle.ledger.loop(self.auxiliary_steps, auxiliary, z)
+        r = (1 - θ) * r + θ * oracle.draw(2).at(x.s, y.s).u(z.s)
+        return State(network(x=levels["x"](x, α * r)), y, z, r)
+
+
+class MaDsbo(MaDsboBase):
+    """y ← W y − β v, z ← W z − γ p"""
+
+    catalog_name = "ma-dsbo"
+    summary = "inner loops on y and z, moving average above (biased where nodes differ)"
+    mixing = "consensus"
+
+    @property
+    def sends(self) -> str:
+        return "p + (T + N) q numbers"
+
+
+class MaDsboGt(MaDsboBase):
+    """With gradient tracking in the inner loops."""
+
+    catalog_name = "ma-dsbo-gt"
+    summary = "MA-DSBO with gradient tracking in the inner loops (biased above)"
+    mixing = "non-gt"
+
+    @property
+    def sends(self) -> str:
+        return "p + 2 (T + N) q numbers"
+
+
+@register(MaDsbo, tracking=False)
+@register(MaDsboGt, tracking=True)
+def ma_dsbo(
+    *,
+    alpha: Rate,
+    beta: Rate,
+    gamma: Rate,
+    theta: Rate,
+    lower_steps: int = 5,
+    auxiliary_steps: int = 5,
+    tracking: bool = False,
+) -> MaDsbo | MaDsboGt:
+    """MA-DSBO (Chen et al., 2023), reconstructed: T steps y ← W y − β v, N steps z ← W z − γ p, a moving average of u,
+    x⁺ = W x − α r⁺; with `tracking`, gradient tracking inside the loops (MA-DSBO-GT).
+
+    Draws: a lower batch for each of T steps, an upper and a lower one for each of N, and both for u.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
+        lower_steps: T, the inner steps on y in each iteration.
+        auxiliary_steps: N, the inner steps on z in each iteration.
+        tracking: track the directions of the inner loops: MA-DSBO-GT.
+    """
+    kind = MaDsboGt if tracking else MaDsbo
+    return kind(alpha, beta, gamma, theta, lower_steps, auxiliary_steps)

@@ -1,0 +1,86 @@
+"""MDBO and VRDBO: gradient tracking of momentum and of STORM on both levels, an inverse at the node."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jax import Array
+
+from ..network._communicator import Communicator
+from ..oracles import estimators
+from ..oracles import hypergradient as inverses
+from ..oracles._oracle import Oracle
+from ..strategies._table import Strategy, strategy
+from ._entry import register
+from ._implicit import Implicit
+from ._method import Rate, State, rate
+
+
+class MdboBase(Implicit):
+    """s⁺ = s + η (W s − h − s) on both levels, where h tracks the step and η is `relax`."""
+
+    paper = "Gao et al., 2022"
+    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "theta": 0.3}
+
+    relax: Rate
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return dict.fromkeys("xy", strategy("non-gt"))
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        return self.simultaneous(k, state, oracle, network, rate(self.relax, k))
+
+
+class Mdbo(MdboBase):
+    """With momentum."""
+
+    catalog_name = "mdbo"
+    summary = "momentum and tracking, local Neumann hypergradient (biased where nodes differ)"
+
+
+class Vrdbo(MdboBase):
+    """With STORM."""
+
+    catalog_name = "vrdbo"
+    summary = "MDBO with STORM (biased where nodes differ)"
+
+
+@register(Mdbo)
+def mdbo(
+    *, alpha: Rate, beta: Rate, theta: Rate, relax: Rate = 1.0, terms: int = 10, scale: float | None = None
+) -> Mdbo:
+    """MDBO (Gao et al., 2022), reconstructed: randomized Neumann hypergradient, momentum and gradient tracking on both
+    levels, x⁺ = x + η (W x − α p − x) with η = `relax`. Biased for a shared lower level: the inverse is local.
+
+    Draws: an upper and a lower batch, for v and J; one number k < `terms` of factors for a node's batch, and a lower
+    batch for each factor; a further one for L where `scale` is None.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        theta: the weight of the newest sample in the momentum of both directions, from 0 to 1.
+        relax: η, the part of a step that is taken, from 0 to 1.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
+    return Mdbo(alpha, beta, inverses.neumann(terms, scale, randomized=True), estimators.momentum(theta), relax)
+
+
+@register(Vrdbo)
+def vrdbo(
+    *, alpha: Rate, beta: Rate, theta: Rate, relax: Rate = 1.0, terms: int = 10, scale: float | None = None
+) -> Vrdbo:
+    """VRDBO (Gao et al., 2022), reconstructed: MDBO's directions in a STORM estimator; as biased as MDBO.
+
+    Draws: MDBO's, the same (and the same k and L) at both points of a difference.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        theta: the weight of the newest sample in STORM, from 0 to 1.
+        relax: η, the part of a step that is taken, from 0 to 1.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
+    return Vrdbo(alpha, beta, inverses.neumann(terms, scale, randomized=True), estimators.storm(theta), relax)

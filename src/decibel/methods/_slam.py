@@ -1,0 +1,49 @@
+"""SLAM: EXTRA on both levels, an inverse at the node."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jax import Array
+
+from ..network._communicator import Communicator
+from ..oracles import estimators
+from ..oracles import hypergradient as inverses
+from ..oracles._oracle import Oracle
+from ..strategies._table import Strategy, strategy
+from ._entry import register
+from ._implicit import Implicit
+from ._method import Rate, State
+
+
+class Slam(Implicit):
+    """y⁺ = EXTRA(y, β v), x⁺ = EXTRA(x, α ∇̄f), both at (x, y)."""
+
+    catalog_name = "slam"
+    summary = "EXTRA on both levels, local Neumann hypergradient (biased where nodes differ)"
+    paper = "Lu et al., 2022"
+    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return dict.fromkeys("xy", strategy("extra"))
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        return self.simultaneous(k, state, oracle, network)
+
+
+@register(Slam)
+def slam(*, alpha: Rate, beta: Rate, terms: int = 10, scale: float | None = None) -> Slam:
+    """SLAM (Lu et al., 2022), reconstructed: EXTRA on both levels with a local Neumann hypergradient; biased for a
+    shared lower level, since the inverse is local.
+
+    Draws: an upper and a lower batch, for v and J; a lower batch for each of `terms` − 1 factors; a further one for L
+    where `scale` is None.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
+    return Slam(alpha, beta, inverses.neumann(terms, scale), estimators.plain())

@@ -1,0 +1,58 @@
+"""SOBA: the centralized method that the decentralized ones are measured against."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jax import Array
+
+from ..graphs._graph import Levels
+from ..network._communicator import Communicator
+from ..oracles._oracle import Oracle
+from ..oracles.hypergradient import auxiliary
+from ..problem._problem import Problem
+from ..strategies._table import Strategy, strategy
+from ._auxiliary import Auxiliary
+from ._entry import register
+from ._method import Rate, State
+
+
+class Soba(Auxiliary):
+    """y⁺ = y − β v; z⁺ = z − γ p; r⁺ = (1−θ) r + θ u; x⁺ = x − α r⁺, averaged exactly over nodes."""
+
+    catalog_name = "soba"
+    summary = "centralized: one node or exact averaging"
+    paper = "Dagréou et al., 2022"
+    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return dict.fromkeys("xyz", strategy("diffusion"))
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        return self.simultaneous(k, state, oracle, network)
+
+    def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
+        super().validate(problem, graphs, batch_size)
+        if graphs.x.rho > 1e-12:
+            raise ValueError(
+                f"{self.name} is centralized, and {graphs.x.name} does not average exactly: use "
+                "db.graphs.complete(nodes), or db.dsoba(...) on this graph."
+            )
+
+
+@register(Soba)
+def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Soba:
+    """SOBA (Dagréou et al., 2022): one node, or the complete graph, which averages exactly.
+
+    Draws: an upper and a lower batch. Differs from the paper: `theta` below 1 adds a running average of the upper
+    direction.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
+            average.
+    """
+    return Soba(alpha, beta, gamma, theta, auxiliary())

@@ -1,0 +1,66 @@
+"""SPDB: EXTRA on x, a personal lower level."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from jax import Array
+
+from ..core._vector import Vector
+from ..network._communicator import Communicator
+from ..oracles import hypergradient as inverses
+from ..oracles._oracle import Oracle
+from ..oracles.hypergradient import Local
+from ..strategies._table import Strategy, strategy
+from ._entry import register
+from ._method import Method, Rate, State, rate
+
+
+class Spdb(Method):
+    """y⁺ = y − β v(x, y); x⁺ = EXTRA(x, α ∇̄f(x, y⁺)): alternating, so J and H get lower batches of their own."""
+
+    catalog_name = "spdb"
+    summary = "EXTRA on x, a personal lower level"
+    paper = "Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022"
+    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
+
+    alpha: Rate
+    beta: Rate
+    hypergradient: Local
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy("extra"), "y": strategy("local")}
+
+    def start(self, x: Vector, y: Vector | None) -> State:
+        assert y is not None
+        return State(self.strategies["x"].start(x), self.strategies["y"].start(y))
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        x, y, levels = state.x, state.y, self.strategies
+        α, β = rate(self.alpha, k), rate(self.beta, k)
+        draw = oracle.draw()
+        y = network(y=levels["y"](y, β * draw.at(x.s, y.s).v))
+        x = network(x=levels["x"](x, α * self.hypergradient(draw.fresh_lower(0).at(x.s, y.s))))
+        return State(x, y)
+
+
+@register(Spdb)
+def spdb(
+    *, alpha: Rate, beta: Rate, hypergradient: Local | None = None, terms: int = 10, scale: float | None = None
+) -> Spdb:
+    """SPDB (Lu et al., 2022): y⁺ = y − β ∇_y g(x, y); x⁺ = EXTRA(x, α ∇̄f(x, y⁺)). The paper's W is I − (ρ/τ) 𝓛 with
+    ρ/τ = 0.2: `weights=db.weights.laplacian(0.2)`. With f = g, `hypergradient.direct()` is the paper's choice.
+
+    Draws: a lower batch for v; an upper batch, a lower one for J and those of H for ∇̄f at y⁺ (`direct()`: the upper
+    batch alone). Differs from the paper: its 1/α and 1/n are our `alpha`.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes INTERACT's
+            (22).
+        terms: the number of terms of the Neumann series.
+        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
+    """
+    return Spdb(alpha, beta, inverses.personal(terms, scale) if hypergradient is None else hypergradient)
