@@ -37,7 +37,7 @@ quadratic = random_quadratic(8, seed=3)
 
 def launch(*arguments, **options):
     """The launcher, running; its two streams as one."""
-    command = [sys.executable, "-uc", "from decibel.cli import app; app()", "launch", *map(str, arguments)]
+    command = [sys.executable, "-uc", "from decibel.cli._app import app; app()", "launch", *map(str, arguments)]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env=ENVIRONMENT, **both, **options)
 

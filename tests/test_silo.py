@@ -23,7 +23,7 @@ from silo_sites import Folders, ring
 from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli import app
+from decibel.cli._app import app
 from decibel.cli._silo_rehearsal import on_loopback
 from decibel.core._files import atomic_write
 from decibel.engines.silo import _frames as frames

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli import app
+from decibel.cli._app import app
 from decibel.methods._method import validate_graph
 from decibel.results._trace import Trace
 from decibel.studies import NAMES, find, runs, settings

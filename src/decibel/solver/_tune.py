@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..core import _keys as keys
+from ..core._optional import optional
 from ..engines._program import Program, RunConfig
 from ..engines._simulator import Simulator
 from ..graphs._graph import Graph, GraphSequence, Levels
@@ -41,7 +42,8 @@ class Tuned:
         return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
 
     def to_pandas(self) -> Any:
-        import pandas
+        with optional("pandas", caller="tuned.to_pandas"):
+            import pandas
 
         return pandas.DataFrame(list(self.table))
 
