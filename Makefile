@@ -51,7 +51,7 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt src/decibel/__init__.py
 	@echo "Installing decibel-opt (a minute or two, once) ..."
-	@$(PIP) -e .
+	@$(PIP) -e '.[all]'
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed pyproject.toml constraints.txt

@@ -202,6 +202,20 @@ def updates(content: dict[str, Any]) -> Table:
     ]
 
 
+def keys(content: dict[str, Any]) -> Table:
+    """A step with the rounds of the hash written out, and with JAX's own keys."""
+    names = list(content["rows"][0]["µs"])
+    return [["case", *(f"{name}, µs" for name in names), "÷", "the same numbers"]] + [
+        [
+            row["case"],
+            *(f"{row['µs'][name]:,.3g}" for name in names),
+            f"{row['against']:.2f}",
+            "yes" if row["bit for bit"] else "no",
+        ]
+        for row in content["rows"]
+    ]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "step": step,
     "torch": torch,
@@ -209,6 +223,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "engines": engines,
     "checkpoint": checkpoint,
     "chunks": chunks,
+    "keys": keys,
     "growth": growth,
     "updates": updates,
     "target": target,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from quadratics import OneLevel
 
 from decibel.engines.silo._frames import Data, Position
 from decibel.network._codecs import Code

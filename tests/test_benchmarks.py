@@ -15,7 +15,7 @@ from decibel.studies.processes import together
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import growth, network, records, tables, target  # noqa: E402
+from benchmarks import growth, keys, network, records, tables, target  # noqa: E402
 from benchmarks.__main__ import BENCHMARKS, main  # noqa: E402
 from benchmarks.cases import label_cleaning, regression  # noqa: E402
 from benchmarks.compare import compare  # noqa: E402
@@ -183,6 +183,11 @@ def test_a_target_is_reached_or_its_distance_said():
     hopeless = target.run("ed", problem, own, 1e-9, 1.0, steps=25)
     assert easy["steps"] <= 400 and easy["bytes"] > 0 and easy["accuracy"] >= target.TARGETS["single"]
     assert hopeless["steps"] is None and hopeless["bytes"] is None
+
+
+def test_both_kinds_of_keys_give_the_same_run():
+    found = keys.compare(regression("tiny", 4, 3, 2, 5), steps=3, turns=1)
+    assert found["bit for bit"] and set(found["µs"]) == {keys.OURS, keys.JAXS}
 
 
 # What is committed

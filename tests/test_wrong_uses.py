@@ -14,7 +14,7 @@ from quadratics import random_quadratic
 from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli import app
+from decibel.cli._app import app
 from decibel.strategies import polynomial
 
 QUADRATIC = random_quadratic(6)
@@ -220,9 +220,19 @@ COMMANDS = {
 }  # fmt: skip
 FAILING = {
     "a9a is not here: run `decibel data fetch a9a`": ("run", "auprc", "--method", "interact"),
-    "needs wandb: pip install 'decibel-opt[wandb]'.": (*RUN, "--log", "wandb"),
-    "needs mlflow: pip install 'decibel-opt[mlflow]'.": (*RUN, "--log", "mlflow"),
-    "silo needs grpcio and cryptography: pip install 'decibel-opt[silo]'.": ("silo", "run", "a", "--problem", "m:f"),
+    'needs wandb: pip install "decibel-opt[wandb]".': (*RUN, "--log", "wandb"),
+    'needs mlflow: pip install "decibel-opt[mlflow]".': (*RUN, "--log", "mlflow"),
+    'decibel silo needs grpcio and cryptography: pip install "decibel-opt[silo]".': (
+        "silo",
+        "run",
+        "a",
+        "--problem",
+        "m:f",
+    ),
+    'decibel demo needs scikit-learn and matplotlib: pip install "decibel-opt[tasks,plot]".': ("demo",),
+    'decibel run needs orbax-checkpoint and matplotlib: pip install "decibel-opt[checkpoint,plot]".': RUN,
+    'decibel compare needs matplotlib: pip install "decibel-opt[plot]".': ("compare", "linear_regression", "d-soba"),
+    'decibel reproduce needs matplotlib: pip install "decibel-opt[plot]".': ("reproduce", "gossip/mdp"),
     "is not known: did you mean 'gossip/mdp'?": ("reproduce", "gossip/mpd"),
     "holds no results: run `decibel reproduce": ("report", "--results", "nowhere"),
 }
@@ -244,7 +254,10 @@ def bare(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("sentence", [*COMMANDS, *FAILING])
-def test_said_on_the_command_line(sentence, bare):
+def test_said_on_the_command_line(sentence, bare, monkeypatch):
+    if sentence.startswith("decibel "):
+        for module in ("matplotlib", "orbax", "sklearn"):
+            monkeypatch.setitem(sys.modules, module, None)
     answer = CliRunner().invoke(app, {**COMMANDS, **FAILING}[sentence])
     assert answer.exit_code == (2 if sentence in COMMANDS else 1), answer.output
     assert sentence in answer.stderr

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 import decibel
 import decibel.results.live
-from decibel.cli import app
+from decibel.cli._app import app
 
 HELP = """
 import sys
 from typer.testing import CliRunner
-from decibel.cli import app
+from decibel.cli._app import app
 answer = CliRunner().invoke(app, ["--help"])
 assert answer.exit_code == 0 and "demo" in answer.output, answer.output
 print(*sorted(name for name in ("jax", "matplotlib", "networkx", "scipy") if name in sys.modules))
@@ -153,7 +153,7 @@ import sys, time
 import jax
 jax.config.update("jax_enable_x64", True)
 from decibel import loggers
-from decibel.cli import app
+from decibel.cli._app import app
 write = loggers.JSONL.__call__
 def slowly(self, step, row):
     write(self, step, row)

@@ -83,7 +83,7 @@ def test_settings_are_json_where_they_can_be():
 
 
 def test_the_page_of_the_command_line_tells_the_truth(tmp_path):
-    from decibel.cli import app
+    from decibel.cli._app import app
 
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
     path = tmp_path / "page.toml"

@@ -180,7 +180,7 @@ def test_a_missing_library_is_named_with_its_extra(make, module, extra, monkeypa
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError) as refusal:
         make()
-    assert str(refusal.value).endswith(f"needs {module}: pip install 'decibel-opt[{extra}]'.")
+    assert str(refusal.value).endswith(f'needs {module}: pip install "decibel-opt[{extra}]".')
 
 
 def real(module):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from decibel.cli import app
+from decibel.cli._app import app
 from decibel.results._trace import Trace
 from decibel.studies import find
 from decibel.studies.report import _figures as figures

@@ -10,7 +10,7 @@ from tiny_study import TINY, Setup, arms, quiet
 from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli import app
+from decibel.cli._app import app
 from decibel.results._trace import Trace
 from decibel.studies import find, runs, settings
 from decibel.studies.reproduce import load, reproduce

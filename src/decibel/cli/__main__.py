@@ -1,5 +1,5 @@
 """`python -m decibel.cli`."""
 
-from . import app
+from . import main
 
-app()
+main()

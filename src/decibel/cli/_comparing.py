@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ..core._ledger import COSTS
 from ..core._names import hint
+from ..core._optional import optional
 from ..results._plots import AXES, NAMES, spans_decades
 from ..results._result import Result
 from ..results._trace import Trace
@@ -36,6 +37,8 @@ def compare(config: Config, methods: Sequence[str], metric: str | None, console:
         raise ValueError(f"--out {config.folder} is a file: name a folder.")
     if len(set(methods)) < len(methods):
         raise ValueError(f"METHODS names {next(m for m in methods if methods.count(m) > 1)!r} twice: name each once.")
+    with optional("matplotlib", caller="decibel compare", extra="plot"):
+        import matplotlib  # noqa: F401 - draws at the end
     own = {name for name, value in config.for_method.items() if isinstance(value, Mapping)}
     if stray := sorted(own.difference(methods)):
         raise ValueError(f"--set {stray[0]}.… is for a method that is not compared: name it among METHODS.")
@@ -75,7 +78,8 @@ def _metric(results: Mapping[str, Result], asked: str | None) -> str:
 
 def figure(traces: Mapping[str, Trace], metric: str) -> Figure:
     """The metric against iterations, bytes and seconds, on one scale."""
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="decibel compare", extra="plot"):
+        from matplotlib.figure import Figure
 
     made = Figure(figsize=(4.4 * len(AGAINST), 3.6), layout="constrained")
     axes = made.subplots(1, len(AGAINST), sharey=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..core._optional import optional
+
 VARIABLE = "DECIBEL_COMPILATION_CACHE"  # a folder, or off
 SECONDS = 0.2  # what compiles faster is not kept
 
@@ -16,9 +18,9 @@ def cache_folder() -> Path | None:
         return None
     if asked:
         return Path(asked)
-    import pooch
-
-    return Path(pooch.os_cache("decibel")) / "jax"
+    with optional("platformdirs", caller="the cache of compiled steps", extra="cli"):
+        from platformdirs import user_cache_dir
+    return Path(user_cache_dir("decibel")) / "jax"
 
 
 def keep_compiled() -> None:

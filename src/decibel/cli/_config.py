@@ -6,7 +6,6 @@ Nothing here needs JAX.
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from ..core._files import atomic_write
 from ..core._names import hint
+from ..core._optional import optional
 
 LOGS = ("jsonl", "tensorboard", "wandb", "mlflow")
 WHOLE = {"nodes": 1, "steps": 1, "batch_size": 1, "seed": 0, "eval_every": 1}  # and the least of each
@@ -130,29 +130,9 @@ def over(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml(values: Mapping[str, Any]) -> str:
-    """Plain values as TOML: what is a table comes last, under its heading."""
-    plain = [f"{_key(name)} = {_value(value)}" for name, value in values.items() if not isinstance(value, Mapping)]
-    tables = [
-        "\n".join([f"\n[{_key(name)}]", *(f"{_key(key)} = {_value(item)}" for key, item in value.items())])
-        for name, value in values.items()
-        if isinstance(value, Mapping)
-    ]
-    return "\n".join([*plain, *tables]) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + " }"
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    raise ValueError(f"a config cannot hold {value!r}: use numbers, words and lists.")
+    with optional("tomli-w", caller="decibel run", extra="cli"):
+        import tomli_w
+    try:
+        return tomli_w.dumps(values)
+    except TypeError as error:
+        raise ValueError(f"a config cannot hold a setting ({error}): use numbers, words and lists.") from None

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import tasks
+from ..core._optional import optional
 from ..graphs import _families as graphs
 from ..graphs._graph import Graph
 from ..methods._dsoba import dsoba
@@ -58,6 +59,9 @@ LINES = {
 
 def run(out: Path, *, seed: int = 0, quick: bool = False, console: Console | None = None) -> dict[str, Result]:
     """Runs every method, prints a table and saves `demo.png` in the folder `out`."""
+    with optional("scikit-learn and matplotlib", caller="decibel demo", extra="tasks,plot"):
+        import matplotlib  # noqa: F401 - draws at the end
+        import sklearn  # noqa: F401 - has the digits
     console = console or Console(highlight=False)
     task = tasks.label_cleaning("digits", NODES, corruption=CORRUPTION, heterogeneity=HETEROGENEITY, seed=seed)
     graph = graphs.ring(NODES)
@@ -155,8 +159,9 @@ D-SOBA's models, which no node holds, classifies {soba["test_accuracy"]:.1%} aga
 
 
 def figure(task: Task, graph: Graph, results: dict[str, Result]) -> Figure:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="decibel demo", extra="plot"):
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
 
     look: dict[Any, Any] = {
         "font.size": 9.5,
@@ -203,8 +208,9 @@ def _caption(task: Task) -> str:
 
 def _ring(ax: Axes, task: Task, graph: Graph) -> None:
     """The graph, every node a pie of the classes it holds whose area is the number of its digits."""
-    from matplotlib import colormaps
-    from matplotlib.patches import Wedge
+    with optional("matplotlib", caller="decibel demo", extra="plot"):
+        from matplotlib import colormaps
+        from matplotlib.patches import Wedge
 
     assert task.partition is not None
     angle = 2 * np.pi * np.arange(graph.nodes) / graph.nodes
@@ -229,7 +235,8 @@ def _ring(ax: Axes, task: Task, graph: Graph) -> None:
 
 
 def _curves(ax: Axes, results: dict[str, Result], against: str, scale: float, label: str, title: str) -> None:
-    from matplotlib.ticker import PercentFormatter
+    with optional("matplotlib", caller="decibel demo", extra="plot"):
+        from matplotlib.ticker import PercentFormatter
 
     for name, result in results.items():
         trace, (color, dashes) = result.trace, LINES[name]

@@ -21,8 +21,12 @@ from ..solver._solve import solve
 from ..tasks.data import available
 from . import _compilation as compilation
 
-PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "optimistix", "lineax", "orbax-checkpoint")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "optimistix", "lineax")
 EXTRAS = {
+    "cli": ("typer", "rich", "tomli_w", "platformdirs"),
+    "plot": ("matplotlib",),
+    "tasks": ("sklearn", "pooch", "platformdirs"),
+    "checkpoint": ("orbax",),
     "silo": ("grpc", "cryptography"),
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),

@@ -22,7 +22,7 @@ def demo(
     keep_compiled()
     from ._demo import run
 
-    run(out, seed=seed, quick=quick, console=console())
+    or_exit(lambda: run(out, seed=seed, quick=quick, console=console()))
 
 
 def reproduce(

@@ -20,6 +20,7 @@ from rich.table import Table
 from .. import __version__
 from ..core._ledger import COSTS
 from ..core._names import hint
+from ..core._optional import optional
 from ..graphs._graph import Levels
 from ..methods._catalog import CATALOG
 from ..results import loggers
@@ -49,6 +50,9 @@ def run(
     validate(
         made.problem, algorithm, levels_of(made.problem, algorithm, network), config.steps, config.batch_size, None
     )
+    with optional("orbax-checkpoint and matplotlib", caller="decibel run", extra="checkpoint,plot"):
+        import matplotlib  # noqa: F401 - draws at the end
+        import orbax.checkpoint  # noqa: F401
     _make_room(config, resume=resume, fresh=fresh)
     console.print(f"[bold]{made.name}[/] by {algorithm} over {network.name} of {nodes} nodes")
     for key, value in made.summary.items():

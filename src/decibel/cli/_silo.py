@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..core._optional import optional
 from ._common import FAILED, console, or_exit
 
 app = typer.Typer(help="Run over several organisations, each next to its own data.", no_args_is_help=True)
@@ -88,11 +89,9 @@ def rehearse(
 
 
 def _silo() -> Any:
-    try:
+    with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
         import cryptography  # noqa: F401
         import grpc  # noqa: F401
-    except ImportError:
-        raise ValueError("silo needs grpcio and cryptography: pip install 'decibel-opt[silo]'.") from None
     from . import _silo_command as command
 
     return command

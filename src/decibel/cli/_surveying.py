@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
+from ..core._optional import optional
 from ..graphs._graph import Graph, GraphSequence, Topology
 from ..solver.theory import Advice
 from ._named import make_graph
@@ -60,7 +61,8 @@ def save(graphs: Sequence[Topology], path: Path) -> Path:
 
 
 def drawn(graphs: Sequence[Topology]) -> Figure:
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="decibel graphs --out", extra="plot"):
+        from matplotlib.figure import Figure
 
     wide = len(graphs)
     figure = Figure(figsize=(max(2.9 * wide, 5.0), 6.0), layout="constrained")

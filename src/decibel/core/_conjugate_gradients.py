@@ -1,4 +1,8 @@
-"""Conjugate gradients, for every node at once."""
+"""Conjugate gradients, for every node at once.
+
+Not `lineax.CG`: in float32 it runs to `max_steps`, or to NaN, where rounding keeps it from its tolerance, also with the
+tolerance floored; and its operator is one system, where this one multiplies for all nodes and counts each product once.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,7 @@ def conjugate_gradients(
     loop: Callable[..., Any] = jax.lax.while_loop,
 ) -> Vector:
     """Every node's z with H z = b: that of the least residual, once all have ‖H z − b‖ ≤ tolerance ‖b‖, or `steps` are
-    done, or rounding leads away. (lineax's solver, asked in float32 for more than rounding allows, left the solution
-    far behind.)"""
+    done, or rounding leads away."""
     enough = tolerance**2 * b.squared_norms()
 
     def unfinished(carry: Any) -> Array:

@@ -25,6 +25,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..core._optional import optional
 from ..graphs._graph import Levels
 from ..methods._method import Method, State
 from ..problem._problem import Problem
@@ -42,7 +43,8 @@ class Checkpoints:
     """The last `keep` checkpoints of one run, in a folder of their own."""
 
     def __init__(self, path: str | Path, fingerprint: dict[str, Any], members: Members, *, keep: int = 3) -> None:
-        import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
+        with optional("orbax-checkpoint", caller="solve(checkpoint=...)", extra="checkpoint"):
+            import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
 
         logging.getLogger("absl").setLevel(logging.ERROR)
         self._ocp, self._fingerprint, self._members = ocp, fingerprint, members

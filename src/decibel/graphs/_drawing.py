@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import networkx as nx
 import numpy as np
 
+from ..core._optional import optional
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -90,7 +92,8 @@ def layout(graphs: Sequence[Sketch]) -> np.ndarray:
 
 def draw_graph(graph: Sketch, ax: Axes | None = None) -> Figure:
     if ax is None:
-        from matplotlib.figure import Figure
+        with optional("matplotlib", caller="graph.draw", extra="plot"):
+            from matplotlib.figure import Figure
 
         ax = Figure(figsize=(4.2, 4.4), layout="constrained").add_subplot()
     _paint(ax, graph, layout([graph]))
@@ -105,7 +108,8 @@ def draw_sequence(phases: Sequence[Sketch], title: str, axes: Sequence[Axes] | N
             raise ValueError(f"ax holds {len(axes)} Axes for {len(phases)} phases; give one Axes per phase.")
         figure = _figure_of(axes[0])
     else:
-        from matplotlib.figure import Figure
+        with optional("matplotlib", caller="graph.draw", extra="plot"):
+            from matplotlib.figure import Figure
 
         columns = min(len(phases), 5)
         rows = math.ceil(len(phases) / columns)
@@ -140,8 +144,9 @@ def _paint(ax: Axes, graph: Sketch, places: np.ndarray) -> None:
 
 
 def _lines(ax: Axes, start: np.ndarray, end: np.ndarray, widths: np.ndarray, alphas: np.ndarray) -> None:
-    from matplotlib.collections import LineCollection
-    from matplotlib.colors import to_rgba_array
+    with optional("matplotlib", caller="graph.draw", extra="plot"):
+        from matplotlib.collections import LineCollection
+        from matplotlib.colors import to_rgba_array
 
     colors = to_rgba_array(EDGE_COLOR, alphas)
     segments: Any = np.stack([start, end], axis=1)
@@ -149,7 +154,8 @@ def _lines(ax: Axes, start: np.ndarray, end: np.ndarray, widths: np.ndarray, alp
 
 
 def _arrows(ax: Axes, start: np.ndarray, end: np.ndarray, widths: np.ndarray, alphas: np.ndarray, size: float) -> None:
-    from matplotlib.patches import FancyArrowPatch
+    with optional("matplotlib", caller="graph.draw", extra="plot"):
+        from matplotlib.patches import FancyArrowPatch
 
     gap = size**0.5 / 2 + 1
     for tail, head, width, alpha in zip(start, end, widths, alphas, strict=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core._ledger import COSTS
+from ..core._optional import optional
 from ._trace import Trace
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ NAMES = {
 
 def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step") -> Figure:
     """One panel per column, one curve per trace; logarithmic where values are positive and span decades."""
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="result.plot", extra="plot"):
+        from matplotlib.figure import Figure
 
     first = next(iter(traces.values()))
     columns = columns or tuple(name for name in first if name not in COSTS)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core._files import atomic_writer
 from ..core._names import hint
+from ..core._optional import optional
 
 if TYPE_CHECKING:
     import pandas
@@ -59,10 +60,8 @@ class Trace(Mapping[str, np.ndarray]):
         return {name: values[-1] for name, values in self._columns.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
-        try:
+        with optional("pandas", caller="trace.to_pandas"):
             import pandas
-        except ImportError:
-            raise ImportError("to_pandas needs pandas: run `pip install pandas`.") from None
         return pandas.DataFrame({name: self[name] for name in self})
 
     def save(self, path: str | os.PathLike[str]) -> Path:

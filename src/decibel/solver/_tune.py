@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from ..core._optional import optional
 from ..engines._batch import BatchRun
 from ..engines._driver import drive
 from ..graphs._graph import Graph, GraphSequence, Levels
@@ -39,7 +40,8 @@ class Tuned:
         return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
 
     def to_pandas(self) -> Any:
-        import pandas
+        with optional("pandas", caller="tuned.to_pandas"):
+            import pandas
 
         return pandas.DataFrame(list(self.table))
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from ..core._optional import optional
 from ..tasks.data import DataError
 from . import NAMES, find, settings
 from .reproduce import in_processes, reproduce
 from .study import SIZES
 from .verdicts import Verdict
+
+with optional("rich", caller="decibel reproduce", extra="cli"):
+    from rich.console import Console
+    from rich.table import Table
 
 COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
 
@@ -34,6 +36,8 @@ def run(
     chosen = list(NAMES) if "all" in names else names
     for name in chosen:
         find(name)
+    with optional("matplotlib", caller="decibel reproduce", extra="plot"):
+        import matplotlib  # noqa: F401 - draws at the end
     folder = out or Path("decibel-results") / size
     if len(chosen) > 1 and jobs > 1:
         options = [*(["--fresh"] if fresh else []), *(["--tune"] if tune else [])]

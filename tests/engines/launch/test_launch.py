@@ -38,7 +38,7 @@ quadratic = random_quadratic(8, seed=3)
 
 def launch(*arguments, **options):
     """The launcher, running; its two streams as one."""
-    command = [sys.executable, "-uc", "from decibel.cli import app; app()", "launch", *map(str, arguments)]
+    command = [sys.executable, "-uc", "from decibel.cli._app import app; app()", "launch", *map(str, arguments)]
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env=ENVIRONMENT, **both, **options)
 
@@ -206,14 +206,37 @@ def test_losses_are_counted(script):
     assert "process 2 was killed by SIGKILL; --max-restarts 1 is reached" in output
 
 
+def mpirun(rank):
+    """Open MPI 5 on one machine."""
+    return {
+        "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"test-{os.getpid()}",
+        "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+    }  # fmt: skip
+
+
+def mpirun4(rank):
+    uri = f"{4096 * os.getpid()}.0;tcp://127.0.0.1:34911"
+    return {
+        "OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_orte_hnp_uri": uri, "OMPI_COMM_WORLD_RANK": rank,
+        "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+    }  # fmt: skip
+
+
+def srun(rank):
+    return {
+        "SLURM_NTASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_PROCID": rank, "SLURM_LOCALID": rank,
+    }  # fmt: skip
+
+
 @pytest.mark.slow
-def test_processes_that_mpirun_would_start(script):
-    """Open MPI's variables, set by hand."""
-    mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"test-{os.getpid()}"}
+@pytest.mark.parametrize("starter", [mpirun, mpirun4, srun])
+def test_processes_that_another_launcher_would_start(starter, script):
+    """Its variables, set by hand."""
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "decibel.engines.launch", script(SOLVE), "0"],
-            env={**ENVIRONMENT, **mpi, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank)},
+            env=ENVIRONMENT | starter(str(rank)),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -10,7 +10,7 @@ import pytest
 from silo_sites import Folders, ring
 from typer.testing import CliRunner
 
-from decibel.cli import app
+from decibel.cli._app import app
 from decibel.cli._silo_rehearsal import on_loopback
 from decibel.core._files import atomic_write
 from decibel.engines.silo._certificates import Authority, NotTrusted, check, make_request, new_key, read_signed

@@ -1,4 +1,10 @@
-"""The variables by which the processes of one run find each other, whoever started them."""
+"""The variables by which the processes of one run find each other, whoever started them.
+
+Under Slurm and Open MPI 4 `jax.distributed.initialize()` finds the coordinator and this process's number by itself.
+Here is what it does not know: whether there are other processes at all, before JAX is loaded; DECIBEL_*, which
+`decibel launch` sets, with the processes that were lost; Open MPI 5 without mpi4py; and indexed Jobs of Kubernetes
+without the kubernetes package and the right to list pods.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,7 @@ def free_address() -> str:
 
 
 class ProcessInfo(NamedTuple):
-    """One process among others. Without a `coordinator`, JAX finds it by its own knowledge of Slurm and Open MPI."""
+    """One process among others. Without a `coordinator`, `jax.distributed.initialize()` finds it."""
 
     process: int
     processes: int
@@ -72,7 +78,7 @@ def _coordinator(variables: Mapping[str, str], rank: str) -> str | None:
     if rank == SLURM[0]:
         return None
     if rank == OPEN_MPI[0]:
-        if "OMPI_MCA_orte_hnp_uri" in variables:  # Open MPI 4, which JAX knows
+        if "OMPI_MCA_orte_hnp_uri" in variables:  # Open MPI 4
             return None
         name = variables.get("PMIX_NAMESPACE")
         if name and variables.get("OMPI_COMM_WORLD_LOCAL_SIZE") == variables[OPEN_MPI[1]]:

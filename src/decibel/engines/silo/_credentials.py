@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-
+from ...core._optional import optional
 from ._certificates import (
     NotTrusted,
     check,
@@ -22,6 +20,10 @@ from ._certificates import (
     revoked_serials,
 )
 from ._federation import Federation
+
+with optional("cryptography", caller="db.Silo", extra="silo"):
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
-from cryptography import x509
-
 from ...core._files import atomic_write
+from ...core._optional import optional
 from ._certificates import NotTrusted
 from ._credentials import Credentials
 from ._edge import Edge, Refused
 from ._federation import LOOPBACK
 from ._frames import Hello, Malformed, parse, write
 from ._site import Site, nonce
+
+with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):
+    import grpc
+    from cryptography import x509
 
 METHOD = "/decibel.Silo/Edge"
 STATUS = 1.0  # seconds between notes of how it goes

@@ -1,8 +1,7 @@
-"""What loggers share: the process that writes, numbers that can be written, and words for a library that is missing."""
+"""What loggers share: the process that writes, and numbers that can be written."""
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -18,16 +17,6 @@ class Logger(Callback):
     @property
     def writes(self) -> bool:
         return jax.process_index() == 0
-
-
-def needed(module: str, user: str, extra: str) -> Any:
-    """A module that only this logger uses."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        sentence = f"db.loggers.{user} needs {package}: pip install 'decibel-opt[{extra}]'."
-        raise ImportError(sentence) from None
 
 
 def finite(row: Mapping[str, float]) -> dict[str, float]:

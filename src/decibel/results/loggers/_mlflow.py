@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from typing import Any
 
+from ...core._optional import optional
 from ...graphs._graph import Levels
 from .._callbacks import Row
 from .._status import Status
-from ._logger import Logger, finite, flat, needed
+from ._logger import Logger, finite, flat
 
 LONGEST = 6000  # characters MLflow takes for one parameter
 
@@ -19,7 +21,8 @@ class MLflow(Logger):
     run is a new one there, with the parameter `resumed`."""
 
     def __init__(self, experiment: str = "decibel", *, uri: str | None = None, name: str | None = None) -> None:
-        self._library = needed("mlflow", "MLflow", "mlflow")
+        with optional("mlflow", caller="db.loggers.MLflow", extra="mlflow"):
+            self._library: Any = import_module("mlflow")
         self._experiment, self._uri, self._name = experiment, uri, name
         self._client: Any = None
         self._run = ""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...core._optional import optional
 from ...graphs._graph import Levels
 from .._callbacks import Row
 from .._status import Status
-from ._logger import Logger, finite, needed
+from ._logger import Logger, finite
 
 
 class TensorBoard(Logger):
@@ -19,7 +21,8 @@ class TensorBoard(Logger):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self._library = needed("tensorboardX", "TensorBoard", "tensorboard")
+        with optional("tensorboardX", caller="db.loggers.TensorBoard", extra="tensorboard"):
+            self._library: Any = import_module("tensorboardX")
         self._writer: Any = None
 
     def begin(self, about: dict[str, Any], graphs: Levels) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...core._optional import optional
 from ...graphs._graph import Levels
 from .._callbacks import Row
 from .._status import Status
-from ._logger import Logger, finite, needed
+from ._logger import Logger, finite
 
 
 class WandB(Logger):
@@ -17,7 +19,8 @@ class WandB(Logger):
     `tags`, …) go to `wandb.init`. A continued run is a new one there, with `resumed` in its configuration."""
 
     def __init__(self, project: str, *, offline: bool = True, **settings: Any) -> None:
-        self._library = needed("wandb", "WandB", "wandb")
+        with optional("wandb", caller="db.loggers.WandB", extra="wandb"):
+            self._library: Any = import_module("wandb")
         self._settings = {"project": project, "mode": "offline" if offline else "online", **settings}
         self._run: Any = None
 

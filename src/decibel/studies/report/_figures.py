@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core._optional import optional
 from ...results._plots import AXES, NAMES, spans_decades
 from ..runs import Runs
 
@@ -30,7 +31,8 @@ def style_of(labels: Sequence[str]) -> dict[str, tuple[str, Any]]:
 
 def panel(runs: Sequence[Runs], column: str, against: str, styles: Mapping[str, Any], *, title: str = "") -> Figure:
     """One case: a curve per arm, the mean over seeds, with a band from the least to the most."""
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="decibel report", extra="plot"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2, 3.0))
     figure.subplots_adjust(0.17, 0.16, 0.98, 0.9)  # a layout that is computed would take longer than all the rest
@@ -66,7 +68,8 @@ def draw_curves(
 
 def _few_ticks(ax: Axes, against: str) -> None:
     """Of a cost, with k and M for thousands and millions, so that labels stay apart on a narrow panel."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    with optional("matplotlib", caller="decibel report", extra="plot"):
+        from matplotlib.ticker import EngFormatter, MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator(5))
     if against != "seconds":
@@ -97,7 +100,8 @@ def _band(run: Runs, column: str, against: str) -> tuple[np.ndarray, ...]:
 
 def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, styles: Mapping[str, Any]) -> Figure:
     """All cases of a study side by side, with one legend."""
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="decibel report", extra="plot"):
+        from matplotlib.figure import Figure
 
     wide = min(3, len(cases))
     tall = -(-len(cases) // wide)
@@ -119,7 +123,8 @@ def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, sty
 
 
 def graph(network: Any) -> Figure:
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="decibel report", extra="plot"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.4, 2.4))
     figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
@@ -132,7 +137,8 @@ def graph(network: Any) -> Figure:
 def svg(figure: Figure, salt: str, *, standalone: bool = False) -> str:
     """The figure as SVG: text stays text, numbers are rounded, and nothing is fetched. Inside a page it is bare, and
     takes the colour of the text around it."""
-    from matplotlib import rc_context
+    with optional("matplotlib", caller="decibel report", extra="plot"):
+        from matplotlib import rc_context
 
     out = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ...core._optional import optional
 from . import formats
 from .errors import DamagedData, DataError, MissingData
 from .registry import SOURCES, File, Source, source
@@ -41,9 +42,9 @@ class Check:
 
 
 def cache_folder() -> Path:
-    import pooch
-
-    return Path(pooch.os_cache("decibel"))
+    with optional("platformdirs", caller="the data cache", extra="tasks"):
+        from platformdirs import user_cache_dir
+    return Path(user_cache_dir("decibel"))
 
 
 def data_folder() -> Path | None:
@@ -133,7 +134,8 @@ def _fetch(origin: Source, file: File) -> Path:
 
 
 def _download(origin: Source, file: File) -> Path:
-    import pooch
+    with optional("pooch", caller="decibel data fetch", extra="tasks"):
+        import pooch
 
     target = cache_folder() / file.path
     cache_folder().mkdir(parents=True, exist_ok=True)

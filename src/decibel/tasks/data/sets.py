@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...core._optional import optional
 from . import archives, formats
 from .cache import require
 from .errors import DamagedData
@@ -56,7 +57,8 @@ def load(name: str) -> Dataset:
 
 def digits(*, test: float = 0.2, seed: int = 0) -> Dataset:
     """Scikit-learn's embedded 8×8 digits, shuffled by `seed`, the last `test` of them for testing."""
-    from sklearn.datasets import load_digits
+    with optional("scikit-learn", caller="tasks.data.digits", extra="tasks"):
+        from sklearn.datasets import load_digits
 
     if not 0 <= test < 1:
         raise ValueError(f"test={test} must be a fraction in [0, 1).")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from ...core._optional import optional
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -37,7 +39,8 @@ def draw_counts(
 
 
 def _new_axes(nodes: int, classes: int) -> Axes:
-    from matplotlib.figure import Figure
+    with optional("matplotlib", caller="partition.draw", extra="plot"):
+        from matplotlib.figure import Figure
 
     size = (min(2.5 + 0.42 * nodes, 14), min(1.6 + 0.36 * classes, 12))
     return Figure(figsize=(max(size[0], 6.5), size[1]), layout="constrained").subplots()
