@@ -101,7 +101,7 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit():
     result = db.solve(problem, method, RING, steps=2000, eval_every=2000, metrics=[])
     links = slots(RING)
     (remembered,) = result.state.links
-    F = np.asarray(remembered[0].flows)
+    F = np.asarray(remembered[0][0].by_link)
     assert F.dtype == np.float32 and np.abs(F).max() > 1e-3
     F = F.reshape(-1, F.shape[-1])
     np.testing.assert_array_equal(F, -F[links.back])
@@ -301,7 +301,7 @@ def test_both_ends_of_a_stars_links_remember_the_same_to_the_last_bit():
     method, graph = db.sparkle("edge-ed", **RATES, updates="simultaneous"), db.graphs.star(40)
     problem = random_quadratic(40, seed=2).problem(dtype=jnp.float32)
     result = db.solve(problem, method, graph, steps=300, metrics=[], faults=db.faults.drop(0.2))
-    links, F = slots(graph), np.asarray(result.state.links[0][0].flows)
+    links, F = slots(graph), np.asarray(result.state.links[0][0][0].by_link)
     np.testing.assert_array_equal(F[links.places], -F[links.back[links.places]])
     assert np.abs(F[links.places]).min() > 0 and links.rest is not None
 

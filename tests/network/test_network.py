@@ -177,7 +177,7 @@ def test_levels_move_in_lockstep_and_are_counted_once():
             return super().exchange(step, number, messages, link_state)
 
     def communicator(ledger):
-        return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), None, ledger)
+        return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), (), ledger)
 
     def move(rounds, s):
         for _ in range(rounds):

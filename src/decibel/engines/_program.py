@@ -106,13 +106,13 @@ class Program(eqx.Module):
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes) if jax.tree.leaves(shapes) else ()
 
     def step(self, k: Array, state: State) -> tuple[State, StepCost]:
-        """One iteration of every node, and what it cost. Link states of None are those before the first step."""
+        """One iteration of every node, and what it cost. With `links` of None nothing is sent: a trace for shapes."""
         ledger = Ledger()
         oracle = Oracle(
             self.problem, self.nodes, jax.random.fold_in(self.key, k), self.batch_size, ledger, k=k,
             config=self.eval_config,
         )  # fmt: skip
-        network = Communicator(self.network, k, state.links or None, ledger)
+        network = Communicator(self.network, k, state.links, ledger)
         with self.eval_config.products():
             new = self.method.step(k, state, oracle, network)
         active = self.network.active(k)

@@ -33,8 +33,12 @@ class Communicator:
         size = sum(message.bytes(self._network.copies(level)) for level, message in sent.items())
         self._ledger.add(rounds=1, bytes=size)
         number = len(self.link_states)
-        before = self._before[number] if self._before else None
-        received, after = self._network.exchange(self._step, number, sent, before)
+        if self._before is None:  # a trace for shapes
+            received = {level: message.placeholder() for level, message in sent.items()}
+            after = self._network.first_link_state(self._step, number, sent)
+        else:
+            before = self._before[number] if self._before else None
+            received, after = self._network.exchange(self._step, number, sent, before)
         if jax.tree.leaves(after) and self._ledger.page is not self._outermost:
             raise ValueError(
                 "the method repeats exchanges inside a step, where links cannot remember what they carried: choose a "

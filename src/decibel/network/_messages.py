@@ -50,6 +50,10 @@ class Message(eqx.Module):
     def link_memory(self, channel: Channel) -> LinkMemory:
         """What links remember before the first exchange: zeros."""
 
+    def placeholder(self) -> Any:
+        """Of the shape of what is received, where a step is only traced for shapes."""
+        return self.content
+
     @abstractmethod
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
         """What the exchange gives back in the place of the content, and what links remember of it."""

@@ -39,14 +39,13 @@ class Network(eqx.Module):
             step: the iteration.
             number: of this exchange in the step, from 0.
             messages: by level.
-            link_state: what links remember of the same exchange one step before; None before the first.
+            link_state: what links remember of the same exchange one step before; None where they remember nothing.
 
         Returns: what each level receives, and the new link state.
         """
         received: dict[str, Any] = {}
         after: list[tuple[LinkMemory, ...]] = []
-        for graph in range(max(self.graph_of) + 1):
-            here = {level: m for level, m in messages.items() if self.graph_of[LEVELS.index(level)] == graph}
+        for graph, here in enumerate(self._by_graph(messages)):
             if not here:
                 after.append(())
                 continue
@@ -61,6 +60,19 @@ class Network(eqx.Module):
                 memories.append(memory)
             after.append(tuple(memories))
         return received, tuple(after)
+
+    def first_link_state(self, step: Array, number: int, messages: dict[str, Message]) -> LinkStates:
+        """What links remember before the first exchange of such messages; nothing is sent."""
+        if not self.links:
+            return ()
+        return tuple(
+            tuple(message.link_memory(self._channel(step, number, graph)) for message in by_kind(here))
+            for graph, here in enumerate(self._by_graph(messages))
+        )
+
+    def _by_graph(self, messages: dict[str, Message]) -> list[dict[str, Message]]:
+        graphs = range(max(self.graph_of) + 1)
+        return [{at: m for at, m in messages.items() if self.graph_of[LEVELS.index(at)] == graph} for graph in graphs]
 
     def active(self, step: Array) -> Array | None:
         """(nodes,) which take part in the step; None if all always do."""
