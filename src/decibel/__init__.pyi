@@ -1,12 +1,13 @@
 """The public API, on one screen."""
 
-from . import graphs, tasks
+from . import graphs, strategies, tasks
+from .core._ledger import Ledger
 from .engines._engine import Engine
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
-from .methods._catalog import CATALOG
+from .methods._catalog import CATALOG, Entry
 from .methods._double_loop import dbsa, double_loop_dsgd, ma_dsbo
 from .methods._implicit import dsgd_bilevel, gt_dsgd, interact, mdbo, slam, spdb, svr_interact, vrdbo
 from .methods._matrices import dsbo, gossip_dsbo
@@ -15,7 +16,7 @@ from .methods._single_level import dsgd, ed, extra, gnsd, gt
 from .methods._sparkle import dsoba, dsoba_fo, lopa, soba, sparkle
 from .network import faults, privacy
 from .oracles import estimators, hypergradient
-from .oracles._oracle import Oracle
+from .oracles._oracle import Draw, Oracle, Point
 from .problem._problem import Problem
 from .results import loggers, metrics
 from .results._callbacks import Callback
@@ -23,20 +24,24 @@ from .results._result import Result, Status
 from .results._trace import Trace
 from .solver import theory
 from .solver._solve import NonFiniteWarning, cost, solve
-from .solver._tune import tune
+from .solver._tune import Tuned, tune
 from .strategies import Strategy
 
 __all__ = [
     "CATALOG",
     "Callback",
     "Cluster",
+    "Draw",
     "Engine",
+    "Entry",
     "Graph",
     "GraphSequence",
+    "Ledger",
     "Levels",
     "Method",
     "NonFiniteWarning",
     "Oracle",
+    "Point",
     "Problem",
     "Result",
     "Silo",
@@ -45,6 +50,7 @@ __all__ = [
     "Status",
     "Strategy",
     "Trace",
+    "Tuned",
     "cost",
     "dbsa",
     "double_loop_dsgd",
@@ -75,6 +81,7 @@ __all__ = [
     "solve",
     "sparkle",
     "spdb",
+    "strategies",
     "svr_interact",
     "tasks",
     "theory",

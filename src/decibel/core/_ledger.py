@@ -43,24 +43,30 @@ class StepCost:
 
 
 class Ledger:
-    """Per node: `samples` drawn, `gradients` (backward passes), `hvps` (H z), `jvps` (J z), `bytes` sent; and
-    communication `rounds`. Loops and branches inside a step go through it, so that their bodies count rightly."""
+    """Counts the cost of a step while it is traced, per node.
+
+    The columns are `samples` drawn, `gradients` (backward passes), `hvps` (products H z), `jvps` (products J z),
+    `bytes` sent, and communication `rounds`. The oracle and the network report to it; loops and branches inside a step
+    must go through it, so that their bodies are counted as often as they run.
+    """
 
     def __init__(self) -> None:
         self.page = StepCost()
 
     def add(self, **amounts: float) -> None:
+        """Adds amounts by column."""
         for column, amount in amounts.items():
             self.page.fixed[column] += amount
 
     def add_repeated(self, times: Any, counts: Mapping[str, float]) -> None:
+        """Adds counts that occur `times` times, which may be a traced number."""
         if isinstance(times, int | float):
             self.add(**{name: times * amount for name, amount in counts.items()})
         elif any(counts.values()):
             self.page.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
 
     def scale(self, share: Array) -> None:
-        """Only that share of all counted so far was spent; rounds go on for whoever takes part."""
+        """Scales all counts so far except rounds, where only a share of the nodes computed."""
         spent = {name: amount for name, amount in self.page.fixed.items() if name != "rounds"}
         self.page.repeated = [(share * times, counts) for times, counts in self.page.repeated]
         self.page.fixed |= dict.fromkeys(spent, 0)
@@ -69,8 +75,14 @@ class Ledger:
     def loop(
         self, times: int | Array, body: Callable[[Array, Any], Any], carry: Any, *, counted: Array | None = None
     ) -> Any:
-        """`fori_loop` from 0 to `times`, with the body's counts `times` times; or `counted` times, where a node needs
-        fewer rounds than the slowest one."""
+        """`lax.fori_loop` from 0 to `times`, whose body is counted `times` times.
+
+        Args:
+            times: the number of iterations.
+            body: `body(j, carry)` returns the new carry.
+            carry: the initial carry.
+            counted: count the body this often instead, if a node needs fewer iterations than the slowest.
+        """
         page = self._probe(body, jnp.asarray(0, jnp.int32), carry)
 
         def run(j: Array, both: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
@@ -86,7 +98,13 @@ class Ledger:
         return carry
 
     def loop_while(self, condition: Callable[[Any], Array], body: Callable[[Any], Any], carry: Any) -> Any:
-        """`while_loop`, with the body's counts as often as it ran. The body's own counts must be fixed."""
+        """`lax.while_loop`, whose body is counted as often as it ran; the body's own counts must be fixed.
+
+        Args:
+            condition: `condition(carry)` says whether to continue.
+            body: `body(carry)` returns the new carry.
+            carry: the initial carry.
+        """
         page = self._probe(body, carry)
 
         def counted(both: tuple[Array, Any]) -> tuple[Array, Any]:
@@ -98,7 +116,14 @@ class Ledger:
         return carry
 
     def cond(self, choice: Array, on_true: Callable[[Any], Any], on_false: Callable[[Any], Any], operand: Any) -> Any:
-        """`lax.cond`, with the counts of the branch that ran."""
+        """`lax.cond`, with the counts of the branch that ran.
+
+        Args:
+            choice: a traced boolean.
+            on_true: called with `operand` if it is true.
+            on_false: called with `operand` if it is false.
+            operand: the argument of both.
+        """
         pages = self._probe(on_true, operand), self._probe(on_false, operand)
 
         def branch(function: Callable[[Any], Any], mine: int) -> Callable[[Any], Any]:

@@ -25,10 +25,12 @@ from ._program import Program, Run, RunConfig
 
 
 class Simulator(Engine):
-    """All nodes on one device; or only `members`, their numbers, as if the others were lost.
+    """All nodes on one device.
 
-    `node_chunk` takes the batches and derivatives of that many nodes at a time: the same numbers in less memory, for
-    computing gradients again where products need them.
+    Args:
+        members: indices of the nodes that take part, as if the others had failed; None is all of them.
+        node_chunk: evaluate batches and derivatives for this many nodes at a time: the same numbers in less memory, at
+            the cost of recomputing gradients for products. None evaluates all nodes at once.
     """
 
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)

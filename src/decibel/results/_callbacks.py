@@ -1,4 +1,4 @@
-"""Who is told about a run: plain functions of a row, and `Callback`s that also see its begin, states and end."""
+"""Callbacks: plain functions of a row, and `Callback`s that also observe the beginning, the states and the end."""
 
 from __future__ import annotations
 
@@ -13,21 +13,46 @@ Row = dict[str, float]
 
 
 class Callback:
-    """What `solve` tells: `begin` once, `see` and then a call for every row, `end` in every case. All do nothing here;
-    a subclass overrides what it needs. A call that returns True ends the run."""
+    """Base class of callbacks for `solve(..., callbacks=[...])`.
+
+    `solve` calls `begin` once, then `see` and the callback itself for every row of the trace, and `end` in every case.
+    Every method does nothing by default. If calling it returns True, the run stops.
+    """
 
     def begin(self, about: dict[str, Any], graphs: Levels) -> None:
-        """Before the first row. `about` is the trace's provenance; where a run is continued, `about["resumed"]` is the
-        step from which, and rows up to that step are not told again."""
+        """Called before the first row.
+
+        Args:
+            about: the provenance of the trace. If the run is resumed, `about["resumed"]` is the step it resumes from;
+                rows up to that step are not repeated.
+            graphs: a graph per level.
+        """
 
     def see(self, step: int, snapshot: Snapshot) -> None:
-        """Every node's state, before the row of the same step."""
+        """Called with every node's state, before the row of the same step.
+
+        Args:
+            step: the steps done so far.
+            snapshot: the state of the run.
+        """
 
     def __call__(self, step: int, row: Row) -> Any:
-        """A row of the trace."""
+        """Called with a row of the trace.
+
+        Args:
+            step: the steps done so far.
+            row: the columns of the trace, by name.
+
+        Returns:
+            True to stop the run.
+        """
 
     def end(self, message: str | None) -> None:
-        """The run is over: `message` says why it ended early, also where by an exception; None where it did not."""
+        """Called when the run is over, also after an exception.
+
+        Args:
+            message: why the run ended early; None if it did not.
+        """
 
 
 class FunctionCallback(Callback):

@@ -41,7 +41,7 @@ PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
 
 
 class NonFiniteWarning(UserWarning):
-    """A run diverged and stopped with its last finite state."""
+    """Warns that a run diverged; its result holds the last finite state."""
 
 
 def solve(
@@ -64,23 +64,42 @@ def solve(
     precision: str | None = None,
     progress: bool | None = None,
 ) -> Result:
-    """Runs `method` on `problem` over `graph` for `steps` iterations.
+    """Runs a method on a problem over a graph.
 
-    - `batch_size`: samples per node, level and step, drawn with replacement; None uses all of them.
-    - `eval_every`: steps between rows of the trace (default: about fifty rows); `metrics`: names of
-      `db.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
-    - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run. A `Callback`
-      also sees the begin, the states and the end; `db.loggers` has some.
-    - `engine`: `Simulator()`, all nodes on one device (default); `Cluster()`, nodes spread over devices; `Silo(...)`,
-      one node here and its neighbours in other organisations.
-    - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
-      terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
-    - `faults`: trouble to live through, such as `db.faults.drop(0.2)`; one or several.
-    - `sampling`: `"random"` draws each batch with replacement; `"shuffle-once"` shuffles every node's samples once and
-      takes batches from that order in turn, which reads memory as it lies.
-    - `precision`: of what is computed, not of what is carried: `"bfloat16"`, or JAX's `"tensorfloat32"` and the like
-      for matrix products; None is JAX's default.
-    - `progress`: a bar with the newest metrics; None shows it in a terminal only.
+    Args:
+        problem: the problem.
+        method: the method, such as `db.sparkle("ed", alpha=..., beta=..., gamma=...)`.
+        graph: a graph, or `Levels` with a graph per level; may be None for a centralized method or a single node.
+        steps: the number of iterations.
+        batch_size: samples per node, level and step; None uses all samples.
+        seed: of the batches, of random numbers inside the method, and of faults.
+        eval_every: steps between two rows of the trace; None gives about fifty rows.
+        metrics: names of `db.metrics.METRICS` or functions of a snapshot; None is an inexpensive default, and []
+            records costs only.
+        callbacks: called as `callback(step, row)` after every row; if one returns True, the run stops. A `Callback`
+            also observes the beginning, the states and the end; see `db.loggers`.
+        engine: `Simulator()`, all nodes on one device (the default); `Cluster()`, nodes distributed over devices; or
+            `Silo(...)`, one node here and its neighbours at other organisations.
+        checkpoint: a folder in which the state is saved, every `checkpoint_every` rows and when the process receives a
+            signal to terminate.
+        checkpoint_every: rows between two checkpoints.
+        resume: continue from the newest checkpoint, with the same numbers as an uninterrupted run.
+        faults: one or several faults to inject, such as `db.faults.drop(0.2)`.
+        sampling: `"random"` draws every batch with replacement; `"shuffle-once"` shuffles every node's samples once and
+            takes batches in that order, which reads memory contiguously.
+        precision: of the computation, not of the state: `"bfloat16"`, or `"tensorfloat32"`, `"float32"`, `"highest"`
+            for matrix products as in JAX; None is JAX's default.
+        progress: show a progress bar; None shows it in a terminal only.
+
+    Returns:
+        The result: averages, every node's copies, the trace and the status.
+
+    Raises:
+        ValueError: if arguments do not fit together; always before the first step.
+        TypeError: if an argument has the wrong type.
+
+    Warns:
+        NonFiniteWarning: if the run diverged.
     """
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, eval_every)
@@ -196,8 +215,20 @@ def cost(
     *,
     batch_size: int | None = None,
 ) -> dict[str, float]:
-    """What the first iteration costs each node: samples, gradients, Hessian and Jacobian products, rounds and bytes.
-    The step is traced and, only where its costs depend on chance or on the data, run."""
+    """The cost of the first iteration, per node.
+
+    The step is traced; it is run only if its cost depends on random numbers or on the data.
+
+    Args:
+        problem: the problem.
+        method: the method.
+        graph: a graph, or a graph per level.
+        batch_size: samples per node, level and step; None uses all samples.
+
+    Returns:
+        `samples`, `gradients`, `hvps` (Hessian-vector products), `jvps` (Jacobian-vector products), `rounds` and
+        `bytes`.
+    """
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, 1, batch_size, None)
     run = Simulator().start(problem, method, graphs, RunConfig(batch_size))

@@ -37,11 +37,15 @@ AXIS = "nodes"
 
 
 class Cluster(Engine):
-    """Nodes spread evenly over JAX devices, in order: all of them, on all processes, or the first `devices`.
+    """Nodes distributed evenly over JAX devices, in order.
 
-    Several processes are started by `decibel launch`, or call `jax.distributed.initialize()` first, each of them. With
-    `members`, the numbers of some nodes, only those take part; None is all of them, or those of the processes that an
-    elastic launch has left.
+    Several processes are started by `decibel launch`; otherwise each of them calls `jax.distributed.initialize()`
+    first.
+
+    Args:
+        devices: the number of devices to use; None is all devices of all processes.
+        members: indices of the nodes that take part; None is all of them or, in an elastic launch, those of the
+            processes that remain.
     """
 
     devices: int | None = eqx.field(static=True, default=None)

@@ -52,14 +52,15 @@ FULL = (
 
 
 class Silo(Engine):
-    """One site of a federation: this process runs one node, and its neighbours run elsewhere.
+    """One site of a federation: this process runs one node, and its neighbours run at other organisations.
 
-    - `home`: the site's folder, made by `decibel silo join` and completed by `decibel silo sign`.
-    - `name`: the site's name in the federation file; its place there is the number of its node.
-    - `say`: told, in a sentence, when neighbours come and go; None prints to standard error.
+    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges. Data given as functions
+    are called for this site's node only. The result and all metrics are those of this site's own copy.
 
-    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges. Data given as functions of
-    the node are called for this site's number only. The result, and every metric, is of this site's own copy.
+    Args:
+        home: the site's folder, created by `decibel silo join` and completed by `decibel silo sign`.
+        name: the site's name in the federation file; its position there is the index of its node.
+        say: called with one sentence when a neighbour connects or disconnects; None prints to standard error.
     """
 
     home: Path = eqx.field(static=True)
@@ -71,12 +72,14 @@ class Silo(Engine):
 
     @property
     def credentials(self) -> Credentials:
+        """The site's key, its certificate and the federation, read from `home`."""
         from ._credentials import Credentials
 
         return Credentials.load(self.home, self.name)
 
     @property
     def graph(self) -> Graph:
+        """The graph of the federation file."""
         return self.credentials.federation.graph
 
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:

@@ -19,7 +19,17 @@ VARIABLE = "DECIBEL_DATA"
 
 @dataclass(frozen=True)
 class Status:
-    """Where a dataset was found: "data folder", "cache", "embedded", "partly" or "missing"."""
+    """Whether a dataset is on this machine.
+
+    Attributes:
+        name: the name of the dataset.
+        title: what it is.
+        state: `"data folder"`, `"cache"`, `"embedded"`, `"partly"` or `"missing"`.
+        path: its folder; None if missing or embedded.
+        bytes: its size on disk.
+        licence: of the data.
+        downloadable: whether `fetch` can download it.
+    """
 
     name: str
     title: str
@@ -32,7 +42,14 @@ class Status:
 
 @dataclass(frozen=True)
 class Check:
-    """What `verify` found out about one file."""
+    """The outcome of `verify` for one file.
+
+    Attributes:
+        name: the name of the dataset.
+        path: the file.
+        state: `"good"`, `"damaged"` or `"missing"`.
+        detail: what is damaged.
+    """
 
     name: str
     path: Path
@@ -41,6 +58,7 @@ class Check:
 
 
 def cache_folder() -> Path:
+    """The folder of downloaded datasets."""
     import pooch
 
     return Path(pooch.os_cache("decibel"))
@@ -89,7 +107,11 @@ def check(origin: Source, file: File, path: Path) -> None:
 
 
 def verify(name: str | None = None) -> list[Check]:
-    """Compare the files of one dataset, or of all, with their registered sha256."""
+    """Compares the files of one dataset, or of all, with their registered sha256.
+
+    Args:
+        name: the dataset; None is all of them.
+    """
     if name == "digits":
         return []  # scikit-learn carries them
     origins = SOURCES.values() if name is None else [source(name)]
@@ -108,7 +130,14 @@ def _verify(origin: Source, file: File) -> Check:
 
 
 def fetch(name: str) -> list[Path]:
-    """Download what is missing, or damaged in the cache; files in `$DECIBEL_DATA` are only checked."""
+    """Downloads the missing or damaged files of a dataset to the cache; files in `$DECIBEL_DATA` are only verified.
+
+    Args:
+        name: the dataset.
+
+    Returns:
+        The paths of its files.
+    """
     if name == "digits":
         return []
     origin = source(name)
@@ -156,7 +185,7 @@ def _download(origin: Source, file: File) -> Path:
 
 
 def available() -> list[Status]:
-    """One row per dataset, whether it is here or not."""
+    """The status of every dataset."""
     digits = Status("digits", "8×8 handwritten digits", "embedded", None, 0, "CC BY 4.0, UCI", False)
     return [digits, *map(_status, SOURCES.values())]
 

@@ -1,4 +1,4 @@
-"""Deals the samples of a dataset to nodes, evenly or unevenly, and corrupts labels; all seeded.
+"""Partitions a dataset over nodes, evenly or unevenly, and corrupts labels; all seeded.
 
 Every partitioner returns a `Partition`: disjoint indices per node, no node empty.
 """

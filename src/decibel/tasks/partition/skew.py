@@ -10,9 +10,14 @@ from .parts import Partition, check_labels, make_partition
 def label_skew(
     labels: np.ndarray, nodes: int, *, fraction: float, per_node: int | None = None, seed: int = 0
 ) -> Partition:
-    """`fraction` of node i's samples has label i mod classes, the rest is drawn evenly from the other labels.
+    """A share of node i's samples has label i mod classes; the rest is drawn evenly from the other labels.
 
-    All nodes hold `per_node` samples, as many as the labels allow unless given; what is over is left out.
+    Args:
+        labels: class of each sample.
+        nodes: the number of nodes.
+        fraction: the share of a node's own label.
+        per_node: samples per node; None is as many as the labels allow. Samples beyond that are left out.
+        seed: of the assignment.
     """
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction={fraction} must lie in [0, 1].")
