@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from decibel.cli import _known as known
+from decibel.cli import _completions as completions
 from decibel.cli._config import LOGS, Config, resolve, settings, toml
 
 FILE = """
@@ -101,7 +101,7 @@ def test_names_to_complete_are_the_library_s():
     from decibel.cli import _named as named
     from decibel.studies.study import SIZES
 
-    assert tuple(CATALOG) == known.METHODS
-    assert tuple(sorted(named.TASKS)) == known.TASKS and set(known.GRAPHS) == set(named.GRAPHS)
-    assert known.LOGS == LOGS and tuple(SIZES) == known.SIZES
-    assert known.completing(known.METHODS)("sparkle-ed-g") == ["sparkle-ed-gt"]
+    assert tuple(CATALOG) == completions.METHODS
+    assert tuple(sorted(named.TASKS)) == completions.TASKS and set(completions.GRAPHS) == set(named.GRAPHS)
+    assert completions.LOGS == LOGS and tuple(SIZES) == completions.SIZES
+    assert completions.completing(completions.METHODS)("sparkle-ed-g") == ["sparkle-ed-gt"]

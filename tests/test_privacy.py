@@ -203,7 +203,7 @@ class TestNoise:
         (lambda: solve(db.privacy.top_k("ed", 0.1), faults=db.faults.drop(0.1)), "faults need"),
     ],
 )
-def test_refused_in_a_sentence(make, sentence):
+def test_raises_in_a_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
 

@@ -29,10 +29,10 @@ from decibel.core._files import atomic_write
 from decibel.engines.silo import _frames as frames
 from decibel.engines.silo._certificates import Authority, NotTrusted, check, make_request, new_key, read_signed
 from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Refused
-from decibel.engines.silo._federation import Federation, SiteAddress, Trouble
-from decibel.engines.silo._floats import in_code
+from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Rejected
+from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
 from decibel.engines.silo._frames import Beat, Bye, Data, Entry, Hello, Join, Malformed, Position, Roll, Skip
+from decibel.engines.silo._payload_layout import in_code
 from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import METHOD, Outgoing, Streams
 from decibel.methods._single_level import SingleLevel
@@ -115,7 +115,7 @@ class TestCertificates:
     def test_the_name_is_in_the_certificate(self):
         assert check(self.certificate(), self.authority.certificate, set()) == "a"
 
-    def test_refused(self):
+    def test_raises(self):
         certificate, root = self.certificate(), self.authority.certificate
         with pytest.raises(NotTrusted, match="revoked"):
             check(certificate, root, {certificate.serial_number})
@@ -123,7 +123,7 @@ class TestCertificates:
             check(certificate, root, set(), datetime.now(UTC) + timedelta(days=400))
         with pytest.raises(NotTrusted, match="another authority"):
             check(self.certificate(Authority.make("test")), root, set())
-        with pytest.raises(NotTrusted, match="no site"):
+        with pytest.raises(NotTrusted, match="not a site"):
             self.authority.certify(make_request(self.key, "mallory", "test"), ["a"])
 
     def test_a_signed_text_cannot_be_changed(self):
@@ -157,17 +157,17 @@ class TestFederation:
         ("change", "sentence"),
         [
             ('name="F!"', "lower-case"),
-            ('edges=[["a","c"]]', "'c', which is no site"),
+            ('edges=[["a","c"]]', "'c', which is not a site"),
             ('edges=[["a","a"]]', "two different sites"),
             ("stepz=3", "not known.*steps"),
-            ('trouble={quorum="maybe"}', "wait, continue, stop"),
-            ("trouble={beat=0}", "positive"),
-            ('sites=[{name="a"},{name="b"}]', "neither can be reached"),
+            ('fault_tolerance={quorum="maybe"}', "wait, continue, stop"),
+            ("fault_tolerance={beat=0}", "positive"),
+            ('sites=[{name="a"},{name="b"}]', "neither has an address"),
             ('sites=[{name="a",address="nowhere"},{name="b"}]', "host:port"),
-            ('sites=[{name="a",address=1},{name="b"},{name="b"}]', "two sites of one name"),
+            ('sites=[{name="a",address=1},{name="b"},{name="b"}]', "two sites of the same name"),
         ],
     )
-    def test_refused_in_a_sentence(self, tmp_path, change, sentence):
+    def test_raises_in_a_sentence(self, tmp_path, change, sentence):
         written = {"name": '"f"', "edges": '[["a","b"]]', "sites": '[{name="a",address=7401},{name="b"}]'}
         key, _, value = change.partition("=")
         written[key] = value
@@ -254,8 +254,8 @@ class TestEdge:
     @pytest.mark.parametrize(
         ("data", "sentence"),
         [
-            (message(7, 0), "out of turn"),
-            (message(5, 2), "out of turn"),
+            (message(7, 0), "out of order"),
+            (message(5, 2), "out of order"),
             (message(5, 1, tensor=np.array([1, np.nan, 1])), "NaN"),
             (message(5, 1, tensor=np.array([1, np.inf, 1])), "infinity"),
             (message(5, 1, tensor=np.ones(4)), "shape"),
@@ -263,15 +263,15 @@ class TestEdge:
             (message(5, 1, tensor=np.ones((1, 3))), "shape"),
         ],
     )
-    def test_refused(self, data, sentence):
+    def test_raises(self, data, sentence):
         edge = opened()
         edge.receive(message(5, 0), KNOWN)
-        with pytest.raises(Refused, match=sentence):
+        with pytest.raises(Rejected, match=sentence):
             edge.receive(data, KNOWN)
 
     @pytest.mark.parametrize("made", CODES, ids=lambda made: made.name)
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
-    def test_what_is_not_finite_is_refused_in_code_too(self, made, bad):
+    def test_what_is_not_finite_raises_in_code_too(self, made, bad):
         """Two levels in one message; only what is a float is looked at."""
         parts = ConcatCodec(made.move.code, [5, 9], np.float64)
         layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
@@ -280,7 +280,7 @@ class TestEdge:
         opened().receive(message(5, 0, tensor=good), known)
         for place in (0, 5):  # the first entry of each level, and far larger than the others, so that it travels
             spoilt = np.asarray(parts.encode(jnp.full(14, 1e-9).at[place : place + 5].set(bad), *keys))
-            with pytest.raises(Refused, match="NaN"):
+            with pytest.raises(Rejected, match="NaN"):
                 opened().receive(message(5, 0, tensor=spoilt), known)
         # Neither steps of a quantizer nor places are floats: whatever bits they have, they are taken.
         bits = good.copy()
@@ -302,14 +302,14 @@ class TestEdge:
 
     def test_no_more_waits_than_can_be_ahead(self):
         edge = opened()
-        with pytest.raises(Refused, match="ahead"):
+        with pytest.raises(Rejected, match="ahead"):
             for exchange in range(WINDOW + 1):
                 edge.receive(message(5, exchange), KNOWN)
 
     def test_a_jump_is_announced_and_then_not_awaited(self):
         edge = opened()
         edge.receive(message(5, 0), KNOWN)
-        with pytest.raises(Refused, match="not ahead"):
+        with pytest.raises(Rejected, match="not ahead"):
             edge.skip(5)
         edge.skip(40)
         assert not edge.awaited(Position(6, 0)) and edge.awaited(Position(40, 0))
@@ -390,17 +390,17 @@ class Listener:
                 yield from (frame if isinstance(frame, bytes) else frames.write(frame) for frame in sent)
                 held.wait(3)
 
-            heard = []
+            received = []
             try:
                 for raw in channel.stream_stream(METHOD)(outgoing(), timeout=5):
-                    heard.append(frames.parse(raw))
-                    if len(heard) == enough:
+                    received.append(frames.parse(raw))
+                    if len(received) == enough:
                         break
             except grpc.RpcError as error:
-                return heard, error.code(), error.details()
+                return received, error.code(), error.details()
             finally:
                 held.set()
-            return heard, None, ""
+            return received, None, ""
 
     @property
     def hello(self):
@@ -420,51 +420,51 @@ DENIED, GONE = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE
 
 class TestWhoIsLetIn:
     def test_a_neighbour_is(self, listener):
-        heard, code, _ = listener.call(listener.hello, enough=2)
-        assert isinstance(heard[0], Hello) and isinstance(heard[1], Roll) and code is None
+        received, code, _ = listener.call(listener.hello, enough=2)
+        assert isinstance(received[0], Hello) and isinstance(received[1], Roll) and code is None
         own = Credentials.load(listener.folders.home("site-1"), "site-1")
-        assert own.check_proof(heard[0].certificate, heard[0].proof, "site-0", b"n" * 32) == "site-0"
-        for proof, nonce in ((heard[0].proof, b"m" * 32), (b"", b"n" * 32)):
+        assert own.check_proof(received[0].certificate, received[0].proof, "site-0", b"n" * 32) == "site-0"
+        for proof, nonce in ((received[0].proof, b"m" * 32), (b"", b"n" * 32)):
             with pytest.raises(NotTrusted):
-                own.check_proof(heard[0].certificate, proof, "site-0", nonce)
+                own.check_proof(received[0].certificate, proof, "site-0", nonce)
 
     def test_without_a_certificate(self, listener):
-        heard, code, _ = listener.call(listener.hello, certificate=False)
-        assert not heard and code is GONE
+        received, code, _ = listener.call(listener.hello, certificate=False)
+        assert not received and code is GONE
 
     def test_of_a_foreign_authority(self, listener, tmp_path):
         listener.folders.site("site-1", authority=Authority.make("test"), home=tmp_path)
-        heard, code, _ = listener.call(listener.hello, home=tmp_path)
-        assert not heard and code is GONE
+        received, code, _ = listener.call(listener.hello, home=tmp_path)
+        assert not received and code is GONE
 
     def test_expired(self, listener, tmp_path):
         listener.folders.site("site-1", lifetime=timedelta(seconds=-1), home=tmp_path)
-        heard, code, _ = listener.call(listener.hello, home=tmp_path)
-        assert not heard and code is GONE
+        received, code, _ = listener.call(listener.hello, home=tmp_path)
+        assert not received and code is GONE
 
     def test_revoked(self, listener, tmp_path):
         certificate = listener.folders.site("site-1", home=tmp_path)
         revoked = listener.folders.home("site-0") / "revoked.json"
         atomic_write(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
-        heard, code, details = listener.call(listener.hello, home=tmp_path)
-        assert not heard and code is DENIED and "revoked" in details
+        received, code, details = listener.call(listener.hello, home=tmp_path)
+        assert not received and code is DENIED and "revoked" in details
 
     def test_valid_but_no_neighbour(self, listener):
-        heard, code, details = listener.call(listener.hello, name="site-2")
-        assert not heard and code is DENIED and "site-2 is no neighbour" in details
+        received, code, details = listener.call(listener.hello, name="site-2")
+        assert not received and code is DENIED and "site-2 is not a neighbour" in details
 
     @pytest.mark.parametrize(
         ("change", "sentence"),
         [({"federation": b"x" * 32}, "different federation files"), ({"problem": b"x" * 32}, "different problems")],
     )
     def test_of_another_federation_or_problem(self, listener, change, sentence):
-        heard, code, details = listener.call(listener.hello._replace(**change))
-        assert not heard and code is DENIED and sentence in details
+        received, code, details = listener.call(listener.hello._replace(**change))
+        assert not received and code is DENIED and sentence in details
 
     def test_that_does_not_say_hello(self, listener):
         for first in (Beat(), b"GET / HTTP/1.1"):
-            heard, code, _ = listener.call(first)
-            assert not heard and code is DENIED
+            received, code, _ = listener.call(first)
+            assert not received and code is DENIED
 
     @pytest.mark.parametrize(
         ("frame", "sentence"),
@@ -479,9 +479,9 @@ class TestWhoIsLetIn:
     )
     def test_a_neighbour_that_misbehaves_is_cut_off(self, listener, frame, sentence):
         edge = listener.site.edges[1]
-        before = edge.refused
+        before = edge.rejected
         listener.call(listener.hello, frame)
-        wait_until(lambda: edge.refused == before + 1 and edge.stream is None)
+        wait_until(lambda: edge.rejected == before + 1 and edge.stream is None)
         assert sentence in listener.said[-1]
 
     def test_a_message_larger_than_any_exchange_is_not_read(self, listener):
@@ -499,13 +499,13 @@ class TestWhoIsLetIn:
             yield
 
         edge, stream = listener.site.edges[1], Outgoing(lambda: None)
-        before = edge.refused
+        before = edge.rejected
         listener.streams._read(edge, frames(), stream)
-        assert "site-1 is refused: CLIENT: Received message larger than max" in listener.said[-1]
-        assert edge.refused == before + 1
+        assert "site-1 was rejected: CLIENT: Received message larger than max" in listener.said[-1]
+        assert edge.rejected == before + 1
 
     def test_a_listener_is_checked_too(self, listener, tmp_path):
-        """The dialler refuses a listener whose certificate is revoked or of another site."""
+        """The connecting end rejects a listener whose certificate is revoked or of another site."""
         said = []
         dialler = Credentials.load(listener.folders.home("site-1"), "site-1")
         own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
@@ -516,7 +516,7 @@ class TestWhoIsLetIn:
         streams.start()
         wait_until(lambda: said)
         streams.close()
-        assert "site-0 is refused: the certificate is revoked" in said[0] and site.edges[0].stream is None
+        assert "site-0 was rejected: the certificate is revoked" in said[0] and site.edges[0].stream is None
 
     def test_a_certificate_that_is_revoked_while_its_holder_talks(self, listener, tmp_path):
         said, revoked = [], tmp_path / "revoked.json"
@@ -529,7 +529,7 @@ class TestWhoIsLetIn:
         atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]'))
         wait_until(lambda: site.edges[0].stream is None)
         streams.close()
-        assert "site-0 is refused: the certificate is revoked." in said
+        assert "site-0 was rejected: the certificate is revoked." in said
 
     def test_no_proxy_is_asked_for_this_machine(self, listener, monkeypatch):
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
@@ -634,11 +634,11 @@ def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy)
         assert site.trace["bytes"][-1] == expected.trace["bytes"][-1]
 
 
-def test_metrics_that_compare_nodes_are_refused(tmp_path):
+def test_metrics_that_compare_nodes_raise(tmp_path):
     folders = Folders(tmp_path, ring(2))
     engine = db.Silo(folders.home("site-0"), "site-0")
     problem = random_quadratic(2).single()
-    with pytest.raises(ValueError, match="'consensus_x' needs what other sites hold"):
+    with pytest.raises(ValueError, match="'consensus_x' needs the data of other sites"):
         db.solve(problem, db.ed(alpha=0.1), folders.federation.graph, steps=5, engine=engine, metrics=["consensus_x"])
 
 
@@ -650,16 +650,16 @@ def test_metrics_that_compare_nodes_are_refused(tmp_path):
         (db.graphs.one_peer_exponential(4), "same in every step"),
     ],
 )
-def test_graphs_that_the_federation_does_not_have_are_refused(tmp_path, graph, sentence):
+def test_graphs_that_the_federation_does_not_have_raise(tmp_path, graph, sentence):
     folders = Folders(tmp_path, ring(4))
     problem = random_quadratic(graph.nodes).problem()
     with pytest.raises(ValueError, match=sentence):
         db.solve(problem, method("gt"), graph, steps=5, engine=db.Silo(folders.home("site-0"), "site-0"))
 
 
-def test_papers_that_do_not_fit_are_refused(tmp_path):
+def test_papers_that_do_not_fit_raise(tmp_path):
     folders = Folders(tmp_path, ring(2))
-    with pytest.raises(ValueError, match="is of 'site-1', not of 'site-0'"):
+    with pytest.raises(ValueError, match="belongs to 'site-1', not to 'site-0'"):
         Credentials.load(folders.home("site-1"), "site-0")
     folders.site("site-0", lifetime=timedelta(seconds=-1))
     with pytest.raises(ValueError, match="expired"):
@@ -671,8 +671,8 @@ def test_papers_that_do_not_fit_are_refused(tmp_path):
 
 def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path):
     """Two sites; one ends early. What must hear everything says so; its checkpoint is what it goes on from."""
-    quick = Trouble(beat=0.05, missed=100)
-    folders = Folders(tmp_path, ring(2, trouble=quick))
+    quick = FaultTolerance(beat=0.05, missed=100)
+    folders = Folders(tmp_path, ring(2, fault_tolerance=quick))
     problem = random_quadratic(2).single()
 
     def leave(name):
@@ -709,7 +709,7 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
     for thread in threads:
         thread.join(240)
     assert any("non-finite" in sentence for sentence in said)
-    assert not any("deadline" in sentence or "refused" in sentence for sentence in said)
+    assert not any("deadline" in sentence or "rejected" in sentence for sentence in said)
 
 
 def test_a_users_own_code_equals_the_simulator(tmp_path):
@@ -740,7 +740,7 @@ def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
         thread.join(240)
     found = "site-1 sent a message in step 0 that decodes to a NaN or infinity"
     # Who finds it leaves; the other may learn of that first.
-    assert all(found in results[n] or "was not heard in step 0" in results[n] for n in (0, 2))
+    assert all(found in results[n] or "no message was received from" in results[n] for n in (0, 2))
     assert any(found in results[n] for n in (0, 2))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from . import _known as known
+from . import _completions as completions
 from ._common import Json, console, emit, or_exit
 
 
@@ -16,15 +16,16 @@ def graphs(
     families: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Families of `decibel list` [default: eight].", autocompletion=known.completing(known.GRAPHS)
+            help="Families of `decibel list` [default: eight].",
+            autocompletion=completions.completing(completions.GRAPHS),
         ),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1)] = 16,
-    entries: Annotated[int, typer.Option(min=1, help="Numbers (float32) a node shares, for the bytes.")] = 1000,
+    entries: Annotated[int, typer.Option(min=1, help="Entries (float32) that a node sends, to count bytes.")] = 1000,
     out: Annotated[Path | None, typer.Option(help="A file for the drawings and spectra, such as graphs.png.")] = None,
     json: Json = False,
 ) -> None:
-    """Compare families of graphs: neighbours, how fast news spreads (1 − ρ), bytes; draw them with --out."""
+    """Compare families of graphs: neighbours, spectral gap 1 − ρ, bytes; draw them with --out."""
 
     def look() -> Any:
         from ._surveying import save, survey, table
@@ -42,14 +43,18 @@ def graphs(
 
 
 def advise(
-    nodes: Annotated[int, typer.Argument(min=1, help="How many nodes there are.")],
-    degree: Annotated[int | None, typer.Option(min=1, help="Neighbours a node may have.")] = None,
-    bytes_per_step: Annotated[float | None, typer.Option(min=0, help="What a node may send; needs --entries.")] = None,
+    nodes: Annotated[int, typer.Argument(min=1, help="Number of nodes.")],
+    degree: Annotated[int | None, typer.Option(min=1, help="Largest number of neighbours of a node.")] = None,
+    bytes_per_step: Annotated[
+        float | None, typer.Option(min=0, help="Bytes a node may send per step; needs --entries.")
+    ] = None,
     entries: Annotated[tuple[int, int] | None, typer.Option(metavar="P Q", help="Of x and of y.")] = None,
-    personal: Annotated[bool, typer.Option("--personal", help="Each node keeps its own lower level.")] = False,
+    personal: Annotated[
+        bool, typer.Option("--personal", help="The lower level is personal: each node has its own y.")
+    ] = False,
     single: Annotated[bool, typer.Option("--single", help="There is no lower level.")] = False,
-    alike: Annotated[bool, typer.Option("--alike", help="All nodes' samples come from one distribution.")] = False,
-    first_order: Annotated[bool, typer.Option("--first-order", help="Second derivatives cost too much.")] = False,
+    alike: Annotated[bool, typer.Option("--alike", help="All nodes draw from one distribution.")] = False,
+    first_order: Annotated[bool, typer.Option("--first-order", help="Avoid second derivatives.")] = False,
     json: Json = False,
 ) -> None:
     """Choose a method and graphs by what the papers prove."""
@@ -77,7 +82,7 @@ def list_(json: Json = False) -> None:
     from ..results.metrics import METRICS
     from ..strategies._table import STRATEGIES
     from ..studies import NAMES
-    from ._named import GRAPHS, TASKS
+    from ._registry import GRAPHS, TASKS
 
     rest = {"graphs": GRAPHS, "metrics": METRICS, "tasks": TASKS, "studies": NAMES}
     if json:

@@ -69,7 +69,7 @@ def resolve(file: str | Path | None, flags: Mapping[str, Any], pairs: Sequence[s
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """A config file, refused where it holds what no run knows."""
+    """A config file; unknown keys raise."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def _validate(path: str | Path, name: str, value: Any) -> None:
         right = isinstance(value, dict) and isinstance(value.get("task", {}), dict)
         expected = "a table, and task as a table in it"
     else:
-        right, expected = isinstance(value, str), "a name in quotes"
+        right, expected = isinstance(value, str), "a string in quotes"
     if not right:
         raise ValueError(f"--config {path} has {name} = {value!r}: give {expected}.")
 
@@ -114,7 +114,7 @@ def settings(pairs: Sequence[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             value = text
         if value is None:
-            raise ValueError(f"--set {pair!r} sets nothing: leave it out.")
+            raise ValueError(f"--set {pair!r} has the value null: leave it out.")
         where, _, name = key.partition(".")
         made = over(made, {where: {name: value}} if name else {key: value})
     return made
@@ -155,4 +155,4 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + " }"
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_value, value)) + "]"
-    raise ValueError(f"a config cannot hold {value!r}: use numbers, words and lists.")
+    raise ValueError(f"a config cannot hold {value!r}: use numbers, strings and lists.")

@@ -28,7 +28,7 @@ from . import _memory as memory
 
 
 class RunConfig(NamedTuple):
-    """What a run is asked beside its problem, method and graphs; see `solve`."""
+    """Settings of a run besides its problem, method and graphs; see `solve`."""
 
     batch_size: int | None = None
     seed: int = 0
@@ -104,7 +104,7 @@ class Program(eqx.Module):
         if active is not None:
             new = choose(active, new, state._replace(links=()))
             ledger.scale(active.mean(dtype=jnp.float32))
-        return new._replace(links=exchanges.after if state.links else ()), ledger.page
+        return new._replace(links=exchanges.after if state.links else ()), ledger.step_cost
 
     def _oracle(self, k: Array, ledger: Ledger) -> Oracle:
         key = jax.random.fold_in(self.key, k)
@@ -117,11 +117,11 @@ class Program(eqx.Module):
         def trace(program: Program, k: Array, state: State) -> None:
             ledger = Ledger()
             oracle = program._oracle(k, ledger)
-            outermost = ledger.page
+            outermost = ledger.step_cost
 
             def record(messages: dict[str, Any]) -> dict[str, Any]:
                 kept = self.exchange.remembers(messages)
-                if jax.tree.leaves(kept) and ledger.page is not outermost:
+                if jax.tree.leaves(kept) and ledger.step_cost is not outermost:
                     raise ValueError(
                         f"{self.method.name} repeats exchanges inside a step, where links cannot remember what "
                         "they carried: choose a single-loop method, or leave out late links, codes and edge-ed."
@@ -146,7 +146,7 @@ class Program(eqx.Module):
         return state, jnp.stack(finite).all(), repetitions
 
     def costs(self, state: State) -> StepCost:
-        """One step's page, from tracing it."""
+        """The cost of one step, from tracing it."""
         pages: list[StepCost] = []
         jax.eval_shape(lambda k, state: pages.append(self.step(k, state)[1]), jnp.int32(0), state)
         return pages[0]
@@ -176,7 +176,7 @@ def as_it_is(chunk: Callable[..., Any], arrays: Program, state: State) -> Callab
 
 
 class Compiled(NamedTuple):
-    """A chunk, the page of one step's costs, and the bytes it takes beside the program and the state."""
+    """A chunk, the cost of one step, and the bytes it takes beside the program and the state."""
 
     chunk: Any
     costs: StepCost

@@ -42,7 +42,7 @@ class Simulator(Engine):
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         nodes = graphs.x.nodes
         full = (
-            f"{nodes:,} nodes and what a step of theirs needs do not fit into the device's memory: use fewer nodes, "
+            f"{nodes:,} nodes and the temporary arrays of a step do not fit into the device's memory: use fewer nodes, "
             "smaller batches, Simulator(node_chunk=...), or Cluster() over more devices."
         )
         with memory.oom_hint(full):

@@ -156,4 +156,4 @@ def _unknown(weights: object) -> str:
     names = ", ".join(repr(name) for name in RULES)
     near = difflib.get_close_matches(str(weights).lower(), list(RULES), n=1, cutoff=0.3)
     hint = f"did you mean {near[0]!r}? Known:" if near else "known are"
-    return f"weights={weights!r} is no known rule; {hint} {names}, or a callable taking the graph."
+    return f"weights={weights!r} is not a known rule; {hint} {names}, or a callable taking the graph."

@@ -112,7 +112,7 @@ def moved(remembered: Any, graphs: Levels, before: int, now: int) -> Any:
 
 
 class LinkStatus(NamedTuple):
-    """A step's trouble on one graph: of nodes (`active`), and of links as seen from their slots."""
+    """The faults of a step on one graph: of nodes (`active`), and of links as seen from their slots."""
 
     active: Array
     up: Array

@@ -40,7 +40,7 @@ class Fault(eqx.Module):
     def nodes_named(self) -> Iterable[int]: ...
 
     def _now(self, k: Array, key: Array, *numbers: Array) -> Array:
-        """Whether it strikes at step k whatever these numbers stand for."""
+        """Whether it occurs at step k, for each of these node or link indices."""
         for number in numbers:
             key = keys.fold_in_each(key, number)
         chance = jax.vmap(lambda one: jax.random.uniform(one, dtype=jnp.float32))(key.reshape(-1)).reshape(key.shape)
@@ -48,7 +48,7 @@ class Fault(eqx.Module):
 
 
 class LinkFault(Fault):
-    """Strikes links: all of them, or those that are named."""
+    """A fault of links: all of them, or those given."""
 
     links: tuple[Link, ...] | None = eqx.field(static=True)
 
@@ -79,7 +79,7 @@ class Late(LinkFault):
 
 
 class NodeFault(Fault):
-    """Strikes nodes: all of them, or those that are named."""
+    """A fault of nodes: all of them, or those given."""
 
     nodes: tuple[int, ...] | None = eqx.field(static=True)
 
@@ -93,7 +93,7 @@ class NodeFault(Fault):
 
 
 class Pause(NodeFault):
-    """The node neither computes nor talks, and goes on as it was."""
+    """The node neither computes nor communicates, and keeps its state."""
 
 
 class Leave(NodeFault):

@@ -255,7 +255,11 @@ class InCode(eqx.Module):
 def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     row = strategy(base)
     if row.per_link or not row.mixes or isinstance(row.move, InCode):
-        why = "sends flows, whose sums a code would break" if row.per_link else "sends no message that can be coded"
+        why = (
+            "sends cumulative flows, which cannot be encoded"
+            if row.per_link
+            else "sends no message that can be encoded"
+        )
         raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
     return Strategy(
         f"{row.name} ({name})", InCode(row, code), row.carries, row.A, row.B2, row.C,
@@ -281,7 +285,7 @@ def _read(row: Array, dtype: Any) -> Array:
 
 def _share(share: float) -> float:
     if not (isinstance(share, int | float) and 0 < share <= 1):
-        raise ValueError(f"share={share!r} must be a part of the entries, above 0 and at most 1.")
+        raise ValueError(f"share={share!r} must be the share of entries to send, above 0 and at most 1.")
     return float(share)
 
 

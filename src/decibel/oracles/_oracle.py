@@ -150,8 +150,8 @@ class Draw:
             return data.full(later=later)
         if self._counted:
             self.ledger.add(samples=self.batch_size)
-        if self.oracle.config.walk:
-            return data.walk(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
+        if self.oracle.config.in_order:
+            return data.in_order(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
         return data.draw(self._bits[:, level], later=later)
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:

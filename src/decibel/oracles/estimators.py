@@ -164,5 +164,5 @@ def spider(period: int | None = None) -> Spider:
         2018.
     """
     if period is not None and (not isinstance(period, int) or period < 1):
-        raise ValueError(f"period={period!r} must be a positive integer, or None for the root of the samples.")
+        raise ValueError(f"period={period!r} must be a positive integer, or None for ⌈√n⌉.")
     return Spider(period)

@@ -234,7 +234,7 @@ def neumann(terms: int, scale: float | None = None, *, randomized: bool = False,
     if scale is not None and not scale > 0:
         raise ValueError(f"scale={scale} must be positive: give an upper bound of the eigenvalues of H, or None.")
     if per_sample and not randomized:
-        raise ValueError("per_sample=True needs randomized=True: without chance all samples have the same terms.")
+        raise ValueError("per_sample=True needs randomized=True: without it all samples have the same terms.")
     return Neumann(_positive_int(terms, "terms"), None if scale is None else float(scale), randomized, per_sample)
 
 

@@ -66,12 +66,12 @@ class FunctionCallback(Callback):
 
 
 class CallbackList:
-    """All callbacks of one run, told in order. Leaving it tells everyone who has begun that the run is over, even if
-    one of them fails at that. `message` is what they receive then."""
+    """All callbacks of one run, called in order. On exit `end(message)` is called on every callback that has begun,
+    even if one of them fails."""
 
     def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], Any]]) -> None:
         if callable(callbacks) or isinstance(callbacks, str):
-            raise TypeError("callbacks is a single one: give a list of them, such as [callback].")
+            raise TypeError("callbacks is a single callback: give a list, such as [callback].")
         for callback in callbacks:
             if not callable(callback):
                 kind = type(callback).__name__
@@ -87,8 +87,8 @@ class CallbackList:
             member.begin(dict(about), graphs)
             self._leaving.callback(lambda member=member: member.end(self.message))
 
-    def tell(self, step: int, snapshot: Snapshot, row: Row) -> bool:
-        """Whether one of them wants to end here; all are told."""
+    def notify(self, step: int, snapshot: Snapshot, row: Row) -> bool:
+        """Calls all of them; whether one of them stops the run."""
         for member in self._members:
             member.see(step, snapshot)
         return any([member(step, dict(row)) is True for member in self._members])

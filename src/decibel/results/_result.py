@@ -26,7 +26,7 @@ class Status(StrEnum):
 
     COMPLETED = "completed"  # all its steps
     STOPPED = "stopped"  # by a callback
-    INTERRUPTED = "interrupted"  # the process was told to terminate
+    INTERRUPTED = "interrupted"  # the process received a signal to terminate
     DIVERGED = "diverged"  # with its last finite state
 
 

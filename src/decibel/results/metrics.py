@@ -180,13 +180,13 @@ COMPARE_NODES = ("consensus", "invariant", "stationarity", "lower_error", "inter
 def resolve(
     metrics: Sequence[str | Metric] | None, problem: Problem, state: State, *, alone: bool = False
 ) -> dict[str, Metric]:
-    """Names to functions, refused here if unknown; None is the cheap default set. `alone`: of several nodes only one
+    """Names to functions; unknown ones raise; None is the cheap default set. `alone`: of several nodes only one
     lives here, so that nodes cannot be compared, and losses are its own."""
     if isinstance(metrics, str) or callable(metrics):
-        raise TypeError(f"metrics={metrics!r} is a single one: give a list of them, such as ['upper'].")
+        raise TypeError(f"metrics={metrics!r} is a single metric: give a list, such as ['upper'].")
     for name in metrics or ():
         if alone and isinstance(name, str) and name.startswith(COMPARE_NODES):
-            raise ValueError(f"metric {name!r} needs what other sites hold: leave it out, or measure this site's own.")
+            raise ValueError(f"metric {name!r} needs the data of other sites: leave it out.")
     if metrics is None:
         levels = [level for level in "xyz" if getattr(state, level) is not None]
         shared = [] if alone else ["x"] if problem.personal else levels

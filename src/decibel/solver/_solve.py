@@ -106,9 +106,9 @@ def solve(
     seed = validate_seed("seed", seed)
     _validate_count("checkpoint_every", checkpoint_every)
     _validate_engine(engine)
-    validate_faults(trouble := as_faults(faults), graphs)
-    if trouble and method.coded:
-        raise ValueError("faults need messages that are whole: drop them, or the code of db.privacy.")
+    validate_faults(injected := as_faults(faults), graphs)
+    if injected and method.coded:
+        raise ValueError("faults cannot be combined with the encoded messages of db.privacy: leave out one of the two.")
     validate_choice("sampling", sampling, ("random", "shuffle-once"))
     validate_choice("precision", precision, PRECISIONS)
     callback_list = CallbackList(callbacks)
@@ -121,7 +121,7 @@ def solve(
     if here.graphs != graphs:
         method.validate(here.problem, here.graphs, batch_size)
     together = isinstance(engine, Cluster) and jax.process_count() > 1
-    config = RunConfig(batch_size, seed, trouble, here.members, sampling, precision)
+    config = RunConfig(batch_size, seed, injected, here.members, sampling, precision)
     own = identity(problem, method, graphs, config) if together or checkpoint is not None else {}
     if together:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
@@ -154,7 +154,7 @@ def solve(
             log.spend(cost, time.perf_counter() - begun)
             ended = log.record(bar)
             if saves and saves.interrupted():
-                status, message = Status.INTERRUPTED, f"the process was told to terminate at step {run.step}"
+                status, message = Status.INTERRUPTED, f"the process received a signal to terminate at step {run.step}"
                 ended = True
             if saves and (ended or run.step >= steps or log.trace.rows % checkpoint_every == 0):
                 saves.save(run, log.trace, log.spent)
@@ -172,7 +172,7 @@ def solve(
 
 @contextmanager
 def ending(run: Run, steps: int) -> Iterator[None]:
-    """Whatever happens, neighbours elsewhere are told that the run is over."""
+    """Whatever happens, neighbours elsewhere are notified that the run is over."""
     try:
         yield
     finally:
@@ -197,7 +197,7 @@ class Log:
         row = {"step": self.run.step, **measured, **self.spent}
         self.trace.append(row)
         bar.show(self.run.step, row)
-        return self.callback_list.tell(self.run.step, snapshot, row)
+        return self.callback_list.notify(self.run.step, snapshot, row)
 
     def take_up(self, saved: dict[str, Any] | None) -> bool:
         """The trace and the costs of the run that is continued; whether there is one."""
@@ -241,7 +241,7 @@ def cost(
 def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
     """A graph per level. None stands for the complete graph, for methods that are centralized."""
     if not isinstance(problem, Problem):
-        fix = "give its .problem" if hasattr(problem, "problem") else "make one of your losses and data"
+        fix = "give its .problem" if hasattr(problem, "problem") else "make one from your losses and data"
         raise TypeError(f"problem must be a db.Problem, not {type(problem).__name__}: {fix}.")
     if graph is None:
         if problem.nodes is None or not (problem.nodes == 1 or getattr(method, "centralized", False)):
@@ -251,7 +251,7 @@ def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | L
         return graph
     if not isinstance(graph, Graph | GraphSequence):
         if hasattr(graph, "nodes") and hasattr(graph, "edges"):
-            raise TypeError("graph is one of networkx: give db.graphs.from_networkx(graph).")
+            raise TypeError("graph is a networkx graph: give db.graphs.from_networkx(graph).")
         raise TypeError(f"graph must be a Graph or Levels, not {type(graph).__name__}: see db.graphs.ring(nodes).")
     return Levels(x=graph)
 
@@ -265,7 +265,7 @@ def validate(
     eval_every: int | None,
 ) -> None:
     if not isinstance(method, Method):
-        raise TypeError(f"method must be an algorithm such as db.sparkle('ed', ...), not {type(method).__name__}.")
+        raise TypeError(f"method must be a db.Method such as db.sparkle('ed', ...), not {type(method).__name__}.")
     for name, value in (("steps", steps), ("batch_size", batch_size), ("eval_every", eval_every)):
         if value is not None:
             _validate_count(name, value)

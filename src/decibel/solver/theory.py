@@ -211,9 +211,13 @@ class Advice(NamedTuple):
 
 DIFFER = {"shared": "sparkle-ed", "personal": "spdb", "single": "ed"}
 ALIKE = {"shared": "d-soba", "personal": "d-sgd-bilevel", "single": "dsgd"}
-WHY_CORRECT = "Nodes differ, so mixing is corrected, by ED or EXTRA: one vector sent where gradient tracking sends two."
-WHY_PLAIN = "Nodes are alike (b = 0), so nothing needs correcting, and nothing is carried from step to step."
-WHY_FIRST_ORDER = "D-SOBA-FO needs no second derivatives; where nodes differ it mixes slowly and ends off the solution."
+WHY_CORRECT = (
+    "Nodes are heterogeneous: ED or EXTRA corrects for it, with one vector sent where gradient tracking sends two."
+)
+WHY_PLAIN = "Nodes are homogeneous (b = 0), so no correction is needed."
+WHY_FIRST_ORDER = (
+    "D-SOBA-FO needs no second derivatives; if nodes are heterogeneous it is biased and has a longer transient."
+)
 
 
 def advise(
@@ -289,7 +293,7 @@ def _graph_reasons(best: Levels, total: int | None) -> list[str]:
     def told(graph: Topology) -> str:
         return f"{graph.name}, up to {_busiest(graph)} neighbours and 1−ρ = {graph.spectral_gap:.3g}"
 
-    who = "y and z" if best.x != best.y else "all that mixes"
+    who = "y and z" if best.x != best.y else "all levels"
     reasons = [f"For {who}: {told(best.y)}, the best within the budget."]
     if best.x != best.y:
         reach, room = 1 / best.x.spectral_gap, math.sqrt(best.nodes) / best.y.spectral_gap
@@ -304,7 +308,7 @@ def _transient_reason(name: str, number: float | None, personal: bool) -> str:
     order = f"The transient is of order {number:.2g} steps, constants dropped"
     if personal:
         return f"{order}: n⁴ on every connected graph, so the largest spectral gap decides."
-    return f"{order}: compare it, do not wait for it."
+    return f"{order}: it ranks methods and graphs, and does not predict a number of steps."
 
 
 class Measured(NamedTuple):

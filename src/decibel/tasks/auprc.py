@@ -157,7 +157,7 @@ def _anchors(held: Partition, wanted: int | None, seed: int) -> np.ndarray:
     count = min(fewest, MOST_ANCHORS) if wanted is None else wanted
     if not 1 <= count <= fewest:
         raise ValueError(
-            f"anchors={wanted} cannot be had: a node holds only {fewest} positives; use fewer nodes or "
+            f"anchors={wanted} is too many: a node holds only {fewest} positives; use fewer nodes or "
             "anchors, or less heterogeneity."
         )
     return np.stack(

@@ -64,7 +64,7 @@ class MixedLoss(eqx.Module):
 
 
 class LanguageModel(eqx.Module):
-    """How well the average of the nodes' models tells the next byte of the target.
+    """How well the average of the nodes' models predicts the next byte of the target.
 
     - `validation_loss`: nats a byte on the nodes' validation text, without the entropy term.
     - `test_loss`, `test_perplexity`: on text of the same mix that no node has.

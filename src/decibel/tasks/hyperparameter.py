@@ -16,7 +16,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
 from .evaluation import Accuracy, Losses
-from .sources import Heterogeneity, alpha_of, deal, find, standardized, validate_binary
+from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardized, validate_binary
 from .task import Task
 
 Batch = tuple[Array, Array]  # inputs (samples, features), labels 0 or 1 (samples,)
@@ -128,7 +128,7 @@ def hyperparameter_tuning(
     source = find(dataset)
     validate_binary(source)
     source = standardized(source) if standardize else source
-    split = deal(source.y_train, nodes, heterogeneity, validation, seed)
+    split = split_over_nodes(source.y_train, nodes, heterogeneity, validation, seed)
     size = source.x_train.shape[1]
     forward, inverse = MAPS[positivity]
     fit = Fit(SURROGATES[loss])

@@ -15,7 +15,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
 from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
-from .sources import deal, flat
+from .sources import flat, split_over_nodes
 from .task import Task
 
 Batch = tuple[Array, ...]
@@ -119,7 +119,7 @@ def label_cleaning(
     source = data.load(dataset) if isinstance(dataset, str) else dataset
     if not len(source.y_test):
         raise ValueError(f"dataset={source.name!r} has no test part to judge the model by: choose one that has.")
-    split = deal(source.y_train, nodes, heterogeneity, validation, seed)
+    split = split_over_nodes(source.y_train, nodes, heterogeneity, validation, seed)
     origin = np.concatenate(split.train.indices)
     labels = Labels(
         true=source.y_train[origin],

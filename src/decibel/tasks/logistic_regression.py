@@ -11,7 +11,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
 from .evaluation import Accuracy, Losses, NodeAccuracy
-from .sources import Heterogeneity, alpha_of, deal, find, standardized
+from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardized
 from .synthetic import classification
 from .task import Task
 
@@ -91,7 +91,7 @@ def logistic_regression(
         source = find(dataset, test=0.2, seed=seed)
     if source.name in SCALED:
         source = standardized(source)
-    split = deal(source.y_train, nodes, heterogeneity, validation, seed)
+    split = split_over_nodes(source.y_train, nodes, heterogeneity, validation, seed)
     size = source.x_train.shape[1]
     problem = Problem(
         loss,

@@ -186,7 +186,7 @@ def _deal(labels: np.ndarray, tasks: np.ndarray, samples: int | None, seed: int)
     each = min(most, SAMPLES // ways) if samples is None else samples // ways
     if not 2 <= each <= most:
         raise ValueError(
-            f"samples={samples} cannot be had for {nodes} tasks of {ways} classes: give {2 * ways} to {most * ways}."
+            f"samples={samples} is not possible for {nodes} tasks of {ways} classes: give {2 * ways} to {most * ways}."
             if most >= 2
             else f"nodes={nodes} tasks of {ways} classes need more than {len(labels)} samples: ask for fewer."
         )

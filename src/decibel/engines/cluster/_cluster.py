@@ -59,8 +59,8 @@ class Cluster(Engine):
         mesh = self.mesh(nodes)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
         full = (
-            f"{nodes:,} nodes and what a step of theirs needs do not fit into the memory of {mesh.size} devices: use "
-            "fewer nodes, smaller batches or more devices."
+            f"{nodes:,} nodes and the temporary arrays of a step do not fit into the memory of {mesh.size} devices: "
+            "use fewer nodes, smaller batches or more devices."
         )
         with memory.oom_hint(full):
             problem = place_problem(problem, nodes, by_node, everywhere)
@@ -89,8 +89,8 @@ class Cluster(Engine):
         if nodes % count:
             fits = [d for d in range(1, count) if nodes % d == 0]
             raise ValueError(
-                f"{nodes} nodes cannot be spread evenly over {count} devices: use Cluster(devices={fits[-1]}), or a "
-                f"multiple of {count} nodes."
+                f"{nodes} nodes cannot be distributed evenly over {count} devices: use Cluster(devices={fits[-1]}), or "
+                f"a multiple of {count} nodes."
             )
         return Mesh(np.asarray(found[:count]), (AXIS,))
 

@@ -71,10 +71,10 @@ def launch(script: Sequence[str], processes: int, *, elastic: Elastic | None = N
                     limit = f"--max-restarts {elastic.max_restarts} is reached"
                     say(f"{what}; {'no process is left' if absent == everyone else limit}")
                     return 1
-                say(f"{what}; going on without {_named(absent)}")
+                say(f"{what}; continuing without {_named(absent)}")
             elif group.running:
                 if group.told is None:
-                    say(f"taking back {_named(absent)}: all save and start again")
+                    say(f"restarting with {_named(absent)}: all processes save and restart")
                     absent.clear()
                 failed = [one for one in group.end(grace) if one.status > 0]
                 if failed:
@@ -82,7 +82,7 @@ def launch(script: Sequence[str], processes: int, *, elastic: Elastic | None = N
             else:
                 return 0
             if group.told is not None:
-                say(f"ended by {signal.Signals(group.told).name}")
+                say(f"terminated by {signal.Signals(group.told).name}")
                 return 128 + group.told
 
 
@@ -144,7 +144,7 @@ class Group:
                     due = min(due, time.monotonic() + ABRUPT)
             elif self.running:
                 if grace > ABRUPT:
-                    say(f"killing {_named(self.running)}, which did not end when told to")
+                    say(f"killing {_named(self.running)}, which did not exit after the signal")
                 self._send(signal.SIGKILL)
                 due = None
         for reader in self._readers:

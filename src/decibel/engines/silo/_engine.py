@@ -34,9 +34,9 @@ from .. import _memory as memory
 from .._checkpoint import identity
 from .._engine import Engine
 from .._program import Compiled, Program, Run, RunConfig
-from ._calls import call, in_place_works
 from ._federation import Federation
-from ._floats import Layout, in_code
+from ._host_callback import call, in_place_works
+from ._payload_layout import Layout, in_code
 from ._site import NotFinite, Site
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 NEVER = 2**30  # beyond every step: the loop ends
 FULL = (
-    "This site's model and what a step of it needs do not fit into the device's memory: use smaller batches, a smaller "
-    "model, or a device with more memory."
+    "This site's model and the temporary arrays of a step do not fit into the device's memory: use smaller batches, a "
+    "smaller model, or a device with more memory."
 )
 
 
@@ -100,7 +100,7 @@ class Silo(Engine):
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = SiteRun(program, site)
         site.exchanges = 0
-        program.costs(run.state)  # its trace tells the site what messages will come
+        program.costs(run.state)  # tracing registers the messages to expect
         site.in_place = site.exchanges == 1 and in_place_works()
         run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
         return run
@@ -154,7 +154,7 @@ class SiteRun(Run):
         return costs.total(steps, repetitions)
 
     def _patiently(self, chunk: Callable[[], Any]) -> Any:
-        """In a thread of its own, so that Ctrl-C is heard while neighbours are waited for."""
+        """In a thread of its own, so that Ctrl-C works while waiting for neighbours."""
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(lambda: _fetch(chunk()))
             try:
@@ -286,7 +286,7 @@ def _alone(problem: Problem, number: int) -> Problem:
 
 
 def _lossy(method: Method) -> bool:
-    """Whether every level that talks lives with messages that are not heard."""
+    """Whether every level that mixes tolerates lost messages."""
     return all(strategy.per_link or not strategy.mixes for strategy in method.strategies.values())
 
 

@@ -95,7 +95,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who went away in the middle of an answer is no trouble of the run's."""
+        """A client that disconnects during a response does not disturb the run."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 

@@ -1,4 +1,4 @@
-"""Finding, fetching and verifying files: `$DECIBEL_DATA`, then the user's cache, then a download if asked."""
+"""Finding, fetching and verifying files: `$DECIBEL_DATA`, then the user's cache, then a download on request."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def require(origin: Source) -> list[Path]:
         path = find(file)
         if path is None:
             fix = f"run `decibel data fetch {origin.name}` or " if origin.downloadable else ""
-            raise MissingData(f"{origin.name} is not here: {fix}set {VARIABLE} to a folder that holds {file.path}.")
+            raise MissingData(
+                f"{origin.name} is not on this machine: {fix}set {VARIABLE} to a folder that holds {file.path}."
+            )
         paths.append(path)
     return paths
 

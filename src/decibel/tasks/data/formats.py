@@ -113,7 +113,7 @@ def canonical_libsvm(data: bytes) -> bytes:
 
 
 def read_npz(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
-    """The arrays called `names`; object arrays are refused because they would have to be unpickled."""
+    """The arrays called `names`; object arrays raise, because they would have to be unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

@@ -242,6 +242,6 @@ def source(name: str) -> Source:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """The end of a sentence that refuses `name`: the nearest known one, or all of them."""
+    """The end of the error message for an unknown `name`: the nearest known one, or all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     return f": did you mean {close[0]!r}?" if close else f": choose one of {', '.join(known)}."

@@ -3,8 +3,8 @@
 Every partitioner returns a `Partition`: disjoint indices per node, no node empty.
 """
 
+from .assign import by_group, dirichlet, iid, shards
 from .corrupt import Corruption, corrupt_labels
-from .deal import by_group, dirichlet, iid, shards
 from .parts import Partition, Split
 from .skew import label_skew
 

@@ -79,8 +79,8 @@ def shards(labels: np.ndarray, nodes: int, *, per_node: int = 2, seed: int = 0) 
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     pieces = np.array_split(order, nodes * per_node)
-    deal = rng.permutation(nodes * per_node).reshape(nodes, per_node)
-    held = [np.concatenate([pieces[shard] for shard in row]) for row in deal]
+    order_of_shards = rng.permutation(nodes * per_node).reshape(nodes, per_node)
+    held = [np.concatenate([pieces[shard] for shard in row]) for row in order_of_shards]
     return make_partition(held, labels, "shards", seed, per_node=per_node)
 
 
