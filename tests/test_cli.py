@@ -221,7 +221,7 @@ def test_advise_says_what_the_theory_says():
     found, code = answer_of("advise", 16, "--degree", 4)
     expected = decibel.theory.advise(16, degree=4)
     assert code == 0 and found["method"] == expected.method and found["transient"] == expected.transient
-    answer = invoke("advise", "16", "--alike", "--single")
+    answer = invoke("advise", "16", "--homogeneous", "--single")
     assert answer.exit_code == 0 and answer.output.startswith("dsgd")
 
 

@@ -16,7 +16,7 @@ def graphs(
     families: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Families of `decibel list` [default: eight].",
+            help="Families of `decibel list` (default: eight).",
             autocompletion=completions.completing(completions.GRAPHS),
         ),
     ] = None,
@@ -48,16 +48,18 @@ def advise(
     bytes_per_step: Annotated[
         float | None, typer.Option(min=0, help="Bytes a node may send per step; needs --entries.")
     ] = None,
-    entries: Annotated[tuple[int, int] | None, typer.Option(metavar="P Q", help="Of x and of y.")] = None,
+    entries: Annotated[
+        tuple[int, int] | None, typer.Option(metavar="P Q", help="Numbers of entries of x and of y.")
+    ] = None,
     personal: Annotated[
         bool, typer.Option("--personal", help="The lower level is personal: each node has its own y.")
     ] = False,
     single: Annotated[bool, typer.Option("--single", help="There is no lower level.")] = False,
-    alike: Annotated[bool, typer.Option("--alike", help="All nodes draw from one distribution.")] = False,
+    homogeneous: Annotated[bool, typer.Option("--homogeneous", help="All nodes draw from one distribution.")] = False,
     first_order: Annotated[bool, typer.Option("--first-order", help="Avoid second derivatives.")] = False,
     json: Json = False,
 ) -> None:
-    """Choose a method and graphs by what the papers prove."""
+    """Recommend a method and graphs, from the papers' theory."""
 
     def ask() -> Any:
         from ..solver.theory import advise
@@ -65,7 +67,7 @@ def advise(
 
         found = advise(
             nodes, degree=degree, bytes_per_step=bytes_per_step, dimension=entries, personal=personal, single=single,
-            heterogeneous=not alike, second_derivatives=not first_order,
+            heterogeneous=not homogeneous, second_derivatives=not first_order,
         )  # fmt: skip
         return found, advice(found)
 
@@ -77,7 +79,7 @@ def advise(
 
 
 def list_(json: Json = False) -> None:
-    """Show the methods, strategies, graph families, metrics, tasks and studies there are."""
+    """List methods, strategies, graph families, metrics, tasks and studies."""
     from ..methods._catalog import CATALOG
     from ..results.metrics import METRICS
     from ..strategies._table import STRATEGIES

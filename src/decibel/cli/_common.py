@@ -32,7 +32,7 @@ Graph = Annotated[
 ]
 Nodes = Annotated[int, typer.Option(min=1, help="Number of nodes, if the task does not fix it.")]
 Steps = Annotated[int, typer.Option(min=1, help="Iterations.")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per node and step [default: all].")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per node and step (default: all).")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the partition and the batches.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a step size, or task.KEY=VALUE.")]
 

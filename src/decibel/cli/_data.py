@@ -53,7 +53,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A name of `decibel data list
 
 @app.command("verify")
 def verify(
-    name: Annotated[str | None, typer.Argument(help="One dataset [default: all on this machine].")] = None,
+    name: Annotated[str | None, typer.Argument(help="One dataset (default: all on this machine).")] = None,
 ) -> None:
     """Compare the files on this machine with their published checksums."""
     from ..tasks.data import verify

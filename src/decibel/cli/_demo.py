@@ -94,10 +94,10 @@ def _story(task: Task, graph: Graph, steps: int) -> str:
 [bold]Cleaning labels together, without sharing data[/]
 
 {NODES} nodes form a ring, and each communicates with its two neighbours only. They hold {samples["train"]:,} \
-handwritten digits, of which {noise["wrong"]} ({noise["wrong"] / samples["train"]:.0%}) carry a wrong label; nobody knows which. \
-For {samples["validation"]} more digits the labels can be trusted. Together the nodes learn how much to trust each \
-label (upper level x), so that a linear classifier trained with that trust (lower level y) does well on the trusted \
-digits. Models and weights are exchanged; no digit leaves its node.
+handwritten digits, of which {noise["wrong"]} ({noise["wrong"] / samples["train"]:.0%}) carry a wrong label; \
+nobody knows which. For {samples["validation"]} more digits the labels can be trusted. Together the nodes learn how \
+much to trust each label (upper level x), so that a linear classifier trained with that trust (lower level y) does \
+well on the trusted digits. Models and weights are exchanged; no digit leaves its node.
 
 [bold]Nodes differ:[/] each class is partitioned in Dirichlet({HETEROGENEITY}) shares, so a node holds \
 {assigned["classes_per_node"]:.1f} of 10 classes on average, and {assigned["smallest_node"]} to \

@@ -14,7 +14,7 @@ from ._common import FAILED, Json, complain, console, emit
 
 
 def doctor(json: Json = False) -> None:
-    """Show versions, devices, extras, data and caches, and solve a small problem exactly to see that all works."""
+    """Show versions, devices, extras, data and caches, and solve a small problem as a self-test."""
     from ._compilation import VARIABLE, keep_compiled
 
     keep_compiled()
@@ -53,7 +53,7 @@ def bench(
     nodes: Annotated[int, typer.Option(min=1, help="Elsewhere: number of nodes of the ring that is measured.")] = 16,
     json: Json = False,
 ) -> None:
-    """Measure what a step costs here: the repository's benchmarks in a checkout, a short measurement elsewhere."""
+    """Measure the time of a step on this machine: the repository's benchmarks in a checkout, a short one elsewhere."""
     if Path("benchmarks/__main__.py").is_file() and not json:
         raise typer.Exit(subprocess.call([sys.executable, "-m", "benchmarks", name]))
     from ._doctor import measure_steps
@@ -67,7 +67,7 @@ def bench(
 
 
 def version(json: Json = False) -> None:
-    """Show the versions of Decibel and of what its numbers depend on."""
+    """Show the versions of Decibel and of the packages its numbers depend on."""
     from importlib.metadata import version as installed
 
     from .. import __version__
@@ -100,7 +100,7 @@ def launch(
 
     Every line of output is prefixed with the rank of its process. If one fails, all are terminated.
 
-    With solve(..., checkpoint="folder", resume=True), Ctrl-C saves; started again, it continues.
+    With solve(..., checkpoint="folder", resume=True), Ctrl-C saves; after a restart the run continues.
 
     Processes compute on the CPU, unless JAX_PLATFORMS says otherwise.
     """

@@ -34,15 +34,15 @@ def reproduce(
             autocompletion=completions.completing(completions.SIZES),
         ),
     ] = "small",
-    out: Annotated[Path | None, typer.Option(help="Folder for the results [default: decibel-results/SIZE].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results (default: decibel-results/SIZE).")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that already have results.")] = False,
     tune: Annotated[bool, typer.Option("--tune", help="First search step sizes, unless already searched.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Studies to run in parallel.")] = 1,
     several: Annotated[bool, typer.Option("--several", hidden=True)] = False,  # this is one of those processes
 ) -> None:
-    """Run a published experiment and judge its claims from the numbers.
+    """Run a published experiment and test its claims.
 
-    What is there already is not run again; a run that was interrupted continues.
+    Existing results are reused, and an interrupted run continues.
     """
     from ..studies.command import run
     from ..studies.report import draw
@@ -61,7 +61,7 @@ def report(
     ),
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("decibel-report"),
 ) -> None:
-    """Make pages from results: figures, claims with verdicts, settings. They need no network."""
+    """Write HTML pages from results: figures, claims with verdicts, settings."""
     from ..studies.report import write
 
     pages = or_exit(write, results, out, usage_error=FAILED)

@@ -26,7 +26,7 @@ def init(federation: Federation, out: Out = Path("silo")) -> None:
 def join(
     name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
     public: Annotated[Path, typer.Option(help="The public folder that `init` created.")] = Path("silo/public"),
-    home: Annotated[Path | None, typer.Option(help="This site's folder [default: silo/NAME].")] = None,
+    home: Annotated[Path | None, typer.Option(help="This site's folder (default: silo/NAME).")] = None,
 ) -> None:
     """Create this site's key, which never leaves it, and a certificate request."""
     or_exit(lambda: _silo().join(name, public, home or Path("silo") / name, console()), usage_error=FAILED)
@@ -55,7 +55,7 @@ def revoke(
 def run(
     name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
     problem: Problem,
-    home: Annotated[Path | None, typer.Option(help="This site's folder [default: silo/NAME].")] = None,
+    home: Annotated[Path | None, typer.Option(help="This site's folder (default: silo/NAME).")] = None,
 ) -> None:
     """Run this site; after a restart it continues from its checkpoint."""
     or_exit(lambda: _silo().run(name, problem, home or Path("silo") / name, console()), usage_error=FAILED)
@@ -63,7 +63,7 @@ def run(
 
 @app.command("status")
 def status(
-    homes: Annotated[list[Path] | None, typer.Argument(help="Sites' folders [default: all under silo].")] = None,
+    homes: Annotated[list[Path] | None, typer.Argument(help="Sites' folders (default: all under silo).")] = None,
 ) -> None:
     """Show the status of the sites whose folders are on this machine."""
     found = homes or sorted(path.parent for path in Path("silo").glob("*/key.pem") if path.parent.name != "authority")

@@ -38,27 +38,27 @@ def run(
     method: Annotated[
         str | None,
         typer.Option(
-            help="A method of `decibel list` [default: sparkle-ed].",
+            help="A method of `decibel list` (default: sparkle-ed).",
             autocompletion=completions.completing(completions.METHODS),
         ),
     ] = None,
     graph: Annotated[
         str | None,
         typer.Option(
-            help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number [default: ring].",
+            help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number (default: ring).",
             autocompletion=completions.completing(completions.GRAPHS),
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes [default: 10].")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Iterations [default: 1000].")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes (default: 10).")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Iterations (default: 1000).")] = None,
     batch_size: BatchSize = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the partition and the batches [default: 0].")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the partition and the batches (default: 0).")] = None,
     eval_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between rows of the trace [default: steps / 50].")
+        int | None, typer.Option(min=1, help="Steps between rows of the trace (default: steps / 50).")
     ] = None,
     set_: Set = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the same names; flags override it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the outputs of the run [default: decibel-run].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the outputs of the run (default: decibel-run).")] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,16 +66,16 @@ def run(
             autocompletion=completions.completing(completions.LOGS),
         ),
     ] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder for checkpoints [default: OUT/checkpoint].")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder for checkpoints (default: OUT/checkpoint).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last checkpoint.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in the folder of an interrupted run.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Serve a live page of the run on this machine.")] = False,
     browser: Annotated[bool, typer.Option("--open", help="With --live: open the page.")] = False,
     json: Json = False,
 ) -> None:
-    """Solve a task by a method over a graph; leave a config, a log, a trace and a figure.
+    """Solve a task by a method over a graph; write a config, a log, a trace and a figure.
 
-    Ctrl-C saves, and the same command with --resume goes on, to the numbers of a run that was never interrupted.
+    Ctrl-C saves the run, and the same command with --resume continues it, with the numbers of an uninterrupted run.
 
     Exit codes: 0 done, 1 failed, 2 usage error, 3 diverged, 130 interrupted.
     """
@@ -121,7 +121,7 @@ def compare(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE for all, METHOD.KEY=VALUE for one, task.KEY=VALUE.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="Metric of the figure [default: the task's first].")] = None,
+    metric: Annotated[str | None, typer.Option(help="Metric of the figure (default: the task's first).")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the traces.")] = Path("decibel-compare"),
     json: Json = False,
 ) -> None:
