@@ -1,4 +1,4 @@
-"""The command line, gathered. What is heavy to import is imported by the command that needs it: `--help` is instant."""
+"""The command line. Heavy modules are imported by the command that needs them, so that `--help` is fast."""
 
 from __future__ import annotations
 

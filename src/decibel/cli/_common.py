@@ -1,4 +1,4 @@
-"""What commands share: options, exit codes, errors as sentences, and answers as JSON."""
+"""What commands share: options, exit codes, error messages, and JSON output."""
 
 from __future__ import annotations
 

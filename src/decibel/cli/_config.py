@@ -1,4 +1,4 @@
-"""What `decibel run` is asked to do: defaults, a TOML file, then flags; written back so that it can be repeated.
+"""The configuration of `decibel run`: defaults, a TOML file, then flags; written out so that a run can be repeated.
 
 Nothing here needs JAX.
 """
@@ -50,7 +50,7 @@ class Config:
         return Path(self.out)
 
     def with_settings(self, defaults: Mapping[str, Any]) -> Config:
-        """The same, with the method's defaults written out where nothing else was asked for."""
+        """The same, with the method's defaults filled in."""
         return replace(self, set={**defaults, **self.set})
 
     def save(self, path: Path, heading: str) -> Path:

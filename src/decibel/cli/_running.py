@@ -144,7 +144,7 @@ def _mlflow(folder: Path) -> str | None:
 
 
 def _make_room(config: Config, *, resume: bool, fresh: bool) -> None:
-    """A new run begins with no checkpoints; those of a run that can still be continued are not thrown away unasked."""
+    """A new run begins with no checkpoints; those of a run that can be resumed are deleted only with --fresh."""
     if config.folder.exists() and not config.folder.is_dir():
         raise ValueError(f"--out {config.folder} is a file: name a folder.")
     folder = checkpoint(config)

@@ -22,7 +22,7 @@ def conjugate_gradients(
     loop: Callable[..., Any] = jax.lax.while_loop,
 ) -> Vector:
     """Every node's z with H z = b: that of the least residual, once all have ‖H z − b‖ ≤ tolerance ‖b‖, or `steps` are
-    done, or rounding leads away. (lineax's solver, asked in float32 for more than rounding allows, left the solution
+    done, or rounding errors dominate. (lineax's solver, asked in float32 for more than rounding allows, left the solution
     far behind.)"""
     enough = tolerance**2 * b.squared_norms()
 

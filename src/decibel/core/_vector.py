@@ -59,7 +59,7 @@ class Vector:
         return Vector(jax.tree.map(lambda leaf: leaf - leaf.mean(0, keepdims=True), self.tree))
 
     def squared_norms(self, axes: int = 1) -> Array:
-        """(nodes,) squared Euclidean norms; with more `axes`, of what lies behind each entry of those."""
+        """(nodes,) squared Euclidean norms; with more `axes`, over the remaining axes."""
         flat = [leaf.reshape(*leaf.shape[:axes], -1) for leaf in jax.tree.leaves(self.tree)]
         return functools.reduce(operator.add, [jnp.sum(jnp.square(leaf), -1) for leaf in flat])
 

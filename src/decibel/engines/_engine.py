@@ -1,4 +1,4 @@
-"""What an engine is: the place where nodes live."""
+"""The base class of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device has room for: where the copy of a state goes, and what to say when memory ends."""
+"""Device memory: where the copy of the state is kept, and the error when memory runs out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled chunk: the one step function, scanned between evaluations, wherever its nodes live."""
+"""The compiled chunk: the one step function, scanned between evaluations, on any engine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Program(eqx.Module):
         )
 
     def start(self) -> State:
-        """The state before the first step, of the nodes that live here."""
+        """The state before the first step, of the local nodes."""
         nodes, problem = len(self.nodes), self.problem
         x, y = replicate(problem.x0, nodes), None if problem.y0 is None else replicate(problem.y0, nodes)
         leaves, structure = jax.tree.flatten(self.method.start(x, y))

@@ -1,4 +1,4 @@
-"""Who talks to whom and with what weight: `Graph`, `GraphSequence` and `Levels`."""
+"""Which nodes are neighbours, and with what weights: `Graph`, `GraphSequence` and `Levels`."""
 
 from __future__ import annotations
 
@@ -137,10 +137,7 @@ class Graph:
         return Graph(matrix, f"lazy {self.name}", self.positions, disconnected=not self.connected)
 
     def circulant_offsets(self) -> tuple[tuple[int, float], ...] | None:
-        """Pairs (offset, weight) with W[i, (i + offset) % N] = weight for every i; None if W is not circulant.
-
-        Offsets lie in (−N/2, N/2], exclude zero, and increase.
-        """
+        """Pairs (offset, weight) with W[i, (i + offset) % N] = weight for every i, by offset; None if not circulant."""
         return self._offsets
 
     def summary(self) -> str:

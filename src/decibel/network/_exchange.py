@@ -1,4 +1,4 @@
-"""How messages travel: the one thing that knows where nodes live."""
+"""How messages are exchanged: the only part that knows where nodes run."""
 
 from __future__ import annotations
 

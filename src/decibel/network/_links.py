@@ -50,7 +50,7 @@ class Received(NamedTuple):
 
 
 class Carrier(eqx.Module):
-    """Brings what neighbours send into the slots of the nodes that live here."""
+    """Delivers what neighbours send to the slots of the local nodes."""
 
     @abstractmethod
     def rows(self, k: Array, buffer: Array) -> Received:
@@ -70,7 +70,7 @@ class Carrier(eqx.Module):
 
 
 class Links(eqx.Module):
-    """The links of one graph, for the nodes that live here."""
+    """The links of one graph, for the local nodes."""
 
     neighbours: Array  # (*slots,) their numbers
     weights: Array  # (*slots, phases)

@@ -1,4 +1,4 @@
-"""What neighbours exchange: δ(s) = Σ_j w_ij (s_j − s_i), the only thing that knows where nodes live.
+"""What neighbours exchange: δ(s) = Σ_j w_ij (s_j − s_i), the only part that knows where nodes run.
 
 δ is computed from differences, which are small near consensus and so have small rounding errors, never from a
 reduced-precision product of raw states. Which of the forms below serves a graph depends on its shape alone.

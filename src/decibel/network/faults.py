@@ -205,7 +205,7 @@ class FaultSchedule(eqx.Module):
 
 
 def fault_schedule(faults: tuple[Fault, ...], seed: int) -> FaultSchedule:
-    """The faults of a run with that seed; their chances have a stream of their own."""
+    """The faults of a run with that seed; they have their own random stream."""
     return FaultSchedule(faults, jax.random.fold_in(keys.key(seed), STREAM))
 
 

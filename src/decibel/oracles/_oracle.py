@@ -24,7 +24,9 @@ from ..problem._samples import Batch, NodeData
 from ._eval_config import SECOND_DERIVATIVES, EvalConfig, Products
 
 FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
-STRIDE = 7919  # between the draws of one step, when walking: a prime, so that it shares no period with the batches
+STRIDE = (
+    7919  # between the draws of one step in a shuffled order: a prime, so that it shares no period with the batches
+)
 
 
 class Oracle:

@@ -181,7 +181,7 @@ def resolve(
     metrics: Sequence[str | Metric] | None, problem: Problem, state: State, *, alone: bool = False
 ) -> dict[str, Metric]:
     """Names to functions; unknown ones raise; None is the cheap default set. `alone`: of several nodes only one
-    lives here, so that nodes cannot be compared, and losses are its own."""
+    runs here, so that nodes cannot be compared, and losses are its own."""
     if isinstance(metrics, str) or callable(metrics):
         raise TypeError(f"metrics={metrics!r} is a single metric: give a list, such as ['upper'].")
     for name in metrics or ():

@@ -96,7 +96,7 @@ class Code(eqx.Module):
 
 
 class Coded(NamedTuple):
-    """A message that travels in code: the difference from what it has told before."""
+    """A message that is sent encoded, as the difference from what was sent before."""
 
     message: Any
     code: Code

@@ -1,4 +1,4 @@
-"""Label cleaning (data hyper-cleaning): learn how far to trust every training label from a little clean data."""
+"""Label cleaning (data hyper-cleaning): learn how much to trust every training label from a little clean data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear regression whose targets are learned: synthetic, with a dial for how far nodes differ and a known solution."""
+"""Linear regression whose targets are learned: synthetic, with adjustable heterogeneity and a known solution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes spread over the devices of one process or many: the same step inside `shard_map`.
+"""Nodes distributed over the devices of one process or many: the same step inside `shard_map`.
 
 Neighbours exchange rows by `ppermute` along matchings of the graph; all leaves of all levels on one graph travel in one
 buffer. Inside a step there is no other collective.
@@ -114,7 +114,7 @@ class Route(eqx.Module):
         )
 
     def around(self, buffer: Array) -> Array:
-        """The rows that live here and those that arrive."""
+        """The local rows and those received."""
         sent = zip(self.pairs, self.rows, strict=True)
         arrived = [jax.lax.ppermute(buffer[rows[0]], AXIS, pairs) for pairs, rows in sent]
         return jnp.concatenate([buffer, *arrived])
@@ -185,7 +185,7 @@ class RowsBetweenDevices(Carrier):
         return self._gather(self.by_link, k, buffer.reshape(-1, buffer.shape[-1]))
 
     def decoded(self, k: Array, sent: Array, own: Array, code: ConcatCodec, decode: Callable[[Array], Array]) -> Array:
-        """All who hold a copy of what was told hear every message, whether or not the phase has their link."""
+        """All nodes that hold a public copy receive every message, whether or not the phase has their link."""
         return decode(self.to_all.around(sent)[self.to_all.table])
 
     def _gather(self, routes: tuple[Route, ...], k: Array, buffer: Array) -> Received:

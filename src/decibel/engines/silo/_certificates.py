@@ -1,4 +1,4 @@
-"""Who is who: an authority that is kept offline, a key that never leaves its site, and certificates that end.
+"""Identities: an authority that is kept offline, keys that never leave their site, and certificates that expire.
 
 A site's name is the one in its certificate and nowhere else. Signed texts (the federation file, the list of revoked
 certificates) are JSON with a body and the authority's signature of it.

@@ -1,4 +1,4 @@
-"""The federation file: who takes part, who talks to whom, and what is run. Written by hand, signed by the authority.
+"""The federation file: the sites, the edges between them, and the run. Written by hand, signed by the authority.
 
 Its SHA-256 is what sites compare before they talk: one letter changed, and they do not.
 """

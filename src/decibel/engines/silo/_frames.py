@@ -18,7 +18,7 @@ HASH, NONCE = 32, 32
 
 
 class Malformed(ValueError):
-    """Bytes that are no frame."""
+    """Bytes that are not a frame."""
 
 
 class Position(NamedTuple):
@@ -72,7 +72,7 @@ class Data(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """The sender goes on at a later step."""
+    """The sender continues at a later step."""
 
     step: int
 

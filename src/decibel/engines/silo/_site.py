@@ -23,7 +23,7 @@ from ._payload_layout import Layout, all_finite
 
 
 class SiteLost(RuntimeError):
-    """A neighbour is gone and this run does not go on without it."""
+    """A neighbour is gone and this run cannot continue without it."""
 
 
 class NotFinite(ArithmeticError):

@@ -122,7 +122,7 @@ class Streams:
             atomic_write(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
 
     def _look_again(self) -> None:
-        """A certificate may end, or be revoked, while its holder talks."""
+        """A certificate may expire or be revoked while its holder is connected."""
         for edge in self.site.edges.values():
             try:
                 if edge.stream is not None and edge.name in self._shown:

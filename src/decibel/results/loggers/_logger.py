@@ -1,4 +1,4 @@
-"""What loggers share: the process that writes, numbers that can be written, and words for a library that is missing."""
+"""What loggers share: which process writes, finite numbers, and errors for missing libraries."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def data_folder() -> Path | None:
 
 
 def find(file: File) -> Path | None:
-    """Where the file lies, or None."""
+    """The path of the file, or None."""
     folders = [folder for folder in (data_folder(), cache_folder()) if folder]
     return next((folder / file.path for folder in folders if (folder / file.path).is_file()), None)
 

@@ -1,4 +1,4 @@
-"""Readers of single files: idx, LIBSVM text, npz and xz text. Each names the file it finds damaged."""
+"""Readers of single files: idx, LIBSVM text, npz and xz text. Errors name the damaged file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label corruption: once, up front, and on record."""
+"""Label corruption, applied once and recorded."""
 
 from __future__ import annotations
 
