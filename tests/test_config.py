@@ -98,10 +98,10 @@ def test_the_page_of_the_command_line_tells_the_truth(tmp_path):
 
 def test_names_to_complete_are_the_library_s():
     from decibel import CATALOG
-    from decibel.cli import _named as named
+    from decibel.cli import _registry as registry
     from decibel.studies.study import SIZES
 
     assert tuple(CATALOG) == completions.METHODS
-    assert tuple(sorted(named.TASKS)) == completions.TASKS and set(completions.GRAPHS) == set(named.GRAPHS)
+    assert tuple(sorted(registry.TASKS)) == completions.TASKS and set(completions.GRAPHS) == set(registry.GRAPHS)
     assert completions.LOGS == LOGS and tuple(SIZES) == completions.SIZES
     assert completions.completing(completions.METHODS)("sparkle-ed-g") == ["sparkle-ed-gt"]

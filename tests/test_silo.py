@@ -469,7 +469,7 @@ class TestWhoIsLetIn:
     @pytest.mark.parametrize(
         ("frame", "sentence"),
         [
-            (b"nonsense", "no frame"),
+            (b"nonsense", "not a frame"),
             (message(0, 0, tensor=np.full(3, np.nan)), "NaN"),
             (message(0, 0, tensor=np.ones(4)), "shape"),
             (Hello(b"f" * 32, b"p" * 32, 1, b"n" * 32), "second HELLO"),
@@ -754,12 +754,12 @@ def test_command_line(tmp_path, monkeypatch):
         return result.output
 
     assert "2 sites" in silo("init", "f.toml")
-    assert "has a key already" in silo("init", "f.toml", code=1)
+    assert "already has a key" in silo("init", "f.toml", code=1)
     for name in "ab":
         silo("join", name)
     assert "not in federation" in silo("join", "c", code=1)
     assert Path("silo/a/key.pem").stat().st_mode & 0o077 == 0
-    assert "makes its holder b until" in silo("sign", "silo/a/request.pem", "silo/b/request.pem")
+    assert "identifies its holder as b until" in silo("sign", "silo/a/request.pem", "silo/b/request.pem")
     a, b = Credentials.load("silo/a", "a"), Credentials.load("silo/b", "b")
     assert a.check(b.certificate) == "b"
     silo("revoke", "silo/b/certificate.pem")

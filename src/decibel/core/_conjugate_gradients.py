@@ -22,8 +22,8 @@ def conjugate_gradients(
     loop: Callable[..., Any] = jax.lax.while_loop,
 ) -> Vector:
     """Every node's z with H z = b: that of the least residual, once all have ‖H z − b‖ ≤ tolerance ‖b‖, or `steps` are
-    done, or rounding errors dominate. (lineax's solver, asked in float32 for more than rounding allows, left the solution
-    far behind.)"""
+    done, or rounding errors dominate. (lineax's solver, in float32 with a tolerance below
+    rounding error, left the solution again.)"""
     enough = tolerance**2 * b.squared_norms()
 
     def unfinished(carry: Any) -> Array:

@@ -93,8 +93,8 @@ class Neumann(Local):
     """(1/L) Σ_{j<K} (I − H/L)^j ∇_y f, or its randomized term (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k ~ U{0..K−1}.
 
     Draws: on a batch every factor H_j has samples of its own, and so has the estimate of L, so that in J z no
-    sample is used twice. `per_sample` gives every sample of the batch its own k and factors, as (22) and (23) of INTERACT's
-    paper: the mean of as many independent estimates. Without it one k serves a node's whole batch.
+    sample is used twice. `per_sample` gives every sample of the batch its own k and factors, as (22) and (23) of
+    INTERACT's paper: the mean of as many independent estimates. Without it one k serves a node's whole batch.
     """
 
     terms: int = eqx.field(static=True)
