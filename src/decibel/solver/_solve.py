@@ -95,7 +95,7 @@ def solve(
         The result: averages, every node's copies, the trace and the status.
 
     Raises:
-        ValueError: if arguments do not fit together; always before the first step.
+        ValueError: if arguments are invalid or do not fit together, before the first step.
         TypeError: if an argument has the wrong type.
 
     Warns:
