@@ -2,6 +2,7 @@
 
 from . import graphs, strategies, tasks
 from .core._ledger import Ledger
+from .core._vector import Vector
 from .engines._engine import Engine
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
@@ -51,6 +52,7 @@ __all__ = [
     "Strategy",
     "Trace",
     "Tuned",
+    "Vector",
     "cost",
     "dbsa",
     "double_loop_dsgd",
