@@ -80,7 +80,7 @@ def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeyp
     monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
     state = jnp.ones(3)
     monkeypatch.setattr(memory.jax, "device_put", full)
-    with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
+    with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: raise XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
         memory.copied(state, 0)
 
 

@@ -82,7 +82,7 @@ def logistic_regression(
         seed: of the synthetic data, the partition and the split.
 
     References:
-        Kong et al., Decentralized Bilevel Optimization over Graphs, 2025.
+        Kong et al., Decentralized Bilevel Optimization over Graphs, 2024.
     """
     synthetic = isinstance(dataset, str) and dataset == "synthetic"
     if synthetic:
