@@ -56,7 +56,9 @@ def test_what_is_left_of_a_graph_is_doubly_stochastic(graph, members):
 
 
 def test_nodes_that_are_cut_off_raise():
-    with pytest.raises(ValueError, match=r"remaining nodes of graph 'ring.*', nodes 0, 2, are not connected: start with all"):
+    with pytest.raises(
+        ValueError, match=r"remaining nodes of graph 'ring.*', nodes 0, 2, are not connected: start with all"
+    ):
         among(GRAPH, (0, 2))
     with pytest.raises(ValueError, match="members=\\(0, 4\\) must name some of the nodes 0 to 3"):
         restrict_to(Levels(GRAPH), PROBLEM, (0, 4))
