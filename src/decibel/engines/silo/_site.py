@@ -44,7 +44,7 @@ class Site:
         }
         self.known: Known = {}  # what exchanges send
         self.exchanges = 0  # of a step, as far as one was traced
-        self.in_place = False  # how the step calls (`calls`)
+        self.in_place = False  # how the step calls (`_host_callback`)
         self._roll: dict[int, Entry] = {}
         self._agreed, self._settled, self.running, self.closing = -1, False, False, False
         self._finished = False
