@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 import decibel as db
-from decibel.engines._program import Run, RunConfig
+from decibel.engines._program import RunConfig
+from decibel.engines._run import Run
 
 from .cases import Case, label_cleaning, regression
 from .records import record

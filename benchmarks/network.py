@@ -1,6 +1,6 @@
 """A round of averaging with neighbours against one with everybody, among real processes with one node each.
 
-The neighbours' rounds are the library's own exchange (`decibel.engines.cluster.Halo`); with everybody it is JAX's mean
+The neighbours' rounds are the library's own exchange (`Halo` of the cluster); with everybody it is JAX's mean
 over all processes, an all-reduce. All rounds of one number of processes take turns in the same processes. Run as a
 module it is one of the processes.
 """
@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import decibel as db
-from decibel.engines.cluster._cluster import AXIS, Halo
+from decibel.engines.cluster._collectives import AXIS, Halo
 from decibel.studies.processes import answer, join, together
 
 from .model import Cost, Fit, costs, fit, predict

@@ -1,6 +1,5 @@
 """The advisor's answers fit their budget and run; transients of made-up curves; the page."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ from quadratics import random_quadratic
 
 import decibel as db
 from decibel import theory
-from decibel.methods._catalog import MIXES
 
 g = db.graphs
 ROOT = Path(__file__).parents[2]
@@ -187,14 +185,3 @@ def test_zeros_are_fine_and_negatives_are_not():
         theory.measured_transient(trace(STEPS, FLOOR), trace(STEPS, FLOOR), factor=0.5)
     with pytest.raises(KeyError, match="no column"):
         theory.measured_transient(trace(STEPS, FLOOR), trace(STEPS, FLOOR), "stationary")
-
-
-# The page.
-
-
-def test_the_page_lists_the_catalogue():
-    text = (ROOT / "docs" / "which-method.md").read_text()
-    rows = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (\d) \| (.+?) \|", text, re.MULTILINE)
-    listed = {name: (entry.form, str(entry.loops), entry.sends) for name, entry in db.CATALOG.items()}
-    mixtures = [f"sparkle-{lower}-{upper}" for lower in MIXES for upper in MIXES if lower != upper]
-    assert {name: tuple(rest) for name, *rest in rows} == {n: v for n, v in listed.items() if n not in mixtures}

@@ -58,19 +58,16 @@ def assert_parity(case: Case) -> None:
     parity.assert_equal(case, [np.asarray(leaf) for leaf in spread], expected)
 
 
-@pytest.mark.slow_except(
-    "sparkle-ed ring float32",
-    "sparkle-extra torus float64",
-    "sparkle-gt erdos-renyi float64",
-    "sparkle-semi-gt time-varying float32",
-    "sparkle-non-gt ring float64",
-    "sparkle-edge-ed torus float64",
-    "d-soba erdos-renyi float64",
-    "slam torus float64",
-    "ma-dsbo-gt torus float32",
-    "gnsd torus float64",
+# One method of each kind; the others are slow tests.
+QUICK = (
+    "sparkle-ed", "sparkle-extra", "sparkle-gt", "sparkle-semi-gt", "sparkle-non-gt", "sparkle-edge-ed", "d-soba",
+    "slam", "ma-dsbo-gt", "gnsd",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case.method in QUICK else pytest.mark.slow) for case in SMALL], ids=str
 )
-@pytest.mark.parametrize("case", SMALL, ids=str)
 def test_eight_devices_give_the_simulators_numbers(case):
     assert_parity(case)
 
