@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree  # noqa: E402
 from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
-from decibel.engines.silo._edge import Refused  # noqa: E402
+from decibel.engines.silo._edge import Rejected  # noqa: E402
 
 
 class Slow:
@@ -55,7 +55,7 @@ class Cut:
 
     def connect(self, edge, hello, stream):
         if self.between(edge):
-            raise Refused("the network is parted")
+            raise Rejected("the network is parted")
         self.connected(edge, hello, stream)
 
     def watch(self):

@@ -125,7 +125,7 @@ def test_where_no_checkpoint_can_be_read_the_run_begins_again(tmp_path, whole, e
     assert found.trace.rows == whole.trace.rows
 
 
-def test_another_run_is_refused_with_what_changed(tmp_path):
+def test_another_run_raises_with_what_changed(tmp_path):
     db.solve(PROBLEM, METHOD, GRAPH, steps=10, checkpoint=tmp_path, **OPTIONS)
     other = db.sparkle("ed", alpha=0.06, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
     changes = {
@@ -172,7 +172,7 @@ def test_terminating_saves_and_the_run_goes_on(tmp_path, whole):
                 worker.send_signal(signal.SIGTERM)
                 break
         rest = worker.stdout.read()
-    assert worker.returncode == 0 and "told to terminate" in rest
+    assert worker.returncode == 0 and "received a signal to terminate" in rest
     assert_same(db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS), whole)
 
 

@@ -1,4 +1,4 @@
-"""Trouble on purpose: what stays exact under it, what does not, and the same trouble in every engine."""
+"""Injected faults: what stays exact under them, what does not, and the same faults in every engine."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def test_edge_flows_are_exact_in_the_sequential_order_and_on_changing_graphs():
 
 
 def test_a_node_leaves_and_returns_while_messages_are_lost():
-    trouble = [db.faults.drop(0.1, one_way=True), db.faults.leave(3, during=(200, 4000))]
+    injected = [db.faults.drop(0.1, one_way=True), db.faults.leave(3, during=(200, 4000))]
     stayed = [node for node in range(NODES) if node != 3]
     theirs = Quadratic(*(part[stayed] for part in QUADRATIC)).solution()
-    apart = run("edge-ed", trouble)
+    apart = run("edge-ed", injected)
     assert error(apart, theirs, stayed) < 1e-12
     assert np.abs(theirs - QUADRATIC.solution()).max() > 0.01
     # What the others' carries owe to the one that left stays with them.
-    assert error(run("ed", trouble[1:]), theirs, stayed) > 1e-3
-    assert error(run("edge-ed", trouble, steps=8000)) < 1e-12
+    assert error(run("ed", injected[1:]), theirs, stayed) > 1e-3
+    assert error(run("edge-ed", injected, steps=8000)) < 1e-12
 
 
 @pytest.mark.slow_except("ring-alternating", "cycle-simultaneous")
@@ -176,7 +176,7 @@ def test_a_late_link_delivers_what_was_said_then():
     [("edge-ed", "gt", "simultaneous"), ("edge-ed", None, "alternating")],
     ids=str,
 )
-def test_the_cluster_has_the_same_trouble(strategy, upper, updates):
+def test_the_cluster_has_the_same_faults(strategy, upper, updates):
     quadratic, graph = random_quadratic(8, seed=3), db.graphs.erdos_renyi(8, 0.4, seed=1)
     faults = [
         db.faults.drop(0.3, one_way=True),
@@ -362,7 +362,7 @@ def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):
         (lambda: run("ed", ["drop"], steps=1), "str"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, message):
+def test_what_makes_no_sense_raises(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
 

@@ -190,6 +190,6 @@ def test_levels_move_in_lockstep_and_are_counted_once():
     np.testing.assert_allclose(x.tree, W @ W, atol=1e-15)
     np.testing.assert_allclose(y.tree, W, atol=1e-15)
     assert seen == [("x", "y"), ("x",)]
-    assert ledger.page.fixed["rounds"] == 2 and ledger.page.fixed["bytes"] == 3 * 2 * 4 * 8
+    assert ledger.step_cost.fixed["rounds"] == 2 and ledger.step_cost.fixed["bytes"] == 3 * 2 * 4 * 8
     alone = communicator(Ledger())(x=move(0, s))
     assert alone is s

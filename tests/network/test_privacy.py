@@ -204,16 +204,16 @@ class TestNoise:
         (lambda: db.privacy.quantize("ed", 3), "2, 4 or 8"),
         (lambda: db.privacy.noisy("ed", 0, 1), "clip=0"),
         (lambda: db.privacy.noisy("ed", 1, float("nan")), "noise=nan"),
-        (lambda: db.privacy.top_k("edge-ed", 0.1), "'edge-ed' sends flows"),
+        (lambda: db.privacy.top_k("edge-ed", 0.1), "'edge-ed' sends cumulative flows"),
         (lambda: db.privacy.top_k("local", 0.1), "no message"),
         (lambda: db.privacy.top_k(db.privacy.top_k("ed", 0.5), 0.1), "no message"),
         (lambda: db.privacy.top_k("ed", 0.1, mixing=0), "mixing=0"),
         (lambda: db.privacy.epsilon(1.0, 5, delta=1), "delta=1"),
         (lambda: db.privacy.noise_for(-1, 5), "ε=-1"),
-        (lambda: solve(db.privacy.top_k("ed", 0.1), faults=db.faults.drop(0.1)), "faults need"),
+        (lambda: solve(db.privacy.top_k("ed", 0.1), faults=db.faults.drop(0.1)), "faults cannot be combined"),
     ],
 )
-def test_refused_in_a_sentence(make, sentence):
+def test_raises_in_a_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
 

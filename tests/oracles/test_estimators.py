@@ -257,6 +257,6 @@ def test_variance_is_reduced():
 
 
 @pytest.mark.parametrize("period", [0, -1, 2.5])
-def test_periods_are_refused(period):
+def test_periods_raise(period):
     with pytest.raises(ValueError, match="period"):
         estimators.spider(period)

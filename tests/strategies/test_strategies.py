@@ -54,7 +54,7 @@ def drive(chosen, graph, *, steps=STEPS, dtype=jnp.float64, d=None):
 
     start = jax.tree.map(jnp.copy, row.start(Vector(cast(START))))
     _, levels = jax.lax.scan(step, start, jnp.arange(steps, dtype=jnp.int32))
-    return levels, ledger.page.fixed
+    return levels, ledger.step_cost.fixed
 
 
 def iterates(levels):

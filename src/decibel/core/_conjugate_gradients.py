@@ -26,7 +26,7 @@ def conjugate_gradients(
     loop: Callable[..., Any] = jax.lax.while_loop,
 ) -> Vector:
     """Every node's z with H z = b: that of the least residual, once all have ‖H z − b‖ ≤ tolerance ‖b‖, or `steps` are
-    done, or rounding leads away."""
+    done, or rounding errors dominate."""
     enough = tolerance**2 * b.squared_norms()
 
     def unfinished(carry: Any) -> Array:

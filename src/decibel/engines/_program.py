@@ -1,4 +1,4 @@
-"""The compiled program: the one step function, scanned between evaluations, wherever its nodes live."""
+"""The compiled program: the one step function, scanned between evaluations, on any engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
 
 
 class RunConfig(NamedTuple):
-    """The settings of a run beside its problem, method and graphs; see `solve`."""
+    """Settings of a run besides its problem, method and graphs; see `solve`."""
 
     batch_size: int | None = None
     seed: int = 0
@@ -84,7 +84,7 @@ class Program(eqx.Module):
         )
 
     def start(self) -> State:
-        """The state before the first step, of the nodes that live here."""
+        """The state before the first step, of the local nodes."""
         nodes, problem = len(self.nodes), self.problem
         x, y = replicate(problem.x0, nodes), None if problem.y0 is None else replicate(problem.y0, nodes)
         leaves, structure = jax.tree.flatten(self.method.start(x, y))
@@ -119,7 +119,7 @@ class Program(eqx.Module):
         if active is not None:
             new = choose(active, new, state._replace(links=()))
             ledger.scale(active.mean(dtype=jnp.float32))
-        return new._replace(links=() if state.links == () else network.link_states), ledger.page
+        return new._replace(links=() if state.links == () else network.link_states), ledger.step_cost
 
     def chunk(self, state: State, first: Array, length: int, costs: list[StepCost]) -> tuple[State, Array, list[Array]]:
         """`length` iterations; whether all that came out is finite; and how often what varies was repeated.

@@ -24,7 +24,7 @@ class Communicator:
 
     def __init__(self, network: Network, step: Array, link_states: tuple[Any, ...] | None, ledger: Ledger) -> None:
         self._network, self._step, self._before, self._ledger = network, step, link_states, ledger
-        self._outermost = ledger.page
+        self._outermost = ledger.step_cost
         self.link_states: tuple[Any, ...] = ()  # after each exchange of the step so far
 
     def flow(self, messages: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Communicator:
         else:
             before = self._before[number] if self._before else None
             received, after = self._network.exchange(self._step, number, sent, before)
-        if jax.tree.leaves(after) and self._ledger.page is not self._outermost:
+        if jax.tree.leaves(after) and self._ledger.step_cost is not self._outermost:
             raise ValueError(
                 "the method repeats exchanges inside a step, where links cannot remember what they carried: choose a "
                 "single-loop method, or leave out late links, codes and edge-ed."

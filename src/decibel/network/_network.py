@@ -1,4 +1,4 @@
-"""How messages travel between nodes: the one thing that knows where nodes live."""
+"""How messages are exchanged: the only part that knows where nodes run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ LinkStates = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, an
 
 
 class Network(eqx.Module):
-    """How messages travel between nodes. Its tables are arguments of the compiled step.
+    """Base class of networks: how messages are exchanged between nodes.
 
-    There is one for each engine: in the memory of one device, by collectives between devices, and by gRPC between
-    sites. Each says how vectors are mixed where every message is plain and arrives (`mix`), and how rows reach the
-    slots of neighbours where links matter, since messages may be lost or links remember them.
+    Every engine has one: in the memory of one device, by collectives between devices, and by gRPC between sites. A
+    subclass implements `mix`, for messages that are plain and all arrive; `rows` and `link_rows`, which fill the slots
+    of neighbours if messages may be lost or links keep a state; and `copies_on`. Arrays of a network are arguments of
+    the compiled step.
+
+    Args:
+        graph_of: the index of the graph of each of the levels x, y, z.
+        links: the links of each graph; empty if messages are plain and all arrive.
+        faults: the faults of nodes and links; None if there are no `links`.
     """
 
-    graph_of: tuple[int, int, int] = eqx.field(static=True)  # the number of the graph of levels x, y, z
-    links: tuple[Links, ...]  # of each graph; empty where every message is plain and arrives
+    graph_of: tuple[int, int, int] = eqx.field(static=True)
+    links: tuple[Links, ...]
     faults: LinkFaults | None
 
     def exchange(
@@ -35,13 +41,14 @@ class Network(eqx.Module):
     ) -> tuple[dict[str, Any], LinkStates]:
         """Sends every level's message to the neighbours, levels on the same graph together.
 
-        Arguments:
+        Args:
             step: the iteration.
             number: of this exchange in the step, from 0.
             messages: by level.
-            link_state: what links remember of the same exchange one step before; None where they remember nothing.
+            link_state: of the same exchange in the previous step; None where links remember nothing.
 
-        Returns: what each level receives, and the new link state.
+        Returns:
+            What each level receives, and the new link state.
         """
         received: dict[str, Any] = {}
         after: list[tuple[LinkMemory, ...]] = []
@@ -95,7 +102,7 @@ class Network(eqx.Module):
 
     @abstractmethod
     def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
-        """δ = Σ_j w_ij (m_j − m_i) of every level's vectors, where all of them arrive."""
+        """δ = Σ_j w_ij (m_j − m_i) of every level's vectors, if all of them arrive."""
 
     @abstractmethod
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:
@@ -103,10 +110,10 @@ class Network(eqx.Module):
 
     @abstractmethod
     def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
-        """What each neighbour has for this node in a (*slots, entries) buffer."""
+        """What each neighbour holds for this node in a (*slots, entries) buffer."""
 
     def coded_rows(
         self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
-        """(*slots, entries) of neighbours' rows in code, by `decode`; `own` are this node's, decoded."""
+        """(*slots, entries): neighbours' encoded rows, decoded by `decode`; `own` are this node's decoded rows."""
         return decode(self.rows(step, graph, sent).rows)

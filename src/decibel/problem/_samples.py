@@ -88,7 +88,7 @@ class NodeData(eqx.Module):
         """A batch drawn with replacement by uniform uint32 `bits` (nodes, batch)."""
         return self._batch([_scale(bits, self.counts[:, None])], later)
 
-    def walk(self, position: Array | int, size: int, *, later: bool = False) -> Batch:
+    def in_order(self, position: Array | int, size: int, *, later: bool = False) -> Batch:
         """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
         where nodes hold equally many."""
         if self.offsets is None and not later:

@@ -124,8 +124,10 @@ def test_a_plan_brings_every_row_once_to_who_needs_it(name, devices):
     assert sorted(arrived) == sorted(links) and made.sent == len(links)
 
 
-def test_nodes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"6 nodes cannot be spread evenly over 4 devices: use Cluster\(devices=3\)"):
+def test_nodes_that_do_not_fit_raise():
+    with pytest.raises(
+        ValueError, match=r"6 nodes cannot be distributed evenly over 4 devices: use Cluster\(devices=3\)"
+    ):
         db.Cluster(devices=4).mesh(6)
     with pytest.raises(ValueError, match=r"devices=9, but JAX sees 8: choose from 1 to 8"):
         db.Cluster(devices=9).mesh(9)

@@ -1,4 +1,4 @@
-"""Silos as real processes, on loopback and in network namespaces of their own, in real trouble: killed, stopped,
+"""Silos as real processes, on loopback and in network namespaces of their own, with real failures: killed, stopped,
 parted, slow. All of it takes minutes."""
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from silo_worker import RATES
 from xla import environment
 
 import decibel as db
-from decibel.engines.silo._federation import Trouble
+from decibel.engines.silo._federation import FaultTolerance
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).parents[2] / "silo_worker.py"
-TROUBLE = Trouble(beat=0.3, missed=10, deadline=120.0)
+TOLERANCE = FaultTolerance(beat=0.3, missed=10, deadline=120.0)
 
 
 class Fleet:
@@ -117,7 +117,7 @@ def solution(count):
 
 @pytest.mark.parametrize("network", [Loopback, Namespaces])
 def test_eight_sites_killed_twenty_times_parted_slow_and_ten_percent_lost(fleet, network):
-    federation = chords(8, trouble=TROUBLE)
+    federation = chords(8, fault_tolerance=TOLERANCE)
     slow = {"slow": {"site-3": 10.0}, "pause": {"site-3": 0.02}}  # the pause, lest all be over before the last kill
     sites = fleet(federation, network, steps=7000, every=100, saves=True, lost=0.1, **slow)
     sites.start()
@@ -168,24 +168,28 @@ def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bi
 
 
 def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
-    """SIGSTOP: no sign of life, but the process still believes in its edges."""
-    sites = fleet(chords(5, trouble=TROUBLE), steps=3000, every=500, pause={"site-0": 0.01})
+    """SIGSTOP: no heartbeat, but the process still believes in its edges."""
+    sites = fleet(chords(5, fault_tolerance=TOLERANCE), steps=3000, every=500, pause={"site-0": 0.01})
     sites.start()
     sites.wait_for_step(50)
     sites.kill("site-2", signal.SIGSTOP)
-    time.sleep(2 * TROUBLE.patience)
+    time.sleep(2 * TOLERANCE.patience)
     before = sites.step("site-0")
     time.sleep(1.0)
     assert sites.step("site-0") > before  # the others go on
     sites.kill("site-2", signal.SIGCONT)
     np.testing.assert_allclose(sites.finish(), np.tile(solution(5), (5, 1)), atol=1e-8)
-    assert "gives no sign of life" in sites.logs()
+    assert "no heartbeat from" in sites.logs()
 
 
 @pytest.mark.parametrize("quorum", ["wait", "stop"])
 def test_quorum(fleet, quorum):
     sites = fleet(
-        ring(3, trouble=replace(TROUBLE, quorum=quorum)), steps=1500, every=50, saves=True, pause={"site-0": 0.01}
+        ring(3, fault_tolerance=replace(TOLERANCE, quorum=quorum)),
+        steps=1500,
+        every=50,
+        saves=True,
+        pause={"site-0": 0.01},
     )
     sites.start()
     sites.wait_for_step(100)
@@ -195,7 +199,7 @@ def test_quorum(fleet, quorum):
             assert sites.processes[name].wait(60) == 1
         assert "quorum is 'stop'" in sites.logs()
         return
-    time.sleep(2 * TROUBLE.patience)
+    time.sleep(2 * TOLERANCE.patience)
     stands = sites.step("site-0")
     time.sleep(2.0)
     assert sites.step("site-0") == stands
@@ -207,7 +211,7 @@ def test_quorum(fleet, quorum):
 @pytest.mark.parametrize("count", [4, 8])
 def test_label_cleaning_on_digits_is_the_simulator_s(fleet, count, network):
     """Mini-batches, nodes of unequal size: the same numbers, so the same accuracy."""
-    sites = fleet(ring(count, trouble=TROUBLE), network, steps=150, task="digits", batch_size=32)
+    sites = fleet(ring(count, fault_tolerance=TOLERANCE), network, steps=150, task="digits", batch_size=32)
     sites.start()
     y = sites.finish(level="y")
     task = db.tasks.label_cleaning("digits", count, seed=0)
