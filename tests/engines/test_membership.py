@@ -112,7 +112,7 @@ def assert_exact(result, solution):
     assert invariant(result) < 1e-13
 
 
-@pytest.mark.slow_except("ed", "gt", "edge-ed")
+@pytest.mark.slow_except("ed", "edge-ed")
 @pytest.mark.parametrize("strategy", CORRECTING, ids=lambda strategy: strategy.name)
 def test_a_loss_and_a_return_end_in_exact_solutions(strategy, tmp_path):
     method = OneLevel(0.2, 1.0, strategy)
@@ -142,6 +142,7 @@ def test_without_repair_the_solution_would_be_another(tmp_path, monkeypatch):
     assert np.abs(np.asarray(lost.x) - of(LEFT).single_solution()).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_personal_levels_are_not_told(tmp_path):
     problem = QUADRATIC.problem(personal=True)
     method = db.sparkle("local", upper="ed", alpha=0.1, beta=0.3, gamma=0.3, theta=0.5)

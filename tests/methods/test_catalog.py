@@ -35,18 +35,14 @@ KINDS = [
     "sparkle-ed",
     "sparkle-extra-gt",
     "sparkle-edge-ed",
-    "sparkle-consensus",
     "d-soba-fo",
-    "soba",
     "dbsa",
     "ma-dsbo-gt",
     "gossip-dsbo",
     "mdbo",
     "spdb",
-    "interact",
     "lopa",
     "ed",
-    "gt",
 ]
 NAMES = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in db.CATALOG]
 # Settings without chance, where the defaults draw the length of a series.

@@ -139,6 +139,7 @@ def test_follows_the_paper(name):
     agree(run(CURVED, method, graph), reference(CURVED, graph.W, steps=STEPS, **settings))
 
 
+@pytest.mark.slow
 def test_svr_interact_of_period_one_is_interact():
     for way in (EXACT, db.hypergradient.neumann(TERMS, L)):
         plain = run(CURVED, db.interact(**TWO, hypergradient=way), LAPLACIAN)

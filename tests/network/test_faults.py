@@ -41,7 +41,7 @@ def error(result, solution=None, nodes=slice(None)):
     return np.abs(np.asarray(result.nodes.x)[nodes] - solution).max()
 
 
-@pytest.mark.slow_except("ed-0.2", "extra-0.5", "gt-0.2", "edge-ed-0.5")
+@pytest.mark.slow_except("ed-0.2", "gt-0.2", "edge-ed-0.5")
 @pytest.mark.parametrize("probability", [0.2, 0.5])
 @pytest.mark.parametrize("strategy", ["ed", "extra", "gt", "edge-ed"])
 def test_exact_with_links_that_fail_at_random(strategy, probability):
@@ -86,7 +86,7 @@ def test_a_node_leaves_and_returns_while_messages_are_lost():
     assert error(run("edge-ed", injected, steps=8000)) < 1e-12
 
 
-@pytest.mark.slow_except("ring-alternating", "cycle-simultaneous")
+@pytest.mark.slow_except("cycle-alternating")
 @pytest.mark.parametrize("updates", ["alternating", "simultaneous"])
 @pytest.mark.parametrize("graph", [RING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), CHANGING], ids=lambda g: g.name)
 def test_without_loss_edge_flows_are_exact_diffusion(graph, updates):
@@ -170,7 +170,7 @@ def test_a_late_link_delivers_what_was_said_then():
     np.testing.assert_allclose(late[2].nodes.x, np.asarray(alone.nodes.x) + arrived, atol=1e-12)
 
 
-@pytest.mark.slow_except("edge-ed-gt-simultaneous")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "upper", "updates"),
     [("edge-ed", "gt", "simultaneous"), ("edge-ed", None, "alternating")],
@@ -289,7 +289,7 @@ def test_nodes_of_many_links_move_between_devices(tmp_path, graph):
         np.testing.assert_allclose(b, a, atol=1e-13)
 
 
-@pytest.mark.slow_except("gt")
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ed", "gt"])
 def test_the_cluster_mixes_over_nodes_of_many_links(strategy):
     here, there = (run(strategy, None, steps=9, graph=HUBS, engine=e) for e in (None, db.Cluster(devices=5)))
@@ -297,6 +297,7 @@ def test_the_cluster_mixes_over_nodes_of_many_links(strategy):
         np.testing.assert_allclose(b, a, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_both_ends_of_a_stars_links_remember_the_same_to_the_last_bit():
     method, graph = db.sparkle("edge-ed", **RATES, updates="simultaneous"), db.graphs.star(40)
     problem = random_quadratic(40, seed=2).problem(dtype=jnp.float32)
@@ -318,6 +319,7 @@ def star_state(nodes):
     return run, size(run.state), size(run.program.network)
 
 
+@pytest.mark.slow
 def test_a_star_grows_with_its_links():
     (_, small, few), (_, large, many) = star_state(512), star_state(1024)
     assert 1.9 < large / small < 2.1 and 1.9 < many / few < 2.2
@@ -325,6 +327,7 @@ def test_a_star_grows_with_its_links():
     assert run.advance(3) is not None and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.state))
 
 
+@pytest.mark.slow_except("cycle-2", "networkx-1", "networkx-5", "star-2")
 @pytest.mark.parametrize("devices", [1, 2, 5])
 @pytest.mark.parametrize("graph", [RING, CHANGING, RANDOM, STAR, HUBS], ids=lambda graph: graph.name)
 def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):

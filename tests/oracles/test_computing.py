@@ -97,6 +97,7 @@ def test_chunks_of_nodes_take_the_gradients_of_f_once(updates):
     assert counts[0] == counts[1] > 0
 
 
+@pytest.mark.slow
 def test_chunks_of_nodes_need_less_memory():
     """A wide hidden layer, so that what the pullback keeps outweighs the state."""
     rng = np.random.default_rng(0)

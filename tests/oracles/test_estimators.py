@@ -205,7 +205,7 @@ def test_spider_differences_use_the_same_sample_at_two_points(check):
     check(Mutant(5))  # the mutant without a fault is SPIDER
 
 
-@pytest.mark.slow_except("same point")
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_spider_that_does_not_is_caught(fault):
     caught = []

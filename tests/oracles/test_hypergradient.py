@@ -247,6 +247,7 @@ def test_what_a_random_series_costs_per_sample():
     assert (repeated["samples"], repeated["hvps"]) == (S, 1)
 
 
+@pytest.mark.slow
 def test_a_difference_has_one_scale():
     """L is estimated once for both points of a draw, on samples of its own, though H depends on the point."""
     quartic = lambda x, y, batch: jnp.sum(jnp.mean(batch["h"]) * y**4 - jnp.mean(batch["b"]) * x * y)  # noqa: E731

@@ -90,6 +90,7 @@ def test_the_grid_covers_the_range():
     assert {round(row["alpha"], 6) for row in tuned.table} == {0.003162, 0.1, 3.162278}
 
 
+@pytest.mark.slow
 def test_moments_average_over_the_second_half():
     search = {"alpha": [0.05]}
     options = {"metric": DISTANCE, "batch_size": 2, "seeds": (3,), "search": search}

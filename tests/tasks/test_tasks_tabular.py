@@ -268,7 +268,7 @@ def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
     assert upper.mean() == pytest.approx(-np.mean(precision))
 
 
-@pytest.mark.slow_except("squared-hinge")
+@pytest.mark.slow
 @pytest.mark.parametrize("surrogate", ["squared-hinge", "sigmoid"])
 def test_auprc_learns_to_rank(surrogate):
     task = MAKERS["auprc"](surrogate=surrogate)
