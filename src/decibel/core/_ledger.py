@@ -8,19 +8,25 @@ number of repetitions, traced, times what one repetition costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import SupportsFloat, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from ._types import PyTree, Scalar
 
 COLUMNS = ("samples", "gradients", "hvps", "jvps", "rounds", "bytes")
 COSTS = ("step", *COLUMNS, "seconds")  # the columns of a trace that are not metrics
 
-Counts = dict[str, float]
+Counts: TypeAlias = dict[str, float]
+Times: TypeAlias = Float[Array, ""]  # how often something was repeated, as a float32
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 @dataclass
@@ -28,17 +34,17 @@ class StepCost:
     """Fixed counts, and repetitions (traced) of further counts."""
 
     fixed: Counts = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
-    repeated: list[tuple[Any, Counts]] = field(default_factory=list)
+    repeated: list[tuple[Times | None, Counts]] = field(default_factory=list[tuple[Times | None, Counts]])
 
     @property
-    def repetitions(self) -> list[Array]:
-        return [times for times, _ in self.repeated]
+    def repetitions(self) -> list[Times]:
+        return [times for times, _ in self.repeated if times is not None]
 
     def untraced(self) -> StepCost:
         """The same counts without the traced numbers, to outlive the trace."""
         return StepCost(self.fixed, [(None, counts) for _, counts in self.repeated])
 
-    def total(self, steps: int, repetitions: list[Any]) -> Counts:
+    def total(self, steps: int, repetitions: Sequence[SupportsFloat]) -> Counts:
         """Over `steps` steps, in which the repeated counts occurred that often."""
         total = {name: steps * amount for name, amount in self.fixed.items()}
         for times, (_, counts) in zip(repetitions, self.repeated, strict=True):
@@ -57,27 +63,33 @@ class Ledger:
         for column, amount in amounts.items():
             self.page.fixed[column] += amount
 
-    def add_repeated(self, times: Any, counts: Mapping[str, float]) -> None:
+    def add_repeated(self, times: Scalar, counts: Mapping[str, float]) -> None:
         if isinstance(times, int | float):
             self.add(**{name: times * amount for name, amount in counts.items()})
         elif any(counts.values()):
             self.page.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
 
-    def scale(self, share: Array) -> None:
+    def scale(self, share: Float[Array, ""]) -> None:
         """Only that share of all counted so far was spent; rounds go on for whoever takes part."""
         spent = {name: amount for name, amount in self.page.fixed.items() if name != "rounds"}
-        self.page.repeated = [(share * times, counts) for times, counts in self.page.repeated]
+        pairs = zip(self.page.repetitions, self.page.repeated, strict=True)
+        self.page.repeated = [(share * times, counts) for times, (_, counts) in pairs]
         self.page.fixed |= dict.fromkeys(spent, 0)
         self.add_repeated(share, spent)
 
     def loop(
-        self, times: int | Array, body: Callable[[Array, Any], Any], carry: Any, *, counted: Array | None = None
-    ) -> Any:
+        self,
+        times: int | Int[Array, ""],
+        body: Callable[[Int[Array, ""], T], T],
+        carry: T,
+        *,
+        counted: Times | None = None,
+    ) -> T:
         """`fori_loop` from 0 to `times`, with the body's counts `times` times; or `counted` times, where a node needs
         fewer rounds than the slowest one."""
         page = self._probe(body, jnp.asarray(0, jnp.int32), carry)
 
-        def run(j: Array, both: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
+        def run(j: Int[Array, ""], both: tuple[T, list[Times]]) -> tuple[T, list[Times]]:
             with self._new_page() as inner:
                 carry = body(j, both[0])
             return carry, [total + more for total, more in zip(both[1], inner.repetitions, strict=True)]
@@ -89,11 +101,11 @@ class Ledger:
             self.add_repeated(total, counts)
         return carry
 
-    def loop_while(self, condition: Callable[[Any], Array], body: Callable[[Any], Any], carry: Any) -> Any:
+    def loop_while(self, condition: Callable[[T], Bool[Array, ""]], body: Callable[[T], T], carry: T) -> T:
         """`while_loop`, with the body's counts as often as it ran. The body's own counts must be fixed."""
         page = self._probe(body, carry)
 
-        def counted(both: tuple[Array, Any]) -> tuple[Array, Any]:
+        def counted(both: tuple[Int[Array, ""], T]) -> tuple[Int[Array, ""], T]:
             with self._new_page():
                 return both[0] + 1, body(both[1])
 
@@ -101,12 +113,12 @@ class Ledger:
         self.add_repeated(ran, page.fixed)
         return carry
 
-    def cond(self, choice: Array, on_true: Callable[[Any], Any], on_false: Callable[[Any], Any], operand: Any) -> Any:
+    def cond(self, choice: Bool[Array, ""], on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
         """`lax.cond`, with the counts of the branch that ran."""
         pages = self._probe(on_true, operand), self._probe(on_false, operand)
 
-        def branch(function: Callable[[Any], Any], mine: int) -> Callable[[Any], Any]:
-            def run(operand: Any) -> tuple[Any, list[list[Array]]]:
+        def branch(function: Callable[[T], S], mine: int) -> Callable[[T], tuple[S, list[list[Times]]]]:
+            def run(operand: T) -> tuple[S, list[list[Times]]]:
                 repetitions = [[jnp.zeros((), jnp.float32) for _ in page.repeated] for page in pages]
                 with self._new_page() as inner:
                     out = function(operand)
@@ -123,14 +135,14 @@ class Ledger:
         return out
 
     @contextmanager
-    def _new_page(self) -> Iterator[StepCost]:
+    def _new_page(self) -> Generator[StepCost]:
         outer, self.page = self.page, StepCost()
         try:
             yield self.page
         finally:
             self.page = outer
 
-    def _probe(self, function: Callable[..., Any], *arguments: Any) -> StepCost:
+    def _probe(self, function: Callable[..., PyTree], *arguments: PyTree) -> StepCost:
         with self._new_page() as page:
             jax.eval_shape(function, *arguments)
         return page
