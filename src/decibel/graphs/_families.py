@@ -10,15 +10,16 @@ import math
 import operator
 import random
 from collections.abc import Callable
-from typing import Any
 
 import networkx as nx
 import numpy as np
+from jaxtyping import Float
 from scipy import sparse
 
-from decibel.graphs import _drawing as drawing
-from decibel.graphs._graph import Graph, GraphSequence, Topology
-from decibel.graphs.weights import Rule, laplacian, mixing_matrix
+from . import _drawing as drawing
+from ._graph import Graph, GraphSequence, Topology
+from ._types import Matrix, Networkx
+from .weights import Rule, laplacian, mixing_matrix
 
 TRIES = 100
 DEFAULT = "lazy-metropolis"
@@ -87,7 +88,7 @@ def one_peer_exponential(nodes: int) -> GraphSequence:
     """
     nodes = _count("nodes", nodes)
     here = np.arange(nodes)
-    phases = []
+    phases: list[Graph] = []
     for hop in _hops(nodes) or [0]:
         rows, columns = np.tile(here, 2), np.concatenate([here, (here + hop) % nodes])
         matrix = sparse.csr_array((np.full(2 * nodes, 0.5), (rows, columns)), shape=(nodes, nodes))
@@ -137,7 +138,7 @@ def isolated(nodes: int) -> Graph:
 
 
 def from_networkx(
-    graph: nx.Graph, weights: str | Rule = DEFAULT, name: str | None = None, *, disconnected: bool = False
+    graph: Networkx, weights: str | Rule = DEFAULT, name: str | None = None, *, disconnected: bool = False
 ) -> Graph:
     """Nodes are numbered in the order of `graph.nodes`; edge attributes and self-loops are ignored.
 
@@ -150,7 +151,7 @@ def from_networkx(
     return _weighed(graph, name or graph.name or "networkx", weights, disconnected=disconnected)
 
 
-def from_matrix(W: Any, name: str = "matrix", *, disconnected: bool = False) -> Graph:
+def from_matrix(W: Matrix, name: str = "matrix", *, disconnected: bool = False) -> Graph:
     """From a doubly stochastic W, dense or scipy sparse; row i weighs what node i receives.
 
     `disconnected=True` admits a graph in pieces, as a phase of `cycle`.
@@ -169,16 +170,16 @@ def cycle(*graphs: Topology) -> GraphSequence:
 
 
 def _weighed(
-    graph: nx.Graph,
+    graph: Networkx,
     name: str,
     weights: str | Rule,
-    places: np.ndarray | None = None,
+    places: Float[np.ndarray, "nodes 2"] | None = None,
     disconnected: bool = False,
 ) -> Graph:
     return Graph(mixing_matrix(graph, weights), name, places, disconnected=disconnected)
 
 
-def _drawn_connected(draw: Callable[[], nx.Graph], failure: str, fix: str) -> nx.Graph:
+def _drawn_connected(draw: Callable[[], Networkx], failure: str, fix: str) -> Networkx:
     for _ in range(TRIES):
         graph = draw()
         if nx.is_connected(graph):
@@ -191,7 +192,7 @@ def _hops(nodes: int) -> list[int]:
     return [2**k for k in range((nodes - 1).bit_length())]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
