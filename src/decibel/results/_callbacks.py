@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from types import TracebackType
 
+from ..core._json import Provenance, Row
 from ..graphs._graph import Levels
 from ._status import Status
 from .metrics import Snapshot
-
-Row = dict[str, float]
 
 
 class Callback:
     """What `solve` tells: `begin` once, `see` and then a call for every row, `end` in every case. All do nothing here;
     a subclass overrides what it needs. A call that returns True ends the run."""
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         """Before the first row. `about` is the trace's provenance; where a run is continued, `about["resumed"]` is the
         step from which, and rows up to that step are not told again."""
 
     def see(self, step: int, snapshot: Snapshot) -> None:
         """Every node's state, before the row of the same step."""
 
-    def __call__(self, step: int, row: Row) -> Any:
+    def __call__(self, step: int, row: Row) -> object:
         """A row of the trace."""
 
     def end(self, status: Status, message: str | None) -> None:
@@ -34,10 +33,10 @@ class Callback:
 class FunctionCallback(Callback):
     """A plain function of a row, as a callback."""
 
-    def __init__(self, function: Callable[[int, Row], Any]) -> None:
+    def __init__(self, function: Callable[[int, Row], object]) -> None:
         self._function = function
 
-    def __call__(self, step: int, row: Row) -> Any:
+    def __call__(self, step: int, row: Row) -> object:
         return self._function(step, row)
 
 
@@ -45,7 +44,7 @@ class CallbackList:
     """All callbacks of one run, told in order. Leaving it tells everyone who has begun that the run is over, even if
     one of them fails at that. `status` and `message` are what they receive then."""
 
-    def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], Any]]) -> None:
+    def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], object]]) -> None:
         if callable(callbacks) or isinstance(callbacks, str):
             raise TypeError("callbacks is a single one: give a list of them, such as [callback].")
         for callback in callbacks:
@@ -58,7 +57,7 @@ class CallbackList:
         self._leaving = ExitStack()
         self.status, self.message = Status.COMPLETED, ""
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         for member in self._members:
             member.begin(dict(about), graphs)
             self._leaving.callback(lambda member=member: member.end(self.status, self.message or None))
@@ -72,7 +71,9 @@ class CallbackList:
     def __enter__(self) -> CallbackList:
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.status, self.message = Status.INTERRUPTED if interrupted else Status.FAILED, _words(error)

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, SupportsFloat, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
+from ..core._json import Row
 from ..core._ledger import COSTS
 from ..core._names import hint
+from ..core._types import PyTree
 from ..core._vector import Vector, largest
 from ..methods._method import State
 from ..problem import _exact as exact
 from ..problem._problem import Problem
 from ..strategies._table import Level
 
-Metric = Callable[["Snapshot"], Any]
+Measured: TypeAlias = SupportsFloat | Mapping[str, SupportsFloat]
+Metric: TypeAlias = Callable[["Snapshot"], Measured]
 
 
 class Nodes(NamedTuple):
     """Every node's copy, leaves (nodes, ...); None where a method has no such level."""
 
-    x: Any
-    y: Any = None
-    z: Any = None
+    x: PyTree
+    y: PyTree = None
+    z: PyTree = None
 
 
 class Snapshot(NamedTuple):
@@ -36,11 +40,11 @@ class Snapshot(NamedTuple):
     state: State
 
     @property
-    def x(self) -> Any:
+    def x(self) -> PyTree:
         return self.state.x.s.mean()
 
     @property
-    def y(self) -> Any:
+    def y(self) -> PyTree:
         if self.state.y is None:
             return None
         return self.state.y.s.tree if self.problem.personal else self.state.y.s.mean()
@@ -50,10 +54,10 @@ class Snapshot(NamedTuple):
         return Nodes(*(None if level is None else level.s.tree for level in self.state[:3]))
 
 
-def consensus(level: str) -> Metric:
+def consensus(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
     """1/N Σ_i ‖s_i − s̄‖² of one level."""
 
-    def measure(snapshot: Snapshot) -> Array:
+    def measure(snapshot: Snapshot) -> Float[Array, ""]:
         s = _level(snapshot, level).s
         return _spread(s, s.mean())
 
@@ -61,10 +65,10 @@ def consensus(level: str) -> Metric:
     return measure
 
 
-def invariant(level: str) -> Metric:
+def invariant(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
     """The largest entry of the mean over nodes of the strategy's carry, which is a sum of flows and should be zero."""
 
-    def measure(snapshot: Snapshot) -> Array:
+    def measure(snapshot: Snapshot) -> Float[Array, ""]:
         drift = _level(snapshot, level).carry[0].mean()
         return largest(jnp.stack([largest(jnp.abs(leaf)) for leaf in jax.tree.leaves(drift)]))
 
@@ -72,27 +76,27 @@ def invariant(level: str) -> Metric:
     return measure
 
 
-def upper(snapshot: Snapshot) -> Array:
+def upper(snapshot: Snapshot) -> Float[Array, ""]:
     """f over all samples, at the averages."""
     return exact.upper_mean(snapshot.problem, snapshot.x, snapshot.y)
 
 
-def lower(snapshot: Snapshot) -> Array:
+def lower(snapshot: Snapshot) -> Float[Array, ""]:
     """g over all samples, at the averages."""
     return exact.lower_mean(snapshot.problem, snapshot.x, snapshot.y)
 
 
-def stationarity(snapshot: Snapshot) -> Array:
+def stationarity(snapshot: Snapshot) -> Float[Array, ""]:
     """‖∇Φ(x̄)‖², with the lower level solved exactly."""
     return _bilevel_errors(snapshot)[0]
 
 
-def lower_error(snapshot: Snapshot) -> Array:
+def lower_error(snapshot: Snapshot) -> Float[Array, ""]:
     """1/N Σ_i ‖y_i − y*(x̄)‖²; y_i*(x̄) where personal."""
     return _bilevel_errors(snapshot)[1]
 
 
-def interact(snapshot: Snapshot) -> Array:
+def interact(snapshot: Snapshot) -> Float[Array, ""]:
     """INTERACT's measure 𝔐: ‖∇Φ(x̄)‖² + Σ_i ‖x_i − x̄‖² + Σ_i ‖y_i − y*(x̄)‖² (sums, as printed in (11)).
 
     Differs from the paper: y* is taken at x̄, where the line below (14) has x_i; at consensus they are the same."""
@@ -104,13 +108,13 @@ def interact(snapshot: Snapshot) -> Array:
 class Distance(eqx.Module):
     """1/N Σ_i ‖x_i − x*‖² from a known solution."""
 
-    solution: Any
+    solution: PyTree
 
-    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
+    def __call__(self, snapshot: Snapshot) -> dict[str, Float[Array, ""]]:
         return {"distance": _spread(snapshot.state.x.s, self.solution)}
 
 
-def distance(solution: Any) -> Distance:
+def distance(solution: PyTree) -> Distance:
     return Distance(jax.tree.map(jnp.asarray, solution))
 
 
@@ -160,21 +164,22 @@ def resolve(
     return chosen
 
 
-def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, float]:
+def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> Row:
     """Our own metrics in one compiled call; a user's plain functions as they are, with concrete arrays."""
     own = lambda name, metric: METRICS.get(name) is metric or isinstance(metric, eqx.Module)  # noqa: E731
-    ours: dict[str, Any] = {name: metric for name, metric in metrics.items() if own(name, metric)}
+    ours = {name: metric for name, metric in metrics.items() if own(name, metric)}
     whole = any(name.startswith("invariant") for name in ours)
-    values: dict[str, Any] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
+    values: dict[str, Measured] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
     values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in ours}
-    columns: dict[str, float] = {}
+    columns: Row = {}
     for name in metrics:
-        named = values[name] if isinstance(values[name], dict) else {name: values[name]}
+        found = values[name]
+        named = found if isinstance(found, Mapping) else {name: found}
         columns |= {key: _number(key, number) for key, number in named.items()}
     return columns
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: SupportsFloat) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -184,12 +189,13 @@ def _number(name: str, value: Any) -> float:
 
 def _positions(snapshot: Snapshot) -> Snapshot:
     """Without carries and memory, so that all methods share what is compiled for the metrics."""
-    bare: list[Any] = [None if level is None else Level(level.s, ()) for level in snapshot.state[:3]]
-    return Snapshot(snapshot.problem, State(*bare))
+    bare = lambda level: None if level is None else Level(level.s, ())  # noqa: E731
+    x, y, z = snapshot.state[:3]
+    return Snapshot(snapshot.problem, State(Level(x.s, ()), bare(y), bare(z)))
 
 
 @eqx.filter_jit
-def _evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, Any]:
+def _evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, Measured]:
     return {name: metric(snapshot) for name, metric in metrics.items()}
 
 
@@ -210,12 +216,12 @@ def _level(snapshot: Snapshot, level: str) -> Level:
     return getattr(snapshot.state, level)
 
 
-def _spread(s: Vector, centre: Any) -> Array:
+def _spread(s: Vector, centre: PyTree) -> Float[Array, ""]:
     around = Vector(jax.tree.map(lambda leaf, c: leaf - c.astype(leaf.dtype), s.tree, centre))
     return around.squared_norms().mean()
 
 
-def _bilevel_errors(snapshot: Snapshot) -> tuple[Array, Array]:
+def _bilevel_errors(snapshot: Snapshot) -> tuple[Float[Array, ""], Float[Array, ""]]:
     problem, x = snapshot.problem, snapshot.x
     square = lambda tree: jax.tree.reduce(jnp.add, jax.tree.map(lambda a: jnp.sum(jnp.square(a)), tree))  # noqa: E731
     if problem.single_level:
