@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..core._json import JSON
 from ..results._trace import Trace
 from . import processes
 from .processes import answer, join, together
@@ -35,7 +35,7 @@ class Exchange:
     def key(self) -> tuple[str, str]:
         return self.case, self.label
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, JSON]:
         from .runs import digest  # here: the processes of an exchange need nothing of it
 
         code = "".join(Path(file).read_text() for file in (__file__, processes.__file__))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, auprc
 from .compare import higher
+from .results import Results
 from .sources import part
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
@@ -77,13 +79,13 @@ def arms(setup: Setup) -> list[Arm]:
 class Missed(eqx.Module):
     """`missed`: one less the average precision."""
 
-    precision: Any
+    precision: Callable[[Snapshot], Mapping[str, Array]]
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         return {"missed": 1 - self.precision(snapshot)["average_precision"]}
 
 
-def above(results: Any) -> list[Check]:
+def above(results: Results[Setup]) -> list[Check]:
     return [
         higher(results[case(hidden), OURS], results[case(hidden), OTHER], "average_precision")
         for hidden in results.setup.hidden

@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Mapping
 
+from ..core._json import JSON
 from ..engines.launch._environment import free_address
 
 TOLD = "DECIBEL_TOLD"
 
 
 def together(
-    module: str, processes: int, told: dict[str, Any], *, devices: int = 1, patience: float = 1_800
-) -> list[Any]:
+    module: str, processes: int, told: Mapping[str, JSON], *, devices: int = 1, patience: float = 1_800
+) -> list[JSON]:
     """Runs `python -m MODULE` in that many processes, each with so many devices; what each answered. A process that
     takes longer than `patience` seconds is given up with all others."""
     address = free_address()
@@ -38,7 +39,7 @@ def together(
     return [json.loads(output.splitlines()[-1]) for output, _ in answers]
 
 
-def join() -> tuple[int, dict[str, Any]]:
+def join() -> tuple[int, dict[str, JSON]]:
     """In one of the processes: meets the others; its rank and what it was told."""
     import jax
 
@@ -49,5 +50,5 @@ def join() -> tuple[int, dict[str, Any]]:
     return message["rank"], message["told"]
 
 
-def answer(value: Any) -> None:
+def answer(value: JSON) -> None:
     print(json.dumps(value), flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..graphs._families import adjusted_ring
 from ..methods._dsoba import dsoba
@@ -13,6 +12,7 @@ from ..methods._method import Method
 from ..methods._sparkle import sparkle
 from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
 from .compare import higher
+from .results import Results
 from .study import Arm, Study
 from .verdicts import Check, Claim
 
@@ -66,7 +66,7 @@ def arms(setup: Setup) -> list[Arm]:
     ]  # fmt: skip
 
 
-def best(results: Any) -> list[Check]:
+def best(results: Results[Setup]) -> list[Check]:
     return [
         higher(results[case(p), ours], results[case(p), theirs], "test_accuracy")
         for p in results.setup.corruptions
@@ -76,7 +76,7 @@ def best(results: Any) -> list[Check]:
     ]
 
 
-def mixed(results: Any) -> list[Check]:
+def mixed(results: Results[Setup]) -> list[Check]:
     return [
         higher(results[case(p), ours], results[case(p), "SPARKLE-GT"], "test_accuracy", tolerance=TOLERANCE)
         for p in results.setup.corruptions

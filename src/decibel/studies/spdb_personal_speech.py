@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -18,6 +18,7 @@ from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, data, speech
 from .compare import lower
+from .results import Results
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
@@ -112,13 +113,13 @@ def arms(setup: Setup) -> list[Arm]:
 class HeldOutLoss(eqx.Module):
     """`heldout`: the mean cross entropy on the recordings held out."""
 
-    rate: Any
+    rate: Callable[[Snapshot], Mapping[str, Array]]
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         return {"heldout": self.rate(snapshot)["heldout_loss"]}
 
 
-def in_order(results: Any) -> list[Check]:
+def in_order(results: Results[Setup]) -> list[Check]:
     ours, other, plain = (results[CASE, label] for label in (OURS, "D²", "DSGD"))
     return [lower(ours, other, "error_rate"), lower(other, plain, "error_rate"), lower(ours, plain, "error_rate")]
 
