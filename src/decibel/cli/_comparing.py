@@ -6,11 +6,12 @@ import json
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+from ..core._json import JSON
 from ..core._ledger import COSTS
 from ..core._names import hint
 from ..core._optional import optional
@@ -153,5 +154,5 @@ def command(config: Config, found: Tuned) -> str:
     return shlex.join(words)
 
 
-def _text(value: Any) -> str:
+def _text(value: JSON) -> str:
     return value if isinstance(value, str) else json.dumps(value)

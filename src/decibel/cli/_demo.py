@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -163,7 +163,7 @@ def figure(task: Task, graph: Graph, results: dict[str, Result]) -> Figure:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-    look: dict[Any, Any] = {
+    look = {
         "font.size": 9.5,
         "axes.titlesize": 10.5,
         "axes.titleweight": "bold",
