@@ -1,6 +1,8 @@
-"""The setting of every test: float64, strict promotion, eight CPU devices, quick compiling, no display.
+"""The setting of every test: float64, strict promotion, eight CPU devices, quick compiling, no display, and types and
+shapes of the core checked at every call.
 
-`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off.
+`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off, and `DECIBEL_CHECK_TYPES=0` the
+check of types.
 """
 
 import os
@@ -16,6 +18,11 @@ os.environ["XLA_FLAGS"] = flags(devices=8)
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
+
+CHECKED = ("core", "graphs", "problem", "oracles")
+if os.environ.get("DECIBEL_CHECK_TYPES", "1") != "0":  # before anything of Decibel is imported
+    install_import_hook([f"decibel.{package}" for package in CHECKED], "array_types.check")
 
 
 def pytest_configure(config: pytest.Config) -> None:
