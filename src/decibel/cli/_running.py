@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +179,7 @@ def _ended(log: Path) -> bool:
 
 
 @contextmanager
-def interrupts_save() -> Iterator[None]:
+def interrupts_save() -> Generator[None]:
     """While a run listens for SIGTERM, which makes it save and end, Ctrl-C says the same; a second one ends at once."""
 
     def hear(*_: object) -> None:
@@ -201,7 +201,7 @@ def interrupts_save() -> Iterator[None]:
 
 
 @contextmanager
-def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Iterator[None]:
+def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Generator[None]:
     if not wanted:
         yield
         return

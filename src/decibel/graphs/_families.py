@@ -10,6 +10,7 @@ import math
 import operator
 import random
 from collections.abc import Callable
+from typing import cast
 
 import networkx as nx
 import numpy as np
@@ -156,7 +157,7 @@ def from_matrix(W: Matrix, name: str = "matrix", *, disconnected: bool = False) 
 
     `disconnected=True` admits a graph in pieces, as a phase of `cycle`.
     """
-    return Graph(W, name, disconnected=disconnected)
+    return Graph(cast("sparse.csr_array", W), name, disconnected=disconnected)  # it makes one of it
 
 
 def cycle(*graphs: Topology) -> GraphSequence:

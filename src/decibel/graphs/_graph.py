@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ._drawing import Sketch, draw_graph, draw_sequence
 from ._spectrum import disagreement_norm, largest_eigenvalues
-from ._types import Matrix
+from ._types import Matrix, shape_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -335,12 +335,13 @@ class Levels:
 def _checked(matrix: Matrix) -> sparse.csr_array:
     """A canonical CSR copy of a doubly stochastic matrix."""
     try:
-        shape = np.shape(matrix)
+        shape: tuple[object, ...] = shape_of(matrix)
     except ValueError:  # rows of unequal length
         shape = ("rows of unequal length",)
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         raise ValueError(f"W has shape {shape}; give a square matrix with one row per node.")
-    kind = np.dtype(matrix.dtype if hasattr(matrix, "dtype") else np.asarray(matrix).dtype).kind
+    dtype = getattr(matrix, "dtype", None)
+    kind = np.dtype(np.asarray(matrix).dtype if dtype is None else dtype).kind
     if kind not in "fiub":
         raise ValueError("W does not hold real numbers; give a float matrix.")
     W = sparse.csr_array(matrix, dtype=np.float64, copy=True)

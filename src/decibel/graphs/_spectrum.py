@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +14,8 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, svds
 DENSE_LIMIT = 400
 """Up to this many nodes values come from a dense factorization."""
 
+_operator = cast("Callable[..., LinearOperator]", LinearOperator)  # whose __new__ hides its keywords
+
 
 def largest_eigenvalues(matrix: sparse.csr_array, count: int) -> Float[np.ndarray, " count"]:
     """The `count` largest eigenvalues of a symmetric matrix, largest first."""
@@ -20,7 +23,14 @@ def largest_eigenvalues(matrix: sparse.csr_array, count: int) -> Float[np.ndarra
     if size <= DENSE_LIMIT:
         return np.linalg.eigvalsh(matrix.toarray())[::-1][:count]
     start = np.random.default_rng(0).standard_normal(size)
-    values_of = partial(eigsh, k=count, v0=start, ncv=40, tol=1e-13, return_eigenvectors=False)
+    values_of = partial(
+        eigsh,
+        k=count,
+        v0=start,
+        ncv=40,
+        tol=1e-13,  # pyright: ignore[reportArgumentType]
+        return_eigenvectors=False,
+    )
     try:
         values = values_of(matrix, which="LA", maxiter=40)
     except ArpackNoConvergence:
@@ -44,11 +54,6 @@ def disagreement_norm(matrices: Sequence[sparse.csr_array]) -> float:
     def backward(s: Float[np.ndarray, " nodes *columns"]) -> Float[np.ndarray, " nodes *columns"]:
         return reduce(lambda v, W: W.T @ v, reversed(matrices), s - s.mean(axis=0))
 
-    operator = LinearOperator(
-        (size, size),
-        matvec=forward,  # pyright: ignore[reportCallIssue]
-        rmatvec=backward,
-        dtype=np.float64,
-    )
+    operator = _operator((size, size), matvec=forward, rmatvec=backward, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(size)
     return float(np.asarray(svds(operator, k=1, v0=start, return_singular_vectors=False))[0])

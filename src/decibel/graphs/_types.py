@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import networkx as nx
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 if TYPE_CHECKING:
@@ -14,4 +15,9 @@ if TYPE_CHECKING:
 else:
     Networkx = nx.Graph
 
-Matrix: TypeAlias = np.ndarray | sparse.sparray | sparse.spmatrix | Sequence[Sequence[float]]
+Matrix: TypeAlias = ArrayLike | sparse.sparray | sparse.spmatrix
+
+
+def shape_of(matrix: Matrix) -> tuple[int, ...]:
+    """Of a dense matrix, of scipy's, or of lists; ValueError where rows have unequal lengths."""
+    return np.shape(cast("np.ndarray", matrix))  # scipy's have the attribute that NumPy asks for

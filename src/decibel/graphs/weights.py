@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from scipy import sparse
 
 from ._spectrum import largest_eigenvalues
-from ._types import Matrix, Networkx
+from ._types import Matrix, Networkx, shape_of
 
 Rule: TypeAlias = Callable[[Networkx], Matrix]
 """A networkx graph to a matrix, dense or scipy sparse, in the order of the graph's nodes."""
@@ -68,9 +68,9 @@ def mixing_matrix(graph: Networkx, weights: str | Rule) -> sparse.csr_array:
     """W of an undirected `graph` by a rule's name, or by a callable that takes the graph."""
     if callable(weights):
         matrix = weights(graph)
-        if np.shape(matrix) != (len(graph), len(graph)):
+        if shape_of(matrix) != (len(graph), len(graph)):
             raise ValueError(
-                f"weights returned a matrix of shape {np.shape(matrix)} for {len(graph)} nodes; "
+                f"weights returned a matrix of shape {shape_of(matrix)} for {len(graph)} nodes; "
                 f"return one of shape {(len(graph), len(graph))}."
             )
         return sparse.csr_array(matrix, dtype=np.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -23,7 +23,6 @@ from ._oracle import Draw, Oracle
 
 Directions: TypeAlias = Callable[[Draw, PyTree], PyTree]
 Weight: TypeAlias = Scalar | Schedule
-W = TypeVar("W", bound=Weight)
 
 
 class Estimator(eqx.Module):
@@ -114,8 +113,9 @@ def _weight(theta: Weight, k: Int[Array, ""]) -> Scalar:
     return theta(k) if callable(theta) else theta
 
 
-def _share(theta: W) -> W:
-    if isinstance(theta, Real) and not 0 <= float(theta) <= 1:
+def _share(theta: Weight) -> Weight:
+    number = float(theta) if isinstance(theta, Real) else 0.0
+    if not 0 <= number <= 1:
         raise ValueError(f"theta={theta!r} must be a number from 0 to 1: it is the newest sample's weight.")
     return theta
 

@@ -148,7 +148,7 @@ class Problem(eqx.Module):
         bound._validate_data(None)
         return bound
 
-    def on_data(self, upper_data: Data, lower_data: Data | None) -> Problem:
+    def on_data(self, upper_data: Data | None, lower_data: Data | None) -> Problem:
         """The same problem on other data."""
         own = None if lower_data is upper_data else lower_data
         fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, SupportsFloat, TypeAlias
+from typing import NamedTuple, SupportsFloat, TypeAlias, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from ..core._json import Row
@@ -183,7 +184,7 @@ def _number(name: str, value: SupportsFloat) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        what = f"an array of shape {jnp.shape(value)}" if hasattr(value, "shape") else repr(value)
+        what = f"an array of shape {jnp.shape(cast(ArrayLike, value))}" if hasattr(value, "shape") else repr(value)
         raise ValueError(f"metric {name!r} returned {what}: return a number, or a dict of numbers by name.") from None
 
 

@@ -81,11 +81,8 @@ def speedup(results: Results[Setup]) -> list[Check]:
 def transients(results: Results[Setup], weight: float) -> np.ndarray:
     """(seeds,) the measured transient of a ring: at least the time between two rows, at most the length of the run."""
     runs, dense = results[LINKS, f"ring, weight {weight:g}"], results[LINKS, "complete"]
-    options = {"factor": results.setup.factor, "window": results.setup.window}
-    measured = [
-        measured_transient(trace, there, "distance", **options).step
-        for trace, there in zip(runs.traces, dense.traces, strict=True)
-    ]
+    measure = partial(measured_transient, factor=results.setup.factor, window=results.setup.window)
+    measured = [measure(trace, there, "distance").step for trace, there in zip(runs.traces, dense.traces, strict=True)]
     steps, rows = results.setup.steps, results.setup.rows
     return np.clip([steps if step is None else step for step in measured], steps / rows, steps)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ class Exchange:
 def measure(count: int, kind: str, entries: int, rounds: int) -> list[float]:
     """Milliseconds of each round, of the slowest process, from processes that are started for it and end with it."""
     told = {"kind": kind, "entries": entries, "rounds": rounds}
-    return np.max(together(__name__, count, told, patience=PATIENCE), axis=0).tolist()
+    return np.max(np.asarray(together(__name__, count, told, patience=PATIENCE), float), axis=0).tolist()
 
 
 def _rounds(kind: str, entries: int, rounds: int) -> list[float]:
@@ -88,4 +89,4 @@ def _rounds(kind: str, entries: int, rounds: int) -> list[float]:
 
 if __name__ == "__main__":
     _, told = join()
-    answer(_rounds(**told))
+    answer(_rounds(cast("str", told["kind"]), cast("int", told["entries"]), cast("int", told["rounds"])))

@@ -23,11 +23,12 @@ def together(
     flags = f"--xla_force_host_platform_device_count={devices}" if devices > 1 else ""
     path = os.pathsep.join(filter(None, sys.path))  # where this process finds modules, they do too
     base = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}
-    started = []
+    started: list[subprocess.Popen[str]] = []
     for rank in range(processes):
         message = json.dumps({"address": address, "processes": processes, "rank": rank, "told": told})
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, "-m", module], env={**base, TOLD: message}, **pipes))
+        command, environment = [sys.executable, "-m", module], {**base, TOLD: message}
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
     try:
         answers = [process.communicate(timeout=patience) for process in started]
     finally:

@@ -15,7 +15,7 @@ from typing import Literal, NotRequired, TypedDict
 from ..core._files import atomic_write
 from ..core._json import JSON
 from . import settings
-from .results import Results, Runs, S
+from .results import Results, Runs, S, Setup
 from .runs import fingerprint, forget, place, run_arm
 from .study import Arm, Call, Curve, Study
 from .verdicts import ClaimRecord, Verdict
@@ -142,15 +142,15 @@ def in_processes(
             yield ended.result()
 
 
-def _settings(setup: S, arms: Sequence[Curve], found: settings.Settings) -> Chosen:
+def _settings(setup: Setup, arms: Sequence[Curve], found: settings.Settings) -> Chosen:
     rows: list[ArmRecord] = []
     for arm in arms:
         row: ArmRecord = {"case": arm.case, "label": arm.label, "step_sizes": settings.status(arm, found)}
         if isinstance(arm, Arm):
             about = arm.describe()
-            row |= {
-                "method": about["method"], "steps": arm.steps, "batch_size": arm.batch_size, "samples": arm.samples,
-                "task": about["task"], "graph": {level: g["name"] for level, g in about["graph"].items()},
+            row = {
+                **row, "method": about["method"], "steps": arm.steps, "batch_size": arm.batch_size,
+                "samples": arm.samples, "task": about["task"], "graph": {level: g["name"] for level, g in about["graph"].items()},
             }  # fmt: skip
         rows.append(row)
     return {"setup": dataclasses.asdict(setup), "arms": rows, "searched": found}

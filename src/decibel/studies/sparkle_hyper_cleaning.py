@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..graphs._families import adjusted_ring
 from ..methods._dsoba import dsoba
@@ -37,13 +38,13 @@ SETUPS = {
 
 def methods(setup: Setup) -> dict[str, Method]:
     """SPARKLE in parallel order, for which one derivative and one message serve all levels."""
-    rates, ours = setup.rates, {**setup.rates, "updates": "simultaneous"}
+    rates, ours = setup.rates, partial(sparkle, **setup.rates, updates="simultaneous")
     known = {
-        "SPARKLE-ED": sparkle("ed", **ours),
-        "SPARKLE-EXTRA": sparkle("extra", **ours),
-        "SPARKLE-GT": sparkle("gt", **ours),
-        "SPARKLE-ED-GT": sparkle("ed", "gt", **ours),
-        "SPARKLE-EXTRA-GT": sparkle("extra", "gt", **ours),
+        "SPARKLE-ED": ours("ed"),
+        "SPARKLE-EXTRA": ours("extra"),
+        "SPARKLE-GT": ours("gt"),
+        "SPARKLE-ED-GT": ours("ed", "gt"),
+        "SPARKLE-EXTRA-GT": ours("extra", "gt"),
         "D-SOBA": dsoba(**rates),
         "MA-DSBO-GT": ma_dsbo(**rates, tracking=True),
         "MDBO": mdbo(alpha=setup.alpha, beta=0.1, theta=setup.theta),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -135,7 +136,7 @@ STUDY = Study(
     search=Search(
         alpha=(0.02, 0.1, 0.5, 2.0),
         beta=(0.02, 0.1, 0.5, 2.0),
-        metric=lambda task: HeldOutLoss(task.metrics[0]),
+        metric=lambda task: HeldOutLoss(cast(PersonalAccuracy, task.metrics[0])),
         cases=lambda setup: [case(count) for count in setup.per_node],
         steps=lambda setup: setup.steps,
         seeds=(100,),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import cast
 
 import equinox as eqx
 import numpy as np
@@ -17,6 +17,7 @@ from ..methods._spdb import spdb
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, data, speech
+from ..tasks.speech import ErrorRate
 from .compare import lower
 from .results import Results
 from .study import Arm, Search, Study, validated
@@ -113,7 +114,7 @@ def arms(setup: Setup) -> list[Arm]:
 class HeldOutLoss(eqx.Module):
     """`heldout`: the mean cross entropy on the recordings held out."""
 
-    rate: Callable[[Snapshot], Mapping[str, Array]]
+    rate: ErrorRate
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         return {"heldout": self.rate(snapshot)["heldout_loss"]}
@@ -149,7 +150,7 @@ STUDY = Study(
     search=Search(
         alpha=(0.1, 0.3, 1.0, 3.0),
         beta=(0.003, 0.01, 0.03, 0.1),
-        metric=lambda task: HeldOutLoss(task.metrics[0]),
+        metric=lambda task: HeldOutLoss(cast(ErrorRate, task.metrics[0])),
         cases=lambda setup: (CASE,),
         steps=lambda setup: setup.steps,
         task=validated,

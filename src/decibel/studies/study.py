@@ -236,8 +236,10 @@ def _value(value: object) -> object:
 
 
 def _graph(graph: Topology) -> Drawn:
-    rounded = [np.round(phase.matrix.data, 9).tolist() for phase in graph.phases]
-    places = [[phase.matrix.indices.tolist(), phase.matrix.indptr.tolist()] for phase in graph.phases]
+    rounded: list[list[float]] = [np.round(phase.matrix.data, 9).tolist() for phase in graph.phases]
+    places: list[list[list[int]]] = [
+        [np.asarray(phase.matrix.indices).tolist(), np.asarray(phase.matrix.indptr).tolist()] for phase in graph.phases
+    ]
     return {"name": graph.name, "nodes": graph.nodes, "weights": rounded, "places": places}
 
 

@@ -71,7 +71,7 @@ class TaskAccuracy(eqx.Module):
 
 def _adapt(problem: Problem, x: list[Layer], batch: Samples) -> Layer:
     """Nesterov's method on one node's g(x, ·), from y0."""
-    y0: Layer = problem.y0
+    y0 = cast(Layer, problem.y0)
     lower = cast(AdaptationLoss, problem.lower)
     # tanh lies in [-1, 1] and the Hessian of cross entropy in the logits below 1/2, so this bounds that of g in y.
     curvature = (y0["weight"].shape[0] + 1) / 2 + 2 * lower.regularization

@@ -115,7 +115,8 @@ def _read(line: bytes) -> dict[str, JSON] | None:
         case "end":
             message = read.get("message")
             return {"kind": "end", "message": None if message is None else str(message)}
-    return None
+        case _:
+            return None
 
 
 def _list(value: JSON) -> list[JSON]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ...core._optional import optional
-from ...graphs._graph import Topology
+from ...graphs._graph import Graph, Topology
 from ...results._plots import AXES, NAMES, spans_decades
 from ..results import Runs
 
@@ -133,7 +133,7 @@ def graph(network: Topology) -> Figure:
     figure = Figure(figsize=(2.4, 2.4))
     figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
     ax = figure.subplots()
-    network.draw(ax)
+    network.draw(ax) if isinstance(network, Graph) else network.draw([ax])
     ax.set_title("")
     return figure
 
