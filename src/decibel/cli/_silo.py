@@ -91,8 +91,8 @@ def rehearse(
 
 def _silo() -> ModuleType:
     with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
-        import cryptography  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        import grpc  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
     from . import _silo_command as command
 
     return command

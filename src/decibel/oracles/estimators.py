@@ -114,10 +114,13 @@ def _weight(theta: Weight, k: Int[Array, ""]) -> Scalar:
 
 
 def _share(theta: Weight) -> Weight:
-    number = float(theta) if isinstance(theta, Real) else 0.0
-    if not 0 <= number <= 1:
-        raise ValueError(f"theta={theta!r} must be a number from 0 to 1: it is the newest sample's weight.")
+    _validate_share(theta)
     return theta
+
+
+def _validate_share(theta: object) -> None:
+    if isinstance(theta, Real) and not 0 <= float(theta) <= 1:
+        raise ValueError(f"theta={theta!r} must be a number from 0 to 1: it is the newest sample's weight.")
 
 
 def _map(function: Callable[..., Vector], *trees: PyTree) -> PyTree:

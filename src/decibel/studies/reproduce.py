@@ -150,7 +150,8 @@ def _settings(setup: Setup, arms: Sequence[Curve], found: settings.Settings) -> 
             about = arm.describe()
             row = {
                 **row, "method": about["method"], "steps": arm.steps, "batch_size": arm.batch_size,
-                "samples": arm.samples, "task": about["task"], "graph": {level: g["name"] for level, g in about["graph"].items()},
+                "samples": arm.samples, "task": about["task"],
+                "graph": {level: g["name"] for level, g in about["graph"].items()},
             }  # fmt: skip
         rows.append(row)
     return {"setup": dataclasses.asdict(setup), "arms": rows, "searched": found}
