@@ -20,9 +20,9 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = ("core", "graphs", "problem", "oracles")
+CHECKED = ("core._conjugate_gradients", "core._keys", "core._ledger", "core._vector", "graphs", "problem", "oracles")
 if os.environ.get("DECIBEL_CHECK_TYPES", "1") != "0":  # before anything of Decibel is imported
-    install_import_hook([f"decibel.{package}" for package in CHECKED], "array_types.check")
+    install_import_hook([f"decibel.{name}" for name in CHECKED], "array_types.check")
 
 
 def pytest_configure(config: pytest.Config) -> None:

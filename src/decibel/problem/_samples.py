@@ -124,7 +124,7 @@ class NodeData(eqx.Module):
         return jax.tree.map(lambda leaf: pick(leaf, indices), self.tree)
 
 
-def _scale(bits: UInt32[Array, "nodes batch"], count: Int[Array, "nodes 1"]) -> Int[Array, "nodes batch"]:
+def _scale(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:
     """floor(bits · count / 2³²): a uniform index below `count`, in 32-bit arithmetic (count < 2³¹)."""
     low, high = jnp.uint32(0xFFFF), jnp.uint32(16)
     count = count.astype(jnp.uint32)
