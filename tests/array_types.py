@@ -10,8 +10,9 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 
+CONF = BeartypeConf(is_pep484_tower=True)  # an int is a float
 ARRAY = re.compile(r"\bArray\b|ndarray")
 
 
@@ -25,4 +26,4 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     same.__kwdefaults__, same.__dict__, same.__annotations__ = function.__kwdefaults__, function.__dict__, arrays
     same.__module__, same.__qualname__, same.__doc__ = function.__module__, function.__qualname__, function.__doc__
-    return beartype(same)
+    return beartype(conf=CONF)(same)
