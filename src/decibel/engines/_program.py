@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -42,10 +42,11 @@ class RunConfig(NamedTuple):
         """Those of the nodes that take part: of all that there are, or of the members that are left."""
         return np.arange(nodes, dtype=np.int32) if self.members is None else np.asarray(self.members, np.int32)
 
-    def link_faults(self, nodes: Array, secret: Array | None = None) -> LinkFaults:
+    def link_faults(self, nodes: Array | np.ndarray, secret: Array | None = None) -> LinkFaults:
         """What messages over links depend on, for the nodes that live here."""
         schedule = fault_schedule(self.faults, self.seed)
-        return LinkFaults(nodes, schedule, schedule.key if secret is None else secret)
+        # NumPy's are placed on devices later, as arrays of JAX.
+        return LinkFaults(cast(Array, nodes), schedule, schedule.key if secret is None else secret)
 
 
 class Program(eqx.Module):
