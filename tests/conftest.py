@@ -1,8 +1,7 @@
-"""The setting of every test: float64, strict promotion, eight CPU devices, quick compiling, no display, and types and
-shapes of the core checked at every call.
+"""The setting of every test: float64, strict promotion, eight CPU devices, quick compiling, no display.
 
-`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off, and `DECIBEL_CHECK_TYPES=0` the
-check of types.
+`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off; `DECIBEL_CHECK_TYPES=1` checks, at every
+call, the types and shapes of arrays that the core's functions state.
 """
 
 import os
@@ -21,7 +20,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = ("core._conjugate_gradients", "core._keys", "core._ledger", "core._vector", "graphs", "problem", "oracles")
-if os.environ.get("DECIBEL_CHECK_TYPES", "1") != "0":  # before anything of Decibel is imported
+if os.environ.get("DECIBEL_CHECK_TYPES") == "1":  # before anything of Decibel is imported
     install_import_hook([f"decibel.{name}" for name in CHECKED], "array_types.check")
 
 
