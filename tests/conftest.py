@@ -1,7 +1,7 @@
 """The setting of every test: float64, strict promotion, eight CPU devices, quick compiling, no display.
 
-`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off; `DECIBEL_CHECK_TYPES=1` checks, at every
-call, the types and shapes of arrays that the core's functions state.
+`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off; `DECIBEL_CHECK_TYPES=1` checks, at
+every call, the types and shapes of arrays that the core's functions state.
 """
 
 import os
