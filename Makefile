@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint slow bench tables docs clean
@@ -12,19 +13,18 @@ help: ## show the targets
 demo: $(VENV)/.installed ## install, then clean corrupted labels over a ring of ten nodes
 	$(BIN)/decibel demo
 
-test: lint ## install, lint, check types and run the tests
-	$(BIN)/python -m pytest -n 2
+test: lint ## install, lint, check types and run the tests that guard every behaviour
+	$(PYTEST)
 
-test-all: lint ## the same with the slow tests
-	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+test-all: test slow ## the same, then the slow tests
 
 lint: $(VENV)/.installed-test ## check style and types only
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
-	$(BIN)/python -m pytest -n 2 -m slow
+slow: $(VENV)/.installed-test ## run only the slow tests, which `make test` leaves out
+	$(PYTEST) -m slow
 
 bench: $(VENV)/.installed ## measure a step and name what became slower than the committed results
 	$(BIN)/python -m benchmarks step --json build/bench.json

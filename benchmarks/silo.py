@@ -32,10 +32,10 @@ def federation(folder: Path) -> Any:
     from decibel.engines.silo._command import prepare
     from decibel.engines.silo._rehearsal import on_loopback
 
-    from decibel.engines.silo._federation import Federation, Place, Trouble
+    from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
 
-    sites = (Place("left", "127.0.0.1:1"), Place("right"))
-    made = on_loopback(Federation("pair", sites, ((0, 1),), trouble=Trouble(beat=1.0, missed=30)))
+    sites = (SiteAddress("left", "127.0.0.1:1"), SiteAddress("right"))
+    made = on_loopback(Federation("pair", sites, ((0, 1),), fault_tolerance=FaultTolerance(beat=1.0, missed=30)))
     prepare(made, folder)
     return made
 

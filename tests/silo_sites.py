@@ -14,9 +14,9 @@ import pytest
 
 from decibel.core._files import atomic_write
 from decibel.engines.silo._certificates import Authority, make_request, new_key, pem, save_key
-from decibel.engines.silo._federation import Federation, SiteAddress, Trouble
+from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
 
-QUICK = Trouble(beat=0.2, missed=25, deadline=60.0)
+QUICK = FaultTolerance(beat=0.2, missed=25, deadline=60.0)
 
 
 def free_ports(count):
@@ -29,14 +29,14 @@ def free_ports(count):
     return ports
 
 
-def ring(count, *, trouble=QUICK, reachable=None, **options):
+def ring(count, *, fault_tolerance=QUICK, reachable=None, **options):
     ports = free_ports(count)
     sites = tuple(
         SiteAddress(f"site-{i}", f"127.0.0.1:{ports[i]}" if reachable is None or i in reachable else None)
         for i in range(count)
     )
     edges = tuple((i, (i + 1) % count) for i in range(count)) if count > 2 else ((0, 1),)
-    return Federation("test", sites, edges, trouble=trouble, **options)
+    return Federation("test", sites, edges, fault_tolerance=fault_tolerance, **options)
 
 
 class Folders:

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -14,15 +15,28 @@ from jax.flatten_util import ravel_pytree  # noqa: E402
 from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
-from decibel.engines.silo._edge import Refused  # noqa: E402
+from decibel.engines.silo._edge import Rejected  # noqa: E402
+
+
+class Gate:
+    """While the file `gate` holds a number, no site begins that step or a later one."""
+
+    def __init__(self, site, path):
+        self.path = Path(path)
+        self.begin, site.begin = site.begin, self.begin_later
+
+    def begin_later(self, step):
+        with suppress(FileNotFoundError):
+            while step >= int(self.path.read_text()):
+                time.sleep(0.01)
+        return self.begin(step)
 
 
 class Slow:
-    """A site that takes `times` as long for its own part of every step, which is all but the wait for neighbours; and
-    `pause` seconds more."""
+    """A site that takes `times` as long for its own part of every step, which is all but the wait for neighbours."""
 
-    def __init__(self, site, times=1.0, pause=0.0):
-        self.times, self.pause = times, pause
+    def __init__(self, site, times=1.0):
+        self.times = times
         self.begin, site.begin = site.begin, self.begin_later
         self.wait_for, site._wait_for = site._wait_for, self.wait
         self.begun = self.waited = None
@@ -30,7 +44,7 @@ class Slow:
     def begin_later(self, step):
         if self.begun is not None:
             own = time.monotonic() - self.begun - self.waited
-            time.sleep((self.times - 1) * own + self.pause)
+            time.sleep((self.times - 1) * own)
         step = self.begin(step)
         self.begun, self.waited = time.monotonic(), 0.0
         return step
@@ -55,7 +69,7 @@ class Cut:
 
     def connect(self, edge, hello, stream):
         if self.between(edge):
-            raise Refused("the network is parted")
+            raise Rejected("the network is parted")
         self.connected(edge, hello, stream)
 
     def watch(self):
@@ -71,7 +85,8 @@ class InTrouble(db.Silo):
 
     def start(self, *arguments, **options):
         run = super().start(*arguments, **options)
-        Slow(run.site, SETTINGS.get("slow", {}).get(self.name, 1.0), SETTINGS.get("pause", {}).get(self.name, 0.0))
+        Gate(run.site, self.home.parent / "gate")
+        Slow(run.site, SETTINGS.get("slow", {}).get(self.name, 1.0))
         Cut(run.site, self.home.parent / "cut")
         return run
 

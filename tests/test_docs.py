@@ -1,12 +1,14 @@
 """The pages tell the truth: their Python runs, page by page, and their tables are the library's."""
 
 import importlib.util
+import inspect
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Hashable
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -19,7 +21,7 @@ from decibel.network._messages import Cumulative
 from decibel.strategies._table import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_PYTHON = [page for page in PAGES if BLOCK.search(page.read_text())]
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -72,9 +74,31 @@ def test_links_between_pages_exist():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_reference_has_every_public_name():
-    named = set(re.findall(r"^(?:::: |`)decibel\.(\w+)", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE))
-    assert not set(decibel.__all__) - named
+def public_names():
+    """Every public object by its path: what `decibel` and its public modules list in `__all__`, modules excepted."""
+    modules, names = [("decibel", decibel)], {}
+    for path, module in modules:  # grows while it is read
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.ismodule(thing):
+                modules += [(f"{path}.{name}", thing)]
+            elif not isinstance(thing, Hashable) or isinstance(thing, tuple):  # a table
+                names[f"{path}.{name}"] = id(thing)
+            else:
+                names[f"{path}.{name}"] = thing
+    return {thing: path for path, thing in reversed(names.items())}
+
+
+def test_reference_has_every_public_name_once():
+    pages = [page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md"))]
+    named = [name for page in pages for name in re.findall(r"^(?:::: |### `)(decibel[\w.]*)", page, re.MULTILINE)]
+    named = [re.sub(r"^(decibel\.tasks)\.(\w+)\.\2$", r"\1.\2", name) for name in named]  # a module of the same name
+    assert sorted(named) == sorted(public_names().values())
+
+
+def test_reference_shows_no_private_path():
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        assert not re.search(r"decibel[\w.]*\._", page.read_text()), page.name
 
 
 def strategy_rows():

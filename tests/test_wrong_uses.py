@@ -81,7 +81,7 @@ PYTHON = {
     "x is not shaped like x0: give a pytree": lambda: PROBLEM.solve_lower([0.0, 0.0, 0.0]),
     "solve_lower needs a lower level": lambda: SINGLE.solve_lower(jnp.zeros(3)),
     # the method
-    "method must be an algorithm such as db.sparkle('ed', ...), not function": lambda: solve(method=db.sparkle),
+    "method must be a db.Method such as db.sparkle('ed', ...), not function": lambda: solve(method=db.sparkle),
     "such as db.sparkle('ed', ...), not Entry": lambda: solve(method=db.CATALOG["ed"]),
     "alpha='0.1' must be a number, or a function of the step": lambda: db.ed(alpha="0.1"),
     "alpha=-0.1 must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"alpha": -0.1}),
@@ -116,7 +116,7 @@ PYTHON = {
     # graphs
     "graph must be a Graph or Levels, not str: see db.graphs.ring(nodes).": lambda: solve(graph="ring"),
     "graph must be a Graph or Levels, not int": lambda: solve(graph=6),
-    "graph is one of networkx: give db.graphs.from_networkx(graph).": lambda: solve(graph=nx.cycle_graph(6)),
+    "graph is a networkx graph: give db.graphs.from_networkx(graph).": lambda: solve(graph=nx.cycle_graph(6)),
     "graph is missing: give one such as db.graphs.ring(6).": lambda: solve(graph=None),
     "nodes must be an integer of at least 1, not 5.5.": lambda: db.graphs.ring(5.5),
     "probability must be above 0 and at most 1, not 'half'.": lambda: db.graphs.erdos_renyi(5, "half"),
@@ -135,9 +135,9 @@ PYTHON = {
     "seed=0.5 must be an integer": lambda: solve(seed=0.5),
     "seed=-1 must be an integer": lambda: solve(seed=-1),
     "seed='a' must be an integer": lambda: solve(seed="a"),
-    "metrics='upper' is a single one: give a list": lambda: solve(metrics="upper"),
+    "metrics='upper' is a single metric: give a list": lambda: solve(metrics="upper"),
     "metric 'odd' returned an array of shape (3,): return a number": lambda: solve(metrics=[odd]),
-    "callbacks is a single one: give a list": lambda: solve(callbacks=print),
+    "callbacks is a single callback: give a list": lambda: solve(callbacks=print),
     "callbacks holds a int: give functions of (step, row), or db.loggers.": lambda: solve(callbacks=[3]),
     "engine is str: give db.Simulator(), db.Cluster() or db.Silo(...).": lambda: solve(engine="cluster"),
     "engine is the class Cluster: give db.Simulator()": lambda: solve(engine=db.Cluster),
@@ -190,10 +190,10 @@ COMMANDS = {
     "graph 'erdos_renyi:half' needs a number after the colon: write erdos_renyi:0.5.": (
         *RUN, "--graph", "erdos_renyi:half",
     ),
-    "graph 'ring:3' takes no number: write ring.": (*RUN, "--graph", "ring:3"),
+    "graph 'ring:3' takes no parameter: write ring.": (*RUN, "--graph", "ring:3"),
     "nodes of a hypercube must be a power of two": (*RUN, "--graph", "hypercube", "--nodes", "6"),
     "--set 'alpha' must read KEY=VALUE": (*RUN, "--set", "alpha"),
-    "--set 'alpha=null' sets nothing: leave it out.": (*RUN, "--set", "alpha=null"),
+    "--set 'alpha=null' has the value null: leave it out.": (*RUN, "--set", "alpha=null"),
     "method 'sparkle-ed' has no setting 'alhpa': did you mean 'alpha'?": (*RUN, "--set", "alhpa=1"),
     "alpha='fast' must be a number": (*RUN, "--set", "alpha=fast"),
     "task 'linear_regression' has no setting 'nosie': did you mean 'noise'?": (*RUN, "--set", "task.nosie=1"),
@@ -219,7 +219,7 @@ COMMANDS = {
     "RUN nowhere is not a folder: give the --out folder": ("watch", "nowhere"),
 }  # fmt: skip
 FAILING = {
-    "a9a is not here: run `decibel data fetch a9a`": ("run", "auprc", "--method", "interact"),
+    "a9a is not on this machine: run `decibel data fetch a9a`": ("run", "auprc", "--method", "interact"),
     'needs wandb: pip install "decibel-opt[wandb]".': (*RUN, "--log", "wandb"),
     'needs mlflow: pip install "decibel-opt[mlflow]".': (*RUN, "--log", "mlflow"),
     'decibel silo needs grpcio and cryptography: pip install "decibel-opt[silo]".': (

@@ -5,6 +5,7 @@ program before that are as they always are.
 """
 
 import os
+from pathlib import Path
 
 QUICK = {
     "--xla_backend_optimization_level": 0,
@@ -23,3 +24,12 @@ def flags(devices: int = 1) -> str:
 def environment(**more: str) -> dict[str, str]:
     """Of a process that a test starts, with one CPU device."""
     return {**os.environ, "XLA_FLAGS": flags(), "JAX_PLATFORMS": "cpu", **more}
+
+
+def kept_in(folder: Path) -> dict[str, str]:
+    """For the environment of processes that are started again and again: what one compiles, the next finds there."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }

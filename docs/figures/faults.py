@@ -1,4 +1,4 @@
-"""What trouble does to each strategy: distance to x* while messages are lost, and steps needed with stragglers.
+"""What faults do to each strategy: distance to x* while messages are lost, and steps needed with stragglers.
 
     python docs/figures/faults.py            # about two minutes on two cores; writes faults.json and faults.svg
     python docs/figures/faults.py --figure   # draws faults.svg again from faults.json
@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 NODES, SIZE, STEPS, EVERY, TARGET = 10, 4, 6000, 20, 1e-6
 RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
 STRATEGIES = ("ed", "extra", "gt", "edge-ed", "diffusion")
-TROUBLE = {
+FAULTS = {
     "none": None,
     "20 % of links down": db.faults.drop(0.2),
     "50 % of links down": db.faults.drop(0.5),
@@ -92,21 +92,21 @@ def distances(strategy, faults):
 
 def measure():
     runs = []
-    for trouble, faults in TROUBLE.items():
+    for fault, faults in FAULTS.items():
         for strategy in STRATEGIES:
             steps, errors = distances(strategy, faults)
             reached = next((step for step, error in zip(steps, errors, strict=True) if error < TARGET), None)
             stopped = len(errors) <= STEPS // EVERY or not errors[-1] < 1e3
             runs.append(
                 {
-                    "trouble": trouble,
+                    "fault": fault,
                     "strategy": strategy,
                     "steps_to_target": reached,
                     "end": None if stopped else errors[-1],
-                    **({"errors": errors} if trouble in ("none", DRAWN) else {}),
+                    **({"errors": errors} if fault in ("none", DRAWN) else {}),
                 }
             )
-            print(f"{trouble:32} {strategy:10} {reached} {errors[-1]:.1e}", flush=True)
+            print(f"{fault:32} {strategy:10} {reached} {errors[-1]:.1e}", flush=True)
     provenance = {"python": platform.python_version(), "jax": jax.__version__, "device": jax.devices()[0].device_kind}
     return {"steps": STEPS, "every": EVERY, "target": TARGET, "rates": RATES, "provenance": provenance, "runs": runs}
 
@@ -120,12 +120,12 @@ def draw(found):
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
     colours = dict(zip(STRATEGIES, ("C0", "C1", "C2", "C3", "0.6"), strict=True))
-    for ax, trouble in zip(axes, ("none", DRAWN), strict=True):
+    for ax, fault in zip(axes, ("none", DRAWN), strict=True):
         for run in found["runs"]:
-            if run["trouble"] == trouble:
+            if run["fault"] == fault:
                 steps = np.arange(len(run["errors"])) * found["every"]
                 ax.semilogy(steps, run["errors"], color=colours[run["strategy"]], label=run["strategy"])
-        ax.set(title=trouble if trouble != "none" else "nothing lost", xlabel="iteration", ylim=(1e-16, 10))
+        ax.set(title=fault if fault != "none" else "nothing lost", xlabel="iteration", ylim=(1e-16, 10))
         ax.grid(alpha=0.3)
     axes[0].set_ylabel("max |x_i − x*|")
     axes[1].legend(frameon=False, loc="center right")
@@ -144,8 +144,8 @@ def table(found):
 
     rows = {}
     for run in found["runs"]:
-        rows.setdefault(run["trouble"], {})[run["strategy"]] = cell(run)
-    return [f"| {trouble} | {' | '.join(cells[name] for name in STRATEGIES)} |" for trouble, cells in rows.items()]
+        rows.setdefault(run["fault"], {})[run["strategy"]] = cell(run)
+    return [f"| {fault} | {' | '.join(cells[name] for name in STRATEGIES)} |" for fault, cells in rows.items()]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The public API, on one screen."""
 
-from . import graphs, tasks
+from . import graphs, strategies, tasks
+from .core._ledger import Ledger
+from .core._vector import Vector
 from .engines._engine import Engine
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
@@ -24,7 +26,7 @@ from .methods._sparkle import sparkle
 from .methods._spdb import spdb
 from .network import Network, faults
 from .oracles import estimators, hypergradient
-from .oracles._oracle import Oracle
+from .oracles._oracle import Draw, Oracle, Point
 from .problem._problem import Problem
 from .results import loggers, metrics
 from .results._callbacks import Callback
@@ -33,22 +35,25 @@ from .results._status import Status
 from .results._trace import Trace
 from .solver import theory
 from .solver._solve import NonFiniteWarning, cost, solve
-from .solver._tune import tune
+from .solver._tune import Tuned, tune
 from .strategies import Strategy, privacy
 
 __all__ = [
     "CATALOG",
     "Callback",
     "Cluster",
+    "Draw",
     "Engine",
     "Entry",
     "Graph",
     "GraphSequence",
+    "Ledger",
     "Levels",
     "Method",
     "Network",
     "NonFiniteWarning",
     "Oracle",
+    "Point",
     "Problem",
     "Result",
     "Silo",
@@ -57,6 +62,8 @@ __all__ = [
     "Status",
     "Strategy",
     "Trace",
+    "Tuned",
+    "Vector",
     "cost",
     "dbsa",
     "double_loop_dsgd",
@@ -88,6 +95,7 @@ __all__ = [
     "solve",
     "sparkle",
     "spdb",
+    "strategies",
     "svr_interact",
     "tasks",
     "theory",

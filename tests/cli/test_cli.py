@@ -127,7 +127,7 @@ def test_a_run_leaves_all_that_is_needed_to_repeat_it(tmp_path):
     assert [line for line in written[0] if "out =" not in line] == [line for line in written[1] if "out =" not in line]
 
 
-def test_a_run_that_is_refused_leaves_the_one_that_lies_there(tmp_path):
+def test_a_run_that_raises_keeps_the_one_before(tmp_path):
     _, code = answer_of(*QUICK, *RATES, "--out", tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     answer = invoke(*QUICK, *RATES, "--set", "alpha=0.5", "--out", str(tmp_path), "--resume")
@@ -178,7 +178,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_as_if_it_never_was(tmp_pa
         _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "Traceback" not in said
-    resume = shlex.split(said.strip().rpartition("To go on: ")[2])
+    resume = shlex.split(said.strip().rpartition("To resume: ")[2])
     assert resume == ["decibel", "run", "--config", str(part / "config.toml"), "--resume"]
     refused = invoke(*longer, "--out", str(part))
     assert refused.exit_code == 2 and "add --resume to continue it, or --fresh" in refused.output
@@ -221,7 +221,7 @@ def test_advise_says_what_the_theory_says():
     found, code = answer_of("advise", 16, "--degree", 4)
     expected = decibel.theory.advise(16, degree=4)
     assert code == 0 and found["method"] == expected.method and found["transient"] == expected.transient
-    answer = invoke("advise", "16", "--alike", "--single")
+    answer = invoke("advise", "16", "--homogeneous", "--single")
     assert answer.exit_code == 0 and answer.output.startswith("dsgd")
 
 

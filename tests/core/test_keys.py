@@ -42,6 +42,6 @@ def test_keys_of_many_seeds_are_those_of_each(wide):
     np.testing.assert_array_equal(together, [[0, seed] for seed in seeds])
 
 
-def test_too_many_numbers_are_refused():
+def test_too_many_numbers_raise():
     with pytest.raises(ValueError, match="4294967296 random numbers in one call are too many"):
         jax.jit(lambda key: jax.random.bits(key, (2**16, 2**16), jnp.uint32)).lower(keys.key(0))

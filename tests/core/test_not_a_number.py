@@ -21,6 +21,7 @@ def spoilt(place, dtype=jnp.float64):
     return jnp.asarray(np.random.default_rng(place).normal(size=MANY), dtype).at[place].set(jnp.nan)
 
 
+@pytest.mark.slow_except("17-float32", "4095-float64")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("place", PLACES)
 def test_reductions_keep_it(place, dtype):
@@ -37,6 +38,7 @@ def test_reductions_are_those_of_numpy():
     assert float(largest(jnp.asarray([1.0, jnp.inf]))) == np.inf and float(smallest(jnp.asarray([3.0]))) == 3.0
 
 
+@pytest.mark.slow_except("2-17", "8-4095")
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_quantized_message_tells_it(bits, place):

@@ -66,7 +66,7 @@ def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_need
         assert jax.tree.all(jax.tree.map(lambda a, b: a is not b and bool((a == b).all()), state, back))
 
 
-def test_what_has_no_room_is_refused_before_anything_is_copied_to_the_host(device_with, monkeypatch):
+def test_what_has_no_room_raises_before_anything_is_copied_to_the_host(device_with, monkeypatch):
     state = {"y": jnp.ones((4, 2_000))}
     device_with(100_000, 95_000)
     monkeypatch.setattr(memory.jax, "device_put", lambda *_: pytest.fail("copied"))
@@ -81,7 +81,7 @@ def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeyp
     monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
     state = jnp.ones(3)
     monkeypatch.setattr(memory.jax, "device_put", full)
-    with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
+    with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: raise XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
         memory.copied(state, 0)
 
 

@@ -305,8 +305,8 @@ BAD = {
     r"seed must be an integer, not 0\.5": lambda: graphs.geometric(5, 0.5, seed=0.5),  # type: ignore
     r"weight must lie between 0 and 0\.5, not 0\.5": lambda: graphs.adjusted_ring(5, 0.5),
     r"ratio must be a positive number, not 0": lambda: weights.laplacian(0),
-    r"'metropolos' is no known rule; did you mean 'metropolis'\?": lambda: graphs.ring(5, weights="metropolos"),
-    r"weights=None is no known rule": lambda: graphs.ring(5, weights=None),  # type: ignore
+    r"'metropolos' is not a known rule; did you mean 'metropolis'\?": lambda: graphs.ring(5, weights="metropolos"),
+    r"weights=None is not a known rule": lambda: graphs.ring(5, weights=None),  # type: ignore
     r"weights returned a matrix of shape \(2, 2\) for 5 nodes": (
         lambda: graphs.ring(5, weights=lambda graph: np.eye(2))
     ),
@@ -341,7 +341,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("sentence", BAD)
-def test_bad_input_is_refused_in_one_sentence(sentence):
+def test_bad_input_raises_in_one_sentence(sentence):
     with pytest.raises(ValueError, match=sentence) as refusal:
         BAD[sentence]()
     assert str(refusal.value).endswith(".") and "\n" not in str(refusal.value)

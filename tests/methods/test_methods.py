@@ -139,6 +139,7 @@ def test_follows_the_paper(name):
     agree(run(CURVED, method, graph), reference(CURVED, graph.W, steps=STEPS, **settings))
 
 
+@pytest.mark.slow
 def test_svr_interact_of_period_one_is_interact():
     for way in (EXACT, db.hypergradient.neumann(TERMS, L)):
         plain = run(CURVED, db.interact(**TWO, hypergradient=way), LAPLACIAN)
@@ -268,13 +269,13 @@ def test_growing_inner_loops_on_a_complete_graph(name):
 
 
 @pytest.mark.parametrize("method", [db.interact(**TWO), db.spdb(**TWO), db.slam(**TWO)], ids=lambda m: m.name)
-def test_the_other_form_of_problem_is_refused(method):
+def test_the_other_form_of_problem_raises(method):
     shared = method.form == "shared"
     with pytest.raises(ValueError, match="personal"):
         db.solve(problem(FLAT, shared), method, GRAPH, steps=1)
 
 
-def test_interact_refuses_batches_and_spdb_weights_that_diverge():
+def test_interact_raises_on_batches_and_spdb_on_weights_that_diverge():
     with pytest.raises(ValueError, match=r"all samples.*gt_dsgd"):
         db.solve(problem(FLAT, True), db.interact(**TWO), GRAPH, steps=1, batch_size=1)
     steep = db.graphs.complete(NODES, weights=db.weights.laplacian(0.24))

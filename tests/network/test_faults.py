@@ -1,4 +1,4 @@
-"""Trouble on purpose: what stays exact under it, what does not, and the same trouble in every engine."""
+"""Injected faults: what stays exact under them, what does not, and the same faults in every engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def error(result, solution=None, nodes=slice(None)):
     return np.abs(np.asarray(result.nodes.x)[nodes] - solution).max()
 
 
-@pytest.mark.slow_except("ed-0.2", "extra-0.5", "gt-0.2", "edge-ed-0.5")
+@pytest.mark.slow_except("ed-0.2", "gt-0.2", "edge-ed-0.5")
 @pytest.mark.parametrize("probability", [0.2, 0.5])
 @pytest.mark.parametrize("strategy", ["ed", "extra", "gt", "edge-ed"])
 def test_exact_with_links_that_fail_at_random(strategy, probability):
@@ -75,18 +75,18 @@ def test_edge_flows_are_exact_in_the_sequential_order_and_on_changing_graphs():
 
 
 def test_a_node_leaves_and_returns_while_messages_are_lost():
-    trouble = [db.faults.drop(0.1, one_way=True), db.faults.leave(3, during=(200, 4000))]
+    injected = [db.faults.drop(0.1, one_way=True), db.faults.leave(3, during=(200, 4000))]
     stayed = [node for node in range(NODES) if node != 3]
     theirs = Quadratic(*(part[stayed] for part in QUADRATIC)).solution()
-    apart = run("edge-ed", trouble)
+    apart = run("edge-ed", injected)
     assert error(apart, theirs, stayed) < 1e-12
     assert np.abs(theirs - QUADRATIC.solution()).max() > 0.01
     # What the others' carries owe to the one that left stays with them.
-    assert error(run("ed", trouble[1:]), theirs, stayed) > 1e-3
-    assert error(run("edge-ed", trouble, steps=8000)) < 1e-12
+    assert error(run("ed", injected[1:]), theirs, stayed) > 1e-3
+    assert error(run("edge-ed", injected, steps=8000)) < 1e-12
 
 
-@pytest.mark.slow_except("ring-alternating", "cycle-simultaneous")
+@pytest.mark.slow_except("cycle-alternating")
 @pytest.mark.parametrize("updates", ["alternating", "simultaneous"])
 @pytest.mark.parametrize("graph", [RING, db.graphs.erdos_renyi(NODES, 0.4, seed=2), CHANGING], ids=lambda g: g.name)
 def test_without_loss_edge_flows_are_exact_diffusion(graph, updates):
@@ -101,7 +101,7 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit():
     result = db.solve(problem, method, RING, steps=2000, eval_every=2000, metrics=[])
     links = slots(RING)
     (remembered,) = result.state.links
-    F = np.asarray(remembered[0].flows)
+    F = np.asarray(remembered[0][0].by_link)
     assert F.dtype == np.float32 and np.abs(F).max() > 1e-3
     F = F.reshape(-1, F.shape[-1])
     np.testing.assert_array_equal(F, -F[links.back])
@@ -170,13 +170,13 @@ def test_a_late_link_delivers_what_was_said_then():
     np.testing.assert_allclose(late[2].nodes.x, np.asarray(alone.nodes.x) + arrived, atol=1e-12)
 
 
-@pytest.mark.slow_except("edge-ed-gt-simultaneous")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "upper", "updates"),
     [("edge-ed", "gt", "simultaneous"), ("edge-ed", None, "alternating")],
     ids=str,
 )
-def test_the_cluster_has_the_same_trouble(strategy, upper, updates):
+def test_the_cluster_has_the_same_faults(strategy, upper, updates):
     quadratic, graph = random_quadratic(8, seed=3), db.graphs.erdos_renyi(8, 0.4, seed=1)
     faults = [
         db.faults.drop(0.3, one_way=True),
@@ -289,7 +289,7 @@ def test_nodes_of_many_links_move_between_devices(tmp_path, graph):
         np.testing.assert_allclose(b, a, atol=1e-13)
 
 
-@pytest.mark.slow_except("gt")
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ed", "gt"])
 def test_the_cluster_mixes_over_nodes_of_many_links(strategy):
     here, there = (run(strategy, None, steps=9, graph=HUBS, engine=e) for e in (None, db.Cluster(devices=5)))
@@ -297,11 +297,12 @@ def test_the_cluster_mixes_over_nodes_of_many_links(strategy):
         np.testing.assert_allclose(b, a, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_both_ends_of_a_stars_links_remember_the_same_to_the_last_bit():
     method, graph = db.sparkle("edge-ed", **RATES, updates="simultaneous"), db.graphs.star(40)
     problem = random_quadratic(40, seed=2).problem(dtype=jnp.float32)
     result = db.solve(problem, method, graph, steps=300, metrics=[], faults=db.faults.drop(0.2))
-    links, F = slots(graph), np.asarray(result.state.links[0][0].flows)
+    links, F = slots(graph), np.asarray(result.state.links[0][0][0].by_link)
     np.testing.assert_array_equal(F[links.places], -F[links.back[links.places]])
     assert np.abs(F[links.places]).min() > 0 and links.rest is not None
 
@@ -318,6 +319,7 @@ def star_state(nodes):
     return run, size(run.state), size(run.program.network)
 
 
+@pytest.mark.slow
 def test_a_star_grows_with_its_links():
     (_, small, few), (_, large, many) = star_state(512), star_state(1024)
     assert 1.9 < large / small < 2.1 and 1.9 < many / few < 2.2
@@ -325,6 +327,7 @@ def test_a_star_grows_with_its_links():
     assert run.advance(3) is not None and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.state))
 
 
+@pytest.mark.slow_except("cycle-2", "networkx-1", "networkx-5", "star-2")
 @pytest.mark.parametrize("devices", [1, 2, 5])
 @pytest.mark.parametrize("graph", [RING, CHANGING, RANDOM, STAR, HUBS], ids=lambda graph: graph.name)
 def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):
@@ -362,7 +365,7 @@ def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):
         (lambda: run("ed", ["drop"], steps=1), "str"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, message):
+def test_what_makes_no_sense_raises(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
 

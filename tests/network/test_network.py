@@ -108,20 +108,20 @@ def _largest_intermediate(graph, width=1):
     return max(variable.aval.size for eqn in _equations(jaxpr) for variable in eqn.outvars)
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        graphs.star(2000),
-        graphs.ring(2000),
-        graphs.path(2000),
-        graphs.exponential(2000),
-        graphs.complete(2000),
-        graphs.one_peer_exponential(2000),
-        graphs.cycle(graphs.star(2000), graphs.ring(2000)),
-    ],
-    ids=["star", "ring", "path", "exponential", "complete", "one-peer", "star and ring in turn"],
-)
-def test_nothing_is_nodes_by_nodes(graph):
+LARGE = {
+    "star": lambda: graphs.star(2000),
+    "ring": lambda: graphs.ring(2000),
+    "path": lambda: graphs.path(2000),
+    "exponential": lambda: graphs.exponential(2000),
+    "complete": lambda: graphs.complete(500),
+    "one-peer": lambda: graphs.one_peer_exponential(2000),
+    "star and ring in turn": lambda: graphs.cycle(graphs.star(2000), graphs.ring(2000)),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_nothing_is_nodes_by_nodes(name):
+    graph = LARGE[name]()
     entries = 0 if graph.period == 1 and graph.name == "complete" else sum(p.matrix.nnz for p in graph.phases)
     assert sum(leaf.size for leaf in _arrays(graph)) <= 3 * entries + 2 * graph.nodes
     assert _largest_intermediate(graph) <= max(entries, graph.nodes) < graph.nodes**2 // 10
@@ -177,7 +177,7 @@ def test_levels_move_in_lockstep_and_are_counted_once():
             return super().exchange(step, number, messages, link_state)
 
     def communicator(ledger):
-        return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), None, ledger)
+        return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), (), ledger)
 
     def move(rounds, s):
         for _ in range(rounds):
@@ -190,6 +190,6 @@ def test_levels_move_in_lockstep_and_are_counted_once():
     np.testing.assert_allclose(x.tree, W @ W, atol=1e-15)
     np.testing.assert_allclose(y.tree, W, atol=1e-15)
     assert seen == [("x", "y"), ("x",)]
-    assert ledger.page.fixed["rounds"] == 2 and ledger.page.fixed["bytes"] == 3 * 2 * 4 * 8
+    assert ledger.step_cost.fixed["rounds"] == 2 and ledger.step_cost.fixed["bytes"] == 3 * 2 * 4 * 8
     alone = communicator(Ledger())(x=move(0, s))
     assert alone is s

@@ -97,6 +97,7 @@ def test_chunks_of_nodes_take_the_gradients_of_f_once(updates):
     assert counts[0] == counts[1] > 0
 
 
+@pytest.mark.slow
 def test_chunks_of_nodes_need_less_memory():
     """A wide hidden layer, so that what the pullback keeps outweighs the state."""
     rng = np.random.default_rng(0)
@@ -123,13 +124,13 @@ def test_a_walk_meets_every_sample_once_before_any_twice(sizes):
     start = db.Simulator().start
     made = start(problem, db.sparkle("ed", **RATES), db.Levels(x=RING), RunConfig(batch, 3, sampling="shuffle-once"))
     data = made.program.problem.lower_data
-    taken = [np.asarray(data.walk(jnp.int32(k), batch).parts[0]["number"]) for k in range(24)]
+    taken = [np.asarray(data.in_order(jnp.int32(k), batch).parts[0]["number"]) for k in range(24)]
     for node, size in enumerate(sizes):
         batches = size // batch
         once = np.concatenate([taken[k][node] for k in range(batches)])
         assert len(set(once.tolist())) == batches * batch and once.max() < size
         np.testing.assert_array_equal(taken[batches][node], taken[0][node])
-    other = made.program.problem.upper_data.walk(jnp.int32(0), batch).parts[0]["number"]
+    other = made.program.problem.upper_data.in_order(jnp.int32(0), batch).parts[0]["number"]
     assert not np.array_equal(other, taken[0])  # the levels' orders differ
     assert len({tuple(rows) for rows in taken[0].tolist()}) > 1  # and so do the nodes'
 
@@ -173,7 +174,7 @@ def test_what_is_carried_stays_wide_and_its_mean_stays_zero(precision):
         np.testing.assert_allclose(np.asarray(level.carry[0].tree).mean(0), 0.0, atol=1e-6)
 
 
-def test_unknown_choices_are_refused():
+def test_unknown_choices_raise():
     for option in ({"sampling": "shuffle"}, {"precision": "float16"}):
         with pytest.raises(ValueError, match="is not known: choose from"):
             run(QUADRATIC.problem(), **option)

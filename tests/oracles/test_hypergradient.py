@@ -94,8 +94,8 @@ def test_exact_beyond_the_dense_limit():
     here = point(problem, x=np.ones((2, 2)), y=np.ones((2, q)))
     z = hypergradient.exact().inverse(here)
     np.testing.assert_allclose(z.tree, 1 / (np.array([[1.0], [2.0]]) * np.asarray(scale)), rtol=1e-9)
-    assert here.ledger.page.fixed["hvps"] == 0  # no Hessian matrix; products are counted as often as they ran
-    (products,) = here.ledger.page.repeated
+    assert here.ledger.step_cost.fixed["hvps"] == 0  # no Hessian matrix; products are counted as often as they ran
+    (products,) = here.ledger.step_cost.repeated
     assert products[1]["hvps"] == 1 and 5 < float(products[0]) < 80
 
 
@@ -242,11 +242,12 @@ def test_what_a_random_series_costs_per_sample():
     """One gradient of f, one product with J, and on average (K − 1)/2 with H, each on a batch of its own."""
     ledger = Ledger()
     estimates(hypergradient.neumann(K, 1.0, randomized=True, per_sample=True), 2, ledger)
-    fixed, ((_, repeated),) = ledger.page.fixed, ledger.page.repeated
+    fixed, ((_, repeated),) = ledger.step_cost.fixed, ledger.step_cost.repeated
     assert (fixed["samples"], fixed["gradients"], fixed["jvps"]) == (2 * S, 1, 1)
     assert (repeated["samples"], repeated["hvps"]) == (S, 1)
 
 
+@pytest.mark.slow
 def test_a_difference_has_one_scale():
     """L is estimated once for both points of a draw, on samples of its own, though H depends on the point."""
     quartic = lambda x, y, batch: jnp.sum(jnp.mean(batch["h"]) * y**4 - jnp.mean(batch["b"]) * x * y)  # noqa: E731
@@ -313,7 +314,7 @@ def test_direct():
     assert hypergradient.direct().inverse(point()) is None
     here = point()
     np.testing.assert_allclose(hypergradient.direct()(here).tree, FX, atol=1e-12)
-    assert here.ledger.page.fixed["hvps"] == here.ledger.page.fixed["jvps"] == 0
+    assert here.ledger.step_cost.fixed["hvps"] == here.ledger.step_cost.fixed["jvps"] == 0
 
 
 WAYS = {
@@ -395,6 +396,6 @@ def test_trees():
         (lambda: hypergradient.difference(0.0), "delta=0.0"),
     ],
 )
-def test_settings_are_refused_by_name(call, words):
+def test_settings_raise_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call()

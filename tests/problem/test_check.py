@@ -61,6 +61,7 @@ def test_a_stopped_gradient_in_the_upper_level_is_named():
     assert text.startswith("∇_y f differs from finite differences")
 
 
+@pytest.mark.slow
 def test_a_custom_derivative_that_is_off_is_named():
     @jax.custom_jvp
     def half_square(x):
@@ -84,6 +85,7 @@ def test_a_lower_level_that_is_not_strongly_convex(sign):
     assert text.startswith("g is not strongly convex in y") and "add a regularizer such as 1e-3 ‖y‖² to lower" in text
 
 
+@pytest.mark.slow
 def test_one_bad_node_of_a_personal_problem_is_seen():
     """Every node must solve its own lower level, so the average over nodes proves nothing."""
     H = QUADRATIC.H.copy()

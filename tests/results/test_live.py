@@ -324,9 +324,9 @@ def test_the_page_follows_a_run(chromium, tmp_path):
         page.select_option("#against", "bytes")
         page.select_option("#distribution", "log")
         assert len(page.query_selector_all(".chart")) == 2
-        add(tmp_path, begin(date="tuesday", resumed=50), row(50), {"kind": "end", "message": "told to terminate"})
+        add(tmp_path, begin(date="tuesday", resumed=50), row(50), {"kind": "end", "message": "received a signal"})
         page.get_by_text("stopped", exact=True).wait_for()
-        page.get_by_text("Stopped: told to terminate.").wait_for()
+        page.get_by_text("Stopped: received a signal.").wait_for()
         assert drawn(page) == [50]
 
 

@@ -96,7 +96,7 @@ def test_a_run_that_turns_non_finite_says_so_at_the_end():
     assert witness.heard[-1][:2] == ("end", db.Status.DIVERGED) and witness.heard[-1][2].startswith("non-finite")
 
 
-def test_what_cannot_be_called_is_refused():
+def test_what_cannot_be_called_raises():
     with pytest.raises(TypeError, match=r"callbacks holds a str: give functions of \(step, row\), or db\.loggers\."):
         solve("log.jsonl")
 

@@ -71,7 +71,7 @@ def test_a_saved_trace_is_an_ordinary_file(result, tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "other", "text"])
-def test_a_damaged_file_is_refused(result, tmp_path, harm):
+def test_a_damaged_file_raises(result, tmp_path, harm):
     path = result.trace.save(tmp_path / "run.npz")
     whole = bytearray(path.read_bytes())
     if harm == "cut":

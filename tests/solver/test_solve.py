@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -83,7 +85,7 @@ def test_a_step_is_traced_once_per_compiled_length(engine):
             return super().step(k, state, oracle, network)
 
     plain = method()
-    observed = Observed(**{field: getattr(plain, field) for field in plain.__dataclass_fields__})
+    observed = Observed(**{field.name: getattr(plain, field.name) for field in fields(plain)})
     result = solve(how=observed, steps=25, eval_every=10, engine=engine)
     assert len(traced) == 2  # chunks of ten and of five
     assert result.trace.last["rounds"] == 25

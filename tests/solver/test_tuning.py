@@ -45,7 +45,7 @@ def test_random_search_beats_the_start_and_bounds_weights():
     assert "alpha" in str(tuned) and tuned.to_pandas().shape == (16, 6)
 
 
-def test_divergence_scores_infinity_and_all_divergent_is_refused():
+def test_divergence_scores_infinity_and_all_divergent_raises():
     tuned = db.tune(PROBLEM, METHOD, GRAPH, steps=400, metric=DISTANCE, seeds=(0,), search={"beta": [0.1, 1e4]})
     assert tuned.table[-1]["distance"] == np.inf and tuned.method.beta == 0.1
     with pytest.raises(ValueError, match="all 1 settings diverged"):
@@ -72,7 +72,7 @@ def test_a_seed_out_of_range_raises():
         db.tune(PROBLEM, METHOD, GRAPH, seeds=(0, -1))
 
 
-def test_what_cannot_be_tuned_is_refused():
+def test_what_cannot_be_tuned_raises():
     scheduled = db.ed(alpha=lambda k: 0.1 / (1 + jnp.asarray(k, float)), theta=lambda k: 1.0)
     with pytest.raises(ValueError, match="ed has no constant step sizes to tune"):
         db.tune(QUADRATIC.single(), scheduled, GRAPH)
@@ -90,6 +90,7 @@ def test_the_grid_covers_the_range():
     assert {round(row["alpha"], 6) for row in tuned.table} == {0.003162, 0.1, 3.162278}
 
 
+@pytest.mark.slow
 def test_moments_average_over_the_second_half():
     search = {"alpha": [0.05]}
     options = {"metric": DISTANCE, "batch_size": 2, "seeds": (3,), "search": search}

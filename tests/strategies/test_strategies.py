@@ -46,7 +46,7 @@ def drive(chosen, graph, *, steps=STEPS, dtype=jnp.float64, d=None):
     rates, noise = cast(RATES), cast(NOISE)
 
     def step(level, k):
-        network = Communicator(memory, k, None, ledger)
+        network = Communicator(memory, k, (), ledger)
         here = k % STEPS
         moved = rates[here] * ((level.s.tree - cast(CENTRES)) @ cast(SLOPES) + noise[here]) if d is None else d[here]
         level = network(x=row(level, Vector(moved)))
@@ -54,7 +54,7 @@ def drive(chosen, graph, *, steps=STEPS, dtype=jnp.float64, d=None):
 
     start = jax.tree.map(jnp.copy, row.start(Vector(cast(START))))
     _, levels = jax.lax.scan(step, start, jnp.arange(steps, dtype=jnp.int32))
-    return levels, ledger.page.fixed
+    return levels, ledger.step_cost.fixed
 
 
 def iterates(levels):

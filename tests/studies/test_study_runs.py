@@ -20,6 +20,7 @@ from decibel.studies.study import Arm
 # Seeds in one program
 
 
+@pytest.mark.slow
 def test_seeds_together_are_the_runs_alone():
     """Nodes of unequal size, data of each seed's own, a method whose costs depend on chance."""
 

@@ -46,6 +46,7 @@ def test_a_search_takes_the_same_share_of_every_run():
     assert [settings._length(config, arm, 20) for config in (50, 100, 300)] == [10, 20, 20]
 
 
+@pytest.mark.slow
 def test_the_length_of_a_search_is_reckoned_with_what_a_step_costs_on_average():
     """In MDBO chance decides what a step costs, so that one step tells little."""
     steps, (first, *_) = 600, arms(Setup(steps=10_000))

@@ -37,10 +37,10 @@ def test_a_missing_dataset_says_what_to_do(roots):
     with pytest.raises(data.MissingData) as caught:
         data.load("fashion-mnist")
     assert str(caught.value) == (
-        "fashion-mnist is not here: run `decibel data fetch fashion-mnist` or set DECIBEL_DATA to a folder "
+        "fashion-mnist is not on this machine: run `decibel data fetch fashion-mnist` or set DECIBEL_DATA to a folder "
         "that holds fashion-mnist/train-images-idx3-ubyte.gz."
     )
-    with pytest.raises(data.MissingData, match="fsdd is not here: set DECIBEL_DATA"):
+    with pytest.raises(data.MissingData, match="fsdd is not on this machine: set DECIBEL_DATA"):
         data.load_speech()
 
 

@@ -59,7 +59,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_pickle_is_refused(place_cifar, name):
+def test_a_hostile_pickle_raises(place_cifar, name):
     place_cifar(cifar(test_batch=HOSTILE[name]))
     with pytest.raises(data.DamagedData, match="test_batch cannot be read"):
         data.load("cifar10")
@@ -80,7 +80,7 @@ def test_a_hostile_pickle_is_refused(place_cifar, name):
         (lambda: b"no gzip", "tar says"),
     ],
 )
-def test_a_damaged_cifar_archive_is_refused(place_cifar, body, reason):
+def test_a_damaged_cifar_archive_raises(place_cifar, body, reason):
     place_cifar(body())
     with pytest.raises(data.DamagedData, match=reason):
         data.load("cifar10")
@@ -142,13 +142,13 @@ def test_recordings_are_read(place_speech):
         ("recordings/7_theo_1.wav", wav(TONE, channels=2), "not 16-bit mono at 8000 Hz"),
     ],
 )
-def test_damaged_or_hostile_recordings_are_refused(place_speech, entry, body, reason):
+def test_damaged_or_hostile_recordings_raise(place_speech, entry, body, reason):
     place_speech(zipped({**SPOKEN, entry: body}))
     with pytest.raises(data.DamagedData, match=reason):
         data.load_speech()
 
 
-def test_a_broken_or_exploding_zip_is_refused(place_speech, monkeypatch):
+def test_a_broken_or_exploding_zip_raises(place_speech, monkeypatch):
     good = zipped(SPOKEN)
     place_speech(good[:-30])
     with pytest.raises(data.DamagedData, match="zip says"):

@@ -60,7 +60,7 @@ def test_a_damaged_idx_file_is_named(roots, small_mnist, name, body, reason):
     assert f"{name}-ubyte.gz is damaged" in str(caught.value)
 
 
-def test_fewer_samples_than_published_are_refused(roots, register):
+def test_fewer_samples_than_published_raise(roots, register):
     register("mnist", *({"rows": rows} for rows in (6, 6, 2, 2)))
     place_mnist(roots[0])
     with pytest.raises(data.DamagedData, match="5 labels go with 5 images, not 6 with 6"):
@@ -154,7 +154,7 @@ def missing_y_test() -> bytes:
         (lambda: pickle.dumps(print), "numpy says"),
     ],
 )
-def test_a_damaged_or_hostile_npz_is_refused(roots, register, body, reason):
+def test_a_damaged_or_hostile_npz_raises(roots, register, body, reason):
     register("cifar10-subset", {"rows": 4})
     write(roots[0] / "cifar10-subset/cifar10-subset.npz", body())
     with pytest.raises(data.DamagedData, match=reason):
@@ -188,7 +188,7 @@ def test_damaged_text_is_named(roots, body, reason):
 
 
 def test_all_domains_or_a_sentence(roots):
-    with pytest.raises(data.MissingData, match="text/wiki is not here: set DECIBEL_DATA"):
+    with pytest.raises(data.MissingData, match="text/wiki is not on this machine: set DECIBEL_DATA"):
         data.load_text()
     with pytest.raises(ValueError, match="did you mean 'books'"):
         data.load_text(["book"])

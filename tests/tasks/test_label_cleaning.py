@@ -162,7 +162,7 @@ def test_bad_input_gets_a_sentence(options, words):
         make(**options)
 
 
-def test_a_dataset_without_a_test_part_is_refused():
+def test_a_dataset_without_a_test_part_raises():
     nothing = Dataset(BLOBS.x_train, BLOBS.y_train, BLOBS.x_test[:0], BLOBS.y_test[:0], "no-test", CLASSES, ())
     with pytest.raises(ValueError, match="no test part"):
         label_cleaning(nothing)

@@ -86,7 +86,7 @@ def test_label_skew_is_exact(labels, nodes, fraction):
 def test_label_skew_takes_all_it_can():
     assert P.label_skew(LABELS, 10, fraction=0.95).settings["per_node"] == 60
     assert P.label_skew(LABELS, 10, fraction=0.95, per_node=20).sizes.tolist() == [20] * 10
-    with pytest.raises(ValueError, match=r"per_node=61 cannot be had .* 1 to 60"):
+    with pytest.raises(ValueError, match=r"per_node=61 is not possible .* 1 to 60"):
         P.label_skew(LABELS, 10, fraction=0.95, per_node=61)
 
 
@@ -188,7 +188,7 @@ def test_the_picture_goes_where_it_is_told():
         (lambda: P.dirichlet(LABELS, 100, alpha=1.0, minimum=7), "at least 7 samples each"),
         (lambda: P.shards(LABELS, 4, per_node=0), "per_node=0"),
         (lambda: P.label_skew(LABELS, 4, fraction=1.5), "fraction=1.5"),
-        (lambda: P.label_skew(LABELS * 0, 4, fraction=0.3), "fraction=0.3 on 4 nodes cannot be had"),
+        (lambda: P.label_skew(LABELS * 0, 4, fraction=0.3), "fraction=0.3 on 4 nodes is not possible"),
         (lambda: P.by_group(np.array([0, 1, 1, 1]), 4), "leaves a node empty"),
         (lambda: P.Partition((np.array([1, 2]), np.array([2])), LABELS, "own", 0), "assigned twice"),
         (lambda: P.corrupt_labels(LABELS, 1.2, 10), "probability=1.2"),
@@ -196,7 +196,7 @@ def test_the_picture_goes_where_it_is_told():
         (lambda: P.corrupt_labels(LABELS, 0.2, 9), "integers from 0 to 8"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(call, message):
+def test_bad_input_raises_in_a_sentence(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert str(caught.value).endswith(".")

@@ -178,6 +178,7 @@ def test_tasks_have_their_own_classes_and_share_no_sample():
     assert len(seen) == 4 * 40
 
 
+@pytest.mark.slow
 def test_meta_learning_improves():
     task = meta_learning(BLOBS, 4, ways=3, samples=60, hidden=(6, 6))
     method = db.interact(alpha=0.3, beta=0.5)

@@ -268,7 +268,7 @@ def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
     assert upper.mean() == pytest.approx(-np.mean(precision))
 
 
-@pytest.mark.slow_except("squared-hinge")
+@pytest.mark.slow
 @pytest.mark.parametrize("surrogate", ["squared-hinge", "sigmoid"])
 def test_auprc_learns_to_rank(surrogate):
     task = MAKERS["auprc"](surrogate=surrogate)
@@ -368,7 +368,7 @@ def test_bad_input_gets_a_sentence(name, options, words):
         MAKERS[name](**options)
 
 
-def test_sets_that_do_not_fit_are_refused():
+def test_sets_that_do_not_fit_raise():
     with pytest.raises(ValueError, match="has 3 classes"):
         hyperparameter_tuning(classification(90, 4, 2, 3), NODES)
     untested = Dataset(PAIR.x_train, PAIR.y_train, PAIR.x_test[:0], PAIR.y_test[:0], "no-test", 2, ("0", "1"))

@@ -12,7 +12,7 @@ from . import _silo as silo
 from . import _solving as solving
 
 app = typer.Typer(
-    help="Decentralized bilevel optimization: nodes keep their data, talk to their neighbours, and agree.",
+    help="Decentralized bilevel optimization: nodes keep their data and exchange vectors with their neighbours.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def graphs(
     families: Annotated[
         list[str] | None,
-        typer.Argument(help="Families of `decibel list` [default: eight].", autocompletion=completing("graphs")),
+        typer.Argument(help="Families of `decibel list` (default: eight).", autocompletion=completing("graphs")),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1)] = 16,
-    entries: Annotated[int, typer.Option(min=1, help="Numbers (float32) a node shares, for the bytes.")] = 1000,
+    entries: Annotated[int, typer.Option(min=1, help="Entries (float32) that a node sends, to count bytes.")] = 1000,
     out: Annotated[Path | None, typer.Option(help="A file for the drawings and spectra, such as graphs.png.")] = None,
     json: Json = False,
 ) -> None:
-    """Compare families of graphs: neighbours, how fast news spreads (1 − ρ), bytes; draw them with --out."""
+    """Compare families of graphs: neighbours, spectral gap 1 − ρ, bytes; draw them with --out."""
 
     def look() -> tuple[list[Surveyed], Table, Path | None]:
         from ._surveying import save, survey, table
@@ -44,17 +44,23 @@ def graphs(
 
 
 def advise(
-    nodes: Annotated[int, typer.Argument(min=1, help="How many nodes there are.")],
-    degree: Annotated[int | None, typer.Option(min=1, help="Neighbours a node may have.")] = None,
-    bytes_per_step: Annotated[float | None, typer.Option(min=0, help="What a node may send; needs --entries.")] = None,
-    entries: Annotated[tuple[int, int] | None, typer.Option(metavar="P Q", help="Of x and of y.")] = None,
-    personal: Annotated[bool, typer.Option("--personal", help="Each node keeps its own lower level.")] = False,
+    nodes: Annotated[int, typer.Argument(min=1, help="Number of nodes.")],
+    degree: Annotated[int | None, typer.Option(min=1, help="Largest number of neighbours of a node.")] = None,
+    bytes_per_step: Annotated[
+        float | None, typer.Option(min=0, help="Bytes a node may send per step; needs --entries.")
+    ] = None,
+    entries: Annotated[
+        tuple[int, int] | None, typer.Option(metavar="P Q", help="Numbers of entries of x and of y.")
+    ] = None,
+    personal: Annotated[
+        bool, typer.Option("--personal", help="The lower level is personal: each node has its own y.")
+    ] = False,
     single: Annotated[bool, typer.Option("--single", help="There is no lower level.")] = False,
-    alike: Annotated[bool, typer.Option("--alike", help="All nodes' samples come from one distribution.")] = False,
-    first_order: Annotated[bool, typer.Option("--first-order", help="Second derivatives cost too much.")] = False,
+    homogeneous: Annotated[bool, typer.Option("--homogeneous", help="All nodes draw from one distribution.")] = False,
+    first_order: Annotated[bool, typer.Option("--first-order", help="Avoid second derivatives.")] = False,
     json: Json = False,
 ) -> None:
-    """Choose a method and graphs by what the papers prove."""
+    """Recommend a method and graphs, from the papers' theory."""
 
     def ask() -> tuple[Advice, dict[str, object]]:
         from ..solver.theory import advise
@@ -62,7 +68,7 @@ def advise(
 
         found = advise(
             nodes, degree=degree, bytes_per_step=bytes_per_step, dimension=entries, personal=personal, single=single,
-            heterogeneous=not alike, second_derivatives=not first_order,
+            heterogeneous=not homogeneous, second_derivatives=not first_order,
         )  # fmt: skip
         return found, advice(found)
 
@@ -74,12 +80,12 @@ def advise(
 
 
 def list_(json: Json = False) -> None:
-    """Show the methods, strategies, graph families, metrics, tasks and studies there are."""
+    """List methods, strategies, graph families, metrics, tasks and studies."""
     from ..methods._catalog import CATALOG
     from ..results.metrics import METRICS
     from ..strategies._table import STRATEGIES
     from ..studies import NAMES
-    from ._named import GRAPHS, TASKS
+    from ._registry import GRAPHS, TASKS
 
     rest = {"graphs": GRAPHS, "metrics": METRICS, "tasks": TASKS, "studies": NAMES}
     if json:

@@ -1,4 +1,4 @@
-"""What commands share: options, exit codes, errors as sentences, and answers as JSON."""
+"""What commands share: options, exit codes, error messages, and JSON output."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Graph = Annotated[
         autocompletion=completing("graphs"),
     ),
 ]
-Nodes = Annotated[int, typer.Option(min=1, help="How many nodes, where the task does not know.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Number of nodes, if the task does not fix it.")]
 Steps = Annotated[int, typer.Option(min=1, help="Iterations.")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per node and step; all if left out.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the partition and the batches.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per node and step (default: all).")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the partition and the batches.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a step size, or task.KEY=VALUE.")]
 
 
@@ -61,25 +61,25 @@ def _plain(value: object) -> JSON:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def or_exit(function: Callable[..., Answer], *arguments: object, refused: int = USAGE) -> Answer:
-    """Errors that are sentences to the user end the command instead of showing a traceback: `refused` for what was
+def or_exit(function: Callable[..., Answer], *arguments: object, usage_error: int = USAGE) -> Answer:
+    """Errors that are sentences to the user end the command instead of showing a traceback: `usage_error` for what was
     usage error, 1 for data, files, libraries and memory that are not there."""
     try:
         return function(*arguments)
     except KeyboardInterrupt:
-        complain("Interrupted: only what was saved before is kept.")
+        complain("Interrupted: only what was already saved is kept.")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
-        code = _code(error, refused)
+        code = _code(error, usage_error)
         if code is None:
             raise
         complain(str(error) if isinstance(error, OSError) and error.strerror else str((error.args or [error])[0]))
         raise typer.Exit(code) from None
 
 
-def _code(error: Exception, refused: int) -> int | None:
+def _code(error: Exception, usage_error: int) -> int | None:
     from ..tasks.data import DataError
 
     if isinstance(error, DataError | OSError | ImportError | MemoryError):
         return FAILED
-    return refused if isinstance(error, ValueError | TypeError | KeyError) else None
+    return usage_error if isinstance(error, ValueError | TypeError | KeyError) else None

@@ -22,7 +22,7 @@ from ..solver._solve import NonFiniteWarning, levels_of, solve, validate
 from ..solver._tune import Tuned
 from ..solver._tune import tune as search
 from ._config import Config
-from ._named import make_graph, make_method, make_task
+from ._registry import make_graph, make_method, make_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Compiled steps that outlive the process: JAX's persistent cache, which the command line turns on."""
+"""JAX's persistent compilation cache, which the command line enables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keep_compiled() -> None:
 
 
 def in_use() -> str | None:
-    """The folder that JAX keeps compiled steps in, whoever chose it."""
+    """The folder of JAX's compilation cache, however it was configured."""
     import jax
 
     return jax.config.values["jax_compilation_cache_dir"]

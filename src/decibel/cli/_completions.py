@@ -23,7 +23,7 @@ def collected() -> dict[str, list[str]]:
     from ..methods._catalog import CATALOG
     from ..studies.study import SIZES
     from ._config import LOGS
-    from ._named import GRAPHS, TASKS
+    from ._registry import GRAPHS, TASKS
 
     return {
         "methods": list(CATALOG),

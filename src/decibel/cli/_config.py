@@ -1,4 +1,4 @@
-"""What `decibel run` is asked to do: defaults, a TOML file, then flags; written back so that it can be repeated.
+"""The configuration of `decibel run`: defaults, a TOML file, then flags; written out so that a run can be repeated.
 
 Nothing here needs JAX.
 """
@@ -51,7 +51,7 @@ class Config:
         return Path(self.out)
 
     def with_settings(self, defaults: Mapping[str, JSON]) -> Config:
-        """The same, with the method's defaults written out where nothing else was asked for."""
+        """The same, with the method's defaults filled in."""
         return replace(self, set={**defaults, **self.set})
 
     def save(self, path: Path, heading: str) -> Path:
@@ -70,7 +70,7 @@ def resolve(file: str | Path | None, flags: Mapping[str, JSON], pairs: Sequence[
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """A config file, refused where it holds what no run knows."""
+    """A config file; unknown keys raise."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def _validate(path: str | Path, name: str, value: JSON) -> None:
         right = isinstance(value, dict) and isinstance(value.get("task", {}), dict)
         expected = "a table, and task as a table in it"
     else:
-        right, expected = isinstance(value, str), "a name in quotes"
+        right, expected = isinstance(value, str), "a string in quotes"
     if not right:
         raise ValueError(f"--config {path} has {name} = {value!r}: give {expected}.")
 
@@ -115,7 +115,7 @@ def settings(pairs: Sequence[str]) -> dict[str, JSON]:
         except json.JSONDecodeError:
             value = text
         if value is None:
-            raise ValueError(f"--set {pair!r} sets nothing: leave it out.")
+            raise ValueError(f"--set {pair!r} has the value null: leave it out.")
         where, _, name = key.partition(".")
         made = over(made, {where: {name: value}} if name else {key: value})
     return made
@@ -136,4 +136,4 @@ def toml(values: Mapping[str, JSON]) -> str:
     try:
         return tomli_w.dumps(values)
     except TypeError as error:
-        raise ValueError(f"a config cannot hold a setting ({error}): use numbers, words and lists.") from None
+        raise ValueError(f"a config cannot hold a setting ({error}): use numbers, strings and lists.") from None

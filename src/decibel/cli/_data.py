@@ -15,7 +15,7 @@ app = typer.Typer(help="Find, fetch and verify datasets.", no_args_is_help=True)
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """Show every dataset, whether it is here, and where."""
+    """List all datasets, and where they are on this machine."""
     from ..tasks.data import available, cache_folder
 
     rows = or_exit(available)
@@ -31,7 +31,7 @@ def list_(json: Json = False) -> None:
         table.add_row(
             row.name,
             row.title,
-            here + (" (by hand only)" if fetchable else ""),
+            here + (" (manual download)" if fetchable else ""),
             f"{row.bytes / 1e6:.1f} MB" if row.bytes else "",
             row.licence,
         )
@@ -41,21 +41,21 @@ def list_(json: Json = False) -> None:
 
 @app.command("fetch")
 def fetch(name: Annotated[str, typer.Argument(help="A name of `decibel data list`.")]) -> None:
-    """Download a dataset into the cache and check it."""
+    """Download a dataset to the cache and verify it."""
     from ..tasks.data import fetch
 
     paths = or_exit(fetch, name)
     for path in paths:
         typer.echo(path)
     if not paths:
-        typer.echo(f"{name} comes with scikit-learn: there is nothing to fetch.")
+        typer.echo(f"{name} comes with scikit-learn: nothing to fetch.")
 
 
 @app.command("verify")
 def verify(
-    name: Annotated[str | None, typer.Argument(help="One dataset; all that are here if left out.")] = None,
+    name: Annotated[str | None, typer.Argument(help="One dataset (default: all on this machine).")] = None,
 ) -> None:
-    """Compare the files that are here with their published checksums."""
+    """Compare the files on this machine with their published checksums."""
     from ..tasks.data import verify
 
     checks = or_exit(verify, name)
@@ -64,6 +64,6 @@ def verify(
             typer.echo(f"{check.state:8} {check.name:24} {check.detail or check.path}")
     here = [check for check in checks if check.state != "missing"]
     damaged = [check for check in here if check.state == "damaged"]
-    typer.echo(f"{len(here)} files here, {len(damaged)} damaged.")
+    typer.echo(f"{len(here)} files found, {len(damaged)} damaged.")
     if damaged or (name is not None and len(here) < len(checks)):
         raise typer.Exit(1)

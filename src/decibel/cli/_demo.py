@@ -99,11 +99,11 @@ def _story(task: Task, graph: Graph, steps: int) -> str:
     return f"""
 [bold]Cleaning labels together, without sharing data[/]
 
-{NODES} nodes form a ring, and each talks to its two neighbours only. They hold {samples["train"]:,} handwritten \
-digits, of which {noise["wrong"]} ({noise["wrong"] / samples["train"]:.0%}) carry a wrong label; nobody knows which. \
-For {samples["validation"]} more digits the labels can be trusted. Together the nodes learn how far to trust each \
-label (upper level x), so that a linear classifier trained with that trust (lower level y) does well on the trusted \
-digits. Models and weights travel; no digit leaves its node.
+{NODES} nodes form a ring, and each communicates with its two neighbours only. They hold {samples["train"]:,} \
+handwritten digits, of which {noise["wrong"]} ({noise["wrong"] / samples["train"]:.0%}) carry a wrong label; \
+nobody knows which. For {samples["validation"]} more digits the labels can be trusted. Together the nodes learn how \
+much to trust each label (upper level x), so that a linear classifier trained with that trust (lower level y) does \
+well on the trusted digits. Models and weights are exchanged; no digit leaves its node.
 
 [bold]Nodes differ:[/] each class is partitioned in Dirichlet({HETEROGENEITY}) shares, so a node holds \
 {assigned["classes_per_node"]:.1f} of 10 classes on average, and {assigned["smallest_node"]} to \
@@ -231,7 +231,7 @@ def _ring(ax: Axes, task: Task, graph: Graph) -> None:
         right, up = 0.2 * (label % 5 - 2), 0.1 - 0.22 * (label // 5)
         ax.text(right, up, str(label), color=color, weight="bold", ha="center", va="center", fontsize=11)
     ax.set(xlim=(-1.75, 1.75), ylim=(-1.5, 1.38), aspect="equal", anchor="W")
-    ax.set_title("Who talks to whom, and holds which digits")
+    ax.set_title("The graph, and the digits of each node")
     ax.set_axis_off()
 
 

@@ -130,7 +130,7 @@ def self_test(nodes: int = 8, steps: int = 400) -> Tested:
 
 def measure_steps(nodes: int, steps: int = 500) -> Measured:
     """Microseconds a step of a few methods on linear regression over a ring, compiling left out; the best of three."""
-    from ._named import make_graph, make_method, make_task
+    from ._registry import make_graph, make_method, make_task
 
     task, ring = make_task("linear_regression", nodes, 0, {}), make_graph("ring", nodes)
     taken: dict[str, float] = {}

@@ -14,7 +14,7 @@ from ._common import FAILED, Json, complain, console, emit
 
 
 def doctor(json: Json = False) -> None:
-    """Show versions, devices, extras, data and caches, and solve a small problem exactly to see that all works."""
+    """Show versions, devices, extras, data and caches, and solve a small problem as a self-test."""
     from ._compilation import VARIABLE, keep_compiled
 
     keep_compiled()
@@ -35,7 +35,7 @@ def doctor(json: Json = False) -> None:
             "devices": ", ".join(found["devices"]) + (", float64" if found["float64"] else ", float32"),
             "extras": ", ".join(mark(name, there) for name, there in found["extras"].items()),
             "data": f"{len(here)} of {len(found['data'])} here: {', '.join(here)}",
-            "compiled steps": f"kept in {cache['folder']}" if cache["on"] else off,
+            "compiled steps": f"cached in {cache['folder']}" if cache["on"] else off,
             "self-test": f"{'solved' if test['well'] else 'NOT solved'} to {test['error']:.1g} "
             f"in {test['seconds']:.1f} s, {test['seconds_running']:.2f} of them running",
         }
@@ -50,10 +50,10 @@ def doctor(json: Json = False) -> None:
 
 def bench(
     name: Annotated[str, typer.Argument(help="In a checkout: a benchmark of benchmarks/.")] = "step",
-    nodes: Annotated[int, typer.Option(min=1, help="Elsewhere: of the ring that is measured.")] = 16,
+    nodes: Annotated[int, typer.Option(min=1, help="Elsewhere: number of nodes of the ring that is measured.")] = 16,
     json: Json = False,
 ) -> None:
-    """Measure what a step costs here: the repository's benchmarks in a checkout, a short measurement elsewhere."""
+    """Measure the time of a step on this machine: the repository's benchmarks in a checkout, a short one elsewhere."""
     if Path("benchmarks/__main__.py").is_file() and not json:
         raise typer.Exit(subprocess.call([sys.executable, "-m", "benchmarks", name]))
     from ._doctor import measure_steps
@@ -67,7 +67,7 @@ def bench(
 
 
 def version(json: Json = False) -> None:
-    """Show the versions of Decibel and of what its numbers depend on."""
+    """Show the versions of Decibel and of the packages its numbers depend on."""
     from importlib.metadata import version as installed
 
     from .. import __version__
@@ -83,22 +83,24 @@ def version(json: Json = False) -> None:
 
 def launch(
     script: Annotated[Path, typer.Argument(help="A Python script that calls solve(..., engine=db.Cluster()).")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="What the script is given.")] = None,
-    processes: Annotated[int, typer.Option("--processes", "-n", min=1, help="How many to start.")] = 2,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
+    processes: Annotated[int, typer.Option("--processes", "-n", min=1, help="Number of processes to start.")] = 2,
     elastic: Annotated[
-        bool, typer.Option("--elastic", help="Go on without a process that is killed, from the last checkpoint.")
+        bool, typer.Option("--elastic", help="If a process is killed, continue without it from the last checkpoint.")
     ] = False,
-    return_after: Annotated[float, typer.Option(min=0, help="Elastic: seconds until a lost process is back.")] = 30.0,
-    max_restarts: Annotated[int, typer.Option(min=0, help="Elastic: how many losses to live through.")] = 10,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to save and end in, when told to.")] = 60.0,
+    return_after: Annotated[
+        float, typer.Option(min=0, help="Elastic: seconds until a lost process is restarted.")
+    ] = 30.0,
+    max_restarts: Annotated[int, typer.Option(min=0, help="Elastic: number of lost processes tolerated.")] = 10,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to save and exit in, after a signal.")] = 60.0,
 ) -> None:
     """Run a script in several processes of this machine: decibel launch -n 4 script.py
 
     The script calls solve(..., engine=db.Cluster()); nodes are assigned to processes in order, equally.
 
-    Every line is shown behind the number of its process. Where one fails, all end.
+    Every line of output is prefixed with the rank of its process. If one fails, all are terminated.
 
-    With solve(..., checkpoint="folder", resume=True), Ctrl-C saves; started again, it continues.
+    With solve(..., checkpoint="folder", resume=True), Ctrl-C saves; after a restart the run continues.
 
     Processes compute on the CPU, unless JAX_PLATFORMS says otherwise.
     """

@@ -13,8 +13,8 @@ from ._completions import completing
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("decibel-demo"),
-    seed: Annotated[int, typer.Option(help="Of the partition, the corruption and the batches.", min=0)] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations: to see that it works.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the partition, the corruption and the batches.", min=0)] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations, as a quick check.")] = False,
 ) -> None:
     """Clean corrupted labels over a ring of ten nodes, by four methods side by side: a table and a figure."""
     from ._compilation import keep_compiled
@@ -34,35 +34,35 @@ def reproduce(
             autocompletion=completing("sizes"),
         ),
     ] = "small",
-    out: Annotated[Path | None, typer.Option(help="Folder for the results [default: decibel-results/SIZE].")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is there already.")] = False,
-    tune: Annotated[bool, typer.Option("--tune", help="First search the step sizes, where not done yet.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Several studies: processes at a time.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results (default: decibel-results/SIZE).")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Repeat runs that already have results.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="First search step sizes, unless already searched.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Studies to run in parallel.")] = 1,
     several: Annotated[bool, typer.Option("--several", hidden=True)] = False,  # this is one of those processes
 ) -> None:
-    """Run a published experiment and judge its claims from the numbers.
+    """Run a published experiment and test its claims.
 
-    What is there already is not run again; a run that was interrupted continues.
+    Existing results are reused, and an interrupted run continues.
     """
     from ..studies.command import run
     from ..studies.report import draw
 
     folder, done = or_exit(
         lambda: run(names, size, out, fresh=fresh, tune=tune, jobs=jobs, several=several, console=console()),
-        refused=FAILED,
+        usage_error=FAILED,
     )
     for name in done:
         draw(name, folder)
 
 
 def report(
-    results: Annotated[Path, typer.Option(help="Folder that `decibel reproduce` left.")] = Path(
+    results: Annotated[Path, typer.Option(help="Folder written by `decibel reproduce`.")] = Path(
         "decibel-results/small"
     ),
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("decibel-report"),
 ) -> None:
-    """Make pages from results: figures, claims with verdicts, settings. They need no network."""
+    """Write HTML pages from results: figures, claims with verdicts, settings."""
     from ..studies.report import write
 
-    pages = or_exit(write, results, out, refused=FAILED)
-    console().print(f"{len(pages)} pages; begin with {out / 'index.html'}.", soft_wrap=True)
+    pages = or_exit(write, results, out, usage_error=FAILED)
+    console().print(f"{len(pages)} pages; start with {out / 'index.html'}.", soft_wrap=True)

@@ -29,7 +29,7 @@ from ..results._result import Result
 from ..results._status import Status
 from ..solver._solve import NonFiniteWarning, levels_of, solve, validate
 from ._config import LOGS, Config
-from ._named import make_graph, make_method, make_task
+from ._registry import make_graph, make_method, make_task
 
 CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint"
 ROWS_PER_SAVE = 10  # an interrupted run saves besides; more often, short runs would mostly save
@@ -72,7 +72,7 @@ def run(
 
 
 class Kept(Callback):
-    """Writes the config as soon as the run has begun: one that is refused leaves that of the run before."""
+    """Writes the config as soon as the run has begun: one that raises keeps the config of the run before."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -127,7 +127,7 @@ def _every(config: Config) -> int:
 
 
 def _loggers(config: Config) -> list[Callback]:
-    """The log that is always written, and those that were asked for; refused before anything is built."""
+    """The log that is always written, and those requested; unknown names raise before anything is built."""
     folder = config.folder
     make = {
         "jsonl": lambda: loggers.JSONL(folder / LOG),
@@ -149,7 +149,7 @@ def _mlflow(folder: Path) -> str | None:
 
 
 def _make_room(config: Config, *, resume: bool, fresh: bool) -> None:
-    """A new run begins with no checkpoints; those of a run that can still be continued are not thrown away unasked."""
+    """A new run begins with no checkpoints; those of a run that can be resumed are deleted only with --fresh."""
     if config.folder.exists() and not config.folder.is_dir():
         raise ValueError(f"--out {config.folder} is a file: name a folder.")
     folder = checkpoint(config)
@@ -159,10 +159,12 @@ def _make_room(config: Config, *, resume: bool, fresh: bool) -> None:
     if not (fresh or _ended(config.folder / LOG)):
         raise ValueError(
             f"{folder} holds a run that was interrupted at step {max(saved)}: add --resume to continue it, or --fresh "
-            "to begin again."
+            "to start over."
         )
     if folder != config.folder / CHECKPOINT and not fresh:
-        raise ValueError(f"--checkpoint {folder} holds a finished run: add --resume to lengthen it, or --fresh.")
+        raise ValueError(
+            f"--checkpoint {folder} holds a finished run: add --resume to extend it, or --fresh to start over."
+        )
     for path in folder.iterdir():
         if path.name.isdigit():
             shutil.rmtree(path)

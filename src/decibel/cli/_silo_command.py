@@ -39,15 +39,17 @@ PUBLIC = ("authority.pem", "federation.json", "revoked.json")
 def init(toml: Path, out: Path, console: Console) -> None:
     """A new authority, and what every site gets: the authority's certificate and the signed federation file."""
     federation = Federation.from_toml(toml)
-    federation.graph  # noqa: B018 - refuses weights that do not fit, and parts that are not connected
+    federation.graph  # noqa: B018 - raises on weights that do not fit and on graphs that are not connected
     if (out / "authority" / "key.pem").exists():
-        raise ValueError(f"{out / 'authority'} has a key already: give another --out, or move it away.")
+        raise ValueError(f"{out / 'authority'} already has a key: give another --out, or move it away.")
     authority = Authority.make(federation.name)
     authority.save(out / "authority")
     publish(authority, federation, out / "public")
     console.print(f"Federation [bold]{federation.name}[/], {len(federation.sites)} sites.")
-    console.print(f"Keep {out / 'authority'} offline: its key lets anyone in.")
-    console.print(f"Send {out / 'public'} to every site; tell them the authority's fingerprint by another way:")
+    console.print(f"Keep {out / 'authority'} offline: whoever has its key can admit sites.")
+    console.print(
+        f"Send {out / 'public'} to every site, and give them the authority's fingerprint over another channel:"
+    )
     console.print(f"  {fingerprint(authority.certificate)}", soft_wrap=True)
 
 
@@ -71,7 +73,7 @@ def join(name: str, public: Path, home: Path, console: Console | None = None) ->
     request = home / "request.pem"
     atomic_write(request, pem(make_request(key, name, federation.name)))
     if console is not None:
-        console.print(f"The authority's fingerprint; compare it with whoever sent you {public}:")
+        console.print(f"The authority's fingerprint; compare it, over another channel, with whoever sent you {public}:")
         console.print(f"  {fingerprint(authority)}", soft_wrap=True)
         console.print(f"Send {request} to be signed. {home / 'key.pem'} never leaves this machine.", soft_wrap=True)
     return request
@@ -88,7 +90,10 @@ def sign(requests: list[Path], out: Path, days: float, console: Console | None =
         atomic_write(target, pem(certificate))
         if console is not None:
             name, until = check(certificate, authority.certificate, set()), certificate.not_valid_after_utc.date()
-            console.print(f"{target} makes its holder [bold]{name}[/] until {until}: did {name} ask?", soft_wrap=True)
+            console.print(
+                f"{target} identifies its holder as [bold]{name}[/] until {until}: did {name} request it?",
+                soft_wrap=True,
+            )
 
 
 def revoke(certificates: list[Path], out: Path, console: Console) -> None:
@@ -97,7 +102,7 @@ def revoke(certificates: list[Path], out: Path, console: Console) -> None:
     known = json.loads(read_signed(path.read_text(), authority.certificate, str(path)))
     serials = sorted({*known, *(f"{load_certificate(one).serial_number:x}" for one in certificates)})
     atomic_write(path, authority.sign(json.dumps(serials)).encode())
-    console.print(f"{path} now lists {len(serials)}: send it to every site, to lie in its folder.", soft_wrap=True)
+    console.print(f"{path} now lists {len(serials)}: send it to every site, for its folder.", soft_wrap=True)
 
 
 def run(name: str, problem: str, home: Path, console: Console) -> None:
@@ -163,7 +168,7 @@ def status(homes: list[Path], console: Console) -> None:
             continue
         found = json.loads(path.read_text())
         old = time.time() - found["time"]
-        now = found["state"] if old < 10 or found["state"] == "finished" else f"silent for {old:.0f} s"
+        now = found["state"] if old < 10 or found["state"] == "finished" else f"no update for {old:.0f} s"
         others = ", ".join(f"{name} {one['state']}" for name, one in found["neighbours"].items())
         table.add_row(found["site"], str(found["step"]), now, others)
     console.print(table)

@@ -40,25 +40,25 @@ def run(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="A method of `decibel list` [default: sparkle-ed].", autocompletion=completing("methods")),
+        typer.Option(help="A method of `decibel list` (default: sparkle-ed).", autocompletion=completing("methods")),
     ] = None,
     graph: Annotated[
         str | None,
         typer.Option(
-            help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number [default: ring].",
+            help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number (default: ring).",
             autocompletion=completing("graphs"),
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="How many [default: 10].")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Iterations [default: 1000].")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes (default: 10).")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Iterations (default: 1000).")] = None,
     batch_size: BatchSize = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the partition and the batches [default: 0].")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the partition and the batches (default: 0).")] = None,
     eval_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between rows, where a run also saves [default: a fiftieth].")
+        int | None, typer.Option(min=1, help="Steps between rows of the trace (default: steps / 50).")
     ] = None,
     set_: Set = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the same names; flags override it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for all that the run leaves [default: decibel-run].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the outputs of the run (default: decibel-run).")] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,16 +66,16 @@ def run(
             autocompletion=completing("logs"),
         ),
     ] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder for the states [default: OUT/checkpoint].")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder for checkpoints (default: OUT/checkpoint).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last checkpoint.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again where an interrupted run lies.")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Serve a page, on this machine, to watch the run.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in the folder of an interrupted run.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Serve a live page of the run on this machine.")] = False,
     browser: Annotated[bool, typer.Option("--open", help="With --live: open the page.")] = False,
     json: Json = False,
 ) -> None:
-    """Solve a task by a method over a graph; leave a config, a log, a trace and a figure.
+    """Solve a task by a method over a graph; write a config, a log, a trace and a figure.
 
-    Ctrl-C saves, and the same command with --resume goes on, to the numbers of a run that was never interrupted.
+    Ctrl-C saves the run, and the same command with --resume continues it, with the numbers of an uninterrupted run.
 
     Exit codes: 0 done, 1 failed, 2 usage error, 3 diverged, 130 interrupted.
     """
@@ -86,7 +86,7 @@ def run(
         "seed": seed, "eval_every": eval_every, "out": None if out is None else str(out), "log": log or None,
         "checkpoint": None if checkpoint is None else str(checkpoint),
     }  # fmt: skip
-    asked = or_exit(resolve, config, flags, set_ or [])
+    given = or_exit(resolve, config, flags, set_ or [])
 
     def solve_it() -> tuple[ModuleType, Result]:
         from . import _running as running
@@ -94,16 +94,16 @@ def run(
 
         keep_compiled()
         said = console(json)
-        return running, running.run(asked, resume=resume, fresh=fresh, live=live, browser=browser, console=said)
+        return running, running.run(given, resume=resume, fresh=fresh, live=live, browser=browser, console=said)
 
     running, result = or_exit(solve_it)
     if json:
-        emit(running.summary(asked, result))
+        emit(running.summary(given, result))
     if result.status == "diverged":
         complain(f"Diverged, {result.message}: use smaller step sizes, such as --set alpha=….")
         raise typer.Exit(DIVERGED)
     if result.message:
-        complain(f"Saved at step {result.step} of {asked.steps}. To go on: {running.resuming(asked)}")
+        complain(f"Saved at step {result.step} of {given.steps}. To resume: {running.resuming(given)}")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -120,7 +120,7 @@ def compare(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE for all, METHOD.KEY=VALUE for one, task.KEY=VALUE.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="Of the figure [default: the task's first].")] = None,
+    metric: Annotated[str | None, typer.Option(help="Metric of the figure (default: the task's first).")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the traces.")] = Path("decibel-compare"),
     json: Json = False,
 ) -> None:
@@ -131,14 +131,14 @@ def compare(
         "task": task, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size, "seed": seed,
         "out": str(out),
     }  # fmt: skip
-    asked = or_exit(resolve, None, flags, set_ or [])
+    given = or_exit(resolve, None, flags, set_ or [])
 
     def compare_them() -> dict[str, Result]:
         from ._comparing import compare
         from ._compilation import keep_compiled
 
         keep_compiled()
-        return compare(asked, methods, metric, console(json))
+        return compare(given, methods, metric, console(json))
 
     results = or_exit(compare_them)
     if json:
@@ -160,11 +160,9 @@ def tune(
     steps: Steps = 500,
     batch_size: BatchSize = None,
     seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per candidate, each with a seed of its own.")] = 2,
-    budget: Annotated[int, typer.Option(min=1, help="About how many settings to try.")] = 32,
-    metric: Annotated[
-        str, typer.Option(help="What is to be smallest at the end: a metric of `decibel list`.")
-    ] = "upper",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per candidate.")] = 2,
+    budget: Annotated[int, typer.Option(min=1, help="Approximate number of candidates.")] = 32,
+    metric: Annotated[str, typer.Option(help="Metric to minimize, one of `decibel list`.")] = "upper",
     set_: Set = None,
     json: Json = False,
 ) -> None:
@@ -175,14 +173,14 @@ def tune(
         "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
         "seed": seed,
     }  # fmt: skip
-    asked = or_exit(resolve, None, flags, set_ or [])
+    given = or_exit(resolve, None, flags, set_ or [])
 
     def search() -> tuple[Tuned, str]:
         from ._comparing import tune
         from ._compilation import keep_compiled
 
         keep_compiled()
-        return tune(asked, budget=budget, metric=metric, seeds=seeds, console=console(json))
+        return tune(given, budget=budget, metric=metric, seeds=seeds, console=console(json))
 
     found, command = or_exit(search)
     if json:
@@ -195,9 +193,9 @@ def tune(
 
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, such as decibel-run.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On this machine; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
 ) -> None:
-    """Show a run on a page of this machine, while it runs or afterwards."""
+    """Serve a live page of a run, in progress or finished."""
     if not folder.is_dir():
         complain(f"RUN {folder} is not a folder: give the --out folder of `decibel run`.")
         raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""`decibel graphs` and `decibel advise`: what families of graphs cost and how fast news spreads on them."""
+"""`decibel graphs` and `decibel advise`: what families of graphs cost and how fast they mix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from ..core._optional import optional
 from ..graphs._graph import Graph, GraphSequence, Topology
 from ..solver.theory import Advice
-from ._named import make_graph
+from ._registry import make_graph
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,1 +1,1 @@
-"""What everything stands on: stacked vectors, counted costs, random keys, files that are written atomically."""
+"""Shared foundations: stacked vectors, counted costs, random keys, files that are written atomically."""

@@ -33,7 +33,7 @@ def conjugate_gradients(
     loop: While[Carry] = jax.lax.while_loop,
 ) -> Vector:
     """Every node's z with H z = b: that of the least residual, once all have ‖H z − b‖ ≤ tolerance ‖b‖, or `steps` are
-    done, or rounding leads away."""
+    done, or rounding errors dominate."""
     enough = tolerance**2 * b.squared_norms()
 
     def unfinished(carry: Carry) -> Bool[Array, ""]:

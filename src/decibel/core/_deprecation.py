@@ -1,4 +1,4 @@
-"""Old names that still work, and say what to call instead."""
+"""Deprecated names that still work and warn which name to use."""
 
 from __future__ import annotations
 

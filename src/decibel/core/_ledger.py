@@ -53,28 +53,34 @@ class StepCost:
 
 
 class Ledger:
-    """Per node: `samples` drawn, `gradients` (backward passes), `hvps` (H z), `jvps` (J z), `bytes` sent; and
-    communication `rounds`. Loops and branches inside a step go through it, so that their bodies count rightly."""
+    """Counts the cost of a step while it is traced, per node.
+
+    The columns are `samples` drawn, `gradients` (backward passes), `hvps` (products H z), `jvps` (products J z),
+    `bytes` sent, and communication `rounds`. The oracle and the network report to it; loops and branches inside a step
+    must go through it, so that their bodies are counted as often as they run.
+    """
 
     def __init__(self) -> None:
-        self.page = StepCost()
+        self.step_cost = StepCost()
 
     def add(self, **amounts: float) -> None:
+        """Adds amounts by column."""
         for column, amount in amounts.items():
-            self.page.fixed[column] += amount
+            self.step_cost.fixed[column] += amount
 
     def add_repeated(self, times: Scalar, counts: Mapping[str, float]) -> None:
+        """Adds counts that occur `times` times, which may be a traced number."""
         if isinstance(times, int | float):
             self.add(**{name: times * amount for name, amount in counts.items()})
         elif any(counts.values()):
-            self.page.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
+            self.step_cost.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
 
     def scale(self, share: Float[Array, ""]) -> None:
-        """Only that share of all counted so far was spent; rounds go on for whoever takes part."""
-        spent = {name: amount for name, amount in self.page.fixed.items() if name != "rounds"}
-        pairs = zip(self.page.repetitions, self.page.repeated, strict=True)
-        self.page.repeated = [(share * times, counts) for times, (_, counts) in pairs]
-        self.page.fixed |= dict.fromkeys(spent, 0)
+        """Scales all counts so far except rounds, where only a share of the nodes computed."""
+        spent = {name: amount for name, amount in self.step_cost.fixed.items() if name != "rounds"}
+        pairs = zip(self.step_cost.repetitions, self.step_cost.repeated, strict=True)
+        self.step_cost.repeated = [(share * times, counts) for times, (_, counts) in pairs]
+        self.step_cost.fixed |= dict.fromkeys(spent, 0)
         self.add_repeated(share, spent)
 
     def loop(
@@ -85,42 +91,61 @@ class Ledger:
         *,
         counted: Times | None = None,
     ) -> T:
-        """`fori_loop` from 0 to `times`, with the body's counts `times` times; or `counted` times, where a node needs
-        fewer rounds than the slowest one."""
-        page = self._probe(body, jnp.asarray(0, jnp.int32), carry)
+        """`lax.fori_loop` from 0 to `times`, whose body is counted `times` times.
+
+        Args:
+            times: the number of iterations.
+            body: `body(j, carry)` returns the new carry.
+            carry: the initial carry.
+            counted: count the body this often instead, if a node needs fewer iterations than the slowest.
+        """
+        step_cost = self._probe(body, jnp.asarray(0, jnp.int32), carry)
 
         def run(j: Int[Array, ""], both: tuple[T, list[Times]]) -> tuple[T, list[Times]]:
-            with self._new_page() as inner:
+            with self._new_step_cost() as inner:
                 carry = body(j, both[0])
             return carry, [total + more for total, more in zip(both[1], inner.repetitions, strict=True)]
 
-        none = [jnp.zeros((), jnp.float32) for _ in page.repeated]
+        none = [jnp.zeros((), jnp.float32) for _ in step_cost.repeated]
         carry, totals = jax.lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), run, (carry, none))
-        self.add_repeated(times if counted is None else counted, page.fixed)
-        for total, (_, counts) in zip(totals, page.repeated, strict=True):
+        self.add_repeated(times if counted is None else counted, step_cost.fixed)
+        for total, (_, counts) in zip(totals, step_cost.repeated, strict=True):
             self.add_repeated(total, counts)
         return carry
 
     def loop_while(self, condition: Callable[[T], Bool[Array, ""]], body: Callable[[T], T], carry: T) -> T:
-        """`while_loop`, with the body's counts as often as it ran. The body's own counts must be fixed."""
-        page = self._probe(body, carry)
+        """`lax.while_loop`, whose body is counted as often as it ran; the body's own counts must be fixed.
+
+        Args:
+            condition: `condition(carry)` says whether to continue.
+            body: `body(carry)` returns the new carry.
+            carry: the initial carry.
+        """
+        step_cost = self._probe(body, carry)
 
         def counted(both: tuple[Int[Array, ""], T]) -> tuple[Int[Array, ""], T]:
-            with self._new_page():
+            with self._new_step_cost():
                 return both[0] + 1, body(both[1])
 
         ran, carry = jax.lax.while_loop(lambda both: condition(both[1]), counted, (jnp.int32(0), carry))
-        self.add_repeated(ran, page.fixed)
+        self.add_repeated(ran, step_cost.fixed)
         return carry
 
     def cond(self, choice: Bool[Array, ""], on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
-        """`lax.cond`, with the counts of the branch that ran."""
-        pages = self._probe(on_true, operand), self._probe(on_false, operand)
+        """`lax.cond`, with the counts of the branch that ran.
+
+        Args:
+            choice: a traced boolean.
+            on_true: called with `operand` if it is true.
+            on_false: called with `operand` if it is false.
+            operand: the argument of both.
+        """
+        step_costs = self._probe(on_true, operand), self._probe(on_false, operand)
 
         def branch(function: Callable[[T], S], mine: int) -> Callable[[T], tuple[S, list[list[Times]]]]:
             def run(operand: T) -> tuple[S, list[list[Times]]]:
-                repetitions = [[jnp.zeros((), jnp.float32) for _ in page.repeated] for page in pages]
-                with self._new_page() as inner:
+                repetitions = [[jnp.zeros((), jnp.float32) for _ in step_cost.repeated] for step_cost in step_costs]
+                with self._new_step_cost() as inner:
                     out = function(operand)
                 repetitions[mine] = inner.repetitions
                 return out, repetitions
@@ -128,21 +153,21 @@ class Ledger:
             return run
 
         out, repetitions = jax.lax.cond(choice, branch(on_true, 0), branch(on_false, 1), operand)
-        for page, ran, totals in zip(pages, (choice, ~choice), repetitions, strict=True):
-            self.add_repeated(ran.astype(jnp.float32), page.fixed)
-            for total, (_, counts) in zip(totals, page.repeated, strict=True):
+        for step_cost, ran, totals in zip(step_costs, (choice, ~choice), repetitions, strict=True):
+            self.add_repeated(ran.astype(jnp.float32), step_cost.fixed)
+            for total, (_, counts) in zip(totals, step_cost.repeated, strict=True):
                 self.add_repeated(total, counts)
         return out
 
     @contextmanager
-    def _new_page(self) -> Generator[StepCost]:
-        outer, self.page = self.page, StepCost()
+    def _new_step_cost(self) -> Generator[StepCost]:
+        outer, self.step_cost = self.step_cost, StepCost()
         try:
-            yield self.page
+            yield self.step_cost
         finally:
-            self.page = outer
+            self.step_cost = outer
 
     def _probe(self, function: Callable[..., PyTree], *arguments: PyTree) -> StepCost:
-        with self._new_page() as page:
+        with self._new_step_cost() as step_cost:
             jax.eval_shape(function, *arguments)
-        return page
+        return step_cost

@@ -20,7 +20,13 @@ T = TypeVar("T")  # a pytree, given back in the same structure
 
 @jax.tree_util.register_pytree_node_class
 class Vector:
-    """One level's variable at every node: any pytree whose leaves have the node axis first."""
+    """The variable of one level at every node: a pytree whose leaves have the node axis first.
+
+    Vectors can be added, subtracted, negated, and multiplied by a number from the left.
+
+    Args:
+        tree: the pytree, with leaves (nodes, ...).
+    """
 
     __slots__ = ("tree",)
 
@@ -51,6 +57,7 @@ class Vector:
         return Vector(jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, self.tree))
 
     def zeros(self) -> Vector:
+        """Zeros of the same shape."""
         return Vector(jax.tree.map(jnp.zeros_like, self.tree))
 
     def mean(self) -> PyTree:
@@ -58,11 +65,11 @@ class Vector:
         return jax.tree.map(lambda leaf: leaf.mean(0), self.tree)
 
     def centred(self) -> Vector:
-        """Less its average over nodes."""
+        """The difference from the average over nodes."""
         return Vector(jax.tree.map(lambda leaf: leaf - leaf.mean(0, keepdims=True), self.tree))
 
     def squared_norms(self, axes: int = 1) -> Float[Array, " nodes *axes"]:
-        """(nodes,) squared Euclidean norms; with more `axes`, of what lies behind each entry of those."""
+        """(nodes,) squared Euclidean norms; with more `axes`, over the remaining axes."""
         flat = [leaf.reshape(*leaf.shape[:axes], -1) for leaf in jax.tree.leaves(self.tree)]
         return functools.reduce(operator.add, [jnp.sum(jnp.square(leaf), -1) for leaf in flat])
 

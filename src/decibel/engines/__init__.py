@@ -1,1 +1,1 @@
-"""Where nodes live: the compiled chunk, and engines that run it on one device, a cluster, or between organisations."""
+"""Where nodes run: the compiled chunk, and engines that run it on one device, a cluster, or between organisations."""

@@ -1,4 +1,4 @@
-"""Runs that survive: states saved by orbax in the background, whole or not at all, and taken up exactly.
+"""Checkpoints: states saved by orbax in the background, atomically, and restored exactly.
 
 Random numbers depend on seed, step and node only, so a state, its step and the trace so far are all there is to save.
 Leaves carry the node axis, so a run may go on with another number of devices, on the simulator, or with other members.
@@ -55,7 +55,7 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(Path(path).absolute(), options=options)
 
     def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
-        """Begins to write; the run goes on meanwhile."""
+        """Starts writing in the background."""
         columns = {name: np.asarray(trace[name]).tolist() for name in trace}
         args, leaves = self._ocp.args, dict(_named(run.state))
         meta = {
@@ -141,14 +141,14 @@ class Checkpoints:
         self._manager.close()
 
     def interrupted(self) -> bool:
-        """Whether any process of the run was told to terminate."""
+        """Whether any process of the run received a signal to terminate."""
         told = np.asarray(self._told, np.int32)
         if jax.process_count() > 1:
             told = multihost_utils.process_allgather(told)
         return bool(np.any(told))
 
     def listen(self) -> None:
-        """From now on SIGTERM asks the run to save and end, instead of killing it."""
+        """From now on SIGTERM makes the run save and end instead of killing it."""
 
         def hear(*_: object) -> None:
             self._told = True
@@ -180,7 +180,7 @@ class AnotherRun(ValueError):
 
 
 def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, JSON]:
-    """What must be the same for a run to be the same run, besides its data; independent of where nodes live."""
+    """What must be the same for a run to be the same run, besides its data; independent of where nodes run."""
     return {
         "method": method.name,
         "settings": json.loads(json.dumps(method.settings, default=str)),

@@ -1,4 +1,4 @@
-"""What an engine is: the place where nodes live."""
+"""The base class of engines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,26 @@ from ._run import Run
 
 
 class Engine(eqx.Module):
-    """Places nodes and starts runs; `solve` drives the run that it returns."""
+    """Base class of engines: where nodes are placed, and how a run starts."""
 
     @abstractmethod
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
-        """The numbers of the nodes that take part, of so many; None if all do."""
+        """The indices of the nodes that take part.
+
+        Args:
+            nodes: the number of nodes of the graph.
+
+        Returns:
+            The indices, or None if all nodes take part.
+        """
 
     @abstractmethod
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
-        """A run at its first step, compiled when it is first advanced."""
+        """A run at its first step, which `solve` advances; it is compiled when first advanced.
+
+        Args:
+            problem: the problem, restricted to the active nodes.
+            method: the method.
+            graphs: a graph per level, restricted to the active nodes.
+            config: batch size, seed, faults, active nodes, sampling and precision of the run.
+        """

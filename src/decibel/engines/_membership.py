@@ -72,7 +72,7 @@ def among(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequen
     union = reduce(operator.add, [abs(phase.matrix) for phase in phases])
     if graph.connected and sparse.csgraph.connected_components(union, directed=True, connection="strong")[0] > 1:
         raise ValueError(
-            f"the nodes that are left of graph {graph.name!r}, {_listed(members)}, are not connected: start with "
+            f"the remaining nodes of graph {graph.name!r}, {_listed(members)}, are not connected: start with "
             "all of them, or choose a graph with more links."
         )
     return phases[0] if isinstance(graph, Graph) else GraphSequence(phases, name)

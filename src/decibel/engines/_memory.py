@@ -1,4 +1,4 @@
-"""What a device has room for: where the copy of a state goes, and what to say when memory ends."""
+"""Device memory: where the copy of the state is kept, and the error when memory runs out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 SLACK = 0.1  # of what is free is not counted on, since it lies in pieces
 NO_ROOM = (
-    "A copy of the state, {:.0f} GB, is kept in case a step diverges, and has room neither on the device nor "
-    "in what JAX takes of the host's memory: set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB, which is 64, to more before the "
-    "run, or have fewer nodes here or a smaller model."
+    "A copy of the state, {:.0f} GB, is kept in case a step diverges, and fits neither on the device nor into the host "
+    "memory that JAX uses: raise XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB (default 64) before the run, or use fewer nodes or "
+    "a smaller model."
 )
 
 

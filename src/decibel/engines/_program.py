@@ -1,4 +1,4 @@
-"""The compiled program: the one step function, scanned between evaluations, wherever its nodes live."""
+"""The compiled program: the one step function, scanned between evaluations, on any engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
 
 
 class RunConfig(NamedTuple):
-    """The settings of a run beside its problem, method and graphs; see `solve`."""
+    """Settings of a run besides its problem, method and graphs; see `solve`."""
 
     batch_size: int | None = None
     seed: int = 0
@@ -85,7 +85,7 @@ class Program(eqx.Module):
         )
 
     def start(self) -> State:
-        """The state before the first step, of the nodes that live here."""
+        """The state before the first step, of the local nodes."""
         nodes, problem = len(self.nodes), self.problem
         x, y = replicate(problem.x0, nodes), None if problem.y0 is None else replicate(problem.y0, nodes)
         leaves, structure = jax.tree.flatten(self.method.start(x, y))
@@ -107,20 +107,20 @@ class Program(eqx.Module):
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes) if jax.tree.leaves(shapes) else ()
 
     def step(self, k: Array, state: State) -> tuple[State, StepCost]:
-        """One iteration of every node, and what it cost. Link states of None are those before the first step."""
+        """One iteration of every node, and what it cost. With `links` of None nothing is sent: a trace for shapes."""
         ledger = Ledger()
         oracle = Oracle(
             self.problem, self.nodes, jax.random.fold_in(self.key, k), self.batch_size, ledger, k=k,
             config=self.eval_config,
         )  # fmt: skip
-        network = Communicator(self.network, k, state.links or None, ledger)
+        network = Communicator(self.network, k, state.links, ledger)
         with self.eval_config.products():
             new = self.method.step(k, state, oracle, network)
         active = self.network.active(k)
         if active is not None:
             new = choose(active, new, state._replace(links=()))
             ledger.scale(active.mean(dtype=jnp.float32))
-        return new._replace(links=() if state.links == () else network.link_states), ledger.page
+        return new._replace(links=() if state.links == () else network.link_states), ledger.step_cost
 
     def chunk(self, state: State, first: Array, length: int, costs: list[StepCost]) -> tuple[State, Array, list[Array]]:
         """`length` iterations; whether all that came out is finite; and how often what varies was repeated.

@@ -20,10 +20,12 @@ from ._run import Run
 
 
 class Simulator(Engine):
-    """All nodes on one device; or only `members`, their numbers, as if the others were lost.
+    """All nodes on one device.
 
-    `node_chunk` takes the batches and derivatives of that many nodes at a time: the same numbers in less memory, for
-    computing gradients again where products need them.
+    Args:
+        members: indices of the nodes that take part, as if the others had failed; None is all of them.
+        node_chunk: evaluate batches and derivatives for this many nodes at a time: the same numbers in less memory, at
+            the cost of recomputing gradients for products. None evaluates all nodes at once.
     """
 
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
@@ -35,7 +37,7 @@ class Simulator(Engine):
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         nodes = graphs.x.nodes
         full = (
-            f"{nodes:,} nodes and what a step of theirs needs do not fit into the device's memory: use fewer nodes, "
+            f"{nodes:,} nodes and the temporary arrays of a step do not fit into the device's memory: use fewer nodes, "
             "smaller batches, Simulator(node_chunk=...), or Cluster() over more devices."
         )
         with memory.oom_hint(full):

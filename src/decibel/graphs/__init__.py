@@ -1,7 +1,7 @@
 """Families of graphs, and graphs from networkx or from a matrix.
 
-Edges get their weights by a rule of `decibel.graphs.weights`: "lazy-metropolis" (the default, for which no
-eigenvalue is negative), "metropolis", "uniform", "laplacian", or a callable taking the networkx graph.
+Edge weights come from a rule of `decibel.weights`: `"lazy-metropolis"` (the default, for which W has no negative
+eigenvalue), `"metropolis"`, `"uniform"`, `"laplacian"`, or a function of the networkx graph.
 """
 
 from . import weights

@@ -1,8 +1,4 @@
-"""Families of graphs, and graphs from networkx or from a matrix.
-
-Edges get their weights by a rule of `decibel.weights`: "lazy-metropolis" (the default, for which no
-eigenvalue is negative), "metropolis", "uniform", "laplacian", or a callable taking the networkx graph.
-"""
+"""Families of graphs, and graphs from networkx or from a matrix."""
 
 from __future__ import annotations
 
@@ -27,29 +23,55 @@ DEFAULT = "lazy-metropolis"
 
 
 def ring(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
-    """Each node talks to the next and to the one before."""
+    """A ring: every node is joined to the next and the previous one.
+
+    Args:
+        nodes: the number of nodes.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     return _weighed(nx.cycle_graph(_count("nodes", nodes)), "ring", weights)
 
 
 def path(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
-    """A ring with one link cut."""
+    """A path: a ring with one edge removed.
+
+    Args:
+        nodes: the number of nodes.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     nodes = _count("nodes", nodes)
     return _weighed(nx.path_graph(nodes), "path", weights, drawing.lattice(1, nodes))
 
 
 def star(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
-    """Node 0 talks to all others, which talk to nobody else."""
+    """A star: node 0 is joined to every other node.
+
+    Args:
+        nodes: the number of nodes, the centre included.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     nodes = _count("nodes", nodes)
     return _weighed(nx.star_graph(nodes - 1), "star", weights, drawing.star(nodes))
 
 
 def complete(nodes: int, *, weights: str | Rule = "metropolis") -> Graph:
-    """Everybody talks to everybody; with the default weights, 1/N each, one exchange averages exactly."""
+    """The complete graph; with the default weights, 1/N each, one exchange averages exactly.
+
+    Args:
+        nodes: the number of nodes.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     return _weighed(nx.complete_graph(_count("nodes", nodes)), "complete", weights)
 
 
 def torus(rows: int, columns: int | None = None, *, weights: str | Rule = DEFAULT) -> Graph:
-    """A grid whose sides are glued together; node r * columns + c is in row r and column c."""
+    """A two-dimensional grid that wraps around; node r · columns + c is in row r and column c.
+
+    Args:
+        rows: the number of rows.
+        columns: the number of columns; None is as many as rows.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     rows, columns = _sides(rows, columns)
     graph = nx.grid_2d_graph(rows, columns, periodic=True)
     flat = min(rows, columns) < 3
@@ -58,14 +80,25 @@ def torus(rows: int, columns: int | None = None, *, weights: str | Rule = DEFAUL
 
 
 def grid(rows: int, columns: int | None = None, *, weights: str | Rule = DEFAULT) -> Graph:
-    """Each node talks to those above, below, left and right; numbered row by row."""
+    """A two-dimensional grid; node r · columns + c is in row r and column c.
+
+    Args:
+        rows: the number of rows.
+        columns: the number of columns; None is as many as rows.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     rows, columns = _sides(rows, columns)
     graph = nx.grid_2d_graph(rows, columns)
     return _weighed(graph, f"grid {rows}×{columns}", weights, drawing.lattice(rows, columns))
 
 
 def hypercube(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
-    """Nodes whose binary numbers differ in one bit talk to each other."""
+    """A hypercube: nodes whose indices differ in one bit are joined.
+
+    Args:
+        nodes: the number of nodes, a power of two.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     nodes = _count("nodes", nodes)
     dimension = nodes.bit_length() - 1
     if nodes != 2**dimension:
@@ -77,15 +110,23 @@ def hypercube(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
 
 
 def exponential(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
-    """Node i talks to i ± 1, i ± 2, i ± 4, …"""
+    """The static exponential graph: node i is joined to i ± 1, i ± 2, i ± 4, … (mod N).
+
+    Args:
+        nodes: the number of nodes.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     nodes = _count("nodes", nodes)
     return _weighed(nx.circulant_graph(nodes, _hops(nodes)), "exponential", weights)
 
 
 def one_peer_exponential(nodes: int) -> GraphSequence:
-    """At step k every node averages with the one 2^(k mod τ) ahead, τ = ⌈log₂ N⌉; directed.
+    """The one-peer exponential graph: at step k node i averages with node i + 2^(k mod τ), τ = ⌈log₂ N⌉.
 
-    One message per node and step; with N a power of two, τ steps average exactly.
+    Directed, with one message per node and step; if N is a power of two, τ steps average exactly.
+
+    Args:
+        nodes: the number of nodes.
     """
     nodes = _count("nodes", nodes)
     here = np.arange(nodes)
@@ -98,7 +139,14 @@ def one_peer_exponential(nodes: int) -> GraphSequence:
 
 
 def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
-    """Each pair talks with the given probability; drawn again until connected."""
+    """A connected Erdős–Rényi graph: each pair of nodes is joined independently with the same probability.
+
+    Args:
+        nodes: the number of nodes.
+        probability: of each edge.
+        seed: of the edges; graphs are drawn until one is connected, at most 100 times.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     nodes, source = _count("nodes", nodes), _source(seed)
     if not _is_number(probability) or not 0 < probability <= 1:
         raise ValueError(f"probability must be above 0 and at most 1, not {probability!r}.")
@@ -111,7 +159,14 @@ def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str |
 
 
 def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
-    """Nodes thrown on the unit square talk within `radius`; drawn again until connected."""
+    """A connected random geometric graph: nodes uniform on the unit square, joined within a distance of `radius`.
+
+    Args:
+        nodes: the number of nodes.
+        radius: the largest distance between neighbours.
+        seed: of the positions; graphs are drawn until one is connected, at most 100 times.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+    """
     nodes, source = _count("nodes", nodes), _source(seed)
     if not _is_number(radius) or not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius must be a positive number, not {radius!r}.")
@@ -126,14 +181,23 @@ def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule =
 
 
 def adjusted_ring(nodes: int, weight: float = 0.1) -> Graph:
-    """A ring with `weight` for each neighbour and the rest for the node itself."""
+    """A ring with a given weight per neighbour.
+
+    Args:
+        nodes: the number of nodes.
+        weight: w_ij of each neighbour, below 1/2; w_ii = 1 − 2 `weight`.
+    """
     if not _is_number(weight) or not 0 < weight < 0.5:
         raise ValueError(f"weight must lie between 0 and 0.5, not {weight!r}; a node gives it to both neighbours.")
     return _weighed(nx.cycle_graph(_count("nodes", nodes)), f"ring, weight {weight:g}", laplacian(weight))
 
 
 def isolated(nodes: int) -> Graph:
-    """Nobody talks: W = I."""
+    """No edges: W = I.
+
+    Args:
+        nodes: the number of nodes.
+    """
     identity = sparse.csr_array(sparse.eye_array(_count("nodes", nodes)))
     return Graph(identity, "isolated", disconnected=True)
 
@@ -141,9 +205,13 @@ def isolated(nodes: int) -> Graph:
 def from_networkx(
     graph: Networkx, weights: str | Rule = DEFAULT, name: str | None = None, *, disconnected: bool = False
 ) -> Graph:
-    """Nodes are numbered in the order of `graph.nodes`; edge attributes and self-loops are ignored.
+    """A graph from networkx; nodes are numbered in the order of `graph.nodes`.
 
-    `disconnected=True` admits a graph in pieces, as a phase of `cycle`.
+    Args:
+        graph: a networkx graph; edge attributes and self-loops are ignored.
+        weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
+        name: what the graph is called; None takes that of the networkx graph.
+        disconnected: allow a graph that is not connected, as one phase of `cycle`.
     """
     if not isinstance(graph, nx.Graph):
         raise ValueError(f"graph is a {type(graph).__name__}; give a networkx graph, or use from_matrix.")
@@ -153,15 +221,22 @@ def from_networkx(
 
 
 def from_matrix(W: Matrix, name: str = "matrix", *, disconnected: bool = False) -> Graph:
-    """From a doubly stochastic W, dense or scipy sparse; row i weighs what node i receives.
+    """A graph from its mixing matrix.
 
-    `disconnected=True` admits a graph in pieces, as a phase of `cycle`.
+    Args:
+        W: a doubly stochastic matrix, dense or scipy sparse; row i weights what node i receives.
+        name: what the graph is called.
+        disconnected: allow a graph that is not connected, as one phase of `cycle`.
     """
     return Graph(cast("sparse.csr_array", W), name, disconnected=disconnected)  # it makes one of it
 
 
 def cycle(*graphs: Topology) -> GraphSequence:
-    """A graph that changes with the step: the given ones in turn, again and again."""
+    """A graph that changes with the step: the given graphs in order, repeated.
+
+    Args:
+        *graphs: graphs or sequences with the same number of nodes; their union must be connected.
+    """
     for graph in graphs:
         if not isinstance(graph, Graph | GraphSequence):
             raise ValueError(f"cycle got a {type(graph).__name__}; give Graphs, such as cycle(ring(8), star(8)).")

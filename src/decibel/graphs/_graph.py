@@ -1,4 +1,4 @@
-"""Who talks to whom and with what weight: `Graph`, `GraphSequence` and `Levels`."""
+"""Which nodes are neighbours, and with what weights: `Graph`, `GraphSequence` and `Levels`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,18 @@ ROUNDING = 1e-15  # a weight below this is no edge
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """A doubly stochastic mixing matrix W, checked once and never changed.
+    """An immutable graph with a doubly stochastic mixing matrix W.
 
-    `matrix` may be dense or scipy sparse and is kept as read-only CSR. Row i of W holds the weights node i
-    gives to what it receives. Two graphs are equal when their matrices are.
+    Row i of W holds the weights that node i gives to what it receives. Two graphs are equal if their matrices are.
+
+    Args:
+        matrix: W, dense or scipy sparse; stored as read-only CSR.
+        name: what the graph is called in figures, traces and messages.
+        positions: (nodes, 2), where `draw` places the nodes; None chooses a layout.
+        disconnected: allow a graph that is not connected, as one phase of a `GraphSequence`.
+
+    Raises:
+        ValueError: if W is not finite, square and doubly stochastic, or not connected.
     """
 
     matrix: sparse.csr_array
@@ -62,6 +70,7 @@ class Graph:
 
     @property
     def nodes(self) -> int:
+        """The number of nodes N."""
         return len(self.matrix.indptr) - 1
 
     @property
@@ -71,29 +80,32 @@ class Graph:
 
     @property
     def period(self) -> int:
+        """1: the graph does not change with the step."""
         return 1
 
     @property
     def phases(self) -> tuple[Graph, ...]:
+        """The graph itself, as a sequence of one phase."""
         return (self,)
 
     @cached_property
     def symmetric(self) -> bool:
+        """Whether W is symmetric, that is, the graph undirected."""
         return (self.matrix != self.matrix.T).nnz == 0
 
     @property
     def connected(self) -> bool:
-        """Whether news from any node reaches every other."""
+        """Whether there is a path from every node to every other."""
         return self._components == 1
 
     @cached_property
     def degrees(self) -> Int[np.ndarray, " nodes"]:
-        """How many neighbours each node hears from, itself excluded."""
+        """(nodes,) the number of neighbours each node receives from, itself excluded."""
         return np.bincount(self._links[0], minlength=self.nodes)
 
     @cached_property
     def edges(self) -> Int[np.ndarray, "edges 2"]:
-        """Pairs (i, j) with i < j; for a directed graph (sender, receiver)."""
+        """(edges, 2) pairs (i, j) with i < j; pairs (sender, receiver) if the graph is directed."""
         row, column = self._links
         if self.symmetric:
             row, column = row[column < row], column[column < row]
@@ -101,42 +113,42 @@ class Graph:
 
     @property
     def rho(self) -> float:
-        """‖W − 11ᵀ/N‖₂: how much of a disagreement may survive one exchange."""
+        """ρ = ‖W − 11ᵀ/N‖₂: the largest factor by which one exchange multiplies the disagreement between nodes."""
         return self._spectrum[0]
 
     @property
     def spectral_gap(self) -> float:
+        """1 − ρ."""
         return 1.0 - self.rho
 
     @property
     def lambda_min(self) -> float:
-        """The smallest eigenvalue of W; of (W + Wᵀ)/2 when W is directed."""
+        """The smallest eigenvalue of W; of (W + Wᵀ)/2 if the graph is directed."""
         return self._spectrum[1]
 
     @cached_property
     def lambda_min_bound(self) -> float:
-        """A number that `lambda_min` is never below, by Gershgorin's discs: no eigenvalues needed."""
+        """A lower bound on `lambda_min` from Gershgorin's discs, without computing eigenvalues."""
         size = abs(self.matrix)
         diagonal = self.matrix.diagonal()
         reach = (size.sum(axis=0) + size.sum(axis=1)) / 2 - np.abs(diagonal)
         return float(np.min(diagonal - reach))
 
     def lazy(self) -> Graph:
-        """(I + W)/2: the same edges, and no eigenvalue below zero."""
+        """The graph with mixing matrix (I + W)/2: the same edges, and no negative eigenvalue."""
         matrix = (sparse.eye_array(self.nodes, format="csr") + self.matrix) / 2
         return Graph(matrix, f"lazy {self.name}", self.positions, disconnected=not self.connected)
 
     def circulant_offsets(self) -> tuple[tuple[int, float], ...] | None:
-        """Pairs (offset, weight) with W[i, (i + offset) % N] = weight for every i, or None.
-
-        Offsets lie in (−N/2, N/2], never zero, in increasing order.
-        """
+        """Pairs (offset, weight) with W[i, (i + offset) % N] = weight for every i, by offset; None if not circulant."""
         return self._offsets
 
     def summary(self) -> str:
+        """One line with name, number of nodes and ρ."""
         return f"{self.name}, N = {self.nodes}, ρ = {self.rho:.4g}"
 
     def draw(self, ax: Axes | None = None) -> Figure:
+        """Draws the graph, in `ax` if given, and returns the matplotlib figure."""
         return draw_graph(self._sketch(), ax)
 
     def _sketch(self) -> Sketch:
@@ -207,7 +219,12 @@ class Graph:
 
 @dataclass(frozen=True, repr=False)
 class GraphSequence:
-    """A graph that changes: step k uses `phases[k % period]`. Only the union need be connected."""
+    """A graph that changes with the step: step k uses `phases[k % period]`.
+
+    Args:
+        phases: the graphs, all with the same number of nodes; only their union must be connected.
+        name: what the sequence is called in figures, traces and messages.
+    """
 
     phases: tuple[Graph, ...]
     name: str = field(default="cycle", compare=False)
@@ -232,32 +249,32 @@ class GraphSequence:
 
     @property
     def nodes(self) -> int:
+        """The number of nodes N."""
         return self.phases[0].nodes
 
     @property
     def period(self) -> int:
+        """The number of phases τ."""
         return len(self.phases)
 
     @property
     def symmetric(self) -> bool:
+        """Whether every phase is undirected."""
         return all(phase.symmetric for phase in self.phases)
 
     @property
     def connected(self) -> bool:
-        """Whether news from any node reaches every other when all phases are taken together."""
+        """Whether the union of the phases is connected."""
         return self._components == 1
 
     @cached_property
     def degrees(self) -> Float[np.ndarray, " nodes"]:
-        """How many neighbours each node hears from in a step, on average over the phases."""
+        """(nodes,) the number of neighbours each node receives from in a step, averaged over the phases."""
         return np.mean([phase.degrees for phase in self.phases], axis=0)
 
     @cached_property
     def rho(self) -> float:
-        """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂ to the power 1/τ: the contraction per step.
-
-        Zero when one period averages exactly.
-        """
+        """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂^(1/τ): the contraction per step; zero if one period averages exactly."""
         spectra = [phase._eigenvalues for phase in self.phases]
         known = [values for values in spectra if values is not None]
         if len(known) == self.period:
@@ -268,26 +285,29 @@ class GraphSequence:
 
     @property
     def spectral_gap(self) -> float:
+        """1 − ρ."""
         return 1.0 - self.rho
 
     @property
     def lambda_min(self) -> float:
-        """The smallest over the phases."""
+        """The smallest `lambda_min` of the phases."""
         return min(phase.lambda_min for phase in self.phases)
 
     @property
     def lambda_min_bound(self) -> float:
+        """The smallest `lambda_min_bound` of the phases."""
         return min(phase.lambda_min_bound for phase in self.phases)
 
     def lazy(self) -> GraphSequence:
-        """(I + W)/2 in every phase."""
+        """The sequence with (I + W)/2 in every phase."""
         return GraphSequence(tuple(phase.lazy() for phase in self.phases), f"lazy {self.name}")
 
     def summary(self) -> str:
+        """One line with name, number of nodes, period and ρ."""
         return f"{self.name}, N = {self.nodes}, period {self.period}, ρ = {self.rho:.4g}"
 
     def draw(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """The phases side by side; `ax`, where given, holds one Axes for each."""
+        """Draws the phases side by side, in the sequence of axes `ax` if given, and returns the matplotlib figure."""
         return draw_sequence([phase._sketch() for phase in self.phases], self.summary(), ax)
 
     @cached_property
@@ -301,7 +321,13 @@ Topology: TypeAlias = Graph | GraphSequence
 
 @dataclass(frozen=True)
 class Levels:
-    """A graph per level; a missing `y` follows `x`, a missing `z` follows `y`."""
+    """A graph per level, for `solve(problem, method, Levels(...))`.
+
+    Args:
+        x: the graph of the upper level.
+        y: the graph of the lower level; None uses that of x.
+        z: the graph of the auxiliary level; None uses that of y.
+    """
 
     x: Topology
     y: Topology = None  # pyright: ignore[reportAssignmentType]
@@ -324,10 +350,11 @@ class Levels:
 
     @property
     def nodes(self) -> int:
+        """The number of nodes N."""
         return self.x.nodes
 
     def distinct(self) -> tuple[list[Topology], tuple[int, int, int]]:
-        """The graphs, each once, and the place among them of x's, y's and z's."""
+        """The distinct graphs, and the indices among them of those of x, y and z."""
         graphs = list(dict.fromkeys((self.x, self.y, self.z)))
         return graphs, (graphs.index(self.x), graphs.index(self.y), graphs.index(self.z))
 

@@ -1,4 +1,7 @@
-"""From a graph to its mixing matrix W, whose rows and columns sum to one on any graph."""
+"""Weight rules: from a networkx graph to a mixing matrix W whose rows and columns sum to one.
+
+d_i is the degree of node i, and L the graph Laplacian. Each w_ii is what is left of one.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from scipy import sparse
 from ._spectrum import largest_eigenvalues
 from ._types import Matrix, Networkx, shape_of
 
+__all__ = ["fitted_laplacian", "laplacian", "lazy_metropolis", "metropolis", "uniform"]
+
 Rule: TypeAlias = Callable[[Networkx], Matrix]
 """A networkx graph to a matrix, dense or scipy sparse, in the order of the graph's nodes."""
 
@@ -22,23 +27,55 @@ Degrees: TypeAlias = Int[np.ndarray, " links"]
 
 
 def metropolis(graph: Networkx) -> sparse.csr_array:
-    """w_ij = 1 / (1 + max(d_i, d_j))."""
+    """Metropolis weights, w_ij = 1 / (1 + max(d_i, d_j)).
+
+    Args:
+        graph: an undirected networkx graph.
+
+    Returns:
+        W as a CSR matrix.
+    """
     return _by_degrees(graph, lambda a, b: 1.0 / (1.0 + np.maximum(a, b)))
 
 
 def lazy_metropolis(graph: Networkx) -> sparse.csr_array:
-    """w_ij = 1 / (2 max(d_i, d_j)), so that w_ii ≥ 1/2 and no eigenvalue is negative."""
+    """Lazy Metropolis weights, w_ij = 1 / (2 max(d_i, d_j)): w_ii ≥ 1/2, and W has no negative eigenvalue.
+
+    Args:
+        graph: an undirected networkx graph.
+
+    Returns:
+        W as a CSR matrix.
+    """
     return _by_degrees(graph, lambda a, b: 0.5 / np.maximum(a, b))
 
 
 def uniform(graph: Networkx) -> sparse.csr_array:
-    """w_ij = 1 / (1 + d_max) on every edge."""
+    """The same weight on every edge, w_ij = 1 / (1 + d_max).
+
+    Args:
+        graph: an undirected networkx graph.
+
+    Returns:
+        W as a CSR matrix.
+    """
     largest = max((degree for _, degree in graph.degree), default=0)
     return _by_degrees(graph, lambda a, b: np.full(a.shape, 1.0 / (1.0 + largest)))
 
 
 def fitted_laplacian(graph: Networkx) -> sparse.csr_array:
-    """W = I - 2 L / (3 λ_max(L)), whose smallest eigenvalue is 1/3 (INTERACT)."""
+    """W = I − 2 L / (3 λ_max(L)), whose smallest eigenvalue is 1/3; the rule named `"laplacian"`.
+
+    Args:
+        graph: an undirected networkx graph.
+
+    Returns:
+        W as a CSR matrix.
+
+    References:
+        Liu et al., INTERACT: Achieving Low Sample and Communication Complexities in Decentralized Bilevel Learning over
+        Networks, 2022.
+    """
     if graph.number_of_edges() == 0:
         return laplacian(1.0)(graph)
     largest = largest_eigenvalues(_laplacian(graph), 1)[0]
@@ -46,7 +83,14 @@ def fitted_laplacian(graph: Networkx) -> sparse.csr_array:
 
 
 def laplacian(ratio: float) -> Callable[[Networkx], sparse.csr_array]:
-    """The rule W = I - ratio L with L the graph Laplacian; SPDB uses 0.2."""
+    """The rule W = I − `ratio` L.
+
+    Args:
+        ratio: a positive number, small enough that W is a mixing matrix; SPDB uses 0.2.
+
+    Returns:
+        A function from a networkx graph to W.
+    """
     if not (math.isfinite(ratio) and ratio > 0):
         raise ValueError(f"ratio must be a positive number, not {ratio}; SPDB uses 0.2.")
 
@@ -117,4 +161,4 @@ def _unknown(weights: object) -> str:
     names = ", ".join(repr(name) for name in RULES)
     near = difflib.get_close_matches(str(weights).lower(), list(RULES), n=1, cutoff=0.3)
     hint = f"did you mean {near[0]!r}? Known:" if near else "known are"
-    return f"weights={weights!r} is no known rule; {hint} {names}, or a callable taking the graph."
+    return f"weights={weights!r} is not a known rule; {hint} {names}, or a callable taking the graph."

@@ -64,6 +64,7 @@ class Method(eqx.Module):
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     loops: ClassVar[int] = 1
+    centralized: ClassVar[bool] = False  # runs on the complete graph only, which is taken where none is given
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # settings of the catalogue, where none are given
 
     def __check_init__(self) -> None:

@@ -23,6 +23,7 @@ class Soba(Auxiliary):
     catalog_name = "soba"
     summary = "centralized: one node or exact averaging"
     paper = "Dagréou et al., 2022"
+    centralized = True
     defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
     @property

@@ -28,7 +28,7 @@ class Communicator:
         self, network: Network, step: Array, link_states: tuple[LinkStates, ...] | None, ledger: Ledger
     ) -> None:
         self._network, self._step, self._before, self._ledger = network, step, link_states, ledger
-        self._outermost = ledger.page
+        self._outermost = ledger.step_cost
         self.link_states: tuple[LinkStates, ...] = ()  # after each exchange of the step so far
 
     def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
@@ -37,9 +37,13 @@ class Communicator:
         size = sum(message.bytes(self._network.copies(level)) for level, message in sent.items())
         self._ledger.add(rounds=1, bytes=size)
         number = len(self.link_states)
-        before = self._before[number] if self._before else None
-        received, after = self._network.exchange(self._step, number, sent, before)
-        if jax.tree.leaves(after) and self._ledger.page is not self._outermost:
+        if self._before is None:  # a trace for shapes
+            received = {level: message.placeholder() for level, message in sent.items()}
+            after = self._network.first_link_state(self._step, number, sent)
+        else:
+            before = self._before[number] if self._before else None
+            received, after = self._network.exchange(self._step, number, sent, before)
+        if jax.tree.leaves(after) and self._ledger.step_cost is not self._outermost:
             raise ValueError(
                 "the method repeats exchanges inside a step, where links cannot remember what they carried: choose a "
                 "single-loop method, or leave out late links, codes and edge-ed."

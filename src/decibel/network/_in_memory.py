@@ -27,7 +27,8 @@ class Places(NamedTuple):
 
 
 class InMemory(Network):
-    """All nodes on one device; graphs are mixed in the cheapest exact form, or link by link where links matter."""
+    """All nodes on one device; graphs are mixed in the cheapest exact form, or link by link if messages may be lost or
+    links keep a state."""
 
     mixers: tuple[Mixer, ...]
     places: tuple[Places, ...]

@@ -52,7 +52,7 @@ class Slots(NamedTuple):
 
 
 class Sums(eqx.Module):
-    """From the nodes that live here to their slots, and back."""
+    """From the local nodes to their slots, and back."""
 
     width: int = eqx.field(static=True)
     rest: Rest | None

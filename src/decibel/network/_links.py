@@ -43,7 +43,7 @@ class Received(NamedTuple):
 
 
 class Links(eqx.Module):
-    """The links of one graph, for the nodes that live here."""
+    """The links of one graph, for the local nodes."""
 
     neighbours: Array  # (*slots,) their numbers
     weights: Array  # (*slots, phases)
@@ -55,7 +55,7 @@ class Links(eqx.Module):
 
 
 class LinkFaults(eqx.Module):
-    """What messages over links depend on beside the graph: the nodes that live here, the faults, and a key of chances
+    """What messages over links depend on beside the graph: the local nodes, the faults, and a key of chances
     that others must not know (where this is no simulation)."""
 
     nodes: Array

@@ -1,7 +1,7 @@
-"""What a level sends to its neighbours: messages that know their bytes and what a link must remember for them.
+"""What a level sends to its neighbours: messages that know their size in bytes and the state that links keep for them.
 
-A strategy yields a vector, or several; they travel as they are (`Plain`). `Cumulative` and `Coded` wrap what needs the
-links to remember: flows that are summed over the steps, and public copies to which coded differences are added.
+A strategy yields a vector, or several; they are sent as they are (`Plain`). `Cumulative` and `Coded` need a state of
+the links: flows that are summed over the steps, and public copies to which encoded differences are added.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Message(eqx.Module):
     @abstractmethod
     def link_memory(self, channel: Channel) -> LinkMemory:
         """What links remember before the first exchange: zeros."""
+
+    def placeholder(self) -> PyTree:
+        """Of the shape of what is received, where a step is only traced for shapes."""
+        return self.content
 
     @abstractmethod
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
@@ -103,10 +107,10 @@ class Cumulative(Message):
 
 
 class Coded(Message):
-    """Vectors that travel in code: the difference from what the sender has sent before.
+    """Vectors that are sent encoded, as the difference from what was sent before.
 
-    The answer is Σ_j w_ij (φ̂_j − φ̂_i). A node sends, in code, what its public copy φ̂ lacks of φ, and all who hold φ̂
-    add it.
+    The answer is Σ_j w_ij (φ̂_j − φ̂_i). A node sends the encoded difference of φ from its public copy φ̂, and all nodes
+    that hold φ̂ add it.
     """
 
     code: Code

@@ -1,4 +1,4 @@
-"""How messages travel between nodes: the one thing that knows where nodes live."""
+"""How messages are exchanged: the only part that knows where nodes run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ LEVELS = ("x", "y", "z")
 
 
 class Network(eqx.Module):
-    """How messages travel between nodes. Its tables are arguments of the compiled step.
+    """Base class of networks: how messages are exchanged between nodes.
 
-    There is one for each engine: in the memory of one device, by collectives between devices, and by gRPC between
-    sites. Each says how vectors are mixed where every message is plain and arrives (`mix`), and how rows reach the
-    slots of neighbours where links matter, since messages may be lost or links remember them.
+    Every engine has one: in the memory of one device, by collectives between devices, and by gRPC between sites. A
+    subclass implements `mix`, for messages that are plain and all arrive; `rows` and `link_rows`, which fill the slots
+    of neighbours if messages may be lost or links keep a state; and `copies_on`. Arrays of a network are arguments of
+    the compiled step.
+
+    Args:
+        graph_of: the index of the graph of each of the levels x, y, z.
+        links: the links of each graph; empty if messages are plain and all arrive.
+        faults: the faults of nodes and links; None if there are no `links`.
     """
 
-    graph_of: tuple[int, int, int] = eqx.field(static=True)  # the number of the graph of levels x, y, z
-    links: tuple[Links, ...]  # of each graph; empty where every message is plain and arrives
+    graph_of: tuple[int, int, int] = eqx.field(static=True)
+    links: tuple[Links, ...]
     faults: LinkFaults | None
 
     def exchange(
@@ -34,18 +40,18 @@ class Network(eqx.Module):
     ) -> tuple[dict[str, PyTree], LinkStates]:
         """Sends every level's message to the neighbours, levels on the same graph together.
 
-        Arguments:
+        Args:
             step: the iteration.
             number: of this exchange in the step, from 0.
             messages: by level.
-            link_state: what links remember of the same exchange one step before; None before the first.
+            link_state: of the same exchange in the previous step; None where links remember nothing.
 
-        Returns: what each level receives, and the new link state.
+        Returns:
+            What each level receives, and the new link state.
         """
         received: dict[str, PyTree] = {}
         after: list[tuple[LinkMemory, ...]] = []
-        for graph in range(max(self.graph_of) + 1):
-            here = {level: m for level, m in messages.items() if self.graph_of[LEVELS.index(level)] == graph}
+        for graph, here in enumerate(self._by_graph(messages)):
             if not here:
                 after.append(())
                 continue
@@ -60,6 +66,19 @@ class Network(eqx.Module):
                 memories.append(memory)
             after.append(tuple(memories))
         return received, tuple(after)
+
+    def first_link_state(self, step: Array, number: int, messages: dict[str, Message]) -> LinkStates:
+        """What links remember before the first exchange of such messages; nothing is sent."""
+        if not self.links:
+            return ()
+        return tuple(
+            tuple(message.link_memory(self._channel(step, number, graph)) for message in by_kind(here))
+            for graph, here in enumerate(self._by_graph(messages))
+        )
+
+    def _by_graph(self, messages: dict[str, Message]) -> list[dict[str, Message]]:
+        graphs = range(max(self.graph_of) + 1)
+        return [{at: m for at, m in messages.items() if self.graph_of[LEVELS.index(at)] == graph} for graph in graphs]
 
     def active(self, step: Array) -> Array | None:
         """(nodes,) which take part in the step; None if all always do."""
@@ -82,7 +101,7 @@ class Network(eqx.Module):
 
     @abstractmethod
     def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
-        """δ = Σ_j w_ij (m_j − m_i) of every level's vectors, where all of them arrive."""
+        """δ = Σ_j w_ij (m_j − m_i) of every level's vectors, if all of them arrive."""
 
     @abstractmethod
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:
@@ -90,10 +109,10 @@ class Network(eqx.Module):
 
     @abstractmethod
     def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
-        """What each neighbour has for this node in a (*slots, entries) buffer."""
+        """What each neighbour holds for this node in a (*slots, entries) buffer."""
 
     def coded_rows(
         self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
-        """(*slots, entries) of neighbours' rows in code, by `decode`; `own` are this node's, decoded."""
+        """(*slots, entries): neighbours' encoded rows, decoded by `decode`; `own` are this node's decoded rows."""
         return decode(self.rows(step, graph, sent).rows)

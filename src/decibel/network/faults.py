@@ -1,9 +1,9 @@
-"""Trouble on purpose: links that drop, messages that get lost or late, nodes that pause or leave.
+"""Injected faults: links that fail, messages that are lost or late, nodes that pause or leave.
 
-A fault says when (`during` steps `(first, last + 1)`, or always), to whom (`links`, `nodes`, or all) and how often
-(`probability` per step). Both ends of a link know its chances from the run's key, so nothing extra travels, and the
-simulator and the cluster see the same trouble. A link that is down takes its flow from both ends: its weight returns
-to them and the mixing matrix stays doubly stochastic. Only `drop(one_way=True)` makes the two ends disagree.
+A fault has a time (`during` steps `(first, last + 1)`, or always), a target (`links`, `nodes`, or all) and a
+probability per step. Both ends of a link draw the same faults from the run's key, so nothing extra is sent, and
+simulator and cluster see the same faults. A failed link contributes no flow at either end: its weight returns to the
+two nodes, and the mixing matrix stays doubly stochastic. Only with `drop(one_way=True)` can the two ends disagree.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from jax import Array
 from ..core import _keys as keys
 from ..graphs._graph import Levels
 
+__all__ = ["Fault", "drop", "late", "leave", "pause"]
+
 Link = tuple[int, int]
 Steps = tuple[int, int]
 FOREVER = 2**31 - 1
@@ -28,7 +30,7 @@ STREAM = 2**31  # beyond every step, so that no batch shares a key with a fault
 
 
 class Fault(eqx.Module):
-    """A kind of trouble: when, how often, and (in its kinds) to whom."""
+    """Base class of faults; `drop`, `late`, `pause` and `leave` construct them."""
 
     probability: float | Array
     during: Steps = eqx.field(static=True)
@@ -38,7 +40,7 @@ class Fault(eqx.Module):
     def nodes_named(self) -> Iterable[int]: ...
 
     def _now(self, k: Array, key: Array, *numbers: Array) -> Array:
-        """Whether it strikes at step k whatever these numbers stand for."""
+        """Whether it occurs at step k, for each of these node or link indices."""
         for number in numbers:
             key = keys.fold_in_each(key, number)
         chance = jax.vmap(lambda one: jax.random.uniform(one, dtype=jnp.float32))(key.reshape(-1)).reshape(key.shape)
@@ -46,7 +48,7 @@ class Fault(eqx.Module):
 
 
 class LinkFault(Fault):
-    """Strikes links: all of them, or those that are named."""
+    """A fault of links: all of them, or those given."""
 
     links: tuple[Link, ...] | None = eqx.field(static=True)
 
@@ -77,7 +79,7 @@ class Late(LinkFault):
 
 
 class NodeFault(Fault):
-    """Strikes nodes: all of them, or those that are named."""
+    """A fault of nodes: all of them, or those given."""
 
     nodes: tuple[int, ...] | None = eqx.field(static=True)
 
@@ -91,7 +93,7 @@ class NodeFault(Fault):
 
 
 class Pause(NodeFault):
-    """The node neither computes nor talks, and goes on as it was."""
+    """The node neither computes nor communicates, and keeps its state."""
 
 
 class Leave(NodeFault):
@@ -105,10 +107,14 @@ def drop(
     during: Steps | None = None,
     one_way: bool = False,
 ) -> Fault:
-    """Links are down, each by itself with `probability` in every step.
+    """Links that fail, independently in every step.
 
-    With `one_way`, single messages are lost: the two directions of a link have chances of their own in every exchange,
-    the ends do not agree on what passed between them, and only the strategy `"edge-ed"` stays exact.
+    Args:
+        probability: that a link fails in a step.
+        links: pairs of nodes; None is all links.
+        during: `(first step, step after the last)`; None is the whole run.
+        one_way: lose single messages instead. The two directions of a link fail independently in every exchange, its
+            ends do not know what was lost, and only the strategy `"edge-ed"` stays exact.
     """
     return (Lose if one_way else Drop)(_chance(probability), _steps(during), _links(links))
 
@@ -116,9 +122,15 @@ def drop(
 def late(
     delay: int, probability: float = 1.0, *, links: Sequence[Link] | None = None, during: Steps | None = None
 ) -> Fault:
-    """Links are late: both ends use what they exchanged `delay` steps ago (nothing, before there was anything).
+    """Links that are late: both ends use what they exchanged `delay` steps ago, or nothing in the first steps.
 
-    `"edge-ed"`, whose messages replace older ones, counts a late message as lost.
+    The strategy `"edge-ed"`, whose messages replace older ones, counts a late message as lost.
+
+    Args:
+        delay: in steps.
+        probability: that a link is late in a step.
+        links: pairs of nodes; None is all links.
+        during: `(first step, step after the last)`; None is the whole run.
     """
     if not isinstance(delay, int) or delay < 1:
         raise ValueError(f"delay={delay!r} must be a number of steps, an integer of at least 1.")
@@ -126,15 +138,26 @@ def late(
 
 
 def pause(nodes: Sequence[int] | int | None = None, *, probability: float = 1.0, during: Steps | None = None) -> Fault:
-    """Nodes do nothing for a while, then go on where they were: stragglers, or a process that hangs."""
+    """Nodes that neither compute nor communicate for a while and then continue from their last state, as stragglers do.
+
+    Args:
+        nodes: their indices; None is all nodes.
+        probability: that a node pauses in a step.
+        during: `(first step, step after the last)`; None is the whole run.
+    """
     return Pause(_chance(probability), _steps(during), _nodes(nodes))
 
 
 def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
-    """Nodes leave at the first step of `during` and are back after its last.
+    """Nodes that leave and come back.
 
-    Under `"edge-ed"` their neighbours drop the flows they remember of them, so those who stay reach their own exact
-    solution. The carries of other strategies keep what the absent owe, and what they reach is off by as much.
+    With the strategy `"edge-ed"` their neighbours drop the flows stored for their links, so that the remaining nodes
+    converge to their own exact solution. With other strategies the carries keep the contribution of the absent nodes,
+    and the solution reached is off by it.
+
+    Args:
+        nodes: their indices.
+        during: `(first step away, first step back)`.
     """
     return Leave(1.0, _steps(during), _nodes(nodes))
 
@@ -185,7 +208,7 @@ class FaultSchedule(eqx.Module):
 
 
 def fault_schedule(faults: tuple[Fault, ...], seed: int) -> FaultSchedule:
-    """The faults of a run with that seed; their chances have a stream of their own."""
+    """The faults of a run with that seed; they have their own random stream."""
     return FaultSchedule(faults, jax.random.fold_in(keys.key(seed), STREAM))
 
 

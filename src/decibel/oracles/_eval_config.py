@@ -31,10 +31,10 @@ SECOND_DERIVATIVES = Products()
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How derivatives are evaluated: on random batches or walking through a shuffled order, in which precision, and
+    """How derivatives are evaluated: on random batches or in a shuffled order, in which precision, and
     (`node_chunk`) of how many nodes at a time."""
 
-    walk: bool = False
+    in_order: bool = False
     precision: str | None = None
     node_chunk: int | None = None
 

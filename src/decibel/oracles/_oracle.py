@@ -26,15 +26,20 @@ from ..problem._samples import Batch, NodeData
 from ._eval_config import SECOND_DERIVATIVES, EvalConfig, Products
 
 FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
-STRIDE = 7919  # between the draws of one step, when walking: a prime, so that it shares no period with the batches
+STRIDE = (
+    7919  # between the draws of one step in a shuffled order: a prime, so that it shares no period with the batches
+)
 
 T = TypeVar("T")
 Both: TypeAlias = Callable[[Vector], tuple[Vector, Vector]]  # z to what lies in the spaces of x and of y
 
 
 class Oracle:
-    """The nodes' derivatives at step k. Samples depend on seed, step and node only, so that a run does not depend on
-    where nodes live."""
+    """The derivatives of all nodes at one step, on batches that it draws.
+
+    A method receives one in `step`. Batches depend only on the seed, the step and the node, so a run does not depend on
+    where nodes are placed.
+    """
 
     def __init__(
         self,
@@ -51,7 +56,11 @@ class Oracle:
         self.key, self.k, self.config = key, k, config
 
     def draw(self, tag: int | Int[Array, ""] = 0) -> Draw:
-        """Independent samples of both levels; different tags give different samples within one step."""
+        """Independent batches of both levels for every node.
+
+        Args:
+            tag: a number; different tags give independent batches within one step.
+        """
         return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, place=tag)
 
     def draw_all(self) -> Draw:
@@ -59,7 +68,7 @@ class Oracle:
         return Draw(self, self.key, None)
 
     def draw_some(self) -> Draw:
-        """The run's batch or, in a full-batch run, the ⌈√n⌉ samples that variance-reduced methods prescribe."""
+        """A batch of the run's size or, in a full-batch run, of the ⌈√n⌉ samples that variance reduction prescribes."""
         return Draw(self, jax.random.fold_in(self.key, 0), self.batch_size or self.root_of_samples)
 
     @property
@@ -69,10 +78,10 @@ class Oracle:
 
 
 class Draw:
-    """One batch per level and node, taken when first used, so that all derivatives on one draw share its samples.
+    """One batch per level and node; all derivatives on one draw share its samples.
 
-    What a step multiplies must come from different lower batches: a product with J or H is unbiased only on samples
-    that did not make the vector it multiplies.
+    An unbiased product with J or H needs a lower batch other than the one that produced the vector it multiplies: use
+    `again` or `fresh_lower`. Batches are taken when first used.
     """
 
     def __init__(
@@ -94,17 +103,27 @@ class Draw:
 
     @property
     def full(self) -> bool:
+        """Whether the draw holds all samples."""
         return self.batch_size is None
 
     def again(self, number: int | Int[Array, ""], *, counted: bool = True) -> Draw:
-        """A further independent draw that belongs to this one; the draw itself where it takes all samples."""
+        """A further independent draw that belongs to this one; the same draw if it holds all samples.
+
+        Args:
+            number: different numbers give independent draws.
+            counted: whether its samples count towards the cost.
+        """
         if self.full:
             return self
         key, place = jax.random.fold_in(self.key, number + 1), self._place + (number + 1) * STRIDE
         return Draw(self.oracle, key, self.batch_size, counted=counted, place=place)
 
     def fresh_lower(self, number: int) -> Draw:
-        """The same upper batch and an independent lower one; the draw itself where it takes all samples."""
+        """The same upper batch with an independent lower one; the same draw if it holds all samples.
+
+        Args:
+            number: different numbers give independent batches.
+        """
         if self.full:
             return self
         key, place = jax.random.fold_in(self.key, FRESH + number), self._place - (number + 1)
@@ -112,14 +131,17 @@ class Draw:
 
     @cached_property
     def upper(self) -> Batch:
+        """The batch of f."""
         return self._take(self.problem.upper_data, 0) if self._upper_of is None else self._upper_of.upper
 
     @cached_property
     def lower(self) -> Batch:
+        """The batch of g."""
         return self._take(self.problem.lower_data, 1)
 
     @cached_property
     def node_keys(self) -> Key[Array, " nodes"]:
+        """(nodes,) a random key for each node."""
         return jax.vmap(lambda node: jax.random.fold_in(self.key, node))(self.oracle.nodes)
 
     @cached_property
@@ -135,16 +157,29 @@ class Draw:
             return data.full(later=later)
         if self._counted:
             self.ledger.add(samples=self.batch_size)
-        if self.oracle.config.walk:
-            return data.walk(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
+        if self.oracle.config.in_order:
+            return data.in_order(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
         return data.draw(self._bits[:, level], later=later)
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
+        """The derivatives at a point, on this draw.
+
+        Args:
+            x: every node's x.
+            y: every node's y; None for a single level.
+            products: how H z and J z are computed, from `decibel.hypergradient.auxiliary()` or `.difference(...)`.
+
+        Returns:
+            A `Point`.
+        """
         return Point(self, x, y, products)
 
 
 class Point:
-    """Derivatives at one point of every node, on one draw; each is computed and counted once."""
+    """The derivatives at one point of every node, on one draw; each is computed and counted once, when it is used.
+
+    H = ∇²_yy g and J = ∇²_xy g.
+    """
 
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         self.draw, self.ledger = draw, draw.ledger
@@ -154,12 +189,12 @@ class Point:
         self._in_chunks = self._config.node_chunk is not None
 
     def linearized(self) -> Point:
-        """The same point, linearized before a loop that takes products at it."""
+        """The same point, linearized ahead of a loop that takes products at it."""
         _ = self.draw.lower if self._in_chunks else self._linear
         return self
 
     def sampled(self) -> Point:
-        """The same point, its lower batch drawn before a loop that uses it."""
+        """The same point, with its lower batch drawn ahead of a loop that uses it."""
         _ = self.draw.lower
         return self
 
@@ -169,12 +204,13 @@ class Point:
 
     @property
     def y(self) -> Vector:
+        """Every node's y."""
         assert self._y is not None
         return self._y
 
     @cached_property
     def v(self) -> Vector:
-        """∇_y g(x, y)"""
+        """∇_y g(x, y), the direction of y."""
         self.ledger.add(gradients=1)
         return Vector(self._gradient(self._x.tree, _tree(self._y)) if self._in_chunks else self._linear[0])
 
@@ -185,37 +221,37 @@ class Point:
 
     @property
     def fx(self) -> Vector:
-        """∇_x f"""
+        """∇_x f(x, y)."""
         return Vector(self._upper_gradients[0])
 
     @property
     def fy(self) -> Vector:
-        """∇_y f"""
+        """∇_y f(x, y)."""
         return Vector(self._upper_gradients[1])
 
     def p(self, z: Vector) -> Vector:
-        """H z − ∇_y f"""
+        """H z − ∇_y f, the direction of z."""
         self._count("hvps", z)
         return self._once(self._directions, z)[1]
 
     def u(self, z: Vector) -> Vector:
-        """∇_x f − J z"""
+        """∇_x f − J z, the direction of x."""
         self._count("jvps", z)
         return self._once(self._directions, z)[0]
 
     def hessian(self, z: Vector) -> Vector:
-        """H z, shaped like y"""
+        """H z, shaped like y."""
         self._count("hvps", z)
         return self._once(self._product, z)[1]
 
     def jacobian(self, z: Vector) -> Vector:
-        """J z, shaped like x"""
+        """J z, shaped like x."""
         self._count("jvps", z)
         return self._once(self._product, z)[0]
 
     @cached_property
     def upper_of_samples(self) -> tuple[Vector, Vector]:
-        """∇_x f, and ∇_y f of every sample of the batch by itself: leaves (nodes, samples, ...)"""
+        """∇_x f, and ∇_y f of each sample of the batch, with leaves (nodes, samples, ...)."""
         self.ledger.add(gradients=1)
         upper = self.draw.problem.upper_loss
 
@@ -230,7 +266,7 @@ class Point:
         return Vector(fx), Vector(fy)
 
     def hessian_of_samples(self, z: Vector) -> Vector:
-        """H_s z_s, every sample with its own z: leaves (nodes, samples, ...)"""
+        """H_s z_s, each sample s with its own z_s: leaves (nodes, samples, ...)."""
         self._count("hvps", z)
 
         def node(x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> PyTree:
@@ -239,7 +275,7 @@ class Point:
         return Vector(self._over_nodes(node, z.tree, self.draw.lower))
 
     def jacobian_of_samples(self, z: Vector) -> Vector:
-        """The mean over samples of J_s z_s, every sample with its own z: shaped like x"""
+        """The mean over samples s of J_s z_s, each sample with its own z_s: shaped like x."""
         self._count("jvps", z)
         gradient = jax.grad(self.draw.problem.lower_loss, 1)
 
@@ -250,10 +286,12 @@ class Point:
         return Vector(self._over_nodes(self._config.narrowed(node), z.tree, self.draw.lower))
 
     def hessian_matrix(self) -> Float[Array, "nodes q q"]:
+        """H as (nodes, q, q) for q entries of y."""
         self.ledger.add(hvps=_size(self._y))
         return self._matrix(1)
 
     def jacobian_matrix(self) -> Float[Array, "nodes p q"]:
+        """J as (nodes, p, q) for p entries of x and q of y."""
         self.ledger.add(jvps=_size(self._y))
         return jnp.swapaxes(self._matrix(0), 1, 2)
 

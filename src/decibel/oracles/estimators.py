@@ -1,7 +1,7 @@
-"""How noisy directions are smoothed over steps. Each wraps any oracle of directions, knowing nothing of what they are.
+"""Estimators: how stochastic directions are averaged over steps.
 
-`directions(draw, point)` computes a direction (a pytree of Vectors) at a point (a pytree of Vectors) on one draw. Where
-a recursion needs the same sample at two points, it evaluates the same draw at both.
+An estimator works with any function `directions(draw, point)` that computes directions at a point on one draw. A
+recursion that needs the same sample at two points evaluates the same draw at both.
 """
 
 from __future__ import annotations
@@ -21,20 +21,37 @@ from ..core._types import PyTree, Scalar, Schedule
 from ..core._vector import Vector
 from ._oracle import Draw, Oracle
 
+__all__ = ["Estimator", "momentum", "plain", "spider", "storm"]
+
 Directions: TypeAlias = Callable[[Draw, PyTree], PyTree]
 Weight: TypeAlias = Scalar | Schedule
 
 
 class Estimator(eqx.Module):
+    """Base class of estimators: a recursion that turns stochastic directions into an estimate."""
+
     @abstractmethod
     def start(self, point: PyTree, directions: PyTree) -> PyTree:
-        """The memory at the beginning, from the start and a zero of the directions' shape."""
+        """The initial memory.
+
+        Args:
+            point: the point at which the run starts.
+            directions: zeros in the shape of the directions.
+        """
 
     @abstractmethod
     def __call__(
         self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
     ) -> tuple[PyTree, PyTree]:
-        """The estimate at `point`, and the memory to go on with."""
+        """The estimate at `point`, and the new memory.
+
+        Args:
+            k: the step.
+            memory: what `start` or the last call returned.
+            point: where the estimate is needed.
+            oracle: the step's oracle.
+            directions: `directions(draw, point)` computes the directions on one draw.
+        """
 
 
 class Plain(Estimator):
@@ -128,21 +145,41 @@ def _map(function: Callable[..., Vector], *trees: PyTree) -> PyTree:
 
 
 def plain() -> Plain:
+    """No averaging: the direction on a new batch in each step."""
     return Plain()
 
 
 def momentum(theta: Weight) -> Momentum:
-    """A running average; `theta` weighs the newest sample."""
+    """A moving average, m⁺ = (1−θ) m + θ d(ξ), where d(ξ) is the direction on the new batch ξ.
+
+    Args:
+        theta: θ, the weight of the newest batch, from 0 to 1; a number or a schedule.
+    """
     return Momentum(_share(theta))
 
 
 def storm(theta: Weight) -> Storm:
-    """Momentum corrected by the change on the same sample (STORM)."""
+    """STORM, m⁺ = d(ξ; s) + (1−θ) (m − d(ξ; s⁻)), with the same batch ξ at the point s and the previous point s⁻.
+
+    Args:
+        theta: θ, from 0 to 1; a number or a schedule.
+
+    References:
+        Cutkosky and Orabona, Momentum-Based Variance Reduction in Non-Convex SGD, 2019.
+    """
     return Storm(_share(theta))
 
 
 def spider(period: int | None = None) -> Spider:
-    """Recursive variance reduction (SPIDER, SARAH); `period=None` is ⌈√n⌉."""
+    """SPIDER (SARAH), m⁺ = m + d(ξ; s) − d(ξ; s⁻), restarted from all samples every `period` steps.
+
+    Args:
+        period: the steps between two full evaluations; None is ⌈√n⌉ for n samples per node.
+
+    References:
+        Fang et al., SPIDER: Near-Optimal Non-Convex Optimization via Stochastic Path-Integrated Differential Estimator,
+        2018.
+    """
     if period is not None and (not isinstance(period, int) or period < 1):
-        raise ValueError(f"period={period!r} must be a positive integer, or None for the root of the samples.")
+        raise ValueError(f"period={period!r} must be a positive integer, or None for ⌈√n⌉.")
     return Spider(period)

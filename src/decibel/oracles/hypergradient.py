@@ -1,7 +1,8 @@
-"""Ways to the hypergradient ∇_x f − J H⁻¹ ∇_y f without forming an inverse.
+"""How a method computes the hypergradient ∇_x f − J H⁻¹ ∇_y f, with H = ∇²_yy g and J = ∇²_xy g.
 
-`auxiliary` makes z ≈ H⁻¹ ∇_y f a level of its own, which nodes can agree on: exact for a shared lower level. The others
-find z at each node from its own H_i, which is exact for a personal lower level and biased for a shared one.
+`auxiliary` and `difference` make z ≈ H⁻¹ ∇_y f a level of its own, on which nodes agree: exact for a shared lower
+level. The others solve for z at each node from its own H_i, which is exact for a personal lower level and biased for a
+shared one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ..problem._problem import Problem
 from ._eval_config import Products
 from ._oracle import Oracle, Point
 
+__all__ = ["Local", "auxiliary", "cg", "difference", "direct", "exact", "neumann", "personal"]
+
 DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
 POWER_STEPS = 10
 TRUNCATION = 2**30  # the draw that decides k, apart from the draws of the factors
@@ -31,21 +34,33 @@ POWER_MARGIN = 1.5  # an unconverged power iteration is low; a Neumann series wi
 
 
 class Local(eqx.Module):
-    """A node's own hypergradient."""
+    """Base class of local hypergradients, which a node computes from its own data."""
 
     @abstractmethod
     def inverse(self, here: Point) -> Vector | None:
-        """z ≈ H⁻¹ ∇_y f at every node; None stands for zero."""
+        """z ≈ H⁻¹ ∇_y f of every node; None stands for zero."""
 
     def __call__(self, here: Point) -> Vector:
+        """∇_x f − J z of every node."""
         z = self.inverse(here)
         return here.fx if z is None else here.u(z)
 
     def error(
         self, problem: Problem, x: PyTree, y: PyTree, *, batch_size: int | None = None, seed: int = 0
     ) -> Float[Array, " nodes"]:
-        """‖H z − ∇_y f‖ / ‖∇_y f‖ at x and y (one for all nodes, or leaves (nodes, ...)): what z leaves
-        unsolved. Near 0 the hypergradient can be trusted, given y; near 1 it is no better than leaving y out of it.
+        """The relative residual ‖H z − ∇_y f‖ / ‖∇_y f‖ of the linear system at each node.
+
+        Near 0 the hypergradient can be trusted, given y; near 1 it is no better than ignoring y.
+
+        Args:
+            problem: the problem whose derivatives are taken.
+            x: one point for all nodes, or leaves (nodes, ...).
+            y: one point for all nodes, or leaves (nodes, ...).
+            batch_size: samples per node on which z is computed; None uses all. The residual is on all samples.
+            seed: of the batches.
+
+        Returns:
+            (nodes,) the residuals.
         """
         x, y = _stacked(x, problem.x0, problem), _stacked(y, problem.y0, problem)
         return _error(self, problem, x, y, batch_size, seed)
@@ -80,9 +95,9 @@ class ConjugateGradients(Local):
 class Neumann(Local):
     """(1/L) Σ_{j<K} (I − H/L)^j ∇_y f, or its randomized term (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k ~ U{0..K−1}.
 
-    Draws: on a batch every factor H_j has samples of its own, and so has the estimate of L, so that in J z no sample
-    meets itself. `per_sample` gives every sample of the batch its own k and factors, as (22) and (23) of INTERACT's
-    paper: the mean of as many independent estimates. Without it one k serves a node's whole batch.
+    Draws: on a batch every factor H_j has samples of its own, and so has the estimate of L, so that in J z no
+    sample is used twice. `per_sample` gives every sample of the batch its own k and factors, as (22) and (23) of
+    INTERACT's paper: the mean of as many independent estimates. Without it one k serves a node's whole batch.
     """
 
     terms: int = eqx.field(static=True)
@@ -174,47 +189,77 @@ class FullOrSampled(Local):
 
 
 def auxiliary() -> Products:
-    """For a shared lower level: z is a level of its own, and H z and J z are products with second derivatives."""
+    """z as a level of its own, with H z and J z from second derivatives; for a shared lower level."""
     return Products()
 
 
 def difference(delta: float = 1e-3, *, forward: bool = False) -> Products:
-    """For a shared lower level: as `auxiliary`, with H z and J z as differences of gradients at y ± `delta` z
-    (`forward=True`: at y + `delta` z and y)."""
+    """As `auxiliary`, with H z and J z from differences of gradients at y ± δ z; for a shared lower level.
+
+    Args:
+        delta: δ.
+        forward: take the gradients at y + δ z and y instead.
+    """
     if not delta > 0:
         raise ValueError(f"delta={delta} must be positive: 1e-3 is a good start.")
     return Products(delta, forward)
 
 
 def exact(*, dense_limit: int = DENSE_LIMIT) -> Exact:
-    """Each node's own inverse, to rounding; on batches that of the batch's Hessian, which is biased."""
+    """H_i⁻¹ ∇_y f solved to rounding error at each node.
+
+    On a batch it inverts the Hessian of that batch, which is biased: E[J_ξ H_ξ⁻¹ ∇_y f] ≠ J H⁻¹ ∇_y f, the more so the
+    smaller the batch.
+
+    Args:
+        dense_limit: the number of entries of y up to which the full Hessian is formed; beyond it conjugate gradients
+            are used.
+    """
     return Exact(dense_limit)
 
 
 def cg(steps: int) -> ConjugateGradients:
-    """`steps` Hessian products of conjugate gradients."""
+    """A fixed number of conjugate-gradient steps at each node; on a batch biased as `exact`.
+
+    Args:
+        steps: the number of steps, one Hessian-vector product each.
+    """
     return ConjugateGradients(_positive_int(steps, "steps"))
 
 
 def neumann(terms: int, scale: float | None = None, *, randomized: bool = False, per_sample: bool = False) -> Neumann:
-    """A Neumann series of `terms` terms. `scale` is L, at least the largest eigenvalue of H; None estimates it in each
-    step by power iteration. `randomized` draws one term; `per_sample` one for each sample of a batch, as SVR-INTERACT's
-    (22) and (23), which holds a vector like y for every sample."""
+    """A Neumann series at each node, (1/L) Σ_{j<K} (I − H/L)^j ∇_y f with K = `terms`.
+
+    On batches every factor H_j, and the estimate of L, has samples of its own.
+
+    Args:
+        terms: K.
+        scale: L, at least the largest eigenvalue of H; None estimates it in each step by power iteration.
+        randomized: estimate the series by one term, (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k uniform on 0, …, K−1.
+        per_sample: draw k and the factors for each sample of the batch, as SVR-INTERACT's (22) and (23); this stores a
+            vector like y per sample, and needs `randomized`.
+    """
     if scale is not None and not scale > 0:
         raise ValueError(f"scale={scale} must be positive: give an upper bound of the eigenvalues of H, or None.")
     if per_sample and not randomized:
-        raise ValueError("per_sample=True needs randomized=True: without chance all samples have the same terms.")
+        raise ValueError("per_sample=True needs randomized=True: without it all samples have the same terms.")
     return Neumann(_positive_int(terms, "terms"), None if scale is None else float(scale), randomized, per_sample)
 
 
 def personal(terms: int = 10, scale: float | None = None) -> FullOrSampled:
-    """What personal methods take if nothing is said: the exact inverse where a draw takes all samples; on a batch the
-    randomized Neumann estimate of `terms` terms, one for each sample, which is unbiased but for the terms left out."""
+    """The default of personal methods: `exact` on full batches, otherwise `neumann` randomized per sample.
+
+    On batches it is unbiased except for the terms that the series leaves out.
+
+    Args:
+        terms: K of the Neumann series.
+        scale: L of the Neumann series; None estimates it in each step.
+    """
     return FullOrSampled(exact(), neumann(terms, scale, randomized=True, per_sample=True))
 
 
 def direct() -> Direct:
-    """No second derivatives: ∇_x f alone."""
+    """∇_x f alone, without second derivatives: exact where ∇_y f vanishes at y*(x), as with f = g."""
     return Direct()
 
 

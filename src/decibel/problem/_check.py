@@ -91,8 +91,8 @@ def _compare(name: str, a: float, b: float) -> Finding:
         return Finding(True, f"{name} agrees with finite differences.")
     return Finding(
         False,
-        f"{name} differs from finite differences ({b:.6g} against {a:.6g} along a random direction): look for "
-        "stop_gradient, rounding, a kink, or a custom derivative.",
+        f"{name} differs from finite differences ({b:.6g} against {a:.6g} along a random direction): "
+        "look for stop_gradient, rounding errors, a kink, or a custom derivative.",
     )
 
 

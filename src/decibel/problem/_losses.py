@@ -1,4 +1,4 @@
-"""What exact solutions and checks need to know of a problem."""
+"""The part of a problem that exact solutions and checks use."""
 
 from __future__ import annotations
 

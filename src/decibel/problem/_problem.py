@@ -32,16 +32,32 @@ class Options(TypedDict, total=False):
 
 
 class Problem(eqx.Module):
-    """min_x 1/N Σ_i f_i(x, y*(x)) subject to y*(x) = argmin_y 1/N Σ_i g_i(x, y), over N nodes with private data.
+    """A bilevel problem over N nodes, each with its own private data.
 
-    - `upper(x, y, batch)` and `lower(x, y, batch)` return scalars: means over the batch.
-    - `upper_data`, `lower_data`: a pytree with leaves (nodes, samples, ...); or a list with one pytree per node, for
-      nodes of unequal size; or a function from the node's number to its pytree. Data given to both levels are held
-      once, and what both losses compute of a full batch of them is computed once.
-    - `x0`, `y0`: any pytrees; every node starts there, and their dtype is the run's.
-    - `personal=True`: node i keeps its own y_i*(x) = argmin g_i(x, ·), and only x is agreed on.
-    - Without `lower`, `lower_data` and `y0` the problem has a single level and `upper` is f(x, batch).
-    - `nodes` is only needed when the data are functions and the problem is used before `solve` sees a graph.
+        min_x  Φ(x) = 1/N Σ_i f_i(x, y*(x))    subject to    y*(x) = argmin_y 1/N Σ_i g_i(x, y)
+
+    f_i and g_i are the upper and the lower loss on node i's data. With `personal=True` node i has a lower level of its
+    own, y_i*(x) = argmin_y g_i(x, y), and only x is shared. Without `lower` there is a single level: min_x 1/N Σ_i
+    f_i(x).
+
+    Args:
+        upper: f, called as `upper(x, y, batch)`, or as `upper(x, batch)` if there is no lower level. Returns a scalar,
+            the mean over the batch.
+        lower: g, called as `lower(x, y, batch)`; returns a scalar, the mean over the batch. Give `lower`, `lower_data`
+            and `y0` together, or none of them.
+        upper_data: the data of f: a pytree with leaves (nodes, samples, ...); or a list of one pytree per node, if
+            nodes have different numbers of samples; or a function from a node's index to its pytree.
+        lower_data: the data of g, in the same forms. Arrays passed to both levels are stored once, and what both losses
+            compute on a full batch of them is computed once.
+        x0: the initial x of every node, any pytree of floating-point arrays; the run has its dtype.
+        y0: the initial y of every node.
+        personal: whether every node has a lower-level solution of its own.
+        nodes: the number of nodes; needed only if the data are functions and the problem is used without a graph.
+
+    Raises:
+        ValueError: if the arguments contradict each other, the start or the data are empty or not finite, or a loss
+            fails on a batch of one sample.
+        TypeError: if a loss is not callable, has the wrong arguments, or uses Python control flow on a traced value.
     """
 
     upper: Loss
@@ -88,7 +104,15 @@ class Problem(eqx.Module):
 
     @classmethod
     def minimax(cls, objective: Loss, *, data: Source, x0: PyTree, y0: PyTree, **options: Unpack[Options]) -> Problem:
-        """min_x max_y 1/N Σ_i f_i(x, y), as a bilevel problem with g = −f."""
+        """The minimax problem min_x max_y 1/N Σ_i f_i(x, y), as a bilevel problem with g = −f.
+
+        Args:
+            objective: f, called as `objective(x, y, batch)`; returns the mean over the batch.
+            data: the data of f, in the forms of `Problem`.
+            x0: the initial x of every node.
+            y0: the initial y of every node.
+            **options: `personal` and `nodes` of `Problem`.
+        """
 
         def descend(x: PyTree, y: PyTree, batch: PyTree) -> Array:
             return -objective(x, y, batch)
@@ -107,8 +131,17 @@ class Problem(eqx.Module):
         y0: PyTree,
         **options: Unpack[Options],
     ) -> Problem:
-        """min_x 1/N Σ_i f_i(x, h(x)) with h = 1/N Σ_i h_i, by g_i = ‖y − h_i(x)‖²; `inner(x, batch)` is h_i, a mean
-        over the batch and shaped like `y0`. With `personal=True` every node composes with its own h_i."""
+        """The compositional problem min_x 1/N Σ_i f_i(x, h(x)) with h = 1/N Σ_i h_i, by g_i(x, y) = ‖y − h_i(x)‖².
+
+        Args:
+            outer: f, called as `outer(x, y, batch)`; returns the mean over the batch.
+            inner: h_i, called as `inner(x, batch)`; returns the mean over the batch, a pytree shaped like `y0`.
+            upper_data: the data of f, in the forms of `Problem`.
+            lower_data: the data of h.
+            x0: the initial x of every node.
+            y0: the initial y of every node.
+            **options: `personal` and `nodes` of `Problem`; with `personal=True` node i composes f_i with its own h_i.
+        """
 
         def track(x: PyTree, y: PyTree, batch: PyTree) -> Array:
             gaps = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), y, inner(x, batch))
@@ -118,30 +151,33 @@ class Problem(eqx.Module):
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the run, and of the data's floats."""
+        """The dtype of the run, and of floating-point data."""
         return jnp.result_type(*jax.tree.leaves(self.x0))
 
     @property
     def lower_data(self) -> Any:
+        """The data of g; None if there is no lower level."""
         if self.own_lower_data is None and not self.single_level:
             return self.upper_data
         return self.own_lower_data
 
     @property
     def single_level(self) -> bool:
+        """Whether there is no lower level."""
         return self.lower is None
 
     @property
     def form(self) -> str:
+        """`"shared"`, `"personal"` or `"single"`: the kind of lower level."""
         return "single" if self.single_level else "personal" if self.personal else "shared"
 
     @property
     def nodes(self) -> int | None:
-        """How many nodes hold data; None while the data are functions that no graph has been put to."""
+        """The number of nodes; None while the data are functions and no graph is known."""
         return next((data.nodes for data in self._bound_data()), None)
 
     def bind(self, nodes: int) -> Problem:
-        """The same problem with data that were given as functions built for these nodes."""
+        """The same problem, with data given as functions built for `nodes` nodes."""
         if len(self._bound_data()) == (1 if self.single_level else 2):
             return self
         bound = self.with_data(lambda source, name: _data(source, name, self.dtype, nodes))
@@ -149,40 +185,66 @@ class Problem(eqx.Module):
         return bound
 
     def on_data(self, upper_data: Data | None, lower_data: Data | None) -> Problem:
-        """The same problem on other data."""
+        """The same losses and start on other data."""
         own = None if lower_data is upper_data else lower_data
         fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731
         known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData)  # noqa: E731
         return eqx.tree_at(fields, self, (upper_data, own), is_leaf=known)
 
     def with_data(self, change: Callable[[Data, str], Data]) -> Problem:
-        """The same problem with its data changed, once where both levels are on the same."""
+        """The same problem with `change(data, name)` applied to its data, once if both levels share them."""
         upper = change(self.upper_data, "upper_data")
         if self.own_lower_data is None:
             return self.on_data(upper, None if self.single_level else upper)
         return self.on_data(upper, change(self.own_lower_data, "lower_data"))
 
     def upper_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]:
-        """f at one node, on one node's `Batch`."""
+        """f of one node on its `batch`."""
         point = (x,) if self.single_level else (x, y)
         return batch.mean(self.upper, *point)
 
     def lower_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]:
-        """g at one node, on one node's `Batch`."""
+        """g of one node on its `batch`."""
         assert self.lower is not None
         return batch.mean(self.lower, x, y)
 
     def solve_lower(self, x: PyTree, *, tolerance: float | None = None) -> PyTree:
-        """y*(x), or every node's y_i*(x) if personal, with ‖∇_y g‖ below `tolerance` (default 1e-10 in float64 and
-        1e-5 in float32, relative to max(1, its size at y0))."""
+        """The exact lower-level solution at x, from all data.
+
+        Args:
+            x: a pytree shaped like `x0`.
+            tolerance: an upper bound on ‖∇_y g‖, relative to max(1, ‖∇_y g(x, y0)‖); the default is 1e-10 in float64
+                and 1e-5 in float32.
+
+        Returns:
+            y*(x); with `personal=True` every node's y_i*(x), with leaves (nodes, ...).
+
+        Raises:
+            ValueError: if there is no lower level, or the tolerance is not reached.
+        """
         return exact.solve_lower(self._ready("solve_lower"), self._point(x), tolerance=tolerance)
 
     def hypergradient(self, x: PyTree, *, tolerance: float | None = None) -> PyTree:
-        """∇Φ(x), from `solve_lower` and a linear system solved to the same relative tolerance."""
+        """The exact hypergradient ∇Φ(x) = ∇_x f − J H⁻¹ ∇_y f at y*(x), with H = ∇²_yy g and J = ∇²_xy g.
+
+        Args:
+            x: a pytree shaped like `x0`.
+            tolerance: of `solve_lower`, and relative tolerance of the linear system with H.
+
+        Returns:
+            A pytree shaped like `x0`.
+        """
         return exact.hypergradient(self._ready("hypergradient"), self._point(x), tolerance=tolerance)
 
     def check(self, *, seed: int = 0) -> CheckReport:
-        """Compares every derivative with finite differences, probes the curvature of g in y, and says what it saw."""
+        """Compares every derivative with finite differences and estimates the curvature of g in y.
+
+        Args:
+            seed: of the points and directions at which derivatives are compared.
+
+        Returns:
+            A report that prints one line per check; its `ok` is False if any check failed.
+        """
         return check(self._ready("check"), seed=seed)
 
     def _ready(self, use: str) -> Problem:

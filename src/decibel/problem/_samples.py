@@ -90,7 +90,7 @@ class NodeData(eqx.Module):
         """A batch drawn with replacement by uniform `bits`."""
         return self._batch([_scale(bits, self.counts[:, None])], later)
 
-    def walk(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
+    def in_order(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
         """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
         where nodes hold equally many."""
         if self.offsets is None and not later:

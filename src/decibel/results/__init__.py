@@ -1,4 +1,4 @@
-"""What a run leaves: trace, metrics, plots, callbacks, loggers, and a live view of it."""
+"""The outputs of a run: trace, metrics, plots, callbacks, loggers, and a live view of it."""
 
 from . import loggers, metrics
 

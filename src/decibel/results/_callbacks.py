@@ -1,4 +1,4 @@
-"""Who is told about a run: plain functions of a row, and `Callback`s that also see its begin, states and end."""
+"""Callbacks: plain functions of a row, and `Callback`s that also observe the beginning, the states and the end."""
 
 from __future__ import annotations
 
@@ -13,21 +13,47 @@ from .metrics import Snapshot
 
 
 class Callback:
-    """What `solve` tells: `begin` once, `see` and then a call for every row, `end` in every case. All do nothing here;
-    a subclass overrides what it needs. A call that returns True ends the run."""
+    """Base class of callbacks for `solve(..., callbacks=[...])`.
+
+    `solve` calls `begin` once, then `see` and the callback itself for every row of the trace, and `end` in every case.
+    Every method does nothing by default. If calling it returns True, the run stops.
+    """
 
     def begin(self, about: Provenance, graphs: Levels) -> None:
-        """Before the first row. `about` is the trace's provenance; where a run is continued, `about["resumed"]` is the
-        step from which, and rows up to that step are not told again."""
+        """Called before the first row.
+
+        Args:
+            about: the provenance of the trace. If the run is resumed, `about["resumed"]` is the step it resumes from;
+                rows up to that step are not repeated.
+            graphs: a graph per level.
+        """
 
     def see(self, step: int, snapshot: Snapshot) -> None:
-        """Every node's state, before the row of the same step."""
+        """Called with every node's state, before the row of the same step.
+
+        Args:
+            step: the steps done so far.
+            snapshot: the state of the run.
+        """
 
     def __call__(self, step: int, row: Row) -> object:
-        """A row of the trace."""
+        """Called with a row of the trace.
+
+        Args:
+            step: the steps done so far.
+            row: the columns of the trace, by name.
+
+        Returns:
+            True to stop the run.
+        """
 
     def end(self, status: Status, message: str | None) -> None:
-        """The run is over: how, and in `message` why it ended early; None where it did not."""
+        """Called when the run is over, also after an exception.
+
+        Args:
+            status: how the run ended; `Status.FAILED` after an exception.
+            message: why the run ended early; None if it did not.
+        """
 
 
 class FunctionCallback(Callback):
@@ -41,12 +67,12 @@ class FunctionCallback(Callback):
 
 
 class CallbackList:
-    """All callbacks of one run, told in order. Leaving it tells everyone who has begun that the run is over, even if
-    one of them fails at that. `status` and `message` are what they receive then."""
+    """All callbacks of one run, called in order. On exit `end(status, message)` is called on every callback that
+    has begun, even if one of them fails."""
 
     def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], object]]) -> None:
         if callable(callbacks) or isinstance(callbacks, str):
-            raise TypeError("callbacks is a single one: give a list of them, such as [callback].")
+            raise TypeError("callbacks is a single callback: give a list, such as [callback].")
         for callback in callbacks:
             if not callable(callback):
                 kind = type(callback).__name__
@@ -62,8 +88,8 @@ class CallbackList:
             member.begin(dict(about), graphs)
             self._leaving.callback(lambda member=member: member.end(self.status, self.message or None))
 
-    def tell(self, step: int, snapshot: Snapshot, row: Row) -> bool:
-        """Whether one of them wants to end here; all are told."""
+    def notify(self, step: int, snapshot: Snapshot, row: Row) -> bool:
+        """Calls all of them; whether one of them stops the run."""
         for member in self._members:
             member.see(step, snapshot)
         return any([member(step, dict(row)) is True for member in self._members])

@@ -16,8 +16,20 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """The end of a run: `x` and `y` averaged over nodes (y per node where personal), `nodes.x`, `nodes.y`, `nodes.z`
-    with every node's copy, the `trace`, the last `step`, the `status`, and a `message` where a run ended early."""
+    """The outcome of a run.
+
+    Attributes:
+        x: the average of x over nodes.
+        y: the average of y over nodes, or every node's y if the lower level is personal; None for a single level.
+        nodes: every node's copies: `nodes.x`, `nodes.y`, `nodes.z`.
+        trace: the metrics and costs along the run.
+        step: the last step.
+        status: how the run ended.
+        message: why it ended early; empty if it did not.
+        problem: the problem that was solved.
+        method: the method that was run.
+        state: the final state of the method.
+    """
 
     def __init__(
         self,
@@ -37,7 +49,15 @@ class Result:
         self.nodes: Nodes = snapshot.nodes
 
     def plot(self, *columns: str, against: str = "step") -> Figure:
-        """A figure of columns of the trace (default: all metrics) against `step` or any cost."""
+        """Plots columns of the trace.
+
+        Args:
+            *columns: names of columns; by default all metrics.
+            against: the column of the horizontal axis: `"step"` or a cost such as `"bytes"`.
+
+        Returns:
+            A matplotlib figure.
+        """
         from ._plots import plot_traces
 
         return plot_traces({self.method.name: self.trace}, *columns, against=against)

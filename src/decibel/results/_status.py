@@ -6,10 +6,18 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How a run ended."""
+    """How a run ended.
 
-    COMPLETED = "completed"  # all its steps
-    STOPPED = "stopped"  # by a callback
-    INTERRUPTED = "interrupted"  # the process was told to terminate
-    DIVERGED = "diverged"  # with its last finite state
-    FAILED = "failed"  # by an exception: callbacks see it, and no result is returned
+    Attributes:
+        COMPLETED: all steps were done.
+        STOPPED: a callback returned True.
+        INTERRUPTED: the process received a signal to terminate.
+        DIVERGED: values became non-finite; the result holds the last finite state.
+        FAILED: an exception ended the run; callbacks receive this status, and `solve` raises.
+    """
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    DIVERGED = "diverged"
+    FAILED = "failed"

@@ -22,8 +22,16 @@ _PROVENANCE = "provenance"
 
 
 class Trace(Mapping[str, np.ndarray]):
-    """Columns over evaluations: `step`, the metrics, and the cost so far (`samples`, `gradients`, `hvps`, `jvps`,
-    `bytes` per node, `rounds`, `seconds`). `provenance` holds versions, seed, graph and settings."""
+    """The metrics and costs of a run: columns of equal length, one entry per evaluation.
+
+    A mapping from a column's name to an array. Besides the metrics there are `step` and the cumulative costs `samples`,
+    `gradients`, `hvps` (Hessian-vector products), `jvps` (Jacobian-vector products) and `bytes` per node, `rounds` and
+    `seconds`.
+
+    Args:
+        columns: values by column.
+        provenance: versions, seed, graph and settings.
+    """
 
     def __init__(
         self, columns: Mapping[str, Iterable[float]] | None = None, provenance: Mapping[str, JSON] | None = None
@@ -34,6 +42,7 @@ class Trace(Mapping[str, np.ndarray]):
             raise ValueError("columns have different lengths: give every column one value per evaluation.")
 
     def append(self, row: Mapping[str, float]) -> None:
+        """Adds a row, which must have the columns of the trace."""
         if self._columns and row.keys() != self._columns.keys():
             raise ValueError(f"a row must have the columns {', '.join(self._columns)}, but has {', '.join(row)}.")
         for name, value in row.items():
@@ -55,20 +64,29 @@ class Trace(Mapping[str, np.ndarray]):
 
     @property
     def rows(self) -> int:
+        """The number of rows."""
         return len(next(iter(self._columns.values()), ()))
 
     @property
     def last(self) -> Row:
-        """The newest row."""
+        """The last row."""
         return {name: values[-1] for name, values in self._columns.items()}
 
     def to_pandas(self) -> pandas.DataFrame:
+        """The columns as a `pandas.DataFrame`."""
         with optional("pandas", caller="trace.to_pandas"):
             import pandas
         return pandas.DataFrame({name: self[name] for name in self})
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes one .npz file, whole or not at all; `Trace.load` reads it back."""
+        """Writes the trace to an .npz file, atomically.
+
+        Args:
+            path: the file; the suffix .npz is appended if missing.
+
+        Returns:
+            The path written.
+        """
         path = Path(path)
         if path.suffix != ".npz":
             path = path.with_name(path.name + ".npz")
@@ -80,6 +98,12 @@ class Trace(Mapping[str, np.ndarray]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Reads a trace that `save` wrote.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if the file is not a trace.
+        """
         try:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 columns = {n.removeprefix("column/"): file[n] for n in file.files if n.startswith("column/")}

@@ -1,4 +1,7 @@
-"""What is measured along a run. A metric maps a `Snapshot` to a number, or to several by name."""
+"""Metrics: functions from a `Snapshot` of a run to a number, or to a dictionary of numbers.
+
+`solve(..., metrics=[...])` takes functions, or names of `METRICS`.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,32 @@ from ..problem import _exact as exact
 from ..problem._problem import Problem
 from ..strategies._table import Level
 
+__all__ = [
+    "METRICS",
+    "Nodes",
+    "Snapshot",
+    "consensus",
+    "distance",
+    "interact",
+    "invariant",
+    "lower",
+    "lower_error",
+    "stationarity",
+    "upper",
+]
+
 Measured: TypeAlias = SupportsFloat | Mapping[str, SupportsFloat]
 Metric: TypeAlias = Callable[["Snapshot"], Measured]
 
 
 class Nodes(NamedTuple):
-    """Every node's copy, leaves (nodes, ...); None where a method has no such level."""
+    """Every node's copy of each level, with leaves (nodes, ...).
+
+    Attributes:
+        x: the upper level.
+        y: the lower level; None if the method has none.
+        z: the auxiliary level; None if the method has none.
+    """
 
     x: PyTree
     y: PyTree = None
@@ -35,28 +58,40 @@ class Nodes(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A run at one moment: `x`, `y` averaged over nodes (y per node where personal) and every node's own copies."""
+    """The state of a run at one step, which metrics are functions of.
+
+    Attributes:
+        problem: the problem that is solved.
+        state: the method's state.
+    """
 
     problem: Problem
     state: State
 
     @property
     def x(self) -> PyTree:
+        """The average of x over nodes."""
         return self.state.x.s.mean()
 
     @property
     def y(self) -> PyTree:
+        """The average of y over nodes, or every node's y if the lower level is personal; None for a single level."""
         if self.state.y is None:
             return None
         return self.state.y.s.tree if self.problem.personal else self.state.y.s.mean()
 
     @property
     def nodes(self) -> Nodes:
+        """Every node's copies."""
         return Nodes(*(None if level is None else level.s.tree for level in self.state[:3]))
 
 
 def consensus(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
-    """1/N Σ_i ‖s_i − s̄‖² of one level."""
+    """The consensus error 1/N Σ_i ‖s_i − s̄‖² of one level.
+
+    Args:
+        level: `"x"`, `"y"` or `"z"`.
+    """
 
     def measure(snapshot: Snapshot) -> Float[Array, ""]:
         s = _level(snapshot, level).s
@@ -67,7 +102,11 @@ def consensus(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
 
 
 def invariant(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
-    """The largest entry of the mean over nodes of the strategy's carry, which is a sum of flows and should be zero."""
+    """The largest entry of the mean over nodes of a strategy's carry, which is zero up to rounding errors.
+
+    Args:
+        level: `"x"`, `"y"` or `"z"`, with a strategy that has a carry.
+    """
 
     def measure(snapshot: Snapshot) -> Float[Array, ""]:
         drift = _level(snapshot, level).carry[0].mean()
@@ -78,12 +117,12 @@ def invariant(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
 
 
 def upper(snapshot: Snapshot) -> Float[Array, ""]:
-    """f over all samples, at the averages."""
+    """f over all samples, at the averages of x and y."""
     return exact.upper_mean(snapshot.problem, snapshot.x, snapshot.y)
 
 
 def lower(snapshot: Snapshot) -> Float[Array, ""]:
-    """g over all samples, at the averages."""
+    """g over all samples, at the averages of x and y."""
     return exact.lower_mean(snapshot.problem, snapshot.x, snapshot.y)
 
 
@@ -93,14 +132,19 @@ def stationarity(snapshot: Snapshot) -> Float[Array, ""]:
 
 
 def lower_error(snapshot: Snapshot) -> Float[Array, ""]:
-    """1/N Σ_i ‖y_i − y*(x̄)‖²; y_i*(x̄) where personal."""
+    """The lower-level error 1/N Σ_i ‖y_i − y*(x̄)‖², with y_i*(x̄) if the lower level is personal."""
     return _bilevel_errors(snapshot)[1]
 
 
 def interact(snapshot: Snapshot) -> Float[Array, ""]:
-    """INTERACT's measure 𝔐: ‖∇Φ(x̄)‖² + Σ_i ‖x_i − x̄‖² + Σ_i ‖y_i − y*(x̄)‖² (sums, as printed in (11)).
+    """INTERACT's measure 𝔐 = ‖∇Φ(x̄)‖² + Σ_i ‖x_i − x̄‖² + Σ_i ‖y_i − y*(x̄)‖² (sums, as printed in (11)).
 
-    Differs from the paper: y* is taken at x̄, where the line below (14) has x_i; at consensus they are the same."""
+    Differs from the paper: y* is taken at x̄, where the line below (14) has x_i; at consensus they are the same.
+
+    References:
+        Liu et al., INTERACT: Achieving Low Sample and Communication Complexities in Decentralized Bilevel Learning over
+        Networks, 2022.
+    """
     gradient, gap = _bilevel_errors(snapshot)
     nodes = jax.tree.leaves(snapshot.nodes.x)[0].shape[0]
     return gradient + nodes * (consensus("x")(snapshot) + gap)
@@ -116,6 +160,11 @@ class Distance(eqx.Module):
 
 
 def distance(solution: PyTree) -> Distance:
+    """The metric 1/N Σ_i ‖x_i − x*‖², the distance from a known solution.
+
+    Args:
+        solution: x*, a pytree shaped like `x0`.
+    """
     return Distance(jax.tree.map(jnp.asarray, solution))
 
 
@@ -136,13 +185,13 @@ COMPARE_NODES = ("consensus", "invariant", "stationarity", "lower_error", "inter
 def resolve(
     metrics: Sequence[str | Metric] | None, problem: Problem, state: State, *, alone: bool = False
 ) -> dict[str, Metric]:
-    """Names to functions, refused here if unknown; None is the cheap default set. `alone`: of several nodes only one
-    lives here, so that nodes cannot be compared, and losses are its own."""
+    """Names to functions; unknown ones raise; None is the cheap default set. `alone`: of several nodes only one
+    runs here, so that nodes cannot be compared, and losses are its own."""
     if isinstance(metrics, str) or callable(metrics):
-        raise TypeError(f"metrics={metrics!r} is a single one: give a list of them, such as ['upper'].")
+        raise TypeError(f"metrics={metrics!r} is a single metric: give a list, such as ['upper'].")
     for name in metrics or ():
         if alone and isinstance(name, str) and name.startswith(COMPARE_NODES):
-            raise ValueError(f"metric {name!r} needs what other sites hold: leave it out, or measure this site's own.")
+            raise ValueError(f"metric {name!r} needs the data of other sites: leave it out.")
     if metrics is None:
         levels = [level for level in "xyz" if getattr(state, level) is not None]
         shared = [] if alone else ["x"] if problem.personal else levels

@@ -132,21 +132,34 @@ ROWS: dict[str, Row] = {
 
 
 def asymptotic_rate(method: str | Method, nodes: int, steps: int, *, rho: float | None = None) -> float:
-    """The order of the mean of ‖∇Φ(x̄)‖² over `steps` steps once the transient is over: 1/√(nT) for most, 1/√T for DSBO,
-    MA-DSBO and LoPA.
+    """The asymptotic rate: the order of the mean of ‖∇Φ(x̄)‖² over `steps` steps after the transient.
 
-    `method` is one of the papers' tables, by its name in `db.CATALOG` or made; "mdbo-theorem-1" is MDBO by its
-    Theorem 1, 1/((1−ρ)√T), which needs `rho`. Of other measures are INTERACT's 1/T, of 𝔐 and with full batches, and
-    SPDB's 1/√(nT), of its Lagrangian's ‖∇L‖², where ‖∇Φ(x̄)‖² ≤ n ‖∇L‖² if nodes agree."""
+    It is 1/√(nT) for most methods, and 1/√T for DSBO, MA-DSBO and LoPA. Two rates are of other measures: INTERACT's 1/T
+    is of 𝔐 and with full batches; SPDB's 1/√(nT) is of its Lagrangian's ‖∇L‖², where ‖∇Φ(x̄)‖² ≤ n ‖∇L‖² if nodes
+    agree.
+
+    Args:
+        method: a method of the papers' tables, by its name in `db.CATALOG` or as an object; `"mdbo-theorem-1"` is MDBO
+            by its Theorem 1, 1/((1−ρ)√T).
+        nodes: n.
+        steps: T.
+        rho: ρ of the graph, which `"mdbo-theorem-1"` needs.
+    """
     return _row(method).rate(Setting(positive_integer("nodes", nodes), positive_integer("steps", steps), rho=rho))
 
 
 def computation(
     method: str | Method, nodes: int, epsilon: float, *, rho: float | None = None, samples: int | None = None
 ) -> float:
-    """The order of samples per node until the asymptotic rate is `epsilon`, such as 1/(nε²).
+    """The order of the samples per node until the asymptotic rate is `epsilon`, such as 1/(nε²).
 
-    "mdbo-theorem-1" needs `rho`; "interact" and "svr-interact" need `samples`, how many a node has."""
+    Args:
+        method: a method of the papers' tables, by name or as an object.
+        nodes: n.
+        epsilon: ε, between 0 and 1.
+        rho: ρ of the graph, which `"mdbo-theorem-1"` needs.
+        samples: the number of samples of a node, which `"interact"` and `"svr-interact"` need.
+    """
     return _row(method).computation(
         Setting(positive_integer("nodes", nodes), epsilon=_small(epsilon), rho=rho, samples=samples)
     )
@@ -161,11 +174,16 @@ def communication(
     rho: float | None = None,
     sparsity: float = 1.0,
 ) -> float:
-    """The order of numbers that a node sends to each neighbour until the asymptotic rate is `epsilon`, such as
-    (p+q)/(nε²) with `dimension` = (p, q), the entries of x and y.
+    """The order of the numbers sent per neighbour until the asymptotic rate is `epsilon`, such as (p+q)/(nε²).
 
-    `sparsity` is SPARKLE's a in (ap+q)/(nε²): how sparse the graph of x is against that of y and z. "mdbo-theorem-1"
-    needs `rho`."""
+    Args:
+        method: a method of the papers' tables, by name or as an object.
+        nodes: n.
+        epsilon: ε, between 0 and 1.
+        dimension: (p, q), the numbers of entries of x and y.
+        rho: ρ of the graph, which `"mdbo-theorem-1"` needs.
+        sparsity: SPARKLE's a in (ap+q)/(nε²): how sparse the graph of x is relative to that of y and z.
+    """
     p, q = dimension
     if min(p, q) < 0 or not sparsity > 0:
         raise ValueError(f"dimension={dimension} must not be negative and sparsity={sparsity} must be positive.")

@@ -44,7 +44,7 @@ PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
 
 
 class NonFiniteWarning(UserWarning):
-    """A run diverged and stopped with its last finite state."""
+    """Warns that a run diverged; its result holds the last finite state."""
 
 
 def solve(
@@ -67,32 +67,51 @@ def solve(
     precision: str | None = None,
     progress: bool | None = None,
 ) -> Result:
-    """Runs `method` on `problem` over `graph` for `steps` iterations.
+    """Runs a method on a problem over a graph.
 
-    - `batch_size`: samples per node, level and step, drawn with replacement; None uses all of them.
-    - `eval_every`: steps between rows of the trace (default: about fifty rows); `metrics`: names of
-      `db.metrics.METRICS` or functions of a snapshot; None is a cheap default and [] measures cost only.
-    - `callbacks`: called as `callback(step, row)` after every row; one that returns True ends the run. A `Callback`
-      also sees the begin, the states and the end; `db.loggers` has some.
-    - `engine`: `Simulator()`, all nodes on one device (default); `Cluster()`, nodes spread over devices; `Silo(...)`,
-      one node here and its neighbours in other organisations.
-    - `checkpoint`: a folder for this run's states, saved every `checkpoint_every` rows and when the process is told to
-      terminate; `resume=True` continues from the newest, with the same numbers as a run that never stopped.
-    - `faults`: trouble to live through, such as `db.faults.drop(0.2)`; one or several.
-    - `sampling`: `"random"` draws each batch with replacement; `"shuffle-once"` shuffles every node's samples once and
-      takes batches from that order in turn, which reads memory as it lies.
-    - `precision`: of what is computed, not of what is carried: `"bfloat16"`, or JAX's `"tensorfloat32"` and the like
-      for matrix products; None is JAX's default.
-    - `progress`: a bar with the newest metrics; None shows it in a terminal only.
+    Args:
+        problem: the problem.
+        method: the method, such as `db.sparkle("ed", alpha=..., beta=..., gamma=...)`.
+        graph: a graph, or `Levels` with a graph per level; may be None for a centralized method or a single node.
+        steps: the number of iterations.
+        batch_size: samples per node, level and step; None uses all samples.
+        seed: of the batches, of random numbers inside the method, and of faults.
+        eval_every: steps between two rows of the trace; None gives about fifty rows.
+        metrics: names of `db.metrics.METRICS` or functions of a snapshot; None is an inexpensive default, and []
+            records costs only.
+        callbacks: called as `callback(step, row)` after every row; if one returns True, the run stops. A `Callback`
+            also observes the beginning, the states and the end; see `db.loggers`.
+        engine: `Simulator()`, all nodes on one device (the default); `Cluster()`, nodes distributed over devices; or
+            `Silo(...)`, one node here and its neighbours at other organisations.
+        checkpoint: a folder in which the state is saved, every `checkpoint_every` rows and when the process receives a
+            signal to terminate.
+        checkpoint_every: rows between two checkpoints.
+        resume: continue from the newest checkpoint, with the same numbers as an uninterrupted run.
+        faults: one or several faults to inject, such as `db.faults.drop(0.2)`.
+        sampling: `"random"` draws every batch with replacement; `"shuffle-once"` shuffles every node's samples once and
+            takes batches in that order, which reads memory contiguously.
+        precision: of the computation, not of the state: `"bfloat16"`, or `"tensorfloat32"`, `"float32"`, `"highest"`
+            for matrix products as in JAX; None is JAX's default.
+        progress: show a progress bar; None shows it in a terminal only.
+
+    Returns:
+        The result: averages, every node's copies, the trace and the status.
+
+    Raises:
+        ValueError: if arguments are invalid or do not fit together, before the first step.
+        TypeError: if an argument has the wrong type.
+
+    Warns:
+        NonFiniteWarning: if the run diverged.
     """
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, eval_every)
     seed = validate_seed("seed", seed)
     _validate_count("checkpoint_every", checkpoint_every)
     _validate_engine(engine)
-    validate_faults(trouble := as_faults(faults), graphs)
-    if trouble and method.coded:
-        raise ValueError("faults need messages that are whole: drop them, or the code of db.privacy.")
+    validate_faults(injected := as_faults(faults), graphs)
+    if injected and method.coded:
+        raise ValueError("faults cannot be combined with the encoded messages of db.privacy: leave out one of the two.")
     validate_choice("sampling", sampling, ("random", "shuffle-once"))
     validate_choice("precision", precision, PRECISIONS)
     callback_list = CallbackList(callbacks)
@@ -105,7 +124,7 @@ def solve(
     if here.graphs != graphs:
         method.validate(here.problem, here.graphs, batch_size)
     together = isinstance(engine, Cluster) and jax.process_count() > 1
-    config = RunConfig(batch_size, seed, trouble, here.members, sampling, precision)
+    config = RunConfig(batch_size, seed, injected, here.members, sampling, precision)
     own = identity(problem, method, graphs, config) if together or checkpoint is not None else {}
     if together:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
@@ -131,11 +150,11 @@ def solve(
         callback_list.begin(about, here.graphs)
 
         def record() -> bool:
-            """One more row; whether a callback wants to end here."""
+            """One more row; whether a callback stops the run."""
             snapshot = Snapshot(problem, run.state)
             row = recorder.record(run.step, snapshot)
             bar.show(run.step, row)
-            return callback_list.tell(run.step, snapshot, row)
+            return callback_list.notify(run.step, snapshot, row)
 
         ended = recorder.trace.rows == 0 and record()
         for chunk in () if ended else drive(run, steps, every):
@@ -146,7 +165,7 @@ def solve(
             recorder.spend(chunk.cost, chunk.seconds)
             ended = record()
             if saves and saves.interrupted():
-                status, message = Status.INTERRUPTED, f"the process was told to terminate at step {run.step}"
+                status, message = Status.INTERRUPTED, f"the process received a signal to terminate at step {run.step}"
                 ended = True
             if saves and (ended or run.step >= steps or recorder.trace.rows % checkpoint_every == 0):
                 saves.save(run, recorder.trace, recorder.spent)
@@ -166,7 +185,7 @@ def solve(
 
 @contextmanager
 def ending(run: Run, steps: int) -> Iterator[None]:
-    """Whatever happens, neighbours elsewhere are told that the run is over."""
+    """Whatever happens, neighbours elsewhere are notified that the run is over."""
     try:
         yield
     finally:
@@ -180,8 +199,20 @@ def cost(
     *,
     batch_size: int | None = None,
 ) -> dict[str, float]:
-    """What the first iteration costs each node: samples, gradients, Hessian and Jacobian products, rounds and bytes.
-    The step is traced and, only where its costs depend on chance or on the data, run."""
+    """The cost of the first iteration, per node.
+
+    The step is traced; it is run only if its cost depends on random numbers or on the data.
+
+    Args:
+        problem: the problem.
+        method: the method.
+        graph: a graph, or a graph per level.
+        batch_size: samples per node, level and step; None uses all samples.
+
+    Returns:
+        `samples`, `gradients`, `hvps` (Hessian-vector products), `jvps` (Jacobian-vector products), `rounds` and
+        `bytes`.
+    """
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, 1, batch_size, None)
     run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
@@ -194,7 +225,7 @@ def cost(
 def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
     """A graph per level. None stands for the complete graph, for methods that are centralized."""
     if not isinstance(problem, Problem):
-        fix = "give its .problem" if hasattr(problem, "problem") else "make one of your losses and data"
+        fix = "give its .problem" if hasattr(problem, "problem") else "make one from your losses and data"
         raise TypeError(f"problem must be a db.Problem, not {type(problem).__name__}: {fix}.")
     if graph is None:
         if problem.nodes is None or not (problem.nodes == 1 or getattr(method, "centralized", False)):
@@ -204,7 +235,7 @@ def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | L
         return graph
     if not isinstance(graph, Graph | GraphSequence):
         if hasattr(graph, "nodes") and hasattr(graph, "edges"):
-            raise TypeError("graph is one of networkx: give db.graphs.from_networkx(graph).")
+            raise TypeError("graph is a networkx graph: give db.graphs.from_networkx(graph).")
         raise TypeError(f"graph must be a Graph or Levels, not {type(graph).__name__}: see db.graphs.ring(nodes).")
     return Levels(x=graph)
 
@@ -218,7 +249,7 @@ def validate(
     eval_every: int | None,
 ) -> None:
     if not isinstance(method, Method):
-        raise TypeError(f"method must be an algorithm such as db.sparkle('ed', ...), not {type(method).__name__}.")
+        raise TypeError(f"method must be a db.Method such as db.sparkle('ed', ...), not {type(method).__name__}.")
     for name, value in (("steps", steps), ("batch_size", batch_size), ("eval_every", eval_every)):
         if value is not None:
             _validate_count(name, value)

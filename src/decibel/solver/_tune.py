@@ -26,7 +26,14 @@ DECADES = 1.5  # the search reaches this many factors of ten to either side
 
 @dataclass(frozen=True)
 class Tuned:
-    """The method with the best settings, and what every candidate scored: mean and spread over seeds, best first."""
+    """The outcome of `tune`.
+
+    Attributes:
+        method: the method with the best settings.
+        score: its mean score over the seeds.
+        metric: the name of the metric.
+        table: a row per candidate, best first: its settings, its mean score and the `spread` of its scores over seeds.
+    """
 
     method: Method
     score: float
@@ -40,6 +47,7 @@ class Tuned:
         return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
 
     def to_pandas(self) -> Any:
+        """The table as a `pandas.DataFrame`."""
         with optional("pandas", caller="tuned.to_pandas"):
             import pandas
 
@@ -61,17 +69,33 @@ def tune(
     moments: int = 1,
     seed: int = 0,
 ) -> Tuned:
-    """Tries about `budget` settings of the method's step sizes, each for `steps` iterations and every one of `seeds`,
-    and returns the method with the smallest mean `metric` at the end. A run that diverges scores infinity.
+    """Searches for the step sizes of a method; all candidates and seeds run in one vectorized program.
 
-    - `search="random"` draws each step size log-uniformly around the method's own, which is itself the first candidate;
-      `"grid"` lays a grid of about `budget` points over the same range; a mapping such as {"alpha": [0.1, 1.0]} names
-      the values to combine, and leaves the rest as they are; a list of settings is tried as it is.
-    - `at_once` bounds how many runs share the device at one time (default: all).
-    - `moments`: the score is the mean over as many moments, evenly spread over the second half of the run up to its
-      end, so that a run which swings does not win by where its swing happens to end.
+    The best candidate has the smallest mean `metric` at the end; a run that diverges scores infinity. Schedules are
+    kept as they are.
 
-    Schedules are left as they are.
+    Args:
+        problem: the problem.
+        method: the method whose step sizes are the centre of the search.
+        graph: a graph, or a graph per level.
+        budget: about how many candidates to try.
+        steps: iterations of each run.
+        batch_size: samples per node, level and step; None uses all samples.
+        metric: what is minimized, a name of `db.metrics.METRICS` or a function of a snapshot.
+        search: `"random"` draws each step size log-uniformly around the method's own, which is the first candidate;
+            `"grid"` lays a grid over the same range; a mapping such as `{"alpha": [0.1, 1.0]}` gives values to combine
+            and keeps the other step sizes; a list of settings is tried as given.
+        seeds: every candidate runs once with each.
+        at_once: the largest number of runs that share the device; None is all of them.
+        moments: the score is the mean over this many evenly spaced steps of the second half of the run, the last one
+            included, which favours no run for where its oscillation ends.
+        seed: of the random search.
+
+    Returns:
+        The method with the best settings, and the table of all candidates.
+
+    Raises:
+        ValueError: if all candidates diverged.
     """
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, None)

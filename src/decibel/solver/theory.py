@@ -1,8 +1,8 @@
-"""What the papers prove about networks, as functions: transient complexity, step sizes, rates and complexities, advice,
-and the transient of a real run.
+"""Results of the papers as functions: transient complexity, step sizes, rates and complexities, and advice from them.
 
-A decentralized stochastic method ends as fast as if all nodes were one; the *transient* is how many steps pass before
-it does. The formulas give its order with constants dropped: they rank methods and graphs, and are no forecast of steps.
+A decentralized stochastic method is asymptotically as fast as a centralized one; the *transient* is the number of steps
+before it is. The formulas give its order with constants dropped: they rank methods and graphs, and do not predict
+numbers of steps. n is the number of nodes and ρ = ‖W − 11ᵀ/n‖₂.
 """
 
 from __future__ import annotations
@@ -52,11 +52,20 @@ __all__ = [
 
 
 def dsoba(nodes: int, rho: float, heterogeneity: float = 1.0) -> float:
-    """D-SOBA (Kong et al., 2024) and single-level D-SGD: max{n³/(1−ρ)², n³b⁴/(1−ρ)⁴}, where b = `heterogeneity`
-    bounds how far the nodes' gradients and Hessians lie from their mean.
+    """The transient of D-SOBA and of single-level D-SGD, max{n³/(1−ρ)², n³b⁴/(1−ρ)⁴}.
 
     From D-SOBA's Theorem 1; the tables of D-SOBA and SPARKLE print b², which does not follow from it. As in SPARKLE's
-    table a factor ρ⁴ is left out, which matters only where ρ is near zero."""
+    table a factor ρ⁴ is dropped, which matters only for ρ near zero.
+
+    Args:
+        nodes: n.
+        rho: ρ of the graph.
+        heterogeneity: b, a bound on the distance of the nodes' gradients and Hessians from their mean.
+
+    References:
+        Kong et al., Decentralized Bilevel Optimization over Graphs: Loopless Algorithmic Update and Transient Iteration
+        Complexity, 2024.
+    """
     # Theorem 1 bounds the mean of ‖∇Φ(x̄)‖² by 1/√(nT) and four terms, each of them at most 1/√(nT) from some T on:
     #   ρ^⅔ / ((1−ρ)^⅓ T^⅔)       T^(1/6) ≥ n^½ ρ^⅔ / (1−ρ)^⅓        T ≥ n³ ρ⁴ / (1−ρ)²
     #   ρ^⅔ b^⅔ / ((1−ρ)^⅔ T^⅔)   T^(1/6) ≥ n^½ ρ^⅔ b^⅔ / (1−ρ)^⅔    T ≥ n³ ρ⁴ b⁴ / (1−ρ)⁴
@@ -70,11 +79,23 @@ def dsoba(nodes: int, rho: float, heterogeneity: float = 1.0) -> float:
 def sparkle(
     nodes: int, rho_x: float, rho_y: float | None = None, *, lower: str = "ed", upper: str | None = None
 ) -> float:
-    """SPARKLE (Zhu et al., 2024), Corollary 1: max{n²δ_x, n³δ_y, n³δ_z, nδ̂_x, nδ̂_y, nδ̂_z} with W_y = W_z, δ = (1−ρ)⁻²,
-    δ̂_x = (1−ρ_x)^(−3/2) for ED and EXTRA above, (1−ρ_x)⁻² for gradient tracking; δ̂_y = (1−ρ_y)⁻² for ED and EXTRA
-    below, (1−ρ_y)^(−8/3) for gradient tracking. It does not depend on how much nodes differ.
+    """The transient of SPARKLE by its Corollary 1, max{n²δ_x, n³δ_y, n³δ_z, nδ̂_x, nδ̂_y, nδ̂_z}.
 
-    On one graph: n³/(1−ρ)² with ED or EXTRA below, max{n³/(1−ρ)², n/(1−ρ)^(8/3)} with gradient tracking below."""
+    Here W_y = W_z and δ = (1−ρ)⁻²; δ̂_x = (1−ρ_x)^(−3/2) for ED and EXTRA on x and (1−ρ_x)⁻² for gradient tracking;
+    δ̂_y = (1−ρ_y)⁻² for ED and EXTRA on y and (1−ρ_y)^(−8/3) for gradient tracking. It does not depend on
+    heterogeneity. On one graph it is n³/(1−ρ)² with ED or EXTRA on y, and max{n³/(1−ρ)², n/(1−ρ)^(8/3)} with gradient
+    tracking on y.
+
+    Args:
+        nodes: n.
+        rho_x: ρ of the graph of x.
+        rho_y: ρ of the graph of y and z; None is that of x.
+        lower: the strategy of y and z.
+        upper: the strategy of x; None is that of y.
+
+    References:
+        Zhu et al., SPARKLE: A Unified Single-Loop Primal-Dual Framework for Decentralized Bilevel Optimization, 2024.
+    """
     upper = lower if upper is None else upper
     for name in (lower, upper):
         if name not in LOWER_POWER:
@@ -86,14 +107,22 @@ def sparkle(
 def transient(
     method: str | Method, nodes: int, network: float | Topology | Levels, heterogeneity: float = 1.0
 ) -> float:
-    """The order of the transient of a method, by name or made, on `network`: a graph, a graph per level, or just ρ.
+    """The order of the transient of a method on a network.
 
-    SPARKLE takes the ρ of x and the larger of y and z; for the others ρ is the largest of all, as in SPARKLE's table.
-    The papers' W is fixed; a sequence of graphs enters by its contraction per step, which is our reading.
+    SPARKLE takes the ρ of x and the larger of those of y and z; for other methods ρ is the largest of all, as in
+    SPARKLE's table. The papers assume a fixed W; for a sequence of graphs ρ is its contraction per step, which is our
+    reading. For SPDB it is n⁴, which its Theorem 1 requires of T; of the network it requires only connectedness.
 
-    For SPDB (Lu et al., 2022) it is n⁴, what its Theorem 1 requires of T; of the network it requires only that it is
-    connected. Raises ValueError where none is published: INTERACT's rate is 1/T, and the tables have none for SLAM,
-    DSBO, MA-DSBO and LoPA."""
+    Args:
+        method: a method by its name in `db.CATALOG`, or as an object.
+        nodes: n.
+        network: a graph, a graph per level, or ρ itself.
+        heterogeneity: b, for D-SOBA and D-SGD.
+
+    Raises:
+        ValueError: if none is published: INTERACT's rate is 1/T, and the tables have none for SLAM, DSBO, MA-DSBO and
+            LoPA.
+    """
     made = CATALOG[method]() if isinstance(method, str) else method
     nodes = positive_integer("nodes", nodes)
     x, y, z = _rhos(nodes, network)
@@ -121,16 +150,27 @@ def rates(
     gamma: float | None = None,
     theta: float | None = None,
 ) -> dict[str, float]:
-    """Step sizes of order √(N/T): each constant given times √(nodes/steps), θ at most 1, constant over the run.
+    """Step sizes of order √(n/T): each given constant times √(nodes/steps), constant over the run.
 
     For example `db.sparkle("ed", **db.theory.rates(16, 10_000, alpha=1.0, beta=2.0, gamma=2.0, theta=5.0))`.
 
-    - D-SOBA's Theorem 1 asks for α = Θ(√(N/T)), and β, γ, θ multiples of α. SPARKLE's Theorem 1 only says that constant
-      step sizes exist.
-    - Gossip-DSBO's (5) asks for C₀ √(K/T) above and √(K/T) elsewhere. `gossip_rates`, beside the
-      method, is this case; its β is at most 1 as well.
-    - SPDB's Theorem 1 asks for steps of order √(n/T) on both levels. Its upper gradient is divided by n, so
-      alpha=c/nodes follows it here."""
+    - D-SOBA's Theorem 1 requires α = Θ(√(n/T)), and β, γ, θ multiples of α. SPARKLE's Theorem 1 only states that
+      constant step sizes exist.
+    - Gossip-DSBO's (5) has C₀ √(n/T) for α and √(n/T) for the others, with β at most 1.
+    - SPDB's Theorem 1 has steps of order √(n/T) on both levels. Its upper gradient is divided by n, so use
+      alpha=c/nodes.
+
+    Args:
+        nodes: n.
+        steps: T.
+        alpha: the constant of α; None leaves it out.
+        beta: the constant of β.
+        gamma: the constant of γ.
+        theta: the constant of θ, which is at most 1.
+
+    Returns:
+        The step sizes by name.
+    """
     given = {"alpha": alpha, "beta": beta, "gamma": gamma, "theta": theta}
     constants = {name: value for name, value in given.items() if value is not None}
     if not constants:
@@ -143,8 +183,16 @@ def rates(
 
 
 class Advice(NamedTuple):
-    """A method of `db.CATALOG`, its settings, a graph per level, and why. `make(**settings)` makes the method;
-    `transient` is its order (None where none is published), `bytes_per_step` what the busiest node sends."""
+    """The recommendation of `advise`.
+
+    Attributes:
+        method: its name in `db.CATALOG`.
+        settings: its settings.
+        graphs: a graph per level.
+        transient: the order of its transient; None if none is published.
+        bytes_per_step: the largest number of bytes that a node sends per step; None without `dimension`.
+        reasons: why, in sentences.
+    """
 
     method: str
     settings: dict[str, Any]
@@ -154,6 +202,7 @@ class Advice(NamedTuple):
     reasons: tuple[str, ...]
 
     def make(self, **settings: Any) -> Method:
+        """The method, with its settings and those given."""
         return CATALOG[self.method](**{**self.settings, **settings})
 
     def __str__(self) -> str:
@@ -162,9 +211,13 @@ class Advice(NamedTuple):
 
 DIFFER = {"shared": "sparkle-ed", "personal": "spdb", "single": "ed"}
 ALIKE = {"shared": "d-soba", "personal": "d-sgd-bilevel", "single": "dsgd"}
-WHY_CORRECT = "Nodes differ, so mixing is corrected, by ED or EXTRA: one vector sent where gradient tracking sends two."
-WHY_PLAIN = "Nodes are alike (b = 0), so nothing needs correcting, and nothing is carried from step to step."
-WHY_FIRST_ORDER = "D-SOBA-FO needs no second derivatives; where nodes differ it mixes slowly and ends off the solution."
+WHY_CORRECT = (
+    "Nodes are heterogeneous: ED or EXTRA corrects for it, with one vector sent where gradient tracking sends two."
+)
+WHY_PLAIN = "Nodes are homogeneous (b = 0), so no correction is needed."
+WHY_FIRST_ORDER = (
+    "D-SOBA-FO needs no second derivatives; if nodes are heterogeneous it is biased and has a longer transient."
+)
 
 
 def advise(
@@ -180,16 +233,24 @@ def advise(
     itemsize: int = 4,
     candidates: Sequence[Graph] | None = None,
 ) -> Advice:
-    """A method and a graph per level for `nodes` nodes: of the candidates within the budget those with the smallest
-    transient, and of these the ones that send least; so x gets a sparser graph while (1−ρ_x)⁻¹ ≤ √n (1−ρ_y)⁻¹. With a
-    personal lower level the transient does not depend on the graph, and the largest spectral gap decides.
+    """Recommends a method and a graph per level.
 
-    - `degree`: neighbours a node may have; `bytes_per_step`: what a node may send in one step, which needs
-      `dimension`, the entries (p, q) of x and y, and `itemsize`, the bytes of one entry.
-    - `personal`, `single`: the form of the problem; otherwise the lower level is shared.
-    - `heterogeneous=False`: every node's samples come from one distribution.
-    - `second_derivatives=False`: products with Hessians are not affordable.
-    - `candidates`: undirected graphs to choose from; by default families of `db.graphs`, and random regular graphs."""
+    Of the candidates within the budget it takes those with the smallest transient, and of these the ones that send
+    least: x gets a sparser graph as long as (1−ρ_x)⁻¹ ≤ √n (1−ρ_y)⁻¹. With a personal lower level the transient does
+    not depend on the graph, and the largest spectral gap decides.
+
+    Args:
+        nodes: n.
+        degree: the largest number of neighbours of a node.
+        bytes_per_step: the most that a node may send per step; needs `dimension`.
+        dimension: (p, q), the numbers of entries of x and y.
+        personal: whether the lower level is personal.
+        single: whether there is a single level.
+        heterogeneous: whether the nodes' data come from different distributions.
+        second_derivatives: whether products with Hessians are affordable.
+        itemsize: bytes per entry.
+        candidates: undirected graphs to choose from; None is families of `db.graphs` and random regular graphs.
+    """
     form = "single" if single else "personal" if personal else "shared"
     if bytes_per_step is not None and dimension is None:
         raise ValueError("bytes_per_step needs dimension=(p, q), the numbers of entries of x and y.")
@@ -232,7 +293,7 @@ def _graph_reasons(best: Levels, total: int | None) -> list[str]:
     def told(graph: Topology) -> str:
         return f"{graph.name}, up to {_busiest(graph)} neighbours and 1−ρ = {graph.spectral_gap:.3g}"
 
-    who = "y and z" if best.x != best.y else "all that mixes"
+    who = "y and z" if best.x != best.y else "all levels"
     reasons = [f"For {who}: {told(best.y)}, the best within the budget."]
     if best.x != best.y:
         reach, room = 1 / best.x.spectral_gap, math.sqrt(best.nodes) / best.y.spectral_gap
@@ -247,11 +308,16 @@ def _transient_reason(name: str, number: float | None, personal: bool) -> str:
     order = f"The transient is of order {number:.2g} steps, constants dropped"
     if personal:
         return f"{order}: n⁴ on every connected graph, so the largest spectral gap decides."
-    return f"{order}: compare it, do not wait for it."
+    return f"{order}: it ranks methods and graphs, and does not predict a number of steps."
 
 
 class Measured(NamedTuple):
-    """The `step` from which a run stays with its reference, or None; `sentence` says it in words."""
+    """The outcome of `measured_transient`.
+
+    Attributes:
+        step: the step from which the run stays close to its reference; None if it does not.
+        sentence: the same in words.
+    """
 
     step: int | None
     sentence: str
@@ -260,12 +326,19 @@ class Measured(NamedTuple):
 def measured_transient(
     trace: Trace, reference: Trace, column: str = "stationarity", factor: float = 2.0, *, window: int = 1
 ) -> Measured:
-    """The first step from which `column` stays at most `factor` times that of `reference`, to the end of both: the
-    same method, batches and step sizes on the complete graph. Measure stochastic runs; without noise the slower of
-    two linear rates falls behind for ever.
+    """The measured transient: the first step from which a column stays within a factor of a reference run.
 
-    The reference is interpolated to the steps of `trace` on a logarithmic scale; `window` smooths the ratio by a
-    running geometric mean over that many rows."""
+    The reference is the same method with the same batches and step sizes on the complete graph. Use stochastic runs:
+    without noise the slower of two linear rates falls behind for ever. The reference is interpolated to the steps of
+    `trace` on a logarithmic scale.
+
+    Args:
+        trace: of the run.
+        reference: the trace of the reference.
+        column: the column to compare.
+        factor: how much larger than the reference the column may be.
+        window: rows over which the ratio is smoothed by a running geometric mean.
+    """
     if not factor >= 1 or window < 1:
         raise ValueError(f"factor={factor} and window={window} must be at least 1.")
     here, there = (np.asarray(run["step"], float) for run in (trace, reference))

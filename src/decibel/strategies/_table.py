@@ -25,7 +25,12 @@ Flows = Generator[Any, Any, Any]  # yields messages, receives their flows
 
 
 class Level(NamedTuple):
-    """What one level continues with: the iterate s and the strategy's carry."""
+    """The state of one level: its variable s and its strategy's carry.
+
+    Attributes:
+        s: the variable of every node.
+        carry: the vectors that the strategy keeps between steps.
+    """
 
     s: Vector
     carry: Carry
@@ -95,8 +100,27 @@ def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
 
 
 class Strategy(eqx.Module):
-    """A row of the table. A, B² and C are polynomials in W, given by their coefficients; they define the strategy as
-    s⁺ = C s − A d − B w, w⁺ = w + B s⁺, w⁰ = 0, and `move` is the same recursion in flow form."""
+    """How one level corrects for heterogeneity and mixes with its neighbours.
+
+    A strategy is defined by polynomials A, B² and C in the mixing matrix W. With a step d (the direction times its step
+    size) it moves s to s⁺ by
+
+        s⁺ = C s − A d − B w,    w⁺ = w + B s⁺,    w⁰ = 0,
+
+    and `move` is the same recursion in flow form.
+
+    Args:
+        name: its name in settings and traces.
+        move: a generator function `move(s, d, *carry)`. `delta = yield message` sends a message to the neighbours and
+            receives Σ_j w_ij (m_j − m_i). It returns the new s and a tuple of carries.
+        carries: the number of carries.
+        A: the coefficients of A in I, W, W², …
+        B2: the coefficients of B².
+        C: the coefficients of C.
+        requires_spectrum: whether W must be symmetric with λ_min(W) > −1/3.
+        per_link: whether the network keeps its flows for each link.
+        coded: whether its messages are compressed or noised (`decibel.privacy`).
+    """
 
     name: str = eqx.field(static=True)
     move: Callable[..., Flows] = eqx.field(static=True)
@@ -111,19 +135,28 @@ class Strategy(eqx.Module):
 
     @property
     def mixes(self) -> bool:
+        """Whether nodes exchange anything; False for `"local"`."""
         return self.move is not local
 
     def start(self, s: Vector) -> Level:
-        """All nodes start at a common s, so every flow is zero."""
+        """The level at a variable that all nodes share, with zero carries."""
         return Level(s, (s.zeros(),) * self.carries)
 
     def repair(self, carry: Carry) -> Carry:
-        """A carry after nodes left or came: with mean zero over nodes again (a tracked h counts by differences only).
-        What the network remembers link by link starts anew, and its sum with it."""
+        """The carry after nodes left or joined, with mean zero over nodes again.
+
+        A carry that the network keeps for each link is reset to zero with it.
+        """
         return tuple(c.zeros() if self.per_link else c.centred() for c in carry)
 
     def __call__(self, level: Level, d: Vector, *, relax: Any = None) -> Flows:
-        """Moves a level; with `relax` only that part of the way."""
+        """Moves a level by the step d.
+
+        Args:
+            level: s and its carry.
+            d: the direction times the step size.
+            relax: τ; takes s + τ (s⁺ − s) instead of s⁺.
+        """
         s, carry = yield from self.move(level.s, d, *level.carry)
         if relax is not None:
             s = level.s + relax * (s - level.s)
@@ -151,9 +184,15 @@ STRATEGIES = {
 
 
 def polynomial(name: str, A: tuple[float, ...], B2: tuple[float, ...], C: tuple[float, ...]) -> Strategy:
-    """A strategy nobody has published, from its polynomials in W (coefficients, lowest power first).
+    """A strategy from its polynomials in W, which need not be a published one.
 
-    It exchanges one vector per power of W, so a hand-made flow form is cheaper where one is known.
+    It exchanges one vector per power of W; a flow form written by hand is cheaper where one is known.
+
+    Args:
+        name: its name in settings and traces.
+        A: the coefficients of A, lowest power first.
+        B2: the coefficients of B².
+        C: the coefficients of C.
     """
 
     def apply(coefficients: tuple[float, ...], s: Vector) -> Flows:
@@ -178,7 +217,14 @@ def _in_flows(coefficients: tuple[float, ...]) -> list[float]:
 
 
 def strategy(name: str | Strategy) -> Strategy:
-    """The strategy of that name; a Strategy passes through."""
+    """The strategy of a given name.
+
+    Args:
+        name: a key of `STRATEGIES`; a `Strategy` is returned as it is.
+
+    Raises:
+        ValueError: if the name is not known.
+    """
     if isinstance(name, Strategy):
         return name
     if name in STRATEGIES:

@@ -1,13 +1,15 @@
-"""What leaves a node, made smaller or made private: strategies whose messages travel in code.
+"""Compressed and differentially private messages, as strategies that wrap others.
 
-A node and its neighbours hold the same public copy φ̂ of what it has told so far. It sends, in code, what φ̂ lacks of
-its message φ; all who hold φ̂ add what arrived, and flows are between public copies. What a code left out (`top_k`,
-`random_k`, `quantize`) or cut off (`noisy`) is therefore in the next difference: that is the error feedback. Flows
-still cancel over every link, so means over nodes are kept in any code. Every strategy but `"edge-ed"` can be wrapped:
+A node and its neighbours hold the same public copy φ̂ of what it has sent so far. The node sends the encoded difference
+of its message φ from φ̂, everyone adds the decoded difference to φ̂, and flows are between public copies. What an
+encoding leaves out (`top_k`, `random_k`, `quantize`) or clips (`noisy`) is part of the next difference: this is error
+feedback. Flows still cancel over every link, so means over nodes are preserved. Every strategy except `"edge-ed"` and
+`"local"` can be wrapped:
 
     db.sparkle(db.privacy.top_k("ed", 0.1), alpha=..., beta=..., gamma=...)
 
-A code needs every message to arrive, so it does not go with faults.
+Encoded messages must all arrive, so they cannot be combined with faults. `mixing` multiplies the flows; it is the
+consensus step size of CHOCO-SGD.
 """
 
 from __future__ import annotations
@@ -25,27 +27,53 @@ from ..network._codecs import Code, Noisy, Quantized, RandomK, TopK
 from ..network._messages import Coded
 from ._table import Flows, Strategy, strategy
 
+__all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "top_k"]
+
 
 def top_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
-    """Only the largest entries of every difference travel, that `share` of them: values and places."""
+    """Sends only the largest entries of each difference, with their positions.
+
+    Args:
+        base: the strategy to wrap, by name or as a `Strategy`.
+        share: the share of entries sent, above 0 and at most 1.
+        mixing: factor of the flows, above 0 and at most 1.
+    """
     return _in_code(base, TopK(share=_share(share), mixing=_mixing(mixing)), f"top {share:g}")
 
 
 def random_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
-    """Entries at random travel, that `share` of them; both ends draw the places, so only values do."""
+    """Sends random entries of each difference; both ends draw the positions, so only values are sent.
+
+    Args:
+        base: the strategy to wrap, by name or as a `Strategy`.
+        share: the share of entries sent, above 0 and at most 1.
+        mixing: factor of the flows, above 0 and at most 1.
+    """
     return _in_code(base, RandomK(share=_share(share), mixing=_mixing(mixing)), f"random {share:g}")
 
 
 def quantize(base: str | Strategy, bits: int = 8, *, mixing: float = 1.0) -> Strategy:
-    """Every entry travels as an integer of 2, 4 or 8 bits, times the largest of the message."""
+    """Sends every entry of each difference as an integer, scaled by the largest entry of the message.
+
+    Args:
+        base: the strategy to wrap, by name or as a `Strategy`.
+        bits: per entry: 2, 4 or 8.
+        mixing: factor of the flows, above 0 and at most 1.
+    """
     if bits not in (2, 4, 8):
         raise ValueError(f"bits={bits!r} must be 2, 4 or 8.")
     return _in_code(base, Quantized(bits=bits, mixing=_mixing(mixing)), f"{bits} bits")
 
 
 def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.0) -> Strategy:
-    """Every difference is cut to the Euclidean norm `clip`, and Gaussian noise of deviation `noise`·`clip` is added to
-    every entry. `epsilon` says what that hides."""
+    """Clips each difference and adds Gaussian noise to it; `epsilon` gives the differential privacy.
+
+    Args:
+        base: the strategy to wrap, by name or as a `Strategy`.
+        clip: the largest Euclidean norm of a difference.
+        noise: the standard deviation of the noise on each entry, divided by `clip`.
+        mixing: factor of the flows, above 0 and at most 1.
+    """
     for name, value in (("clip", clip), ("noise", noise)):
         if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise ValueError(f"{name}={value!r} must be a positive number.")
@@ -54,12 +82,19 @@ def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.
 
 
 def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
-    """ε of (ε, δ)-differential privacy for *all* data of one node together, after it has sent that many messages of
-    `noisy(clip, noise)`: one per level, step and vector the strategy sends.
+    """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`.
 
-    Whatever the data are, a clipped difference moves by at most 2 clip. Gaussian mechanisms compose exactly (Dong, Roth
-    and Su, 2019): together they are one with μ = 2 √messages / noise, for which
-    δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ).
+    Whatever the data, a clipped difference changes by at most 2 `clip`. Gaussian mechanisms compose exactly: together
+    they are one with μ = 2 √messages / noise, for which δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), Φ the standard normal
+    distribution function.
+
+    Args:
+        noise: of `noisy`.
+        messages: sent in all: one per level, step and vector that the strategy sends.
+        delta: δ.
+
+    References:
+        Dong, Roth and Su, Gaussian Differential Privacy, 2019.
     """
     if messages == 0:
         return 0.0
@@ -74,7 +109,13 @@ def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
 
 
 def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
-    """The least `noise` that keeps that many messages within (ε, δ)."""
+    """The smallest `noise` for which that many messages are (ε, δ)-differentially private.
+
+    Args:
+        ε: the privacy budget.
+        messages: sent in all: one per level, step and vector that the strategy sends.
+        delta: δ.
+    """
     if not ε > 0:
         raise ValueError(f"ε={ε!r} must be a positive number.")
     _validate_delta(delta)
@@ -118,7 +159,11 @@ class InCode(eqx.Module):
 def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     row = strategy(base)
     if row.per_link or not row.mixes or isinstance(row.move, InCode):
-        why = "sends flows, whose sums a code would break" if row.per_link else "sends no message that can be coded"
+        why = (
+            "sends cumulative flows, which cannot be encoded"
+            if row.per_link
+            else "sends no message that can be encoded"
+        )
         raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
     return Strategy(
         f"{row.name} ({name})", InCode(row, code), row.carries, row.A, row.B2, row.C,
@@ -128,7 +173,7 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
 
 def _share(share: float) -> float:
     if not (isinstance(share, int | float) and 0 < share <= 1):
-        raise ValueError(f"share={share!r} must be a part of the entries, above 0 and at most 1.")
+        raise ValueError(f"share={share!r} must be the share of entries to send, above 0 and at most 1.")
     return float(share)
 
 

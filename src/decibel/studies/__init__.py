@@ -1,4 +1,4 @@
-"""The papers' experiments, each run by one command, with its claims judged from the numbers."""
+"""The papers' experiments, each run by one command, with its claims tested."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def run(
             console.print(said.rstrip(), markup=False)
             failed += [name] if wrong else []
         if failed:
-            raise ValueError(f"{', '.join(sorted(failed))} failed: what was said of it stands above.")
+            raise ValueError(f"{', '.join(sorted(failed))} failed: see the output above.")
         return folder, []
     done: list[str] = []
     for name in chosen:
@@ -56,7 +56,7 @@ def run(
         except DataError as error:
             if len(chosen) == 1 and not several:
                 raise
-            console.print(f"  left out: {error}", style="yellow", soft_wrap=True)
+            console.print(f"  skipped: {error}", style="yellow", soft_wrap=True)
     return folder, done
 
 

@@ -119,8 +119,8 @@ STUDY = Study(
             "More agents converge faster.",
             more_is_faster,
             why="It holds from 5 to 10 and from 10 to 20 agents. With 100 all ten runs diverge, all within "
-            "2,000 iterations: β = γ = 10 √(K/T), as printed, is 0.71 there, so that single samples throw y about, and "
-            "averages of such weight hardly average the single-sample Hessians, which the sigmoid loss makes "
+            "2,000 iterations: β = γ = 10 √(K/T), as printed, is 0.71 there, so that single samples make y fluctuate, "
+            "and averages of such weight hardly average the single-sample Hessians, which the sigmoid loss makes "
             "indefinite, before 20 of them are multiplied. Lowering only one of the two did not help; with 0.32 for "
             "both, as for 20 agents, two runs of 3,000 iterations stayed finite. The paper does not say how it scaled "
             "the features.",

@@ -107,9 +107,9 @@ STUDY = Study(
             best,
             why="D-SOBA, MA-DSBO and MDBO are below at every rate, by 1.2 to 2.8 points. But gradient tracking is 0.2 "
             "to 0.3 points above ED and EXTRA, ± 0.2 to 0.3: with 30 % of wrong labels by more than chance "
-            "explains, with 10 % just so. It bears a larger β: at 0.03, where ED and EXTRA did best in the "
-            "search, all three were level, and at 0.06, where it did best, they did worse. It mixes twice an "
-            "iteration. For the networks that single nodes hold it is the other way round: with ED and EXTRA they "
+            "explains, with 10 % just so. It tolerates a larger β: at 0.03, where ED and EXTRA did best in the "
+            "search, all three were equal, and at 0.06, where it did best, they did worse. It mixes twice an "
+            "iteration. For the nodes' own networks it is the other way round: with ED and EXTRA they "
             "are 0.2 to 0.6 points better (not judged). MA-DSBO's step sizes lie at the edge of what was tried "
             "(the largest α and the smallest β), those of MDBO and gradient tracking at the edge of α, so that "
             "they might gain a little.",

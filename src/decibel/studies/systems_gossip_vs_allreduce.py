@@ -83,8 +83,8 @@ STUDY = Study(
             cheaper_and_constant,
             why="On one machine a round with two neighbours is slower, by 29 to 46 %, and takes 1.6 times as long with "
             "16 processes as with 4. Every process sends its whole vector twice; in a ring all-reduce it sends it 2 (n "
-            "− 1) / n times. What neighbours save is waiting, n − 1 steps one after the other, and loopback has next "
-            "to none of that; and all processes share one memory, as machines of a network do not.",
+            "− 1) / n times. What neighbours save is waiting, n − 1 steps one after the other, and loopback has almost "
+            "none; and all processes share one memory, as machines of a network do not.",
         ),
     ),
 )

@@ -46,7 +46,7 @@ def _row(claim: ClaimRecord, study: str, again: str, seeds: int) -> str:
     numbers = f"{_number(nearest['mean'])} ± {_number(nearest['margin'])}"
     if not any(isinstance(value, float) for value in nearest["values"]):
         numbers = "all runs diverged or never got there"
-    text = f"{nearest['text']}: {numbers} (asked: {nearest['side']} {_number(nearest['threshold'])})"
+    text = f"{nearest['text']}: {numbers} (threshold: {nearest['side']} {_number(nearest['threshold'])})"
     verdicts = f"{claim['claim']} `{study}` | {claim['verdict']} | {again}"
     return f"| {verdicts} | {held} of {len(checks)} | {text} | {seeds} |"
 

@@ -1,4 +1,4 @@
-"""Real problems on real data: each function returns a `Task`, a problem with its own evaluation."""
+"""Benchmark problems on real and synthetic data: each function returns a `Task`, a problem with its own metrics."""
 
 from . import data, partition
 from .auprc import auprc

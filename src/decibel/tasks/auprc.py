@@ -76,23 +76,32 @@ def auprc(
     heterogeneity: Heterogeneity = None,
     seed: int = 0,
 ) -> Task:
-    """Nodes agree on a scoring model x that ranks positives first.
+    """Maximizes average precision, the area under the precision-recall curve, with a personal lower level.
 
-    f_i(y) = −mean_e y_e1 / y_e2 over node i's anchors e, some of its positives, and
-    g_i(x, y) = ½‖y‖² − yᵀ h_i(x), whose solution is y_i*(x) = h_i(x) (INTERACT, Liu et al., 2022). h_e counts the
-    positives and all samples that score above e, by a surrogate; their ratio is the precision at e, and f is minus the
-    average precision (Qi et al., 2021). y_i is node i's own: `personal`.
+    Nodes agree on a scoring model x that ranks positives first:
 
-    - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with two classes and a test
-      part; class 1 is positive.
-    - `objective="cross-entropy"` is the baseline: the same model, nodes and metric, with a single level.
-    - `hidden`: units of a hidden ReLU layer; 0 is the linear model, which starts at zero.
-    - `anchors`: positives of each node that f averages over; None takes as many as every node has, at most 64.
-    - `surrogate`: counts a sample that scores d above e as max(0, margin + d)² (Qi et al.), or as σ(d/margin), which is
-      closer to a count. `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or
-      None: evenly.
+        f_i(y) = −mean_e y_e1 / y_e2,    g_i(x, y) = ½‖y‖² − yᵀ h_i(x),    so that y_i*(x) = h_i(x)
 
-    Differs from the papers: f averages over as many anchors at every node, so that all y_i have one shape.
+    over anchors e, some of node i's positives. h_e counts, by a surrogate, the positives and all samples that score
+    above e; their ratio is the precision at e, and f is minus the average precision. Differs from the papers: f
+    averages over equally many anchors at every node, so that all y_i have one shape.
+
+    Args:
+        dataset: a name that `decibel.tasks.data.load` knows, or a `Dataset`, with two classes and a test part; class 1
+            is positive.
+        nodes: the number of nodes.
+        objective: `"cross-entropy"` is the baseline: the same model, nodes and metric with a single level.
+        hidden: units of a hidden ReLU layer; 0 is the linear model, which starts at zero.
+        anchors: positives of each node that f averages over; None takes as many as every node has, at most 64.
+        surrogate: counts a sample that scores d above e as max(0, margin + d)² (`"squared-hinge"`), or as σ(d/margin)
+            (`"sigmoid"`), which is closer to a count.
+        margin: of the surrogate.
+        heterogeneity: α of the Dirichlet shares by class, `"mild"` (1), `"severe"` (0.1), or None: evenly.
+        seed: of the partition, the anchors and the initial weights.
+
+    References:
+        Liu et al., INTERACT, 2022. Qi et al., Stochastic Optimization of Areas Under Precision-Recall Curves with
+        Provable Convergence, 2021.
     """
     if objective not in ("average-precision", "cross-entropy"):
         raise ValueError(f"objective={objective!r} is not known: choose 'average-precision' or 'cross-entropy'.")
@@ -148,7 +157,7 @@ def _anchors(held: Partition, wanted: int | None, seed: int) -> np.ndarray:
     count = min(fewest, MOST_ANCHORS) if wanted is None else wanted
     if not 1 <= count <= fewest:
         raise ValueError(
-            f"anchors={wanted} cannot be had: a node holds only {fewest} positives; use fewer nodes or "
+            f"anchors={wanted} is too many: a node holds only {fewest} positives; use fewer nodes or "
             "anchors, or less heterogeneity."
         )
     return np.stack(

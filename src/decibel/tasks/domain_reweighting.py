@@ -64,7 +64,7 @@ class MixedLoss(eqx.Module):
 
 
 class LanguageModel(eqx.Module):
-    """How well the average of the nodes' models tells the next byte of the target.
+    """How well the average of the nodes' models predicts the next byte of the target.
 
     - `validation_loss`: nats a byte on the nodes' validation text, without the entropy term.
     - `test_loss`, `test_perplexity`: on text of the same mix that no node has.
@@ -111,22 +111,33 @@ def domain_reweighting(
     regularization: float = 1e-4,
     seed: int = 0,
 ) -> Task:
-    """Nodes that hold different domains agree on a mixture p(x) of the domains and on a language model y.
+    """Learns in which proportions to train a language model on several text domains.
 
-    f_i(x, y) = mean loss on node i's validation text, a sample of the target, − τ · entropy(p), and
-    Σ_i g_i(x, y) / N = Σ_d p_d(x) · mean loss on domain d's training text + C‖y‖²,
-    with p = (1 − ε) softmax(x) + ε / domains. y is a small decoder-only transformer over bytes.
+    Nodes that hold different domains agree on a mixture p(x) = (1 − ε) softmax(x) + ε / domains and on a language model
+    y, a small decoder-only transformer over bytes:
 
-    - `domains`: names that `decibel.tasks.data.load_text` knows (None: all), or names with their documents.
-    - `nodes`: as many as there are domains unless given; fewer hold several each, of more several share one.
-    - `target`: the shares of domains in the validation text; None is half and half of the first two domains.
-    - `start`: the shares at which the mixture starts, above the floor; None is uniform.
-    - `context`, `width`, `layers`, `heads`: bytes that the model reads, and its size.
-    - `windows`: training samples of `context` + 1 bytes of each domain; `validation`: of each node; `test`: in all.
-    - `floor`: ε, the guard against collapse: no share falls below ε / domains, so no domain is ever forgotten.
-    - `entropy`: τ, a pull towards the uniform mixture, which also keeps the softmax from saturating.
-    - `regularization`: C. g is not convex in y; C only tames the flat directions that a softmax leaves.
-    - `seed`: of the choice of windows and of the first weights.
+        f_i(x, y) = mean loss on node i's validation text, a sample of the target, − τ · entropy(p)
+        1/N Σ_i g_i(x, y) = Σ_d p_d(x) · mean loss on domain d's training text + C‖y‖²
+
+    g is not convex in y.
+
+    Args:
+        domains: names that `decibel.tasks.data.load_text` knows (None: all), or documents by name.
+        nodes: the number of nodes; None is one per domain. Fewer nodes hold several domains each; of more, several
+            share one.
+        target: shares of the domains in the validation text; None is one half each of the first two.
+        start: shares of the domains at the start, above the floor; None is uniform.
+        context: bytes that the model reads.
+        width: of the model.
+        layers: of the model.
+        heads: of the model.
+        windows: training samples of `context` + 1 bytes per domain.
+        validation: validation samples per node.
+        test: test samples in all.
+        floor: ε; no share falls below ε / domains.
+        entropy: τ, a penalty towards the uniform mixture, which also keeps the softmax from saturating.
+        regularization: C.
+        seed: of the samples and the initial weights.
     """
     texts = data.load_text(domains) if domains is None or not isinstance(domains, Mapping) else dict(domains)
     names = tuple(texts)

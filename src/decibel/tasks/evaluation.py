@@ -1,4 +1,4 @@
-"""How a task's classifier is judged: models that are stacks of affine layers, losses and accuracy on held-out data."""
+"""Evaluation of a task's classifier: models that are stacks of affine layers, losses and accuracy on held-out data."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
 from .evaluation import Accuracy, Losses
-from .sources import Heterogeneity, alpha_of, deal, find, standardized, validate_binary
+from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardized, validate_binary
 from .task import Task
 
 Batch = tuple[Array, Array]  # inputs (samples, features), labels 0 or 1 (samples,)
@@ -90,23 +90,35 @@ def hyperparameter_tuning(
     standardize: bool = True,
     seed: int = 0,
 ) -> Task:
-    """Nodes agree on a linear classifier y and on a regularization coefficient for each of its entries.
+    """Tunes a regularization coefficient for each entry of a linear classifier.
 
-    f_i(x, y) = mean ℓ(± wᵀy) on node i's validation samples, g_i(x, y) = the same on its training samples
-    + Σ_j c_j/2 y_j² (Gossip-DSBO, Yang et al., 2022), where c_j = map(x_j) + ridge.
+    Nodes agree on a linear classifier y and on coefficients c_j = map(x_j) + ridge:
 
-    - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with two classes.
-    - `loss`: ℓ(m) = 1/(1 + e^m) of the margin m, as in the paper; or "logistic", log(1 + e^−m), which is convex.
-    - `positivity`: the map. "softplus" and "exp" keep every c_j above `ridge`. "identity" is as printed, and nothing
-      keeps x_j positive: on australian, the paper's step sizes take it below zero, where g has no minimum.
-      With the sigmoid loss, g is strongly convex for certain only where every c_j exceeds `summary["convex_above"]`;
-      less is often enough.
-    - `ridge`: fixed part of every coefficient. `strength`: c_j − ridge at the start, the same for all j.
-    - `heterogeneity`: α of the Dirichlet shares by class, "mild" (1), "severe" (0.1), or None: evenly, as in the
-      paper. `validation`: its share of a node's samples. `standardize`: mean 0 and deviation 1 for every feature.
+        f_i(x, y) = mean ℓ(± wᵀy) on node i's validation samples
+        g_i(x, y) = mean ℓ(± wᵀy) on its training samples + Σ_j c_j/2 y_j²
 
-    Differs from the paper: the map, the ridge, and features that are standardized (it does not say how
-    it scaled them).
+    With the sigmoid loss, g is strongly convex for certain only if every c_j exceeds `summary["convex_above"]`; less is
+    often enough. Differs from the paper: the map, the ridge, and standardized features (it does not state its scaling).
+
+    Args:
+        dataset: a name that `decibel.tasks.data.load` knows, or a `Dataset`, with two classes.
+        nodes: the number of nodes.
+        loss: ℓ(m) = 1/(1 + e^m) of the margin m (`"sigmoid"`), as in the paper; or log(1 + e^−m) (`"logistic"`), which
+            is convex.
+        positivity: the map. `"softplus"` and `"exp"` keep every c_j above `ridge`. `"identity"` is as printed, and
+            nothing keeps x_j positive: on australian, the paper's step sizes take it below zero, where g has no
+            minimum.
+        ridge: the fixed part of every coefficient.
+        strength: c_j − ridge at the start.
+        heterogeneity: α of the Dirichlet shares by class, `"mild"` (1), `"severe"` (0.1), or None: evenly, as in the
+            paper.
+        validation: the share of a node's samples used for f.
+        standardize: scale every feature to mean 0 and standard deviation 1.
+        seed: of the partition and the split.
+
+    References:
+        Yang, Zhang and Wang, Decentralized Gossip-Based Stochastic Bilevel Optimization over Communication Networks,
+        2022.
     """
     for name, value, known in (("loss", loss, SURROGATES), ("positivity", positivity, MAPS)):
         if value not in known:
@@ -116,7 +128,7 @@ def hyperparameter_tuning(
     source = find(dataset)
     validate_binary(source)
     source = standardized(source) if standardize else source
-    split = deal(source.y_train, nodes, heterogeneity, validation, seed)
+    split = split_over_nodes(source.y_train, nodes, heterogeneity, validation, seed)
     size = source.x_train.shape[1]
     forward, inverse = MAPS[positivity]
     fit = Fit(SURROGATES[loss])

@@ -1,4 +1,4 @@
-"""Label cleaning (data hyper-cleaning): learn how far to trust every training label from a little clean data."""
+"""Label cleaning (data hyper-cleaning): learn how much to trust every training label from a little clean data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
 from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
-from .sources import deal, flat
+from .sources import flat, split_over_nodes
 from .task import Task
 
 Batch = tuple[Array, ...]
@@ -91,26 +91,35 @@ def label_cleaning(
     regularization: float = 1e-3,
     seed: int = 0,
 ) -> Task:
-    """Nodes agree on a weight σ(x_e) for every training sample e of the network and on a classifier y.
+    """Learns a weight for every training sample, some of whose labels are wrong (data hyper-cleaning).
 
-    f_i(x, y) = mean cross entropy on node i's clean validation samples, and
-    g_i(x, y) = mean σ(x_e) · cross entropy on node i's training samples, whose labels may be wrong, + C‖y‖².
+    Nodes agree on a weight σ(x_e) for each training sample e of the network and on a classifier y:
 
-    - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with a test part.
-    - `model`: "linear", or "mlp" with one layer of `hidden` ReLU units.
-    - `corruption`: each training label is replaced with this probability, once, by a class drawn from the others.
-    - `heterogeneity`: α of the Dirichlet shares in which each class is assigned to nodes; None partitions evenly.
-    - `validation`: the share of a node's samples that is kept clean for f; `regularization`: C.
-    - `seed`: of the deal, the split, the corruption and the first weights of the mlp.
+        f_i(x, y) = mean cross entropy on node i's clean validation samples
+        g_i(x, y) = mean σ(x_e) · cross entropy on its training samples + C‖y‖²
 
-    Differs from the paper (SPARKLE, Zhu et al., 2024): a corrupted label never equals the true one.
+    Differs from the paper: a corrupted label never equals the true one.
+
+    Args:
+        dataset: a name that `decibel.tasks.data.load` knows, or a `Dataset` with a test part.
+        nodes: the number of nodes.
+        model: `"linear"`, or `"mlp"` with one hidden ReLU layer.
+        hidden: units of the hidden layer.
+        corruption: the probability that a training label is replaced, once, by another class.
+        heterogeneity: α of the Dirichlet shares by class; None partitions evenly.
+        validation: the share of a node's samples that is kept clean for f.
+        regularization: C.
+        seed: of the partition, the split, the corruption and the initial weights.
+
+    References:
+        Zhu et al., SPARKLE, 2024.
     """
     if not 0 <= corruption <= 1:
         raise ValueError(f"corruption={corruption} must lie in [0, 1].")
     source = data.load(dataset) if isinstance(dataset, str) else dataset
     if not len(source.y_test):
         raise ValueError(f"dataset={source.name!r} has no test part to judge the model by: choose one that has.")
-    split = deal(source.y_train, nodes, heterogeneity, validation, seed)
+    split = split_over_nodes(source.y_train, nodes, heterogeneity, validation, seed)
     origin = np.concatenate(split.train.indices)
     labels = Labels(
         true=source.y_train[origin],

@@ -1,4 +1,4 @@
-"""Linear regression whose targets are learned: synthetic, with a dial for how far nodes differ and a known solution."""
+"""Linear regression whose targets are learned: synthetic, with adjustable heterogeneity and a known solution."""
 
 from __future__ import annotations
 
@@ -54,20 +54,27 @@ def linear_regression(
     noise: float = 0.1,
     seed: int = 0,
 ) -> Task:
-    """Nodes agree on the x that, fitted by y*(x), best explains their b (SPARKLE, Zhu et al., 2024, experiment 2).
+    """Synthetic bilevel linear regression with a known solution (SPARKLE's experiment 2).
 
-    f_i(x, y) = mean ‖A y − b‖², g_i(x, y) = mean ‖A y − x‖² + C‖y‖², over node i's samples (A, b). Every sample has a
-    whole matrix A, with a row per entry of x and b and a column per entry of y, so x and b are of the same size.
+        f_i(x, y) = mean ‖A y − b‖²,    g_i(x, y) = mean ‖A y − x‖² + C‖y‖²
 
-    - `dimension`: of x and of y. `samples`: of a node, or a number for each node.
-    - `heterogeneity`: h, the spread of the nodes; 0 makes them alike, "mild" is 0.1, "severe" is 1. Node i has
-      A = I + h D_i + noise · E and b = A (y° + h d_i) + noise · e, where D_i, d_i average to zero over nodes.
-    - `noise`: deviation of what differs between the samples of a node, in A and in b. `regularization`: C.
+    over node i's samples (A, b). Each sample has a matrix A, with a row per entry of x and b and a column per entry of
+    y. Node i has A = I + h D_i + noise · E and b = A (y° + h d_i) + noise · e, where D_i and d_i average to zero over
+    nodes. `truth.solution` is x* of these samples in closed form, and the metric `distance` is measured from it.
+    Differs from the paper, whose slides do not state how A and b are made; its error Σ_i ‖x_i − x*‖² is `nodes` times
+    `distance`.
 
-    `truth.solution` is x* of these very samples, in closed form, and `distance` is measured from it.
+    Args:
+        nodes: the number of nodes.
+        dimension: of x and of y.
+        heterogeneity: h; 0 makes nodes identical, `"mild"` is 0.1, `"severe"` is 1.
+        samples: per node, one number or one for each node.
+        regularization: C.
+        noise: the standard deviation of the difference between a node's samples.
+        seed: of the data.
 
-    Differs from the paper, whose slides do not print how A and b are made; its error Σ_i ‖x_i − x*‖² is `nodes` times
-    our `distance`.
+    References:
+        Zhu et al., SPARKLE, 2024.
     """
     h, counts = spread_of(heterogeneity), counts_of(samples, nodes)
     if dimension < 1 or not noise >= 0 or not regularization >= 0:

@@ -11,7 +11,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
 from .evaluation import Accuracy, Losses, NodeAccuracy
-from .sources import Heterogeneity, alpha_of, deal, find, standardized
+from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardized
 from .synthetic import classification
 from .task import Task
 
@@ -58,20 +58,31 @@ def logistic_regression(
     strength: float = 0.0,
     seed: int = 0,
 ) -> Task:
-    """Nodes agree on a linear classifier y and on the logarithm x_j of the regularization of each feature j.
+    """Tunes the regularization of each feature of a linear classifier (D-SOBA's experiment 1).
 
-    f_i(x, y) = mean cross entropy of inputsᵀ y on node i's validation samples, and g_i(x, y) = the same on its training
-    samples + 1/(cp) Σ_c Σ_j e^{x_j} y_jc², over c classes and p features (D-SOBA, Kong et al., 2025, experiment 1).
+    Nodes agree on a classifier y and on the logarithm x_j of the regularization of each feature j, with c classes and p
+    features:
 
-    - `dataset`: "synthetic"; or a name that `decibel.tasks.data.load` knows ("digits", "a9a", "australian"); or a
-      `Dataset` of your own. Australian's features are standardized, and a fifth of it is kept for testing.
-    - `samples` (a quarter of them for testing), `features`, `informative`, `classes`: of the synthetic data. Only the
-      first `informative` features decide the class.
-    - `heterogeneity`: α of the Dirichlet shares in which each class is assigned to nodes; "mild" is 1, "severe" is 0.1,
-      None partitions evenly. `validation`: the share of a node's samples that f is measured on.
-    - `strength`: where every x_j starts. `seed`: of the synthetic data, the deal and the split.
+        f_i(x, y) = mean cross entropy of inputsᵀ y on node i's validation samples
+        g_i(x, y) = mean cross entropy on its training samples + 1/(cp) Σ_c Σ_j e^{x_j} y_jc²
 
-    Differs from the paper, whose slides do not print how heterogeneous data are made.
+    Differs from the paper, whose slides do not state how heterogeneous data are made.
+
+    Args:
+        nodes: the number of nodes.
+        dataset: `"synthetic"`; a name that `decibel.tasks.data.load` knows (`"digits"`, `"a9a"`, `"australian"`); or a
+            `Dataset`. Australian's features are standardized, and a fifth of it is kept for testing.
+        heterogeneity: α of the Dirichlet shares by class, `"mild"` (1), `"severe"` (0.1), or None: evenly.
+        samples: of the synthetic data; a quarter of them are for testing.
+        features: of the synthetic data.
+        informative: how many of the features, the first ones, determine the class.
+        classes: of the synthetic data.
+        validation: the share of a node's samples used for f.
+        strength: the initial x_j.
+        seed: of the synthetic data, the partition and the split.
+
+    References:
+        Kong et al., Decentralized Bilevel Optimization over Graphs, 2024.
     """
     synthetic = isinstance(dataset, str) and dataset == "synthetic"
     if synthetic:
@@ -80,7 +91,7 @@ def logistic_regression(
         source = find(dataset, test=0.2, seed=seed)
     if source.name in SCALED:
         source = standardized(source)
-    split = deal(source.y_train, nodes, heterogeneity, validation, seed)
+    split = split_over_nodes(source.y_train, nodes, heterogeneity, validation, seed)
     size = source.x_train.shape[1]
     problem = Problem(
         loss,

@@ -98,21 +98,28 @@ def meta_learning(
     regularization: float = 1e-2,
     seed: int = 0,
 ) -> Task:
-    """Node i tells apart `ways` classes of its own; nodes agree on the layers x and adapt last layers y_i to them.
+    """Meta-learning: nodes agree on the hidden layers x of a network and adapt last layers y_i to their own classes.
 
-    f_i(x, y_i) = mean cross entropy on node i's validation samples, and
-    g_i(x, y_i) = mean cross entropy on node i's training samples + C‖y_i‖², strongly convex in y_i.
+        f_i(x, y_i) = mean cross entropy on node i's validation samples
+        g_i(x, y_i) = mean cross entropy on its training samples + C‖y_i‖²
 
-    - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with a test part.
-      Inputs are centred by the mean of its training part; with pixels in [0, 1] the paper's step sizes are too large.
-    - `ways`: classes of a task, which numbers them in an order of its own. Tasks overlap: node i's classes are the next
-      `ways` of a shuffled circle of classes.
-    - `samples`: of a node, equally many per class, no sample at two nodes; None takes 1,000, or what the labels allow.
-    - `hidden`: tanh units of each layer agreed on; `validation`: the share of a node's samples that f sees.
-    - `regularization`: C; `seed`: of the deal, the split and the first weights; last layers start at zero.
+    g_i is strongly convex in y_i. Tasks overlap: node i's classes are the next `ways` of a shuffled circle of classes,
+    numbered in an order of its own. Differs from the paper: it states neither its tasks, its activation nor its C, so
+    these are ours; its n samples serve both levels, where f and g divide `samples` here.
 
-    Differs from the paper (INTERACT, Liu et al., 2022): it names neither its tasks, its activation nor its C, so these
-    are ours; its n samples serve both levels, where f and g divide `samples` here.
+    Args:
+        dataset: a name that `decibel.tasks.data.load` knows, or a `Dataset` with a test part. Inputs are centred by the
+            mean of its training part; with pixels in [0, 1] the paper's step sizes are too large.
+        nodes: the number of nodes.
+        ways: classes per node.
+        samples: per node, equally many per class and disjoint; None takes 1,000, or what the labels allow.
+        hidden: tanh units of each hidden layer.
+        validation: the share of a node's samples used for f.
+        regularization: C.
+        seed: of the partition, the split and the initial weights; last layers start at zero.
+
+    References:
+        Liu et al., INTERACT, 2022.
     """
     source = data.load(dataset) if isinstance(dataset, str) else dataset
     if not len(source.y_test):
@@ -180,7 +187,7 @@ def _deal(labels: np.ndarray, tasks: np.ndarray, samples: int | None, seed: int)
     each = min(most, SAMPLES // ways) if samples is None else samples // ways
     if not 2 <= each <= most:
         raise ValueError(
-            f"samples={samples} cannot be had for {nodes} tasks of {ways} classes: give {2 * ways} to {most * ways}."
+            f"samples={samples} is not possible for {nodes} tasks of {ways} classes: give {2 * ways} to {most * ways}."
             if most >= 2
             else f"nodes={nodes} tasks of {ways} classes need more than {len(labels)} samples: ask for fewer."
         )

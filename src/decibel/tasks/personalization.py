@@ -91,20 +91,26 @@ def personalization(
     shared: bool = False,
     seed: int = 0,
 ) -> Task:
-    """Nodes agree on one layer x of `hidden` sigmoid units and keep their own last layers y_i.
+    """Personalization: nodes agree on a hidden layer x and keep their own last layers y_i.
 
-    f_i(x, y_i) = g_i(x, y_i) = mean cross entropy on node i's training samples + C‖y_i‖². Both levels minimise the
-    same, so ∇_y f vanishes at y_i*(x) and `hypergradient.direct()` is exact in the limit.
+        f_i(x, y_i) = g_i(x, y_i) = mean cross entropy on node i's training samples + C‖y_i‖²
 
-    - `dataset`: a name that `decibel.tasks.data.load` knows, or a `Dataset` of your own, with a test part.
-    - `skew`: this share of node i's samples has label i, in training and in testing.
-    - `per_node`: training samples of a node; None takes as many as the labels allow.
-    - `regularization`: C, small, there only to make g strongly convex in y.
-    - `shared=True`: the same model and loss with one level, all of it agreed on, for `dsgd`, `gt`, `ed` and `extra`.
-    - `seed`: of the deal and of the first weights; last layers start at zero.
+    Both levels minimize the same loss, so ∇_y f vanishes at y_i*(x) and `hypergradient.direct()` is exact in the limit.
+    Differs from the paper: the other samples of a node are drawn from the other labels instead of all, so `skew` is
+    exact; the regularization is ours, since the paper assumes strong convexity.
 
-    Differs from the paper (SPDB, Lu et al., 2022): the other samples of a node are drawn from the other labels, not
-    from all, so `skew` is exact; the ridge is ours, as the paper assumes strong convexity without saying whence.
+    Args:
+        dataset: a name that `decibel.tasks.data.load` knows, or a `Dataset` with a test part.
+        nodes: the number of nodes.
+        skew: the share of node i's samples that has label i, in training and in testing.
+        per_node: training samples per node; None takes as many as the labels allow.
+        hidden: sigmoid units of the hidden layer.
+        regularization: C, small, which makes g strongly convex in y.
+        shared: the same model and loss with a single level, all of it shared, for `dsgd`, `gt`, `ed` and `extra`.
+        seed: of the partition and the initial weights; last layers start at zero.
+
+    References:
+        Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022.
     """
     source = data.load(dataset) if isinstance(dataset, str) else dataset
     if not len(source.y_test):

@@ -101,25 +101,36 @@ def policy_evaluation(
     regularization: float | None = None,
     seed: int = 0,
 ) -> Task:
-    """Nodes agree on x, V(s) ≈ φ_sᵀx, by minimising the Bellman residual of the average of their rewards r^i.
+    """Multi-agent policy evaluation: V(s) ≈ φ_sᵀx minimizes the Bellman residual of the nodes' average reward.
 
-    - `form="target"` (SPARKLE, Zhu et al., 2024): f_i = 1/(2|S|) Σ_s (φ_sᵀx − y_s)² and
-      g_i = Σ_s (y_s − E[r^i + γ φ_s'ᵀx | s])²: y is what the value should be.
-    - `form="residual"` (Gossip-DSBO, Yang et al., 2022): f_i = 1/(2|S|) Σ_s y_s² + λ/2 ‖x‖², and
-      g_i = Σ_s (y_s − φ_sᵀx + E[r^i + γ φ_s'ᵀx | s])²: y is the residual itself.
-    - `states`, `features`: |S| and the size of x. From each state `successors` others can be reached, with random
-      probabilities; features are standard normal; `discount` is γ.
-    - `misfit`: deviation of the part of the reward r that no x explains; with 0 the value function is linear in φ.
-    - `heterogeneity`: h in r^i = r + h δ^i, where δ^i averages to zero over nodes; "mild" is 0.1, "severe" is 1.
-    - `sweeps`: None gives every node the expectations given s. A number, or one for each node, gives it that many
-      sweeps, in each of which one transition is drawn from every state, with `noise` the deviation added to the reward.
-    - `regularization`: λ; unless given, 0 for "target" and 1 for "residual", as printed.
+    With `form="target"` (SPARKLE) y is the target of the value, and with `form="residual"` (Gossip-DSBO) it is the
+    residual:
 
-    A sample of the lower level is a whole sweep, so that the sum over states stays as printed; the upper level has no
-    random part, and its one sample is the states' weights 1/|S|. `truth.solution` is x* of these very samples.
+        target:    f_i = 1/(2|S|) Σ_s (φ_sᵀx − y_s)²           g_i = Σ_s (y_s − E[r^i + γ φ_s'ᵀx | s])²
+        residual:  f_i = 1/(2|S|) Σ_s y_s² + λ/2 ‖x‖²          g_i = Σ_s (y_s − φ_sᵀx + E[r^i + γ φ_s'ᵀx | s])²
 
-    Differs from the papers: Gossip-DSBO prints y*(x) only, so its g is the least squares that y* solves; with
-    transitions in the place of expectations, g gains a variance that depends on x alone and changes no hypergradient.
+    A sample of the lower level is a whole sweep, so that the sum over states stays as printed; the upper level is
+    deterministic, and its one sample holds the weights 1/|S|. `truth.solution` is x* of these samples. Differs from the
+    papers: Gossip-DSBO prints y*(x) only, so its g is the least squares that y* solves; with transitions in place of
+    expectations, g gains a variance that depends on x alone and does not change the hypergradient.
+
+    Args:
+        nodes: the number of nodes.
+        form: `"target"` or `"residual"`.
+        states: |S|.
+        features: the size of x; features φ_s are standard normal.
+        successors: the number of states that can be reached from each state, with random probabilities.
+        discount: γ.
+        heterogeneity: h in r^i = r + h δ^i, where δ^i averages to zero over nodes; `"mild"` is 0.1, `"severe"` is 1.
+        sweeps: None gives every node the expectations given s. A number, or one for each node, gives it that many
+            sweeps, in each of which one transition is drawn from every state.
+        noise: the standard deviation added to the reward of a transition.
+        misfit: the standard deviation of the part of r that no x explains; with 0 the value function is linear in φ.
+        regularization: λ; None is 0 for `"target"` and 1 for `"residual"`, as printed.
+        seed: of the Markov chain, the rewards and the transitions.
+
+    References:
+        Zhu et al., SPARKLE, 2024. Yang, Zhang and Wang, Gossip-DSBO, 2022.
     """
     if form not in ("target", "residual"):
         raise ValueError(f"form={form!r} is not known: choose 'target' or 'residual'.")

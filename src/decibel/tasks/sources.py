@@ -59,7 +59,9 @@ def alpha_of(heterogeneity: Heterogeneity) -> float | None:
     return WORDS[heterogeneity]
 
 
-def deal(labels: np.ndarray, nodes: int, heterogeneity: Heterogeneity, validation: float, seed: int) -> partition.Split:
+def split_over_nodes(
+    labels: np.ndarray, nodes: int, heterogeneity: Heterogeneity, validation: float, seed: int
+) -> partition.Split:
     """Training and validation samples of every node."""
     if not 0 < validation < 1:
         raise ValueError(f"validation={validation} must be a share between 0 and 1.")

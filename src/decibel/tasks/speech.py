@@ -64,21 +64,28 @@ def speech(
     shared: bool = False,
     seed: int = 0,
 ) -> Task:
-    """A node per speaker: nodes agree on a bidirectional LSTM and a last layer, x, and transform their own input, y_i.
+    """Personalized speech recognition: a node per speaker, a shared network x, and an input transform y_i per speaker.
 
-    f_i(x, y_i) = g_i(x, y_i) = mean cross entropy on speaker i's recordings + C‖y_i − identity‖²; y_i is an affine map
-    of every frame of log-mel features (25 ms, every 10 ms), from the identity on. Both levels minimise the same, so
-    `hypergradient.direct()` is exact in the limit; second derivatives exist for the others.
+        f_i(x, y_i) = g_i(x, y_i) = mean cross entropy on speaker i's recordings + C‖y_i − identity‖²
 
-    - `recordings`: spoken digits; None loads Free Spoken Digit (8 kHz, six speakers).
-    - `bands`: mel bands; every band of a recording is standardised. `frames`: longer recordings lose their end.
-    - `hidden`: cells of the LSTM in each direction.
-    - `held_out`: recordings with an index below it are for testing: 5 is the publishers' own split.
-    - `regularization`: C. g is not convex in y, as y stands before the LSTM: C keeps it near the identity, no more.
-    - `shared=True`: the same model and loss with one level, all of it agreed on, for `dsgd`, `gt`, `ed` and `extra`.
+    x is a bidirectional LSTM and a last layer; y_i is an affine map of every frame of log-mel features (25 ms, every 10
+    ms), which starts at the identity. Both levels minimize the same loss, so `hypergradient.direct()` is exact in the
+    limit. g is not convex in y; C keeps y near the identity. Differs from the paper, whose speech is private: digits
+    instead of a vocabulary, so the error rate counts recordings instead of words; one LSTM layer instead of five; no Δ
+    features.
 
-    Differs from the paper (SPDB, Lu et al., 2022), whose speech is private: digits rather than a vocabulary, so the
-    error rate counts recordings rather than words; one LSTM layer rather than five; no Δ features.
+    Args:
+        recordings: spoken digits; None loads Free Spoken Digit (8 kHz, six speakers).
+        bands: mel bands; every band of a recording is standardized.
+        frames: the length to which longer recordings are cut.
+        hidden: cells of the LSTM in each direction.
+        held_out: recordings with an index below this are for testing; 5 is the publishers' own split.
+        regularization: C.
+        shared: the same model and loss with a single level, all of it shared, for `dsgd`, `gt`, `ed` and `extra`.
+        seed: of the initial weights.
+
+    References:
+        Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022.
     """
     source = data.load_speech() if recordings is None else recordings
     for name, value in {"bands": bands, "frames": frames, "hidden": hidden}.items():

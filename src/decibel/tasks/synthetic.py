@@ -1,4 +1,4 @@
-"""What synthetic tasks share: the heterogeneity dial, unequal sample counts, a small classification set."""
+"""What synthetic tasks share: the parameter of heterogeneity, unequal sample counts, a small classification set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task is: a problem, how it is judged, and how it came about."""
+"""What a task is: a problem, its metrics, and how it was made."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from .partition import Partition
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A real problem with its own evaluation: `db.solve(task.problem, method, graph, metrics=task.metrics, ...)`.
+    """A problem with its own metrics: `db.solve(task.problem, method, graph, metrics=task.metrics, ...)`.
 
-    - `metrics`: what the task is judged by, as functions of a snapshot that hold their own held-out data.
-    - `summary`: sizes, seed and conventions in plain types, for a report.
-    - `partition`: which samples each node trains on; it draws itself. None where nothing was assigned.
-    - `truth`: what is known here and hidden from the nodes, to judge by: true labels, an exact solution.
+    Attributes:
+        problem: the problem.
+        metrics: functions of a snapshot, which hold their own test data.
+        name: the name of the task.
+        summary: sizes, seed and conventions in plain types.
+        partition: which samples each node trains on, which can be drawn; None if no samples were assigned.
+        truth: what is known here but hidden from the nodes, such as true labels or an exact solution.
     """
 
     problem: Problem
@@ -30,4 +33,5 @@ class Task:
 
     @property
     def nodes(self) -> int | None:
+        """The number of nodes."""
         return self.problem.nodes

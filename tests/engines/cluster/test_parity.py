@@ -59,10 +59,7 @@ def assert_parity(case: Case) -> None:
 
 
 # One method of each kind; the others are slow tests.
-QUICK = (
-    "sparkle-ed", "sparkle-extra", "sparkle-gt", "sparkle-semi-gt", "sparkle-non-gt", "sparkle-edge-ed", "d-soba",
-    "slam", "ma-dsbo-gt", "gnsd",
-)  # fmt: skip
+QUICK = ("sparkle-ed", "sparkle-gt", "sparkle-edge-ed", "d-soba", "slam", "ma-dsbo-gt", "gnsd")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +114,7 @@ def across_processes(cases: list[Case], count: int, folder: Path, seconds: int =
         parity.assert_equal(case, [np.concatenate(rows) for rows in held], levels)
 
 
-@pytest.mark.slow_except("2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "cases"),
     [

@@ -1,4 +1,4 @@
-"""Real processes: started together, watched, ended together, and gone on without."""
+"""Real processes: started together, watched, terminated together, and continued without."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_ctrl_c_is_passed_on_as_a_wish_to_end(script):
         launcher.send_signal(signal.SIGTERM)
         rest = launcher.stdout.read()
     assert launcher.returncode == 128 + signal.SIGTERM
-    assert "killing process 0, which did not end when told to" in rest and "ended by SIGTERM" in rest
+    assert "killing process 0, which did not exit after the signal" in rest and "terminated by SIGTERM" in rest
 
 
 RESUMED = (
@@ -161,8 +161,10 @@ def test_ctrl_c_saves_and_a_new_launch_goes_on(script, tmp_path):
         until(launcher, r"\[0\] step 50 ")
         launcher.send_signal(signal.SIGINT)
         rest = launcher.stdout.read()
-    assert launcher.returncode == 130 and "ended by SIGINT" in rest
-    (stopped,) = {int(step) for step in re.findall(r"stopped the process was told to terminate at step (\d+)", rest)}
+    assert launcher.returncode == 130 and "terminated by SIGINT" in rest
+    (stopped,) = {
+        int(step) for step in re.findall(r"stopped the process received a signal to terminate at step (\d+)", rest)
+    }
     status, output = launched("-n", 4, path, tmp_path / "saved", 0, 1000)
     steps = [int(step) for step in re.findall(r"^\[0\] step (\d+) 4", output, re.MULTILINE)]
     assert status == 0 and steps[0] == stopped + 50 and steps[-1] == 1000
@@ -182,8 +184,8 @@ def test_a_killed_process_is_done_without_and_taken_back(script, tmp_path):
     with launch("--elastic", "--return-after", 30, "-n", 4, path, tmp_path / "saved", 0.25, 6000) as launcher:
         found, _ = until(launcher, r"\[2\] step 200 4 (\d+)")
         os.kill(int(found[1]), signal.SIGKILL)
-        until(launcher, "decibel launch: process 2 was killed by SIGKILL; going on without process 2")
-        _, without = until(launcher, "decibel launch: taking back process 2: all save and start again")
+        until(launcher, "decibel launch: process 2 was killed by SIGKILL; continuing without process 2")
+        _, without = until(launcher, "decibel launch: restarting with process 2: all processes save and restart")
         output = launcher.stdout.read()
     assert launcher.returncode == 0, output
     steps = [int(step) for step in re.findall(r"^\[0\] step (\d+) 3", "".join(without), re.MULTILINE)]
@@ -202,7 +204,7 @@ def test_losses_are_counted(script):
     path = script("import os, time\nif os.environ['DECIBEL_PROCESS'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(200)")
     status, output = launched("--elastic", "--max-restarts", 1, "-n", 3, path)
     assert status == 1
-    assert "process 1 was killed by SIGKILL; going on without process 1" in output
+    assert "process 1 was killed by SIGKILL; continuing without process 1" in output
     assert "process 2 was killed by SIGKILL; --max-restarts 1 is reached" in output
 
 

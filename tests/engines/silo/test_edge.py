@@ -9,9 +9,9 @@ import pytest
 from silo_messages import Exponents, message
 
 import decibel as db
-from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Refused
-from decibel.engines.silo._floats import in_code
+from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Rejected
 from decibel.engines.silo._frames import Data, Join, Position
+from decibel.engines.silo._payload_layout import in_code
 from decibel.network._codecs import ConcatCodec
 from decibel.network._links import LinkState
 
@@ -51,8 +51,8 @@ class TestEdge:
     @pytest.mark.parametrize(
         ("data", "sentence"),
         [
-            (message(7, 0), "out of turn"),
-            (message(5, 2), "out of turn"),
+            (message(7, 0), "out of order"),
+            (message(5, 2), "out of order"),
             (message(5, 1, tensor=np.array([1, np.nan, 1])), "NaN"),
             (message(5, 1, tensor=np.array([1, np.inf, 1])), "infinity"),
             (message(5, 1, tensor=np.ones(4)), "shape"),
@@ -60,15 +60,15 @@ class TestEdge:
             (message(5, 1, tensor=np.ones((1, 3))), "shape"),
         ],
     )
-    def test_refused(self, data, sentence):
+    def test_raises(self, data, sentence):
         edge = opened()
         edge.receive(message(5, 0), KNOWN)
-        with pytest.raises(Refused, match=sentence):
+        with pytest.raises(Rejected, match=sentence):
             edge.receive(data, KNOWN)
 
     @pytest.mark.parametrize("made", CODES, ids=lambda made: made.name)
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
-    def test_what_is_not_finite_is_refused_in_code_too(self, made, bad):
+    def test_what_is_not_finite_raises_in_code_too(self, made, bad):
         """Two levels in one message; only what is a float is looked at."""
         parts = ConcatCodec(made.move.code, [5, 9], np.float64)
         layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
@@ -77,7 +77,7 @@ class TestEdge:
         opened().receive(message(5, 0, tensor=good), known)
         for place in (0, 5):  # the first entry of each level, and far larger than the others, so that it travels
             spoilt = np.asarray(parts.encode(jnp.full(14, 1e-9).at[place : place + 5].set(bad), *keys))
-            with pytest.raises(Refused, match="NaN"):
+            with pytest.raises(Rejected, match="NaN"):
                 opened().receive(message(5, 0, tensor=spoilt), known)
         # Neither steps of a quantizer nor places are floats: whatever bits they have, they are taken.
         bits = good.copy()
@@ -99,14 +99,14 @@ class TestEdge:
 
     def test_no_more_waits_than_can_be_ahead(self):
         edge = opened()
-        with pytest.raises(Refused, match="ahead"):
+        with pytest.raises(Rejected, match="ahead"):
             for exchange in range(WINDOW + 1):
                 edge.receive(message(5, exchange), KNOWN)
 
     def test_a_jump_is_announced_and_then_not_awaited(self):
         edge = opened()
         edge.receive(message(5, 0), KNOWN)
-        with pytest.raises(Refused, match="not ahead"):
+        with pytest.raises(Rejected, match="not ahead"):
             edge.skip(5)
         edge.skip(40)
         assert not edge.awaited(Position(6, 0)) and edge.awaited(Position(40, 0))

@@ -29,7 +29,7 @@ class TestCertificates:
     def test_the_name_is_in_the_certificate(self):
         assert check(self.certificate(), self.authority.certificate, set()) == "a"
 
-    def test_refused(self):
+    def test_raises(self):
         certificate, root = self.certificate(), self.authority.certificate
         with pytest.raises(NotTrusted, match="revoked"):
             check(certificate, root, {certificate.serial_number})
@@ -37,7 +37,7 @@ class TestCertificates:
             check(certificate, root, set(), datetime.now(UTC) + timedelta(days=400))
         with pytest.raises(NotTrusted, match="another authority"):
             check(self.certificate(Authority.make("test")), root, set())
-        with pytest.raises(NotTrusted, match="no site"):
+        with pytest.raises(NotTrusted, match="not a site"):
             self.authority.certify(make_request(self.key, "mallory", "test"), ["a"])
 
     def test_a_signed_text_cannot_be_changed(self):
@@ -71,17 +71,17 @@ class TestFederation:
         ("change", "sentence"),
         [
             ('name="F!"', "lower-case"),
-            ('edges=[["a","c"]]', "'c', which is no site"),
+            ('edges=[["a","c"]]', "'c', which is not a site"),
             ('edges=[["a","a"]]', "two different sites"),
             ("stepz=3", "not known.*steps"),
-            ('trouble={quorum="maybe"}', "wait, continue, stop"),
-            ("trouble={beat=0}", "positive"),
-            ('sites=[{name="a"},{name="b"}]', "neither can be reached"),
+            ('fault_tolerance={quorum="maybe"}', "wait, continue, stop"),
+            ("fault_tolerance={beat=0}", "positive"),
+            ('sites=[{name="a"},{name="b"}]', "neither has an address"),
             ('sites=[{name="a",address="nowhere"},{name="b"}]', "host:port"),
-            ('sites=[{name="a",address=1},{name="b"},{name="b"}]', "two sites of one name"),
+            ('sites=[{name="a",address=1},{name="b"},{name="b"}]', "two sites of the same name"),
         ],
     )
-    def test_refused_in_a_sentence(self, tmp_path, change, sentence):
+    def test_raises_in_a_sentence(self, tmp_path, change, sentence):
         written = {"name": '"f"', "edges": '[["a","b"]]', "sites": '[{name="a",address=7401},{name="b"}]'}
         key, _, value = change.partition("=")
         written[key] = value
@@ -91,9 +91,9 @@ class TestFederation:
             Federation.from_toml(path)
 
 
-def test_papers_that_do_not_fit_are_refused(tmp_path):
+def test_papers_that_do_not_fit_raise(tmp_path):
     folders = Folders(tmp_path, ring(2))
-    with pytest.raises(ValueError, match="is of 'site-1', not of 'site-0'"):
+    with pytest.raises(ValueError, match="belongs to 'site-1', not to 'site-0'"):
         Credentials.load(folders.home("site-1"), "site-0")
     folders.site("site-0", lifetime=timedelta(seconds=-1))
     with pytest.raises(ValueError, match="expired"):
@@ -113,12 +113,12 @@ def test_command_line(tmp_path, monkeypatch):
         return result.output
 
     assert "2 sites" in silo("init", "f.toml")
-    assert "has a key already" in silo("init", "f.toml", code=1)
+    assert "already has a key" in silo("init", "f.toml", code=1)
     for name in "ab":
         silo("join", name)
     assert "not in federation" in silo("join", "c", code=1)
     assert Path("silo/a/key.pem").stat().st_mode & 0o077 == 0
-    assert "makes its holder b until" in silo("sign", "silo/a/request.pem", "silo/b/request.pem")
+    assert "identifies its holder as b until" in silo("sign", "silo/a/request.pem", "silo/b/request.pem")
     a, b = Credentials.load("silo/a", "a"), Credentials.load("silo/b", "b")
     assert a.check(b.certificate) == "b"
     silo("revoke", "silo/b/certificate.pem")

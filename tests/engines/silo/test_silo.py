@@ -15,7 +15,7 @@ from silo_messages import Exponents, Poisoned, in_own_code
 from silo_sites import Folders, ring
 
 import decibel as db
-from decibel.engines.silo._federation import Trouble
+from decibel.engines.silo._federation import FaultTolerance
 from decibel.strategies import _table as strategies
 from decibel.strategies.privacy import _in_code
 
@@ -98,11 +98,11 @@ def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy)
         assert site.trace["bytes"][-1] == expected.trace["bytes"][-1]
 
 
-def test_metrics_that_compare_nodes_are_refused(tmp_path):
+def test_metrics_that_compare_nodes_raise(tmp_path):
     folders = Folders(tmp_path, ring(2))
     engine = db.Silo(folders.home("site-0"), "site-0")
     problem = random_quadratic(2).single()
-    with pytest.raises(ValueError, match="'consensus_x' needs what other sites hold"):
+    with pytest.raises(ValueError, match="'consensus_x' needs the data of other sites"):
         db.solve(problem, db.ed(alpha=0.1), folders.federation.graph, steps=5, engine=engine, metrics=["consensus_x"])
 
 
@@ -114,7 +114,7 @@ def test_metrics_that_compare_nodes_are_refused(tmp_path):
         (db.graphs.one_peer_exponential(4), "same in every step"),
     ],
 )
-def test_graphs_that_the_federation_does_not_have_are_refused(tmp_path, graph, sentence):
+def test_graphs_that_the_federation_does_not_have_raise(tmp_path, graph, sentence):
     folders = Folders(tmp_path, ring(4))
     problem = random_quadratic(graph.nodes).problem()
     with pytest.raises(ValueError, match=sentence):
@@ -123,8 +123,8 @@ def test_graphs_that_the_federation_does_not_have_are_refused(tmp_path, graph, s
 
 def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path):
     """Two sites; one ends early. What must hear everything says so; its checkpoint is what it goes on from."""
-    quick = Trouble(beat=0.05, missed=100)
-    folders = Folders(tmp_path, ring(2, trouble=quick))
+    quick = FaultTolerance(beat=0.05, missed=100)
+    folders = Folders(tmp_path, ring(2, fault_tolerance=quick))
     problem = random_quadratic(2).single()
 
     def leave(name):
@@ -161,7 +161,7 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
     for thread in threads:
         thread.join(240)
     assert any("non-finite" in sentence for sentence in said)
-    assert not any("deadline" in sentence or "refused" in sentence for sentence in said)
+    assert not any("deadline" in sentence or "rejected" in sentence for sentence in said)
 
 
 def test_a_users_own_code_equals_the_simulator(tmp_path):
@@ -192,7 +192,7 @@ def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
         thread.join(240)
     found = "site-1 sent a message in step 0 that decodes to a NaN or infinity"
     # Who finds it leaves; the other may learn of that first.
-    assert all(found in results[n] or "was not heard in step 0" in results[n] for n in (0, 2))
+    assert all(found in results[n] or "no message was received from" in results[n] for n in (0, 2))
     assert any(found in results[n] for n in (0, 2))
 
 

@@ -56,17 +56,17 @@ class Listener:
                 yield from (frame if isinstance(frame, bytes) else frames.write(frame) for frame in sent)
                 held.wait(3)
 
-            heard = []
+            received = []
             try:
                 for raw in channel.stream_stream(METHOD)(outgoing(), timeout=5):
-                    heard.append(frames.parse(raw))
-                    if len(heard) == enough:
+                    received.append(frames.parse(raw))
+                    if len(received) == enough:
                         break
             except grpc.RpcError as error:
-                return heard, error.code(), error.details()
+                return received, error.code(), error.details()
             finally:
                 held.set()
-            return heard, None, ""
+            return received, None, ""
 
     @property
     def hello(self):
@@ -86,56 +86,56 @@ DENIED, GONE = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE
 
 class TestWhoIsLetIn:
     def test_a_neighbour_is(self, listener):
-        heard, code, _ = listener.call(listener.hello, enough=2)
-        assert isinstance(heard[0], Hello) and isinstance(heard[1], Roll) and code is None
+        received, code, _ = listener.call(listener.hello, enough=2)
+        assert isinstance(received[0], Hello) and isinstance(received[1], Roll) and code is None
         own = Credentials.load(listener.folders.home("site-1"), "site-1")
-        assert own.check_proof(heard[0].certificate, heard[0].proof, "site-0", b"n" * 32) == "site-0"
-        for proof, nonce in ((heard[0].proof, b"m" * 32), (b"", b"n" * 32)):
+        assert own.check_proof(received[0].certificate, received[0].proof, "site-0", b"n" * 32) == "site-0"
+        for proof, nonce in ((received[0].proof, b"m" * 32), (b"", b"n" * 32)):
             with pytest.raises(NotTrusted):
-                own.check_proof(heard[0].certificate, proof, "site-0", nonce)
+                own.check_proof(received[0].certificate, proof, "site-0", nonce)
 
     def test_without_a_certificate(self, listener):
-        heard, code, _ = listener.call(listener.hello, certificate=False)
-        assert not heard and code is GONE
+        received, code, _ = listener.call(listener.hello, certificate=False)
+        assert not received and code is GONE
 
     def test_of_a_foreign_authority(self, listener, tmp_path):
         listener.folders.site("site-1", authority=Authority.make("test"), home=tmp_path)
-        heard, code, _ = listener.call(listener.hello, home=tmp_path)
-        assert not heard and code is GONE
+        received, code, _ = listener.call(listener.hello, home=tmp_path)
+        assert not received and code is GONE
 
     def test_expired(self, listener, tmp_path):
         listener.folders.site("site-1", lifetime=timedelta(seconds=-1), home=tmp_path)
-        heard, code, _ = listener.call(listener.hello, home=tmp_path)
-        assert not heard and code is GONE
+        received, code, _ = listener.call(listener.hello, home=tmp_path)
+        assert not received and code is GONE
 
     def test_revoked(self, listener, tmp_path):
         certificate = listener.folders.site("site-1", home=tmp_path)
         revoked = listener.folders.home("site-0") / "revoked.json"
         atomic_write(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
-        heard, code, details = listener.call(listener.hello, home=tmp_path)
-        assert not heard and code is DENIED and "revoked" in details
+        received, code, details = listener.call(listener.hello, home=tmp_path)
+        assert not received and code is DENIED and "revoked" in details
 
     def test_valid_but_no_neighbour(self, listener):
-        heard, code, details = listener.call(listener.hello, name="site-2")
-        assert not heard and code is DENIED and "site-2 is no neighbour" in details
+        received, code, details = listener.call(listener.hello, name="site-2")
+        assert not received and code is DENIED and "site-2 is not a neighbour" in details
 
     @pytest.mark.parametrize(
         ("change", "sentence"),
         [({"federation": b"x" * 32}, "different federation files"), ({"problem": b"x" * 32}, "different problems")],
     )
     def test_of_another_federation_or_problem(self, listener, change, sentence):
-        heard, code, details = listener.call(listener.hello._replace(**change))
-        assert not heard and code is DENIED and sentence in details
+        received, code, details = listener.call(listener.hello._replace(**change))
+        assert not received and code is DENIED and sentence in details
 
     def test_that_does_not_say_hello(self, listener):
         for first in (Beat(), b"GET / HTTP/1.1"):
-            heard, code, _ = listener.call(first)
-            assert not heard and code is DENIED
+            received, code, _ = listener.call(first)
+            assert not received and code is DENIED
 
     @pytest.mark.parametrize(
         ("frame", "sentence"),
         [
-            (b"nonsense", "no frame"),
+            (b"nonsense", "not a frame"),
             (message(0, 0, tensor=np.full(3, np.nan)), "NaN"),
             (message(0, 0, tensor=np.ones(4)), "shape"),
             (Hello(b"f" * 32, b"p" * 32, 1, b"n" * 32), "second HELLO"),
@@ -145,9 +145,9 @@ class TestWhoIsLetIn:
     )
     def test_a_neighbour_that_misbehaves_is_cut_off(self, listener, frame, sentence):
         edge = listener.site.edges[1]
-        before = edge.refused
+        before = edge.rejected
         listener.call(listener.hello, frame)
-        wait_until(lambda: edge.refused == before + 1 and edge.stream is None)
+        wait_until(lambda: edge.rejected == before + 1 and edge.stream is None)
         assert sentence in listener.said[-1]
 
     def test_a_message_larger_than_any_exchange_is_not_read(self, listener):
@@ -165,13 +165,13 @@ class TestWhoIsLetIn:
             yield
 
         edge, stream = listener.site.edges[1], Outgoing(lambda: None)
-        before = edge.refused
+        before = edge.rejected
         listener.streams._read(edge, frames(), stream)
-        assert "site-1 is refused: CLIENT: Received message larger than max" in listener.said[-1]
-        assert edge.refused == before + 1
+        assert "site-1 was rejected: CLIENT: Received message larger than max" in listener.said[-1]
+        assert edge.rejected == before + 1
 
     def test_a_listener_is_checked_too(self, listener, tmp_path):
-        """The dialler refuses a listener whose certificate is revoked or of another site."""
+        """The connecting end rejects a listener whose certificate is revoked or of another site."""
         said = []
         dialler = Credentials.load(listener.folders.home("site-1"), "site-1")
         own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
@@ -182,7 +182,7 @@ class TestWhoIsLetIn:
         streams.start()
         wait_until(lambda: said)
         streams.close()
-        assert "site-0 is refused: the certificate is revoked" in said[0] and site.edges[0].stream is None
+        assert "site-0 was rejected: the certificate is revoked" in said[0] and site.edges[0].stream is None
 
     def test_a_certificate_that_is_revoked_while_its_holder_talks(self, listener, tmp_path):
         said, revoked = [], tmp_path / "revoked.json"
@@ -195,7 +195,7 @@ class TestWhoIsLetIn:
         atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]'))
         wait_until(lambda: site.edges[0].stream is None)
         streams.close()
-        assert "site-0 is refused: the certificate is revoked." in said
+        assert "site-0 was rejected: the certificate is revoked." in said
 
     def test_no_proxy_is_asked_for_this_machine(self, listener, monkeypatch):
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")

@@ -1,1 +1,1 @@
-"""Nodes spread over the devices and hosts of one owner."""
+"""Nodes distributed over the devices and hosts of one owner."""

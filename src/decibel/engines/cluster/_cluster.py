@@ -1,4 +1,4 @@
-"""Nodes spread over the devices of one process or many: the same step inside `shard_map`.
+"""Nodes distributed over the devices of one process or many: the same step inside `shard_map`.
 
 Inside a step there is no collective but the network's (`_collectives`).
 """
@@ -29,11 +29,15 @@ from ._placement import place_problem, spread
 
 
 class Cluster(Engine):
-    """Nodes spread evenly over JAX devices, in order: all of them, on all processes, or the first `devices`.
+    """Nodes distributed evenly over JAX devices, in order.
 
-    Several processes are started by `decibel launch`, or call `jax.distributed.initialize()` first, each of them. With
-    `members`, the numbers of some nodes, only those take part; None is all of them, or those of the processes that an
-    elastic launch has left.
+    Several processes are started by `decibel launch`; otherwise each of them calls `jax.distributed.initialize()`
+    first.
+
+    Args:
+        devices: the number of devices to use; None is all devices of all processes.
+        members: indices of the nodes that take part; None is all of them or, in an elastic launch, those of the
+            processes that remain.
     """
 
     devices: int | None = eqx.field(static=True, default=None)
@@ -47,8 +51,8 @@ class Cluster(Engine):
         mesh = self.mesh(nodes)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
         full = (
-            f"{nodes:,} nodes and what a step of theirs needs do not fit into the memory of {mesh.size} devices: use "
-            "fewer nodes, smaller batches or more devices."
+            f"{nodes:,} nodes and the temporary arrays of a step do not fit into the memory of {mesh.size} devices: "
+            "use fewer nodes, smaller batches or more devices."
         )
         with memory.oom_hint(full):
             problem = place_problem(problem, nodes, by_node, everywhere)
@@ -84,8 +88,8 @@ class Cluster(Engine):
         if nodes % count:
             fits = [d for d in range(1, count) if nodes % d == 0]
             raise ValueError(
-                f"{nodes} nodes cannot be spread evenly over {count} devices: use Cluster(devices={fits[-1]}), or a "
-                f"multiple of {count} nodes."
+                f"{nodes} nodes cannot be distributed evenly over {count} devices: use Cluster(devices={fits[-1]}), or "
+                f"a multiple of {count} nodes."
             )
         return Mesh(np.asarray(found[:count]), (AXIS,))
 

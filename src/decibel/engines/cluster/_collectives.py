@@ -49,7 +49,7 @@ class Route(eqx.Module):
         )
 
     def around(self, buffer: Array) -> Array:
-        """The rows that live here and those that arrive."""
+        """The local rows and those received."""
         sent = zip(self.pairs, self.rows, strict=True)
         arrived = [jax.lax.ppermute(buffer[rows[0]], AXIS, pairs) for pairs, rows in sent]
         return jnp.concatenate([buffer, *arrived])
@@ -109,7 +109,7 @@ class Routes(eqx.Module):
 
 
 class Collectives(Network):
-    """Nodes on several devices: rows of neighbours that live elsewhere come by `ppermute`."""
+    """Nodes on several devices: rows of neighbours on other devices are exchanged by `ppermute`."""
 
     halos: tuple[Halo, ...]
     routes: tuple[Routes, ...]
@@ -153,7 +153,7 @@ class Collectives(Network):
     def coded_rows(
         self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
-        """All who hold a public copy receive every message, whether or not the phase has their link."""
+        """All nodes that hold a public copy receive every message, whether or not the phase has their link."""
         route = self.routes[graph].to_all
         return decode(route.around(sent)[route.table])
 

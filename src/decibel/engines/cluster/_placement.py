@@ -1,4 +1,4 @@
-"""Every node's data on the device where the node lives, built only by the process that owns it."""
+"""Every node's data on the device where the node runs, built only by the process that owns it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhe
 
 
 def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
-    """The nodes that live on this process's devices, in order."""
+    """The nodes on this process's devices, in order."""
     spans = by_node.addressable_devices_indices_map((nodes,)).values()
     return sorted(node for span in spans if span for node in range(*span[0].indices(nodes)))
 

@@ -1,4 +1,4 @@
-"""Before the first step of several processes: that they are about to do the same.
+"""Checks before the first step that all processes run the same problem.
 
 Processes that disagree would wait for each other forever, or compute what nobody asked for. What must agree is told in
 slots of fixed size, so that one small gather serves whatever it is, and every process reads the same sentence.

@@ -71,10 +71,10 @@ def launch(script: Sequence[str], processes: int, *, elastic: Elastic | None = N
                     limit = f"--max-restarts {elastic.max_restarts} is reached"
                     say(f"{what}; {'no process is left' if absent == everyone else limit}")
                     return 1
-                say(f"{what}; going on without {_named(absent)}")
+                say(f"{what}; continuing without {_named(absent)}")
             elif group.running:
                 if group.told is None:
-                    say(f"taking back {_named(absent)}: all save and start again")
+                    say(f"restarting with {_named(absent)}: all processes save and restart")
                     absent.clear()
                 failed = [one for one in group.end(grace) if one.status > 0]
                 if failed:
@@ -82,7 +82,7 @@ def launch(script: Sequence[str], processes: int, *, elastic: Elastic | None = N
             else:
                 return 0
             if group.told is not None:
-                say(f"ended by {signal.Signals(group.told).name}")
+                say(f"terminated by {signal.Signals(group.told).name}")
                 return 128 + group.told
 
 
@@ -119,7 +119,7 @@ class Group:
             threading.Thread(target=self._wait, args=(rank, process), daemon=True).start()
 
     def watch(self, seconds: float | None) -> Ended | None:
-        """The first to end badly; None where all have ended well, when the time is over, or when told to end."""
+        """The first to end badly; None where all have ended well, when the time is over, or after a signal."""
         due = None if seconds is None else time.monotonic() + seconds
         while self.running and self.told is None and (ended := self._next(due)) is not None:
             if ended.status:
@@ -134,7 +134,7 @@ class Group:
         return [one for one in together if one.killed] or [one for one in together[:1] if one.status < 0]
 
     def end(self, grace: float, first: int = signal.SIGTERM) -> list[Ended]:
-        """Ends all that run: told to save and end, killed after `grace` seconds or when the user insists."""
+        """Ends all processes: signalled to save and exit, killed after `grace` seconds or when the user insists."""
         self._send(first)
         found, due = [], time.monotonic() + grace
         while self.running:
@@ -144,7 +144,7 @@ class Group:
                     due = min(due, time.monotonic() + ABRUPT)
             elif self.running:
                 if grace > ABRUPT:
-                    say(f"killing {_named(self.running)}, which did not end when told to")
+                    say(f"killing {_named(self.running)}, which did not exit after the signal")
                 self._send(signal.SIGKILL)
                 due = None
         for reader in self._readers:
@@ -158,7 +158,7 @@ class Group:
         return ended.status if ended.status > 0 else 128 - ended.status
 
     def _next(self, due: float | None) -> Ended | None:
-        """The next to end; None when the time is over, or when told to end."""
+        """The next to end; None when the time is over, or after a signal."""
         try:
             event = self._events.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
         except Empty:
@@ -194,7 +194,7 @@ class Group:
 
 @contextmanager
 def hearing() -> Iterator[SimpleQueue]:
-    """A queue of what happens: processes that end, and the numbers of signals that tell this one to."""
+    """A queue of events: processes that end, and signals to this one."""
     events: SimpleQueue = SimpleQueue()
     before = {
         number: signal.signal(number, lambda number, _: events.put(number))

@@ -1,1 +1,1 @@
-"""Silo: one process per organisation, next to its own data; neighbours talk directly, and nobody uninvited gets in."""
+"""Silo: one process per organisation, next to its own data; authenticated neighbours communicate directly."""

@@ -1,4 +1,4 @@
-"""Who is who: an authority that is kept offline, a key that never leaves its site, and certificates that end.
+"""Identities: an authority that is kept offline, keys that never leave their site, and certificates that expire.
 
 A site's name is the one in its certificate and nowhere else. Signed texts (the federation file, the list of revoked
 certificates) are JSON with a body and the authority's signature of it.
@@ -66,9 +66,9 @@ class Authority:
         """A certificate for the site that the request names, if the federation has such a site."""
         name = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
         if not request.is_signature_valid:
-            raise NotTrusted(f"the request of {name!r} is not signed by its own key: let the site make it again.")
+            raise NotTrusted(f"the request of {name!r} is not signed by its own key: the site has to create it again.")
         if name not in known:
-            raise NotTrusted(f"the request is of {name!r}, which is no site of this federation.")
+            raise NotTrusted(f"the request is for {name!r}, which is not a site of this federation.")
         builder = (
             _builder(request.subject, self.certificate.subject, request.public_key(), lifetime)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(str(name))]), critical=False)
@@ -104,7 +104,7 @@ def check(
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
-        raise NotTrusted("the certificate is of another authority.") from None
+        raise NotTrusted("the certificate was issued by another authority.") from None
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise NotTrusted("the certificate has expired or is not valid yet.")
     if certificate.serial_number in revoked:

@@ -51,9 +51,9 @@ class Credentials:
         try:
             known = own.check(own.certificate)
         except NotTrusted as error:
-            raise ValueError(f"{home / 'certificate.pem'}: {error} Ask for a new one (decibel silo sign).") from None
+            raise ValueError(f"{home / 'certificate.pem'}: {error} Request a new one (decibel silo sign).") from None
         if known != name:
-            raise ValueError(f"{home / 'certificate.pem'} is of {known!r}, not of {name!r}: use the right folder.")
+            raise ValueError(f"{home / 'certificate.pem'} belongs to {known!r}, not to {name!r}: use the right folder.")
         return own
 
     def check(self, certificate: x509.Certificate) -> str:
@@ -71,9 +71,9 @@ class Credentials:
         try:
             found = x509.load_der_x509_certificate(certificate)
         except ValueError:
-            raise NotTrusted("no certificate was shown.") from None
+            raise NotTrusted("no certificate was presented.") from None
         if not proven(found, proof, self._text(listener, self.name, nonce)):
-            raise NotTrusted("the certificate is not of the site that answered.")
+            raise NotTrusted("the certificate does not belong to the site that answered.")
         return self.check(found)
 
     def _text(self, listener: str, dialler: str, nonce: bytes) -> bytes:

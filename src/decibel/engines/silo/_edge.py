@@ -1,7 +1,7 @@
-"""One edge as its site sees it: what has been said, what is awaited, and how it stands after trouble.
+"""One edge as its site sees it: what was sent, what is awaited, and its state after failures.
 
 Both ends pair what they send by position (step, exchange). An end waits only for a neighbour that is behind it; one
-that is ahead has skipped this position and is not heard in it. The site that is furthest behind therefore never waits,
+that is ahead has skipped this position and sends nothing in it. The site that is furthest behind therefore never waits,
 and no two can wait for each other, whoever leaves, returns or jumps ahead.
 """
 
@@ -14,15 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...network._links import LinkState
-from ._floats import Layout, all_finite
 from ._frames import Data, Join, Position, Roll
+from ._payload_layout import Layout, all_finite
 
 NOWHERE = Position(-1, -1)
 Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
 WINDOW = 4  # messages of a neighbour that wait here; in step with it there are at most two
 
 
-class Refused(ValueError):
+class Rejected(ValueError):
     """What a neighbour said is not accepted; the stream that it came by is closed."""
 
 
@@ -44,7 +44,7 @@ class Edge:
         # The stream, and who is at its other end.
         self.stream: Stream | None = None
         self.incarnation = 0
-        self.last_heard = 0.0
+        self.last_seen = 0.0
         self.alive = self.running = self.finished = self.joining = False
         self.roll: Roll | None = None
         # The conversation.
@@ -54,10 +54,10 @@ class Edge:
         self.inbox: dict[Position, np.ndarray] = {}
         self.outbox: deque[tuple[Position, bytes]] = deque(maxlen=WINDOW)
         self.may_skip = False
-        self.refused = self.repeated = 0
+        self.rejected = self.repeated = 0
 
-    def heard(self) -> None:
-        self.last_heard, self.alive = time.monotonic(), True
+    def touch(self) -> None:
+        self.last_seen, self.alive = time.monotonic(), True
 
     # Opening and closing
 
@@ -119,12 +119,12 @@ class Edge:
         return self.open and self.first <= step
 
     def receive(self, data: Data, known: Known) -> None:
-        """Puts a message where the step will look for it, or refuses it."""
+        """Stores a message for the step, or rejects it."""
         layouts = known.get((data.tensor.dtype, data.tensor.shape))
         if layouts is None:
-            raise Refused(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
+            raise Rejected(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
         if not any(all_finite(data.tensor, layout) for layout in layouts):
-            raise Refused("a tensor with a NaN or infinity")
+            raise Rejected("a tensor with a NaN or infinity")
         if not self.open or data.epoch != self.epoch:
             self.repeated += 1  # of a conversation that is over
             return
@@ -132,9 +132,9 @@ class Edge:
             self.repeated += 1
             return
         if not self._follows(data.at):
-            raise Refused(f"a message of step {data.at.step}, exchange {data.at.exchange}, out of turn")
+            raise Rejected(f"a message of step {data.at.step}, exchange {data.at.exchange}, out of order")
         if len(self.inbox) >= WINDOW:
-            raise Refused("more messages ahead of this site than a site can be")
+            raise Rejected("more messages ahead than the protocol allows")
         self.got = self.theirs = data.at
         self.may_skip = False
         self.inbox[data.at] = data.tensor
@@ -149,7 +149,7 @@ class Edge:
         if not self.open:
             return
         if step <= self.theirs.step:
-            raise Refused(f"a jump to step {step}, which is not ahead")
+            raise Rejected(f"a jump to step {step}, which is not ahead")
         self.theirs, self.may_skip = Position(step, -1), True
 
     # What the step asks

@@ -31,8 +31,8 @@ from .._checkpoint import identity
 from .._engine import Engine
 from .._program import Program, RunConfig, all_finite
 from .._run import Compiled, Run
-from ._calls import call, in_place_works
 from ._federation import Federation
+from ._host_callback import call, in_place_works
 from ._site import NotFinite, Site
 from ._wire import Wire
 
@@ -47,20 +47,21 @@ if TYPE_CHECKING:
 
 NEVER = 2**30  # beyond every step: the loop ends
 FULL = (
-    "This site's model and what a step of it needs do not fit into the device's memory: use smaller batches, a smaller "
-    "model, or a device with more memory."
+    "This site's model and the temporary arrays of a step do not fit into the device's memory: use smaller batches, a "
+    "smaller model, or a device with more memory."
 )
 
 
 class Silo(Engine):
-    """One site of a federation: this process runs one node, and its neighbours run elsewhere.
+    """One site of a federation: this process runs one node, and its neighbours run at other organisations.
 
-    - `home`: the site's folder, made by `decibel silo join` and completed by `decibel silo sign`.
-    - `name`: the site's name in the federation file; its place there is the number of its node.
-    - `say`: told, in a sentence, when neighbours come and go; None prints to standard error.
+    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges. Data given as functions
+    are called for this site's node only. The result and all metrics are those of this site's own copy.
 
-    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges. Data given as functions of
-    the node are called for this site's number only. The result, and every metric, is of this site's own copy.
+    Args:
+        home: the site's folder, created by `decibel silo join` and completed by `decibel silo sign`.
+        name: the site's name in the federation file; its position there is the index of its node.
+        say: called with one sentence when a neighbour connects or disconnects; None prints to standard error.
     """
 
     home: Path = eqx.field(static=True)
@@ -72,12 +73,14 @@ class Silo(Engine):
 
     @property
     def credentials(self) -> Credentials:
+        """The site's key, its certificate and the federation, read from `home`."""
         from ._credentials import Credentials
 
         return Credentials.load(self.home, self.name)
 
     @property
     def graph(self) -> Graph:
+        """The graph of the federation file."""
         return self.credentials.federation.graph
 
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
@@ -154,7 +157,7 @@ class SiteRun(Run):
         return costs.total(steps, repetitions)
 
     def _patiently(self, chunk: Callable[[], Outcome]) -> Fetched:
-        """In a thread of its own, so that Ctrl-C is heard while neighbours are waited for."""
+        """In a thread of its own, so that Ctrl-C works while waiting for neighbours."""
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(lambda: _fetch(chunk()))
             try:
@@ -213,7 +216,7 @@ def _alone(problem: Problem, number: int) -> Problem:
 
 
 def _lossy(method: Method) -> bool:
-    """Whether every level that talks lives with messages that are not heard."""
+    """Whether every level that mixes tolerates lost messages."""
     return all(strategy.per_link or not strategy.mixes for strategy in method.strategies.values())
 
 

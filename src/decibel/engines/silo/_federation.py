@@ -1,4 +1,4 @@
-"""The federation file: who takes part, who talks to whom, and what is run. Written by hand, signed by the authority.
+"""The federation file: the sites, the edges between them, and the run. Written by hand, signed by the authority.
 
 Its SHA-256 is what sites compare before they talk: one letter changed, and they do not.
 """
@@ -36,7 +36,7 @@ class SiteAddress:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class FaultTolerance:
     """What a site does when a neighbour is gone, and when it counts as gone.
 
     - `quorum`: without a neighbour, `wait` for it, `continue` with the others, or `stop`.
@@ -69,7 +69,7 @@ class Federation:
     seed: int = 0
     eval_every: int | None = None
     checkpoint_every: int = 1
-    trouble: Trouble = Trouble()
+    fault_tolerance: FaultTolerance = FaultTolerance()
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -114,7 +114,7 @@ class Federation:
         found = json.loads(text)
         found["sites"] = tuple(SiteAddress(**site) for site in found["sites"])
         found["edges"] = tuple((a, b) for a, b in found["edges"])
-        found["trouble"] = Trouble(**found["trouble"])
+        found["fault_tolerance"] = FaultTolerance(**found["fault_tolerance"])
         return cls(**found)
 
     @classmethod
@@ -138,11 +138,13 @@ class Federation:
         for edge in written["edges"]:
             for name in edge:
                 if name not in numbers:
-                    raise ValueError(f"edges of {path} name {name!r}, which is no site: {hint(str(name), numbers)}")
-        trouble = written.get("trouble", {})
-        _validate_known(trouble, {one.name for one in fields(Trouble)}, f"[trouble] of {path}")
+                    raise ValueError(f"edges of {path} name {name!r}, which is not a site: {hint(str(name), numbers)}")
+        fault_tolerance = written.get("fault_tolerance", {})
+        _validate_known(fault_tolerance, {one.name for one in fields(FaultTolerance)}, f"[fault_tolerance] of {path}")
         edges = tuple((numbers[a], numbers[b]) for a, b in written["edges"])
-        return cls(**{**written, "sites": tuple(sites), "edges": edges, "trouble": Trouble(**trouble)})
+        return cls(
+            **{**written, "sites": tuple(sites), "edges": edges, "fault_tolerance": FaultTolerance(**fault_tolerance)}
+        )
 
 
 def _address(value: JSON, key: str) -> str:
@@ -160,20 +162,20 @@ def _validate(federation: Federation) -> None:
         if not NAME.fullmatch(name):
             raise ValueError(f"name {name!r} must be lower-case letters, digits and dashes, and begin with a letter.")
     if len(set(names)) < len(names):
-        raise ValueError(f"federation {federation.name!r} has two sites of one name: give each its own.")
+        raise ValueError(f"federation {federation.name!r} has two sites of the same name: give each its own.")
     for a, b in federation.edges:
         if a == b or not (0 <= a < len(names) and 0 <= b < len(names)):
             raise ValueError(f"edge {(a, b)} of federation {federation.name!r} must join two different sites.")
         if federation.sites[a].address is None and federation.sites[b].address is None:
             raise ValueError(
-                f"{names[a]} and {names[b]} are neighbours and neither can be reached: give one of them an address."
+                f"{names[a]} and {names[b]} are neighbours and neither has an address: give one of them an address."
             )
-    trouble = federation.trouble
-    if trouble.quorum not in QUORUMS:
-        raise ValueError(f"quorum={trouble.quorum!r} is not known: choose from {', '.join(QUORUMS)}.")
+    fault_tolerance = federation.fault_tolerance
+    if fault_tolerance.quorum not in QUORUMS:
+        raise ValueError(f"quorum={fault_tolerance.quorum!r} is not known: choose from {', '.join(QUORUMS)}.")
     for name in ("beat", "missed", "deadline"):
-        if not getattr(trouble, name) > 0:
-            raise ValueError(f"{name}={getattr(trouble, name)!r} must be positive.")
+        if not getattr(fault_tolerance, name) > 0:
+            raise ValueError(f"{name}={getattr(fault_tolerance, name)!r} must be positive.")
 
 
 def _validate_known(found: Mapping[str, JSON], known: set[str], where: str) -> None:

@@ -18,7 +18,7 @@ HASH, NONCE = 32, 32
 
 
 class Malformed(ValueError):
-    """Bytes that are no frame."""
+    """Bytes that are not a frame."""
 
 
 class Position(NamedTuple):
@@ -72,7 +72,7 @@ class Data(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """The sender goes on at a later step."""
+    """The sender continues at a later step."""
 
     step: int
 
@@ -139,7 +139,7 @@ def parse(raw: bytes) -> Frame:
     reader = Reader(raw)
     magic, kind = reader.take(_HEAD)
     if magic != MAGIC:
-        raise Malformed("these bytes are no frame.")
+        raise Malformed("these bytes are not a frame.")
     read = {1: _hello, 2: _roll, 3: _join, 4: _data, 5: _skip, 6: lambda _: Beat(), 7: _bye}.get(kind)
     if read is None:
         raise Malformed(f"frame of unknown kind {kind}.")
@@ -150,7 +150,7 @@ def parse(raw: bytes) -> Frame:
 
 
 class Reader:
-    """Takes bytes from the front, and refuses to take what is not there."""
+    """Takes bytes from the front, and raises if there are too few."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw, self._at = memoryview(raw), 0

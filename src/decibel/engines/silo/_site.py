@@ -1,4 +1,4 @@
-"""One site among its neighbours: the roll call at the start, the exchanges of every step, and what to do in trouble.
+"""One site among its neighbours: the roll call at the start, the exchanges of every step, and fault tolerance.
 
 Two kinds of threads meet here under one lock: that of the compiled step, which begins steps and exchanges rows, and
 those of the streams, which deliver frames. What a neighbour's silence means is decided in one place, `watch`.
@@ -17,14 +17,14 @@ from jax.typing import DTypeLike
 
 from ...core._json import JSON
 from ...network._links import LinkState
-from ._edge import Edge, Known, Refused, Stream
+from ._edge import Edge, Known, Rejected, Stream
 from ._federation import Federation
-from ._floats import Layout, all_finite
 from ._frames import Beat, Bye, Data, Entry, Frame, Hello, Join, Position, Roll, Skip, write, write_data
+from ._payload_layout import Layout, all_finite
 
 
 class SiteLost(RuntimeError):
-    """A neighbour is gone and this run does not go on without it."""
+    """A neighbour is gone and this run cannot continue without it."""
 
 
 class NotFinite(ArithmeticError):
@@ -32,11 +32,11 @@ class NotFinite(ArithmeticError):
 
 
 class Site:
-    """`lossy`: whether the method lives with messages that are not heard (`"edge-ed"`)."""
+    """`lossy`: whether the method tolerates lost messages (`"edge-ed"`)."""
 
     def __init__(self, federation: Federation, number: int, problem: bytes, *, lossy: bool, say: Callable[[str], None]):
         self.federation, self.number, self.problem, self.lossy, self._say = federation, number, problem, lossy, say
-        self.trouble = federation.trouble
+        self.fault_tolerance = federation.fault_tolerance
         self.incarnation = time.time_ns()
         self.lock = threading.Condition()
         self.edges = {
@@ -45,7 +45,7 @@ class Site:
         }
         self.known: Known = {}  # what exchanges send
         self.exchanges = 0  # of a step, as far as one was traced
-        self.in_place = False  # how the step calls (`calls`)
+        self.in_place = False  # how the step calls (`_host_callback`)
         self._roll: dict[int, Entry] = {}
         self._agreed, self._settled, self.running, self.closing = -1, False, False, False
         self._finished = False
@@ -79,7 +79,7 @@ class Site:
                 if time.monotonic() > told + 10:
                     self._say(f"waiting for {self._absent()}")
                     told = time.monotonic() + 50
-                self.lock.wait(self.trouble.beat)
+                self.lock.wait(self.fault_tolerance.beat)
                 self._validate_open()
             return self.next
 
@@ -132,7 +132,7 @@ class Site:
                 self._wait_at_the_start()
             self._join()
             while not self._may_go_on():
-                self.lock.wait(self.trouble.beat)
+                self.lock.wait(self.fault_tolerance.beat)
                 self._validate_open()
                 self._join()
             talking = [edge for edge in self.edges.values() if edge.open and not edge.finished]
@@ -153,10 +153,10 @@ class Site:
         while True:
             self._join()
             ready = [edge.open or edge.finished for edge in self.edges.values()]
-            slow = time.monotonic() > begun + self.trouble.patience
+            slow = time.monotonic() > begun + self.fault_tolerance.patience
             if all(ready) or (any(ready) and self.lossy and (slow or self._agreed < 0)):
                 return
-            self.lock.wait(self.trouble.beat / 4)
+            self.lock.wait(self.fault_tolerance.beat / 4)
             self._validate_open()
 
     def _join(self) -> None:
@@ -165,9 +165,9 @@ class Site:
             if edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining):
                 edge.joining = True
                 edge.say(write(edge.view(self.next)))
-        until = time.monotonic() + self.trouble.patience
+        until = time.monotonic() + self.fault_tolerance.patience
         while any(edge.joining for edge in self.edges.values()) and time.monotonic() < until:
-            self.lock.wait(self.trouble.beat)
+            self.lock.wait(self.fault_tolerance.beat)
             self._validate_open()
         for edge in self.edges.values():
             if edge.joining:
@@ -177,9 +177,9 @@ class Site:
         away = [edge for edge in self.edges.values() if not (edge.open or edge.finished)]
         if not away or not self.edges:
             return True
-        if not self.lossy or self.trouble.quorum == "stop":
+        if not self.lossy or self.fault_tolerance.quorum == "stop":
             raise SiteLost(self._not_without(", ".join(edge.name for edge in away) + " cannot be reached"))
-        if self.trouble.quorum == "wait":
+        if self.fault_tolerance.quorum == "wait":
             return False
         return len(away) < len(self.edges)  # alone it would only find its own solution
 
@@ -195,7 +195,7 @@ class Site:
         """Sends a row to every neighbour (the same, or (slots, entries) one each) and waits for theirs. Fills in what
         arrived by slot, where anything did, and the ties. Slots of no neighbour are −1 in `others`; `finite` is whether
         rows in code are, decoded."""
-        arrived, heard, ties = out
+        arrived, received, ties = out
         if not (finite and all_finite(rows, layout)):
             raise NotFinite(f"{self.name} has a NaN or infinity to send.")
         with self.lock:
@@ -207,37 +207,37 @@ class Site:
                     row = rows if rows.ndim == 1 else rows[slot]
                     edge.say_data(at, write_data(edge.epoch, at, row))
             self._wait_for([edge for _, edge in slots], at)
-            heard[...], ties[...] = False, LinkState.TIED
+            received[...], ties[...] = False, LinkState.TIED
             for slot, edge in slots:
                 row, ties[slot] = edge.take(at)
                 if row is not None and row.shape == arrived[slot].shape and row.dtype == rows.dtype:
-                    arrived[slot], heard[slot] = row, True
+                    arrived[slot], received[slot] = row, True
                 elif not self.lossy:
-                    raise SiteLost(self._not_without(f"{edge.name} was not heard in step {at.step}"))
-            arrived[~heard] = 0
+                    raise SiteLost(self._not_without(f"no message was received from {edge.name} in step {at.step}"))
+            arrived[~received] = 0
 
     def reject(self, others: Sequence[int]) -> None:
         """What these neighbours sent in this exchange is not finite once it is decoded."""
         with self.lock:
             edges = [self.edges[other] for other in others]
             for edge in edges:
-                edge.refused += 1
+                edge.rejected += 1
             names = ", ".join(edge.name for edge in edges)
             sentence = f"{names} sent a message in step {self._at.step} that decodes to a NaN or infinity"
             raise SiteLost(self._not_without(sentence))
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
-        late = time.monotonic() + self.trouble.deadline
+        late = time.monotonic() + self.fault_tolerance.deadline
         while awaited := [edge for edge in edges if edge.awaited(at)]:
-            self.lock.wait(min(self.trouble.beat, max(0.0, late - time.monotonic())))
+            self.lock.wait(min(self.fault_tolerance.beat, max(0.0, late - time.monotonic())))
             self._validate_open()
-            if time.monotonic() < late or self.trouble.quorum == "wait":
+            if time.monotonic() < late or self.fault_tolerance.quorum == "wait":
                 continue
             names = ", ".join(edge.name for edge in awaited)
-            sentence = f"{names} sent nothing for {self.trouble.deadline:g} seconds (deadline), though alive"
-            if not self.lossy or self.trouble.quorum == "stop":
+            sentence = f"{names} sent no message for {self.fault_tolerance.deadline:g} seconds (deadline), though alive"
+            if not self.lossy or self.fault_tolerance.quorum == "stop":
                 raise SiteLost(self._not_without(sentence))
-            self._say(f"{sentence}: set aside until back")
+            self._say(f"{sentence}: edge suspended")
             for edge in awaited:
                 edge.say(write(Bye("aside")))
                 edge.close(forget=True)
@@ -246,7 +246,7 @@ class Site:
         if not self.lossy:
             return (
                 f"{what}: this method needs every message, so start all sites again and they continue from their last "
-                "common checkpoint; 'edge-ed' would have gone on."
+                "common checkpoint; 'edge-ed' would have continued."
             )
         return f"{what}, and the federation's quorum is 'stop': start the sites again when all are there."
 
@@ -280,7 +280,7 @@ class Site:
                 edge.close(forget=False)  # it has started anew, and will take its flows from here
                 edge.running = edge.finished = False
             edge.incarnation, edge.stream = hello.incarnation, stream
-            edge.heard()
+            edge.touch()
             self._tell_roll(edge)
             if edge.dials and edge.open:
                 edge.say(write(edge.view(self.next)))
@@ -292,18 +292,18 @@ class Site:
                 edge.hang_up()
                 self.lock.notify_all()
 
-    def hear(self, edge: Edge, frame: Frame, stream: Stream) -> None:
+    def receive(self, edge: Edge, frame: Frame, stream: Stream) -> None:
         with self.lock:
             if edge.stream is not stream:
                 return  # by a stream that another has replaced
-            edge.heard()
+            edge.touch()
             match frame:
                 case Data():
                     edge.receive(frame, self.known)
                 case Join():
                     self._joined(edge, frame) if frame.answer else self._join_asked(edge, frame)
                 case Roll():
-                    self._roll_heard(edge, frame)
+                    self._roll_received(edge, frame)
                 case Skip(step):
                     edge.skip(step)
                 case Bye(reason):
@@ -311,12 +311,12 @@ class Site:
                 case Beat():
                     return
                 case Hello():
-                    raise Refused("a second HELLO")
+                    raise Rejected("a second HELLO")
             self.lock.notify_all()
 
-    def _roll_heard(self, edge: Edge, roll: Roll) -> None:
+    def _roll_received(self, edge: Edge, roll: Roll) -> None:
         if any(entry.site >= len(self.federation.sites) for entry in roll.entries):
-            raise Refused("a roll with more sites than there are")
+            raise Rejected("a list of more sites than there are")
         edge.roll, edge.running = roll, roll.running
         if self._settled:
             return
@@ -332,7 +332,7 @@ class Site:
 
     def _join_asked(self, edge: Edge, theirs: Join) -> None:
         if edge.dials:
-            raise Refused("a JOIN from the end that was dialled")
+            raise Rejected("a JOIN from the listening end")
         if not self.running:
             return  # it will ask again
         if edge.open and not theirs.open:
@@ -346,7 +346,7 @@ class Site:
 
     def _joined(self, edge: Edge, theirs: Join) -> None:
         if not edge.dials:
-            raise Refused("a JOINED from the end that dials")
+            raise Rejected("a JOINED from the connecting end")
         if edge.open and not theirs.open:
             edge.close(forget=not theirs.holds)
         if not edge.open and not edge.joining:
@@ -361,7 +361,7 @@ class Site:
         if reason == "finished":
             edge.theirs = Position(2**62, 0)  # what it has sent still counts; nothing more is awaited
         else:
-            edge.close(forget=self.trouble.quorum != "wait")
+            edge.close(forget=self.fault_tolerance.quorum != "wait")
 
     # Life and death
 
@@ -371,25 +371,25 @@ class Site:
             beat, now = write(Beat()), time.monotonic()
             for edge in self.edges.values():
                 edge.say(beat)
-                if edge.alive and now - edge.last_heard > self.trouble.patience:
+                if edge.alive and now - edge.last_seen > self.fault_tolerance.patience:
                     edge.alive = edge.running = False
                     edge.hang_up()
                     if edge.open:
-                        self._say(f"{edge.name} gives no sign of life")
-                        edge.close(forget=self.trouble.quorum != "wait")
+                        self._say(f"no heartbeat from {edge.name}")
+                        edge.close(forget=self.fault_tolerance.quorum != "wait")
             self.lock.notify_all()
 
     def goodbye(self, finished: bool) -> None:
-        """Says goodbye; where this site has finished, waits until its neighbours have heard all it said."""
+        """Says goodbye; where this site has finished, waits until its neighbours have received all its messages."""
         with self.lock:
             reason = "finished" if finished else "left"
             for edge in self.edges.values():
                 edge.say(write(Bye(reason)))
-            until = time.monotonic() + self.trouble.patience
+            until = time.monotonic() + self.fault_tolerance.patience
             while finished and time.monotonic() < until:
                 if all(edge.finished or not edge.alive for edge in self.edges.values()):
                     break
-                self.lock.wait(self.trouble.beat / 4)
+                self.lock.wait(self.fault_tolerance.beat / 4)
             self.running, self.closing, self._finished = False, True, finished
             self.lock.notify_all()
 
@@ -403,8 +403,8 @@ class Site:
                 "neighbours": {
                     edge.name: {
                         "state": _state(edge),
-                        "heard_seconds_ago": round(now - edge.last_heard, 1) if edge.last_heard else None,
-                        "refused": edge.refused,
+                        "last_seen_seconds_ago": round(now - edge.last_seen, 1) if edge.last_seen else None,
+                        "rejected": edge.rejected,
                     }
                     for edge in self.edges.values()
                 },

@@ -22,7 +22,7 @@ from ...core._files import atomic_write
 from ...core._optional import optional
 from ._certificates import NotTrusted
 from ._credentials import Credentials
-from ._edge import Edge, Refused
+from ._edge import Edge, Rejected
 from ._federation import LOOPBACK
 from ._frames import Hello, Malformed, parse, write
 from ._site import Site, nonce
@@ -112,7 +112,7 @@ class Streams:
 
     def _beat(self) -> None:
         told = 0.0
-        while not self._closed.wait(self.site.trouble.beat):
+        while not self._closed.wait(self.site.fault_tolerance.beat):
             self.site.watch()
             if time.monotonic() > told + STATUS:
                 told = time.monotonic()
@@ -124,14 +124,14 @@ class Streams:
             atomic_write(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
 
     def _look_again(self) -> None:
-        """A certificate may end, or be revoked, while its holder talks."""
+        """A certificate may expire or be revoked while its holder is connected."""
         for edge in self.site.edges.values():
             try:
                 if edge.stream is not None and edge.name in self._shown:
                     self.credentials.check(self._shown[edge.name])
             except NotTrusted as error:
-                edge.refused += 1
-                self._report_once(f"{edge.name} is refused: {error}")
+                edge.rejected += 1
+                self._report_once(f"{edge.name} was rejected: {error}")
                 with self.site.lock:
                     edge.hang_up()
 
@@ -166,7 +166,7 @@ class Streams:
             proof = self.credentials.proof(self.site.name, edge.name, hello.nonce)
             stream.send(self._hello(nonce(), self.credentials.certificate_der, proof))
             self.site.connected(edge, hello, stream)
-        except ValueError as error:  # NotTrusted, Refused and Malformed are
+        except ValueError as error:  # NotTrusted, Rejected and Malformed are
             self._report_once(str(error))
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise AssertionError from None  # abort raises
@@ -180,7 +180,7 @@ class Streams:
             if edge.name == name and not edge.dials:
                 self._shown[name] = shown
                 return edge
-        raise Refused(f"{name} is no neighbour that dials {self.site.name}")
+        raise Rejected(f"{name} is not a neighbour that connects to {self.site.name}")
 
     # The end that dials
 
@@ -203,10 +203,10 @@ class Streams:
                     self._converse(edge, channel)
                 except grpc.RpcError as error:
                     if error.code() == grpc.StatusCode.PERMISSION_DENIED:  # pyright: ignore[reportAttributeAccessIssue]
-                        self._report_once(f"{edge.name} refuses this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
-                except (NotTrusted, Refused, Malformed) as error:
-                    edge.refused += 1
-                    self._report_once(f"{edge.name} is refused: {error}")
+                        self._report_once(f"{edge.name} rejected this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
+                except (NotTrusted, Rejected, Malformed) as error:
+                    edge.rejected += 1
+                    self._report_once(f"{edge.name} was rejected: {error}")
             pause = 0.1 if time.monotonic() - begun > 5 else min(2.0, pause * 1.5)
             self._closed.wait(pause * random.uniform(0.5, 1.5))
 
@@ -219,7 +219,7 @@ class Streams:
             hello = self._greeting(call, edge.name)
         name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
         if name != edge.name:
-            raise NotTrusted(f"the certificate is of {name}.")
+            raise NotTrusted(f"the certificate belongs to {name}.")
         self._shown[name] = x509.load_der_x509_certificate(hello.certificate)
         self.site.connected(edge, hello, stream)
         self._read(edge, call, stream)
@@ -233,11 +233,11 @@ class Streams:
     def _greeting(self, frames: Iterator[bytes], name: str) -> Hello:
         hello = parse(next(frames, b""))
         if not isinstance(hello, Hello):
-            raise Refused("no HELLO")
+            raise Rejected("no HELLO")
         if hello.federation != self.site.federation.hash:
-            raise Refused(f"{name} and {self.site.name} hold different federation files: compare them")
+            raise Rejected(f"{name} and {self.site.name} have different federation files: compare them")
         if hello.problem != self.site.problem:
-            raise Refused(
+            raise Rejected(
                 f"{name} and {self.site.name} run different problems: compare method, step sizes, batch_size, seed, "
                 "x0 and y0"
             )
@@ -246,14 +246,14 @@ class Streams:
     def _read(self, edge: Edge, frames: Iterator[bytes], stream: Outgoing) -> None:
         try:
             for raw in frames:
-                self.site.hear(edge, parse(raw), stream)
-        except (Refused, Malformed) as error:
-            edge.refused += 1
-            self._say(f"{edge.name} is refused: {error}")
+                self.site.receive(edge, parse(raw), stream)
+        except (Rejected, Malformed) as error:
+            edge.rejected += 1
+            self._say(f"{edge.name} was rejected: {error}")
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                edge.refused += 1
-                self._say(f"{edge.name} is refused: {error.details()}")
+                edge.rejected += 1
+                self._say(f"{edge.name} was rejected: {error.details()}")
         except Exception as error:
             if not self._closed.is_set():
                 self._say(f"the stream with {edge.name} ended: {error!r}")

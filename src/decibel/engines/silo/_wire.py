@@ -18,8 +18,8 @@ from ...network._incidence import Sums, of_node
 from ...network._links import LinkFaults, Links, Received
 from ...network._messages import Copies
 from ...network._network import Network
-from ._calls import call
-from ._floats import Layout, in_code
+from ._host_callback import call
+from ._payload_layout import Layout, in_code
 from ._site import Site
 
 

@@ -1,4 +1,4 @@
-"""A page that shows a run while it goes on: it reads `log.jsonl` of the run's folder and nothing else."""
+"""A page that shows a run in progress: it reads `log.jsonl` of the run's folder and nothing else."""
 
 from ._server import serve_beside, watch
 

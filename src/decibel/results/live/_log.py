@@ -1,4 +1,4 @@
-"""What is new in a run's `log.jsonl`, which may grow while it is read, end with half a line, or begin anew."""
+"""What is new in a run's `log.jsonl`, which may grow while it is read, end with half a line, or start over."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def news(path: Path, offset: int = 0, run: str = "") -> News:
 
 
 def newest_graph(path: Path) -> tuple[int, list[tuple[int, int]]]:
-    """How many nodes the run has that the file tells of last, and its links, each once."""
+    """The number of nodes of the last run in the file, and its links, each once."""
     nodes, links = 0, set[tuple[int, int]]()
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The page and what it asks for, over HTTP on this machine alone."""
+"""The page and its data, over HTTP on this machine only."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
-        """A reader who went away in the middle of an answer is no trouble of the run's."""
+        """A client that disconnects during a response does not disturb the run."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -105,7 +105,7 @@ class Server(ThreadingHTTPServer):
         return told
 
     def wait_for_readers(self) -> None:
-        """Until a page that asked lately knows all that the file says, for a moment at most."""
+        """Waits briefly until a page that polled recently has read the whole file."""
         begun = time.monotonic()
         lately = self.asked and begun - self.asked < LAST_WORD
         while lately and self.log.exists() and self.read < self.log.stat().st_size:

@@ -1,7 +1,7 @@
-"""Runs written elsewhere as they go: `solve(..., callbacks=[db.loggers.JSONL("log.jsonl")])`.
+"""Loggers: callbacks that record a run, as in `solve(..., callbacks=[db.loggers.JSONL("log.jsonl")])`.
 
-Each reads only the rows of the trace, and its provenance as configuration. In a run of several processes give all of
-them the same loggers; the first process writes.
+Each logs the rows of the trace, and its provenance as configuration. In a run of several processes give all of them the
+same loggers; the first process writes.
 """
 
 from ._jsonl import JSONL

@@ -28,16 +28,18 @@ MOST_EDGES = 100_000  # a drawing shows no more
 
 
 class JSONL(Logger):
-    """One object a line, on disk as soon as it is known; numbers that are not finite are null.
+    """Logs a run to a file with one JSON object per line, written at once; non-finite numbers are null.
 
-    - `{"kind": "begin", "about": {…}, "graph": {"name": …, "nodes": N, "edges": [[i, j], …]}}`: provenance, and who
-      talks to whom on level x, in any phase (no edges where there are more than 100,000).
-    - `{"kind": "row", "step": s, "row": {…}, "nodes": […]}`: a row of the trace, and how far each node's x is from the
-      average (empty where other organisations hold the others).
-    - `{"kind": "end", "status": "completed", "message": null}`, or why the run ended early.
+    - `{"kind": "begin", "about": {…}, "graph": {"name": …, "nodes": N, "edges": [[i, j], …]}}`: the provenance, and the
+      edges of the graph of x in any phase (empty if there are more than 100,000).
+    - `{"kind": "row", "step": s, "row": {…}, "nodes": […]}`: a row of the trace, and ‖x_i − x̄‖ of each node (empty if
+      other organisations hold the other nodes).
+    - `{"kind": "end", "status": "completed", "message": null}`: how the run ended, and why if it ended early.
 
-    A new run replaces the file. A continued one keeps the rows up to where it continues, drops those that the
-    interrupted run still wrote after its last checkpoint, and goes on.
+    A new run replaces the file. A resumed run keeps the rows up to the step it resumes from and appends to them.
+
+    Args:
+        path: the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

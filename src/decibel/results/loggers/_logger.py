@@ -1,4 +1,4 @@
-"""What loggers share: the process that writes, and numbers that can be written."""
+"""What loggers share: which process writes, and finite numbers."""
 
 from __future__ import annotations
 

@@ -16,9 +16,16 @@ LONGEST = 6000  # characters MLflow takes for one parameter
 
 
 class MLflow(Logger):
-    """A run of `experiment`, with the provenance as parameters. `uri` is a server or a database, such as
-    `sqlite:///runs.db`; None is MLflow's own choice (`MLFLOW_TRACKING_URI`, or a database in this folder). A continued
-    run is a new one there, with the parameter `resumed`."""
+    """Logs a run to MLflow, with the provenance as parameters.
+
+    A resumed run is a new MLflow run with the parameter `resumed`.
+
+    Args:
+        experiment: the MLflow experiment.
+        uri: the tracking server or database, such as `sqlite:///runs.db`; None is MLflow's default
+            (`MLFLOW_TRACKING_URI`, or a database in this folder).
+        name: the run's name; None is the method's.
+    """
 
     def __init__(self, experiment: str = "decibel", *, uri: str | None = None, name: str | None = None) -> None:
         with optional("mlflow", caller="db.loggers.MLflow", extra="mlflow"):

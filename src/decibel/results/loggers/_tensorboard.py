@@ -16,8 +16,13 @@ from ._logger import Logger, finite, resumed
 
 
 class TensorBoard(Logger):
-    """Event files in `folder`: a chart for every column of the trace, and the provenance as a text. Look at them with
-    `tensorboard --logdir folder`. A continued run hides what was written after the step it continues from."""
+    """Logs a run to TensorBoard event files: a scalar per column of the trace, and the provenance as text.
+
+    View them with `tensorboard --logdir folder`. A resumed run hides what was logged after the step it resumes from.
+
+    Args:
+        folder: where the event files are written.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)

@@ -14,9 +14,15 @@ from ._logger import Logger, finite
 
 
 class WandB(Logger):
-    """A run of `project` with the provenance as its configuration. Offline by default: nothing leaves this machine
-    until you call `wandb sync` on the folder; `offline=False` sends as it goes. Further settings (`name`, `dir`,
-    `tags`, …) go to `wandb.init`. A continued run is a new one there, with `resumed` in its configuration."""
+    """Logs a run to Weights & Biases, with the provenance as its configuration.
+
+    A resumed run is a new W&B run with `resumed` in its configuration.
+
+    Args:
+        project: the W&B project.
+        offline: keep the run on this machine until you call `wandb sync` on its folder; False sends it while it runs.
+        **settings: further arguments of `wandb.init`, such as `name`, `dir` and `tags`.
+    """
 
     def __init__(self, project: str, *, offline: bool = True, **settings: Any) -> None:
         with optional("wandb", caller="db.loggers.WandB", extra="wandb"):

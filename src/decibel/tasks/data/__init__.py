@@ -1,4 +1,4 @@
-"""Real data: found in `$DECIBEL_DATA` or the user's cache, downloaded when asked, checked when read."""
+"""Datasets: read from `$DECIBEL_DATA` or the user's cache, downloaded on request, verified when read."""
 
 from .cache import Check, Status, available, cache_folder, fetch, verify
 from .errors import DamagedData, DataError, MissingData

@@ -47,7 +47,7 @@ class _CifarUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> type[_Part]:
         if (module, name) not in self.ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which CIFAR-10's batches do not")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which CIFAR-10's batches do not")
         return _Part
 
 

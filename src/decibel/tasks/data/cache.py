@@ -1,4 +1,4 @@
-"""Finding, fetching and verifying files: `$DECIBEL_DATA`, then the user's cache, then a download if asked."""
+"""Finding, fetching and verifying files: `$DECIBEL_DATA`, then the user's cache, then a download on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ VARIABLE = "DECIBEL_DATA"
 
 @dataclass(frozen=True)
 class Status:
-    """Where a dataset was found: "data folder", "cache", "embedded", "partly" or "missing"."""
+    """Whether a dataset is on this machine.
+
+    Attributes:
+        name: the name of the dataset.
+        title: what it is.
+        state: `"data folder"`, `"cache"`, `"embedded"`, `"partly"` or `"missing"`.
+        path: its folder; None if missing or embedded.
+        bytes: its size on disk.
+        licence: of the data.
+        downloadable: whether `fetch` can download it.
+    """
 
     name: str
     title: str
@@ -33,7 +43,14 @@ class Status:
 
 @dataclass(frozen=True)
 class Check:
-    """What `verify` found out about one file."""
+    """The outcome of `verify` for one file.
+
+    Attributes:
+        name: the name of the dataset.
+        path: the file.
+        state: `"good"`, `"damaged"` or `"missing"`.
+        detail: what is damaged.
+    """
 
     name: str
     path: Path
@@ -42,6 +59,7 @@ class Check:
 
 
 def cache_folder() -> Path:
+    """The folder of downloaded datasets."""
     with optional("platformdirs", caller="the data cache", extra="tasks"):
         from platformdirs import user_cache_dir
     return Path(user_cache_dir("decibel"))
@@ -59,7 +77,7 @@ def data_folder() -> Path | None:
 
 
 def find(file: File) -> Path | None:
-    """Where the file lies, or None."""
+    """The path of the file, or None."""
     folders = [folder for folder in (data_folder(), cache_folder()) if folder]
     return next((folder / file.path for folder in folders if (folder / file.path).is_file()), None)
 
@@ -71,7 +89,9 @@ def require(origin: Source) -> list[Path]:
         path = find(file)
         if path is None:
             fix = f"run `decibel data fetch {origin.name}` or " if origin.downloadable else ""
-            raise MissingData(f"{origin.name} is not here: {fix}set {VARIABLE} to a folder that holds {file.path}.")
+            raise MissingData(
+                f"{origin.name} is not on this machine: {fix}set {VARIABLE} to a folder that holds {file.path}."
+            )
         paths.append(path)
     return paths
 
@@ -90,7 +110,11 @@ def check(origin: Source, file: File, path: Path) -> None:
 
 
 def verify(name: str | None = None) -> list[Check]:
-    """Compare the files of one dataset, or of all, with their registered sha256."""
+    """Compares the files of one dataset, or of all, with their registered sha256.
+
+    Args:
+        name: the dataset; None is all of them.
+    """
     if name == "digits":
         return []  # scikit-learn carries them
     origins = SOURCES.values() if name is None else [source(name)]
@@ -109,7 +133,14 @@ def _verify(origin: Source, file: File) -> Check:
 
 
 def fetch(name: str) -> list[Path]:
-    """Download what is missing, or damaged in the cache; files in `$DECIBEL_DATA` are only checked."""
+    """Downloads the missing or damaged files of a dataset to the cache; files in `$DECIBEL_DATA` are only verified.
+
+    Args:
+        name: the dataset.
+
+    Returns:
+        The paths of its files.
+    """
     if name == "digits":
         return []
     origin = source(name)
@@ -158,7 +189,7 @@ def _download(origin: Source, file: File) -> Path:
 
 
 def available() -> list[Status]:
-    """One row per dataset, whether it is here or not."""
+    """The status of every dataset."""
     digits = Status("digits", "8×8 handwritten digits", "embedded", None, 0, "CC BY 4.0, UCI", False)
     return [digits, *map(_status, SOURCES.values())]
 

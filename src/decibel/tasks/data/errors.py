@@ -1,4 +1,4 @@
-"""What can be wrong with a data file."""
+"""Errors of data files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class DataError(Exception):
-    """A dataset cannot be had; the message says which and what to do."""
+    """A dataset is not available; the message names it and the fix."""
 
 
 class MissingData(DataError, FileNotFoundError):
@@ -14,7 +14,7 @@ class MissingData(DataError, FileNotFoundError):
 
 
 class DamagedData(DataError, ValueError):
-    """A file is there but is not what was published."""
+    """A file differs from what was published."""
 
     def __init__(self, path: Path, reason: str):
         super().__init__(f"{path} is damaged: {reason}.")

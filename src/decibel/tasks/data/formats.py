@@ -1,4 +1,4 @@
-"""Readers of single files: idx, LIBSVM text, npz and xz text. Each names the file it finds damaged."""
+"""Readers of single files: idx, LIBSVM text, npz and xz text. Errors name the damaged file."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def canonical_libsvm(data: bytes) -> bytes:
 
 
 def read_npz(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
-    """The arrays called `names`; object arrays are refused because they would have to be unpickled."""
+    """The arrays called `names`; object arrays raise, because they would have to be unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

@@ -20,8 +20,13 @@ OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 class File:
     """One file of a dataset.
 
-    `sha256` is that of the content: decompressed where the file is .gz or .xz, and without trailing blanks in
-    LIBSVM text, because copies of these files differ in just that. `published` is that of the file at `url`.
+    Attributes:
+        path: below `$DECIBEL_DATA` and below the cache.
+        sha256: of the content: decompressed if the file is .gz or .xz, and without trailing blanks in LIBSVM text, in
+            which copies of these files differ.
+        rows: the number of samples, where the format allows to count them.
+        url: where it is downloaded from; None if it has to be placed by hand.
+        published: the sha256 of the file at `url`.
     """
 
     path: str  # below $DECIBEL_DATA and below the cache
@@ -33,7 +38,18 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: where its files come from and what they hold."""
+    """Where the files of a dataset come from and what they contain.
+
+    Attributes:
+        name: the name of the dataset.
+        title: what it is.
+        kind: the format of its files.
+        files: training files first.
+        licence: of the data.
+        origin: the publisher's page.
+        class_names: names of the classes.
+        features: the number of features of tabular data.
+    """
 
     name: str
     title: str
@@ -46,6 +62,7 @@ class Source:
 
     @property
     def downloadable(self) -> bool:
+        """Whether every file has a URL."""
         return all(file.url for file in self.files)
 
 
@@ -225,6 +242,6 @@ def source(name: str) -> Source:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """The end of a sentence that refuses `name`: the nearest known one, or all of them."""
+    """The end of the error message for an unknown `name`: the nearest known one, or all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     return f": did you mean {close[0]!r}?" if close else f": choose one of {', '.join(known)}."

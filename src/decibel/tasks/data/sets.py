@@ -19,9 +19,16 @@ Part = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs float32 (pixels in [0, 1]) and labels int32 in [0, classes).
+    """A dataset as arrays: float32 inputs (pixels in [0, 1]) and int32 labels in [0, classes).
 
-    A set published without a test part (australian) has test arrays of length zero.
+    Attributes:
+        x_train: (samples, ...) inputs of the training part.
+        y_train: (samples,) its labels.
+        x_test: inputs of the test part; empty if none was published, as for australian.
+        y_test: its labels.
+        name: the name of the dataset.
+        classes: the number of classes.
+        class_names: their names.
     """
 
     x_train: np.ndarray  # (samples, ...)
@@ -35,7 +42,15 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Spoken digits, in the order of digit, speaker and index."""
+    """Spoken digits, ordered by digit, speaker and index.
+
+    Attributes:
+        waveforms: float32 arrays in [−1, 1), of unequal lengths.
+        digit: of each recording.
+        speaker: names.
+        index: of each recording among those of its digit and speaker.
+        rate: samples per second.
+    """
 
     waveforms: tuple[np.ndarray, ...]  # float32 in [-1, 1), unequal lengths
     digit: np.ndarray
@@ -45,7 +60,11 @@ class Recordings:
 
 
 def load(name: str) -> Dataset:
-    """An image or tabular dataset by its registered name, or "digits"."""
+    """An image or tabular dataset.
+
+    Args:
+        name: a key of `SOURCES`, or `"digits"`.
+    """
     if name == "digits":
         return digits()
     origin = source(name)
@@ -56,7 +75,12 @@ def load(name: str) -> Dataset:
 
 
 def digits(*, test: float = 0.2, seed: int = 0) -> Dataset:
-    """Scikit-learn's embedded 8×8 digits, shuffled by `seed`, the last `test` of them for testing."""
+    """The 8×8 handwritten digits that scikit-learn contains.
+
+    Args:
+        test: the share kept for testing.
+        seed: of the shuffle.
+    """
     with optional("scikit-learn", caller="tasks.data.digits", extra="tasks"):
         from sklearn.datasets import load_digits
 
@@ -88,7 +112,11 @@ def load_speech() -> Recordings:
 
 
 def load_text(names: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-    """Domain -> its documents in their order; all domains unless some are named."""
+    """Text documents by domain.
+
+    Args:
+        names: of `DOMAINS`; None is all.
+    """
     chosen = DOMAINS if names is None else tuple([names] if isinstance(names, str) else names)
     for name in chosen:
         if name not in DOMAINS:

@@ -1,10 +1,10 @@
-"""Deals the samples of a dataset to nodes, evenly or unevenly, and corrupts labels; all seeded.
+"""Partitions a dataset over nodes, evenly or unevenly, and corrupts labels; all seeded.
 
 Every partitioner returns a `Partition`: disjoint indices per node, no node empty.
 """
 
+from .assign import by_group, dirichlet, iid, shards
 from .corrupt import Corruption, corrupt_labels
-from .deal import by_group, dirichlet, iid, shards
 from .parts import Partition, Split
 from .skew import label_skew
 

@@ -1,4 +1,4 @@
-"""Label corruption: once, up front, and on record."""
+"""Label corruption, applied once and recorded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Corruption:
-    """Labels after corruption, and which of them are wrong now."""
+    """Labels after corruption.
+
+    Attributes:
+        labels: the corrupted labels.
+        mask: True where a label differs from the true one.
+        probability: of a replacement.
+        classes: the number of classes.
+        seed: of the corruption.
+        may_keep: whether a replacement may equal the true label.
+    """
 
     labels: np.ndarray
     mask: np.ndarray  # True where the label differs from the true one
@@ -27,10 +36,15 @@ class Corruption:
 def corrupt_labels(
     labels: np.ndarray, probability: float, classes: int, seed: int = 0, *, may_keep: bool = False
 ) -> Corruption:
-    """Replace each label, with `probability` and independently, by a random class.
+    """Replaces each label, independently with the same probability, by a random class.
 
-    With `may_keep` the class is uniform among all, so about probability × (1 - 1/classes) of the labels turn
-    out wrong; without, it is uniform among the others and about `probability` of them do.
+    Args:
+        labels: class of each sample.
+        probability: of a replacement.
+        classes: the number of classes.
+        seed: of the corruption.
+        may_keep: draw among all classes, so that about probability × (1 − 1/classes) of the labels become wrong;
+            otherwise draw among the other classes, so that about `probability` of them do.
     """
     labels = np.asarray(labels)
     if not 0 <= probability <= 1:

@@ -32,7 +32,15 @@ class Facts(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples each node holds, with the labels they were assigned by and how."""
+    """Which samples each node holds.
+
+    Attributes:
+        indices: a sorted array of sample indices per node; they are disjoint.
+        labels: of all samples, assigned or not.
+        name: the partitioner.
+        seed: of the partitioner.
+        settings: of the partitioner.
+    """
 
     indices: tuple[np.ndarray, ...]  # one sorted array per node
     labels: np.ndarray  # of all samples, assigned or not
@@ -47,21 +55,23 @@ class Partition:
 
     @property
     def nodes(self) -> int:
+        """The number of nodes."""
         return len(self.indices)
 
     @property
     def sizes(self) -> np.ndarray:
+        """(nodes,) samples of each node."""
         return np.array([len(part) for part in self.indices])
 
     @property
     def counts(self) -> np.ndarray:
-        """(nodes, classes): how many samples of each class a node holds."""
+        """(nodes, classes) samples of each class at each node."""
         classes = int(self.labels.max()) + 1
         return np.array([np.bincount(self.labels[part], minlength=classes) for part in self.indices])
 
     @property
     def skew(self) -> float:
-        """Mean total variation distance of a node's label distribution from that of all: 0 iid, 1 at most."""
+        """The mean total variation distance of a node's label distribution from the overall one: from 0 (iid) to 1."""
         counts = self.counts
         overall = counts.sum(0) / max(counts.sum(), 1)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -69,12 +79,12 @@ class Partition:
 
     @property
     def title(self) -> str:
-        """How it was assigned, in a few words."""
+        """The partitioner, its settings and its seed in a few words."""
         settings = "".join(f", {key} {value}" for key, value in self.settings.items())
         return f"{self.name}{settings}, seed {self.seed}"
 
     def describe(self) -> Facts:
-        """What a report needs, in plain types."""
+        """Sizes, settings and skew in plain types."""
         sizes, present = self.sizes, (self.counts > 0).sum(1)
         return {
             "name": self.name,
@@ -90,7 +100,7 @@ class Partition:
         }
 
     def summary(self) -> str:
-        """Two lines of text."""
+        """A summary in two lines of text."""
         facts = self.describe()
         return (
             f"{self.title}: {facts['samples']} samples on {self.nodes} nodes"
@@ -100,7 +110,17 @@ class Partition:
         )
 
     def split(self, *, train: float = 0.8, validation: float = 0.1, test: float = 0.1, seed: int = 0) -> Split:
-        """Shuffle each node's samples and cut them; the shares sum to one and no part asked for is empty."""
+        """Splits each node's samples at random into training, validation and test parts.
+
+        Args:
+            train: the share of the training part; the three shares sum to one.
+            validation: the share of the validation part.
+            test: the share of the test part.
+            seed: of the shuffle.
+
+        Returns:
+            Three partitions; no part with a positive share is empty.
+        """
         shares = {"train": train, "validation": validation, "test": test}
         if min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise ValueError(f"train={train}, validation={validation}, test={test} must be shares that sum to 1.")
@@ -121,7 +141,15 @@ class Partition:
         )
 
     def draw(self, ax: Axes | None = None, *, class_names: Sequence[str] | None = None) -> Figure:
-        """The class-by-node picture: the area of a disc is the number of samples."""
+        """Draws samples by class and node, as discs whose area is the number of samples.
+
+        Args:
+            ax: where to draw; None creates a figure.
+            class_names: labels of the classes.
+
+        Returns:
+            The matplotlib figure.
+        """
         from .picture import draw_counts
 
         return draw_counts(self.counts, self.title, ax, class_names)
@@ -129,7 +157,13 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three partitions of the same nodes that share no sample."""
+    """Three disjoint partitions over the same nodes.
+
+    Attributes:
+        train: the training part.
+        validation: the validation part.
+        test: the test part.
+    """
 
     train: Partition
     validation: Partition

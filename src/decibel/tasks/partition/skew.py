@@ -10,9 +10,14 @@ from .parts import Partition, check_labels, make_partition
 def label_skew(
     labels: np.ndarray, nodes: int, *, fraction: float, per_node: int | None = None, seed: int = 0
 ) -> Partition:
-    """`fraction` of node i's samples has label i mod classes, the rest is drawn evenly from the other labels.
+    """A share of node i's samples has label i mod classes; the rest is drawn evenly from the other labels.
 
-    All nodes hold `per_node` samples, as many as the labels allow unless given; what is over is left out.
+    Args:
+        labels: class of each sample.
+        nodes: the number of nodes.
+        fraction: the share of a node's own label.
+        per_node: samples per node; None is as many as the labels allow. Samples beyond that are left out.
+        seed: of the assignment.
     """
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction={fraction} must lie in [0, 1].")
@@ -21,15 +26,15 @@ def label_skew(
     homes = np.arange(nodes) % len(counts)  # the own label of each node
     largest = _largest(counts, homes, fraction)
     if largest == 0:
-        raise ValueError(f"fraction={fraction} on {nodes} nodes cannot be had: a label has too few samples.")
+        raise ValueError(f"fraction={fraction} on {nodes} nodes is not possible: a label has too few samples.")
     size = largest if per_node is None else per_node
     if not 1 <= size <= largest:
         raise ValueError(
-            f"per_node={per_node} cannot be had with fraction={fraction} on {nodes} nodes: "
+            f"per_node={per_node} is not possible with fraction={fraction} on {nodes} nodes: "
             f"the labels allow 1 to {largest} samples a node."
         )
     own = int(_own(fraction, np.array(size)))
-    held = _deal(labels, homes, own, size - own, np.random.default_rng(seed))
+    held = _assign(labels, homes, own, size - own, np.random.default_rng(seed))
     return make_partition(held, labels, "label_skew", seed, fraction=fraction, per_node=size)
 
 
@@ -49,7 +54,7 @@ def _largest(counts: np.ndarray, homes: np.ndarray, fraction: float) -> int:
     return int(size[fits.all(1)].max(initial=0))
 
 
-def _deal(labels: np.ndarray, homes: np.ndarray, own: int, other: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _assign(labels: np.ndarray, homes: np.ndarray, own: int, other: int, rng: np.random.Generator) -> list[np.ndarray]:
     order = rng.permutation(len(labels))
     held = []
     for node, home in enumerate(homes):

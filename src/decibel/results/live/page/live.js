@@ -306,7 +306,7 @@ for (const id of ["against", "distribution"]) at(id).addEventListener("change", 
 
 // Asking.
 
-function trouble(text) { at("trouble").hidden = !text; say(at("trouble"), text); }
+function notice(text) { at("notice").hidden = !text; say(at("notice"), text); }
 
 async function ask() {
   let answer;
@@ -315,8 +315,8 @@ async function ask() {
     if (!reply.ok) throw new Error(reply.statusText);
     answer = await reply.json();
   } catch {
-    trouble(state === "ended" || state === "stopped" ? "The run’s process has gone; this is how it ended."
-      : "The server does not answer; this is the last that was heard of the run.");
+    notice(state === "ended" || state === "stopped" ? "The run’s process has gone; this is how it ended."
+      : "The server does not answer; this is the last known state of the run.");
     return setTimeout(ask, 5 * SECOND);
   }
   if (answer.restarted) forget();
@@ -324,7 +324,7 @@ async function ask() {
   answer.lines.forEach(take);
   if (answer.lines.length || answer.restarted) show();
   const quiet = state === "runs" && answer.age > 60 ? `Nothing new for ${clock(Math.round(answer.age))}.` : "";
-  trouble(stopped ? `Stopped: ${stopped}.` : quiet);
+  notice(stopped ? `Stopped: ${stopped}.` : quiet);
   const over = state === "ended" || state === "stopped";
   setTimeout(ask, answer.more ? 0 : document.hidden || over ? 5 * SECOND : SECOND);
 }

@@ -1,4 +1,4 @@
-"""Bad input is refused before the first step, in one sentence that names the argument and the fix."""
+"""Bad input raises before the first step, with one sentence that names the argument and the fix."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ BAD = {
         lambda: db.sparkle("ed", hypergradient=db.hypergradient.exact(), **RATES)
     ),
     r"delta=-1 must be positive": lambda: db.dsoba_fo(theta=0.5, delta=-1, **RATES),
-    r"method must be an algorithm such as db\.sparkle\('ed', \.\.\.\), not str": lambda: solve(method="sparkle-ed"),
+    r"method must be a db.Method such as db\.sparkle\('ed', \.\.\.\), not str": lambda: solve(method="sparkle-ed"),
     # arguments of solve
     r"steps=0 must be a positive integer": lambda: solve(steps=0),
     r"steps=1\.5 must be a positive integer": lambda: solve(steps=1.5),
@@ -139,7 +139,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("sentence", BAD)
-def test_refused_in_one_sentence(sentence, monkeypatch):
+def test_raises_in_one_sentence(sentence, monkeypatch):
     compiled = []
     monkeypatch.setattr("decibel.engines._run.compile_chunk", lambda *_: compiled.append(1))
     with pytest.raises((ValueError, TypeError), match=sentence) as refusal:
@@ -154,7 +154,7 @@ def test_the_mend_mends(method):
     assert solve(method=method, graph=THIRDS.lazy(), metrics=[]).step == 1
 
 
-def test_what_is_not_refused():
+def test_what_does_not_raise():
     """No edges at all is a choice; a third is fine for strategies that do not iterate on it, or on an odd ring."""
     assert solve(graph=db.graphs.isolated(6), metrics=[]).step == 1
     assert solve(method=db.sparkle("gt", **RATES), graph=THIRDS, metrics=[]).step == 1

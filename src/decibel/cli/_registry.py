@@ -48,7 +48,7 @@ def make_graph(name: str, nodes: int) -> Topology:
     if family not in GRAPHS:
         raise ValueError(f"graph {name!r} is not known: {hint(family, GRAPHS)}")
     if colon and family not in BY_NUMBER:
-        raise ValueError(f"graph {name!r} takes no number: write {family}.")
+        raise ValueError(f"graph {name!r} takes no parameter: write {family}.")
     make: Callable[..., Topology] = getattr(graphs, family)
     if family in BY_SIDES:
         rows = max(r for r in range(1, int(nodes**0.5) + 1) if nodes % r == 0)

@@ -1,4 +1,4 @@
-"""Partitioners that deal every sample: iid, Dirichlet by class, shards, by group."""
+"""Partitioners that assign every sample: iid, Dirichlet by class, shards, by group."""
 
 from __future__ import annotations
 
@@ -8,17 +8,27 @@ from .parts import Partition, check_labels, make_partition
 
 
 def iid(labels: np.ndarray, nodes: int, *, seed: int = 0) -> Partition:
-    """Shuffle and partition evenly; every sample is assigned."""
+    """Shuffles the samples and partitions them evenly.
+
+    Args:
+        labels: class of each sample.
+        nodes: the number of nodes.
+        seed: of the shuffle.
+    """
     labels = check_labels(labels, nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
     return make_partition(np.array_split(order, nodes), labels, "iid", seed)
 
 
 def dirichlet(labels: np.ndarray, nodes: int, *, alpha: float, seed: int = 0, minimum: int = 1) -> Partition:
-    """For each class, the nodes' shares are drawn from Dirichlet(alpha, ..., alpha); every sample is assigned.
+    """For each class, draws the nodes' shares from a symmetric Dirichlet distribution; every sample is assigned.
 
-    Small alpha gives each class to few nodes, large alpha tends to iid. Nodes left with fewer than `minimum`
-    samples take them one by one from the largest node.
+    Args:
+        labels: class of each sample.
+        nodes: the number of nodes.
+        alpha: the concentration. Small values give each class to few nodes, large values approach iid.
+        seed: of the shares and the shuffle.
+        minimum: samples per node; nodes with fewer take samples from the largest node.
     """
     if not 0 < alpha < np.inf:
         raise ValueError(f"alpha={alpha} must be positive and finite; for even shares use iid.")
@@ -54,7 +64,14 @@ def _top_up(parts: list[np.ndarray], minimum: int) -> list[np.ndarray]:
 
 
 def shards(labels: np.ndarray, nodes: int, *, per_node: int = 2, seed: int = 0) -> Partition:
-    """Sort by label, cut into nodes × per_node shards and assign these at random; every sample is assigned."""
+    """Sorts by label, cuts into nodes × per_node shards and assigns these at random; every sample is assigned.
+
+    Args:
+        labels: class of each sample.
+        nodes: the number of nodes.
+        per_node: shards per node.
+        seed: of the assignment.
+    """
     if per_node < 1:
         raise ValueError(f"per_node={per_node} must be at least 1.")
     labels = check_labels(labels, nodes, per_node)
@@ -62,18 +79,24 @@ def shards(labels: np.ndarray, nodes: int, *, per_node: int = 2, seed: int = 0) 
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     pieces = np.array_split(order, nodes * per_node)
-    deal = rng.permutation(nodes * per_node).reshape(nodes, per_node)
-    held = [np.concatenate([pieces[shard] for shard in row]) for row in deal]
+    order_of_shards = rng.permutation(nodes * per_node).reshape(nodes, per_node)
+    held = [np.concatenate([pieces[shard] for shard in row]) for row in order_of_shards]
     return make_partition(held, labels, "shards", seed, per_node=per_node)
 
 
 def by_group(
     groups: np.ndarray, nodes: int | None = None, *, labels: np.ndarray | None = None, seed: int = 0
 ) -> Partition:
-    """A node per group (speaker, domain), in sorted order; every sample is assigned.
+    """One node per group, such as speakers or domains, in sorted order; every sample is assigned.
 
-    With fewer nodes than groups, the next largest group goes to the node that holds least; with more, node i
-    gets an even share of group i mod the number of groups. Without `labels` the picture shows the groups.
+    With fewer nodes than groups, the next largest group goes to the node with the fewest samples; with more, node i
+    gets an even share of group i mod the number of groups.
+
+    Args:
+        groups: group of each sample.
+        nodes: the number of nodes; None is one per group.
+        labels: class of each sample, for drawing; None draws the groups.
+        seed: of the shuffle.
     """
     names, codes = np.unique(np.asarray(groups), return_inverse=True)
     nodes = len(names) if nodes is None else nodes
