@@ -1,6 +1,7 @@
 """The setting of every test: float64, strict promotion, eight CPU devices, quick compiling, no display.
 
-`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off.
+`JAX_NUMPY_DTYPE_PROMOTION=standard` in the environment turns strict promotion off; `DECIBEL_CHECK_TYPES=1` checks, at
+every call, the types and shapes of arrays that the core's functions state.
 """
 
 import os
@@ -16,6 +17,11 @@ os.environ["XLA_FLAGS"] = flags(devices=8)
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
+
+CHECKED = ("core._conjugate_gradients", "core._keys", "core._ledger", "core._vector", "graphs", "problem", "oracles")
+if os.environ.get("DECIBEL_CHECK_TYPES") == "1":  # before anything of Decibel is imported
+    install_import_hook([f"decibel.{name}" for name in CHECKED], "array_types.check")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from ._common import Json, console, emit, or_exit
 from ._completions import completing
+
+if TYPE_CHECKING:
+    from ..solver.theory import Advice
+    from ._surveying import Surveyed
 
 
 def graphs(
@@ -24,7 +28,7 @@ def graphs(
 ) -> None:
     """Compare families of graphs: neighbours, spectral gap 1 − ρ, bytes; draw them with --out."""
 
-    def look() -> Any:
+    def look() -> tuple[list[Surveyed], Table, Path | None]:
         from ._surveying import save, survey, table
 
         made, rows = survey(families or [], nodes, entries)
@@ -58,7 +62,7 @@ def advise(
 ) -> None:
     """Recommend a method and graphs, from the papers' theory."""
 
-    def ask() -> Any:
+    def ask() -> tuple[Advice, dict[str, object]]:
         from ..solver.theory import advise
         from ._surveying import advice
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
+from ..core._json import JSON
 from ._completions import completing
 
 Answer = TypeVar("Answer")
@@ -45,12 +46,12 @@ def complain(sentence: str) -> None:
     Console(stderr=True, highlight=False, markup=False).print(sentence, style="red", soft_wrap=True)
 
 
-def emit(document: Any) -> None:
+def emit(document: object) -> None:
     """One JSON document on standard output; what is not finite is null."""
     typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> JSON:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -60,7 +61,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
-def or_exit(function: Callable[..., Answer], *arguments: Any, usage_error: int = USAGE) -> Answer:
+def or_exit(function: Callable[..., Answer], *arguments: object, usage_error: int = USAGE) -> Answer:
     """Errors that are sentences to the user end the command instead of showing a traceback: `usage_error` for what was
     usage error, 1 for data, files, libraries and memory that are not there."""
     try:

@@ -6,11 +6,12 @@ import json
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 from rich.table import Table
 
+from ..core._json import JSON
 from ..core._ledger import COSTS
 from ..core._names import hint
 from ..core._optional import optional
@@ -43,7 +44,10 @@ def compare(config: Config, methods: Sequence[str], metric: str | None, console:
     if stray := sorted(own.difference(methods)):
         raise ValueError(f"--set {stray[0]}.… is for a method that is not compared: name it among METHODS.")
     common = {name: value for name, value in config.for_method.items() if name not in own}
-    made = {name: make_method(name, {**common, **config.for_method.get(name, {})}) for name in methods}
+    made = {
+        name: make_method(name, {**common, **cast("Mapping[str, JSON]", config.for_method.get(name, {}))})
+        for name in methods
+    }
     task = make_task(config.task, config.nodes, config.seed, config.for_task)
     network = make_graph(config.graph, task.nodes or config.nodes)
     for method in made.values():  # all before the first runs
@@ -153,5 +157,5 @@ def command(config: Config, found: Tuned) -> str:
     return shlex.join(words)
 
 
-def _text(value: Any) -> str:
+def _text(value: JSON) -> str:
     return value if isinstance(value, str) else json.dumps(value)

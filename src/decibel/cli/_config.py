@@ -10,9 +10,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..core._files import atomic_write
+from ..core._json import JSON
 from ..core._names import hint
 from ..core._optional import optional
 
@@ -34,22 +35,22 @@ class Config:
     eval_every: int | None = None
     out: str = "decibel-run"
     checkpoint: str | None = None
-    log: list[str] = field(default_factory=list)
-    set: dict[str, Any] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list[str])
+    set: dict[str, JSON] = field(default_factory=dict[str, JSON])
 
     @property
-    def for_task(self) -> dict[str, Any]:
-        return dict(self.set.get("task", {}))
+    def for_task(self) -> dict[str, JSON]:
+        return dict(cast("Mapping[str, JSON]", self.set.get("task", {})))
 
     @property
-    def for_method(self) -> dict[str, Any]:
+    def for_method(self) -> dict[str, JSON]:
         return {name: value for name, value in self.set.items() if name != "task"}
 
     @property
     def folder(self) -> Path:
         return Path(self.out)
 
-    def with_settings(self, defaults: Mapping[str, Any]) -> Config:
+    def with_settings(self, defaults: Mapping[str, JSON]) -> Config:
         """The same, with the method's defaults filled in."""
         return replace(self, set={**defaults, **self.set})
 
@@ -58,7 +59,7 @@ class Config:
         return atomic_write(path, f"# {heading}\n{toml(kept)}")
 
 
-def resolve(file: str | Path | None, flags: Mapping[str, Any], pairs: Sequence[str] = ()) -> Config:
+def resolve(file: str | Path | None, flags: Mapping[str, JSON], pairs: Sequence[str] = ()) -> Config:
     """The file's values, and over them those flags that were given (are not None) and the KEY=VALUE pairs."""
     values = read(file) if file is not None else {}
     values |= {name: value for name, value in flags.items() if value is not None}
@@ -87,7 +88,7 @@ def read(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def _validate(path: str | Path, name: str, value: Any) -> None:
+def _validate(path: str | Path, name: str, value: JSON) -> None:
     if name in WHOLE:
         right = isinstance(value, int) and not isinstance(value, bool) and value >= WHOLE[name]
         expected = f"an integer of at least {WHOLE[name]}"
@@ -102,9 +103,9 @@ def _validate(path: str | Path, name: str, value: Any) -> None:
         raise ValueError(f"--config {path} has {name} = {value!r}: give {expected}.")
 
 
-def settings(pairs: Sequence[str]) -> dict[str, Any]:
+def settings(pairs: Sequence[str]) -> dict[str, JSON]:
     """KEY=VALUE for the method and task.KEY=VALUE for the task; values are JSON where they can be."""
-    made: dict[str, Any] = {}
+    made: dict[str, JSON] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
@@ -120,16 +121,16 @@ def settings(pairs: Sequence[str]) -> dict[str, Any]:
     return made
 
 
-def over(under: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def over(under: Mapping[str, JSON], above: Mapping[str, JSON]) -> dict[str, JSON]:
     """Settings, and over them others; tables are merged."""
     both = dict(under)
     for name, value in above.items():
-        merge = isinstance(value, Mapping) and isinstance(both.get(name), Mapping)
-        both[name] = over(both[name], value) if merge else value
+        below = both.get(name)
+        both[name] = over(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
     return both
 
 
-def toml(values: Mapping[str, Any]) -> str:
+def toml(values: Mapping[str, JSON]) -> str:
     with optional("tomli-w", caller="decibel run", extra="cli"):
         import tomli_w
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.gridspec import SubplotSpec
+    from matplotlib.typing import RcKeyType
 
 NODES, STEPS, BATCH = 10, 1000, 32
 CORRUPTION, HETEROGENEITY = 0.4, 0.1
@@ -163,7 +164,7 @@ def figure(task: Task, graph: Graph, results: dict[str, Result]) -> Figure:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-    look: dict[Any, Any] = {
+    look: dict[RcKeyType, str | float | bool] = {
         "font.size": 9.5,
         "axes.titlesize": 10.5,
         "axes.titleweight": "bold",

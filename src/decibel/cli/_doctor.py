@@ -7,7 +7,7 @@ import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,48 @@ EXTRAS = {
 ENOUGH = 1e-4  # of an error that float32 can go below
 
 
-def examine() -> dict[str, Any]:
+class Tested(TypedDict):
+    """How the self-test came out."""
+
+    well: bool
+    error: float
+    seconds: float
+    seconds_running: float
+
+
+class Cache(TypedDict):
+    """Whether what is compiled is kept, and where."""
+
+    on: bool
+    folder: str | None
+
+
+class Examined(TypedDict):
+    """What `decibel doctor` found."""
+
+    well: bool
+    decibel: str
+    python: str
+    platform: str
+    cores: int | None
+    versions: dict[str, str | None]
+    devices: list[str]
+    float64: bool
+    extras: dict[str, bool]
+    data: dict[str, str]
+    compilation_cache: Cache
+    self_test: Tested
+
+
+class Measured(TypedDict):
+    """Times of steps."""
+
+    nodes: int
+    device: str
+    microseconds_per_step: dict[str, float]
+
+
+def examine() -> Examined:
     """Everything, as one document; `well` says whether the self-test came out right."""
     test = self_test()
     folder = compilation.cache_folder()
@@ -65,7 +106,7 @@ def installed(package: str) -> str | None:
         return None
 
 
-def self_test(nodes: int = 8, steps: int = 400) -> dict[str, Any]:
+def self_test(nodes: int = 8, steps: int = 400) -> Tested:
     """Solves, over a ring, a quadratic whose solution is known: with g_i = ½‖y − x − b_i‖² the lower level is
     y = x + b̄, and f_i = ½‖y − c_i‖² + ½‖x‖² then has its minimum at x = (c̄ − b̄)/2."""
     b, c = np.random.default_rng(0).normal(size=(2, nodes, 1, 5)).astype(np.float32)
@@ -87,12 +128,12 @@ def self_test(nodes: int = 8, steps: int = 400) -> dict[str, Any]:
     }
 
 
-def measure_steps(nodes: int, steps: int = 500) -> dict[str, Any]:
+def measure_steps(nodes: int, steps: int = 500) -> Measured:
     """Microseconds a step of a few methods on linear regression over a ring, compiling left out; the best of three."""
     from ._registry import make_graph, make_method, make_task
 
     task, ring = make_task("linear_regression", nodes, 0, {}), make_graph("ring", nodes)
-    taken = {}
+    taken: dict[str, float] = {}
     for name in ("sparkle-ed", "sparkle-gt", "d-soba"):
         method = make_method(name, {"alpha": 1e-3, "beta": 1e-3, "gamma": 1e-3})
         runs = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from .. import tasks
+from ..core._json import JSON
 from ..core._names import hint
 from ..graphs import _families as graphs
 from ..graphs._graph import Topology
@@ -25,7 +25,7 @@ BY_NUMBER = {"erdos_renyi": 0.5, "geometric": 0.5, "adjusted_ring": 0.1}  # NAME
 GRAPHS = (*BY_NODES, *BY_SIDES, *BY_NUMBER)
 
 
-def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, Any]) -> Task:
+def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, JSON]) -> Task:
     """A task of so many nodes; some tasks know their own."""
     key = name.replace("-", "_")
     if key not in TASKS:
@@ -38,7 +38,7 @@ def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, Any]) -> 
     return TASKS[key](**given)
 
 
-def make_method(name: str, settings: Mapping[str, Any]) -> Method:
+def make_method(name: str, settings: Mapping[str, JSON]) -> Method:
     return CATALOG[name](**settings)
 
 

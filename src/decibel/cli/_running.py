@@ -8,16 +8,16 @@ import shlex
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from .. import __version__
+from ..core._json import JSON, Provenance
 from ..core._ledger import COSTS
 from ..core._names import hint
 from ..core._optional import optional
@@ -77,7 +77,7 @@ class Kept(Callback):
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         path = self._config.folder / CONFIG
         repeat = shlex.join(["decibel", "run", "--config", str(path)])
         self._config.save(path, f"decibel {__version__}; to repeat this run: {repeat}")
@@ -95,7 +95,7 @@ def files(config: Config) -> dict[str, Path]:
     }
 
 
-def summary(config: Config, result: Result) -> dict[str, Any]:
+def summary(config: Config, result: Result) -> dict[str, object]:
     """The run as one document."""
     return {
         "task": config.task,
@@ -181,10 +181,10 @@ def _ended(log: Path) -> bool:
 
 
 @contextmanager
-def interrupts_save() -> Iterator[None]:
+def interrupts_save() -> Generator[None]:
     """While a run listens for SIGTERM, which makes it save and end, Ctrl-C says the same; a second one ends at once."""
 
-    def hear(*_: Any) -> None:
+    def hear(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if callable(signal.getsignal(signal.SIGTERM)):
             signal.raise_signal(signal.SIGTERM)
@@ -203,7 +203,7 @@ def interrupts_save() -> Iterator[None]:
 
 
 @contextmanager
-def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Iterator[None]:
+def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Generator[None]:
     if not wanted:
         yield
         return
@@ -214,7 +214,7 @@ def _live(folder: Path, wanted: bool, browser: bool, console: Console) -> Iterat
         yield
 
 
-def _words(value: Any) -> str:
+def _words(value: JSON) -> str:
     """Settings as a person would list them."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {_words(item)}" for key, item in value.items())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import Annotated
 
 import typer
 
@@ -88,7 +89,7 @@ def rehearse(
     raise typer.Exit(or_exit(everyone, usage_error=FAILED))
 
 
-def _silo() -> Any:
+def _silo() -> ModuleType:
     with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
         import cryptography  # noqa: F401
         import grpc  # noqa: F401

@@ -9,13 +9,13 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from ..core._files import atomic_write, atomic_writer
+from ..core._types import PyTree
 from ..engines.silo._certificates import (
     Authority,
     check,
@@ -148,7 +148,7 @@ def load_problem(where: str) -> Problem:
     return made
 
 
-def save_solution(x: Any, y: Any, path: Path) -> None:
+def save_solution(x: PyTree, y: PyTree, path: Path) -> None:
     import jax
 
     leaves = jax.tree_util.tree_leaves_with_path({"x": x} | ({} if y is None else {"y": y}))

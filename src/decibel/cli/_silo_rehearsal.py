@@ -70,7 +70,7 @@ def on_loopback(federation: Federation) -> Federation:
     return replace(federation, sites=sites)
 
 
-def start(name: str, problem: str, home: Path) -> subprocess.Popen:
+def start(name: str, problem: str, home: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "decibel.cli", "silo", "run", name, "--problem", problem, "--home", str(home)]
     environment = {"JAX_PLATFORMS": "cpu", **os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core._json import JSON
 from ._common import (
     DIVERGED,
     INTERRUPTED,
@@ -25,6 +27,10 @@ from ._common import (
     or_exit,
 )
 from ._completions import completing
+
+if TYPE_CHECKING:
+    from ..results._result import Result
+    from ..solver._tune import Tuned
 
 
 def run(
@@ -75,14 +81,14 @@ def run(
     """
     from ._config import resolve
 
-    flags: dict[str, Any] = {
+    flags: dict[str, JSON] = {
         "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
         "seed": seed, "eval_every": eval_every, "out": None if out is None else str(out), "log": log or None,
         "checkpoint": None if checkpoint is None else str(checkpoint),
     }  # fmt: skip
     given = or_exit(resolve, config, flags, set_ or [])
 
-    def solve_it() -> Any:
+    def solve_it() -> tuple[ModuleType, Result]:
         from . import _running as running
         from ._compilation import keep_compiled
 
@@ -121,13 +127,13 @@ def compare(
     """Run several methods on one task: a table, and a figure against iterations, bytes and seconds."""
     from ._config import resolve
 
-    flags: dict[str, Any] = {
+    flags: dict[str, JSON] = {
         "task": task, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size, "seed": seed,
         "out": str(out),
     }  # fmt: skip
     given = or_exit(resolve, None, flags, set_ or [])
 
-    def compare_them() -> Any:
+    def compare_them() -> dict[str, Result]:
         from ._comparing import compare
         from ._compilation import keep_compiled
 
@@ -163,13 +169,13 @@ def tune(
     """Search for a method's step sizes on a task, all candidates in one compiled run."""
     from ._config import resolve
 
-    flags: dict[str, Any] = {
+    flags: dict[str, JSON] = {
         "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
         "seed": seed,
     }  # fmt: skip
     given = or_exit(resolve, None, flags, set_ or [])
 
-    def search() -> Any:
+    def search() -> tuple[Tuned, str]:
         from ._comparing import tune
         from ._compilation import keep_compiled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from rich.table import Table
@@ -21,12 +21,23 @@ FAMILIES = ("ring", "grid", "torus", "exponential", "one_peer_exponential", "erd
 DENSE = 1000  # nodes up to which all eigenvalues are computed
 
 
-def survey(
-    names: Sequence[str], nodes: int, entries: int, itemsize: int = 4
-) -> tuple[list[Topology], list[dict[str, Any]]]:
+class Surveyed(TypedDict):
+    """A graph in numbers."""
+
+    family: str
+    name: str
+    nodes: int
+    degree: float
+    most: float
+    gap: float
+    lambda_min: float
+    bytes: float
+
+
+def survey(names: Sequence[str], nodes: int, entries: int, itemsize: int = 4) -> tuple[list[Topology], list[Surveyed]]:
     """The graphs, and a row for each. `bytes`: what a node sends, on average, to share `entries` numbers once."""
     made = [make_graph(name, nodes) for name in names or FAMILIES]
-    rows = [
+    rows: list[Surveyed] = [
         {
             "family": name,
             "name": graph.name,
@@ -42,7 +53,7 @@ def survey(
     return made, rows
 
 
-def table(rows: Sequence[dict[str, Any]], entries: int) -> Table:
+def table(rows: Sequence[Surveyed], entries: int) -> Table:
     made = Table(box=None, padding=(0, 2, 0, 0))
     made.add_column("graph")
     for heading in ("neighbours", "at most", "1 − ρ", "λ_min", f"bytes for {entries} numbers"):
@@ -91,7 +102,7 @@ def spectrum(graph: Graph | GraphSequence) -> tuple[np.ndarray, str]:
     return np.linalg.svd(product, compute_uv=False), "singular values over one period"
 
 
-def advice(found: Advice) -> dict[str, Any]:
+def advice(found: Advice) -> dict[str, object]:
     """Advice as one document."""
     return {
         "method": found.method,

@@ -7,15 +7,22 @@ tolerance floored; and its operator is one system, where this one multiplies for
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from ._vector import Vector, choose, dots, each, positive
 
 LOST = 1e6  # a squared residual that grew so far beyond the least will not come back
+
+
+T = TypeVar("T")
+While: TypeAlias = Callable[[Callable[[T], Array], Callable[[T], T], T], T]  # condition, body and start, as JAX's
+# j, z, r, w, ‖r‖², the z of the least residual, and that residual squared
+Carry: TypeAlias = tuple[Int[Array, ""], Vector, Vector, Vector, Float[Array, " nodes"], Vector, Float[Array, " nodes"]]
 
 
 def conjugate_gradients(
@@ -23,17 +30,17 @@ def conjugate_gradients(
     b: Vector,
     steps: int,
     tolerance: float,
-    loop: Callable[..., Any] = jax.lax.while_loop,
+    loop: While[Carry] = jax.lax.while_loop,
 ) -> Vector:
     """Every node's z with H z = b: that of the least residual, once all have ‖H z − b‖ ≤ tolerance ‖b‖, or `steps` are
     done, or rounding errors dominate."""
     enough = tolerance**2 * b.squared_norms()
 
-    def unfinished(carry: Any) -> Array:
+    def unfinished(carry: Carry) -> Bool[Array, ""]:
         j, _, _, _, rr, _, least = carry
         return (j < steps) & jnp.any((rr > enough) & (rr < LOST * least))
 
-    def improve(carry: Any) -> Any:
+    def improve(carry: Carry) -> Carry:
         j, z, r, w, rr, best, least = carry
         hw = multiply(w)
         step = rr / positive(dots(w, hw))

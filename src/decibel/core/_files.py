@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 
 @contextmanager
-def atomic_writer(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[BinaryIO]:
+def atomic_writer(path: str | os.PathLike[str], mode: int = 0o644) -> Generator[BinaryIO]:
     """A file to write in. It takes its name when the block ends, and leaves nothing behind when the block fails."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,33 +15,36 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.random import define_prng_impl, threefry_prng_impl
+from jaxtyping import Integer, Key, UInt, UInt32
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
-def key(seed: int | Array) -> Array:
+def key(seed: int | Integer[Array, ""]) -> Key[Array, ""]:
     """`jax.random.key(seed)`; every function of `jax.random` takes it and gives what it gives there."""
     return jax.random.key(seed, impl=UNROLLED)
 
 
-def key_per_seed(seeds: Iterable[int]) -> Array:
+def key_per_seed(seeds: Iterable[int]) -> Key[Array, " seeds"]:
     """(seeds,) the `key` of each seed; seeds are integers from 0 to 2³² − 1, whatever the default integers are."""
     return jax.vmap(key)(jnp.asarray(np.fromiter(seeds, np.uint32)))
 
 
-def from_bits(bits: np.ndarray) -> Array:
+def from_bits(bits: UInt32[np.ndarray, " 2"]) -> Key[Array, ""]:
     """The key that is these 64 bits, given as two words; for what must not be guessed."""
     return jax.random.wrap_key_data(jnp.asarray(bits, jnp.uint32), impl=UNROLLED)
 
 
-def fold_in_each(key: Array, numbers: Array) -> Array:
+def fold_in_each(key: Key[Array, "*keys"], numbers: Integer[Array, "*numbers"]) -> Key[Array, "*numbers"]:
     """A key per number; where there are keys already, pair by pair."""
     over = None if key.ndim == 0 else 0
     folded = jax.vmap(jax.random.fold_in, (over, 0))(key if over is None else key.reshape(-1), numbers.reshape(-1))
     return folded.reshape(numbers.shape)
 
 
-def _hash(k: Array, high: Array, low: Array) -> tuple[Array, Array]:
+def _hash(
+    k: UInt32[Array, " 2"], high: UInt32[Array, "*shape"], low: UInt32[Array, "*shape"]
+) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     """Threefry-2x32 (Salmon et al., 2011) of a counter given by its two halves."""
     keys = (k[0], k[1], k[0] ^ k[1] ^ jnp.uint32(0x1BD11BDA))
     a, b = high + keys[0], low + keys[1]
@@ -53,7 +56,7 @@ def _hash(k: Array, high: Array, low: Array) -> tuple[Array, Array]:
     return a, b
 
 
-def _counters(shape: tuple[int, ...]) -> tuple[Array, Array]:
+def _counters(shape: tuple[int, ...]) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     size = math.prod(shape)
     if size >= 2**32:
         raise ValueError(f"{size} random numbers in one call are too many: draw them in parts.")
@@ -61,16 +64,16 @@ def _counters(shape: tuple[int, ...]) -> tuple[Array, Array]:
     return jnp.zeros_like(low), low
 
 
-def _fold_in(k: Array, data: int) -> Array:
+def _fold_in(k: UInt32[Array, " 2"], data: int | Integer[Array, ""]) -> UInt32[Array, " 2"]:
     low = jnp.asarray(data, jnp.uint32)
     return jnp.stack(_hash(k, jnp.zeros_like(low), low))
 
 
-def _split(k: Array, shape: tuple[int, ...]) -> Array:
+def _split(k: UInt32[Array, " 2"], shape: tuple[int, ...]) -> UInt32[Array, "*shape 2"]:
     return jnp.stack(_hash(k, *_counters(shape)), axis=-1)
 
 
-def _random_bits(k: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+def _random_bits(k: UInt32[Array, " 2"], bit_width: int, shape: tuple[int, ...]) -> UInt[Array, "*shape"]:
     a, b = _hash(k, *_counters(shape))
     if bit_width == 64:
         return (a.astype(jnp.uint64) << jnp.uint64(32)) | b.astype(jnp.uint64)

@@ -8,19 +8,25 @@ number of repetitions, traced, times what one repetition costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import SupportsFloat, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from ._types import PyTree, Scalar
 
 COLUMNS = ("samples", "gradients", "hvps", "jvps", "rounds", "bytes")
 COSTS = ("step", *COLUMNS, "seconds")  # the columns of a trace that are not metrics
 
-Counts = dict[str, float]
+Counts: TypeAlias = dict[str, float]
+Times: TypeAlias = Float[Array, ""]  # how often something was repeated, as a float32
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 @dataclass
@@ -28,17 +34,17 @@ class StepCost:
     """Fixed counts, and repetitions (traced) of further counts."""
 
     fixed: Counts = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
-    repeated: list[tuple[Any, Counts]] = field(default_factory=list)
+    repeated: list[tuple[Times | None, Counts]] = field(default_factory=list[tuple[Times | None, Counts]])
 
     @property
-    def repetitions(self) -> list[Array]:
-        return [times for times, _ in self.repeated]
+    def repetitions(self) -> list[Times]:
+        return [times for times, _ in self.repeated if times is not None]
 
     def untraced(self) -> StepCost:
         """The same counts without the traced numbers, to outlive the trace."""
         return StepCost(self.fixed, [(None, counts) for _, counts in self.repeated])
 
-    def total(self, steps: int, repetitions: list[Any]) -> Counts:
+    def total(self, steps: int, repetitions: Sequence[SupportsFloat]) -> Counts:
         """Over `steps` steps, in which the repeated counts occurred that often."""
         total = {name: steps * amount for name, amount in self.fixed.items()}
         for times, (_, counts) in zip(repetitions, self.repeated, strict=True):
@@ -62,23 +68,29 @@ class Ledger:
         for column, amount in amounts.items():
             self.step_cost.fixed[column] += amount
 
-    def add_repeated(self, times: Any, counts: Mapping[str, float]) -> None:
+    def add_repeated(self, times: Scalar, counts: Mapping[str, float]) -> None:
         """Adds counts that occur `times` times, which may be a traced number."""
         if isinstance(times, int | float):
             self.add(**{name: times * amount for name, amount in counts.items()})
         elif any(counts.values()):
             self.step_cost.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
 
-    def scale(self, share: Array) -> None:
+    def scale(self, share: Float[Array, ""]) -> None:
         """Scales all counts so far except rounds, where only a share of the nodes computed."""
         spent = {name: amount for name, amount in self.step_cost.fixed.items() if name != "rounds"}
-        self.step_cost.repeated = [(share * times, counts) for times, counts in self.step_cost.repeated]
+        pairs = zip(self.step_cost.repetitions, self.step_cost.repeated, strict=True)
+        self.step_cost.repeated = [(share * times, counts) for times, (_, counts) in pairs]
         self.step_cost.fixed |= dict.fromkeys(spent, 0)
         self.add_repeated(share, spent)
 
     def loop(
-        self, times: int | Array, body: Callable[[Array, Any], Any], carry: Any, *, counted: Array | None = None
-    ) -> Any:
+        self,
+        times: int | Int[Array, ""],
+        body: Callable[[Int[Array, ""], T], T],
+        carry: T,
+        *,
+        counted: Times | None = None,
+    ) -> T:
         """`lax.fori_loop` from 0 to `times`, whose body is counted `times` times.
 
         Args:
@@ -89,7 +101,7 @@ class Ledger:
         """
         step_cost = self._probe(body, jnp.asarray(0, jnp.int32), carry)
 
-        def run(j: Array, both: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
+        def run(j: Int[Array, ""], both: tuple[T, list[Times]]) -> tuple[T, list[Times]]:
             with self._new_step_cost() as inner:
                 carry = body(j, both[0])
             return carry, [total + more for total, more in zip(both[1], inner.repetitions, strict=True)]
@@ -101,7 +113,7 @@ class Ledger:
             self.add_repeated(total, counts)
         return carry
 
-    def loop_while(self, condition: Callable[[Any], Array], body: Callable[[Any], Any], carry: Any) -> Any:
+    def loop_while(self, condition: Callable[[T], Bool[Array, ""]], body: Callable[[T], T], carry: T) -> T:
         """`lax.while_loop`, whose body is counted as often as it ran; the body's own counts must be fixed.
 
         Args:
@@ -111,7 +123,7 @@ class Ledger:
         """
         step_cost = self._probe(body, carry)
 
-        def counted(both: tuple[Array, Any]) -> tuple[Array, Any]:
+        def counted(both: tuple[Int[Array, ""], T]) -> tuple[Int[Array, ""], T]:
             with self._new_step_cost():
                 return both[0] + 1, body(both[1])
 
@@ -119,7 +131,7 @@ class Ledger:
         self.add_repeated(ran, step_cost.fixed)
         return carry
 
-    def cond(self, choice: Array, on_true: Callable[[Any], Any], on_false: Callable[[Any], Any], operand: Any) -> Any:
+    def cond(self, choice: Bool[Array, ""], on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
         """`lax.cond`, with the counts of the branch that ran.
 
         Args:
@@ -130,8 +142,8 @@ class Ledger:
         """
         step_costs = self._probe(on_true, operand), self._probe(on_false, operand)
 
-        def branch(function: Callable[[Any], Any], mine: int) -> Callable[[Any], Any]:
-            def run(operand: Any) -> tuple[Any, list[list[Array]]]:
+        def branch(function: Callable[[T], S], mine: int) -> Callable[[T], tuple[S, list[list[Times]]]]:
+            def run(operand: T) -> tuple[S, list[list[Times]]]:
                 repetitions = [[jnp.zeros((), jnp.float32) for _ in step_cost.repeated] for step_cost in step_costs]
                 with self._new_step_cost() as inner:
                     out = function(operand)
@@ -148,14 +160,14 @@ class Ledger:
         return out
 
     @contextmanager
-    def _new_step_cost(self) -> Iterator[StepCost]:
+    def _new_step_cost(self) -> Generator[StepCost]:
         outer, self.step_cost = self.step_cost, StepCost()
         try:
             yield self.step_cost
         finally:
             self.step_cost = outer
 
-    def _probe(self, function: Callable[..., Any], *arguments: Any) -> StepCost:
+    def _probe(self, function: Callable[..., PyTree], *arguments: PyTree) -> StepCost:
         with self._new_step_cost() as step_cost:
             jax.eval_shape(function, *arguments)
         return step_cost

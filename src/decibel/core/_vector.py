@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float, Shaped
 
-Scalar = float | Array
+from ._types import PyTree, Scalar
+
+T = TypeVar("T")  # a pytree, given back in the same structure
 
 
 @jax.tree_util.register_pytree_node_class
@@ -27,14 +30,14 @@ class Vector:
 
     __slots__ = ("tree",)
 
-    def __init__(self, tree: Any) -> None:
+    def __init__(self, tree: PyTree) -> None:
         self.tree = tree
 
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
+    def tree_flatten(self) -> tuple[tuple[PyTree], None]:
         return (self.tree,), None
 
     @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Any]) -> Vector:
+    def tree_unflatten(cls, _: None, children: tuple[PyTree]) -> Vector:
         return cls(children[0])
 
     def _zip(self, other: Vector, op: Callable[[Array, Array], Array]) -> Vector:
@@ -57,7 +60,7 @@ class Vector:
         """Zeros of the same shape."""
         return Vector(jax.tree.map(jnp.zeros_like, self.tree))
 
-    def mean(self) -> Any:
+    def mean(self) -> PyTree:
         """The average over nodes, as the user's own pytree."""
         return jax.tree.map(lambda leaf: leaf.mean(0), self.tree)
 
@@ -65,7 +68,7 @@ class Vector:
         """The difference from the average over nodes."""
         return Vector(jax.tree.map(lambda leaf: leaf - leaf.mean(0, keepdims=True), self.tree))
 
-    def squared_norms(self, axes: int = 1) -> Array:
+    def squared_norms(self, axes: int = 1) -> Float[Array, " nodes *axes"]:
         """(nodes,) squared Euclidean norms; with more `axes`, over the remaining axes."""
         flat = [leaf.reshape(*leaf.shape[:axes], -1) for leaf in jax.tree.leaves(self.tree)]
         return functools.reduce(operator.add, [jnp.sum(jnp.square(leaf), -1) for leaf in flat])
@@ -77,56 +80,58 @@ class Vector:
         return f"Vector({self.tree!r})"
 
 
-def replicate(tree: Any, nodes: int) -> Vector:
+def replicate(tree: PyTree, nodes: int) -> Vector:
     """Every node's copy of a common start."""
     return Vector(jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], nodes, 0), tree))
 
 
-def dots(a: Vector, b: Vector) -> Array:
+def dots(a: Vector, b: Vector) -> Float[Array, " nodes"]:
     """(nodes,) inner products."""
     flat = lambda leaf: leaf.reshape(leaf.shape[0], -1)  # noqa: E731
     parts = jax.tree.map(lambda x, y: jnp.sum(flat(x) * flat(y), 1), a.tree, b.tree)
     return jax.tree.reduce(jnp.add, parts)
 
 
-def each(factors: Array, vector: Vector) -> Vector:
+def each(factors: Float[Array, "*axes"], vector: Vector) -> Vector:
     """Every node's vector times its own factor (or a common one)."""
     shaped = lambda leaf: _beside(factors, leaf).astype(leaf.dtype)  # noqa: E731
     return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
 
 
-def choose(which: Array, a: Any, b: Any) -> Any:
+def choose(which: Bool[Array, "*axes"], a: T, b: T) -> T:
     """Leaf by leaf, a of the nodes for which `which` is true and b of the others."""
     return jax.tree.map(lambda x, y: jnp.where(_beside(which, x), x, y), a, b)
 
 
-def _beside(values: Array, leaf: Array) -> Array:
+def _beside(values: Shaped[Array, "*axes"], leaf: Shaped[Array, ...]) -> Shaped[Array, ...]:
     """Values of the first axes, shaped to meet the leaf."""
     return jnp.reshape(values, (*jnp.shape(values), *(1,) * (leaf.ndim - jnp.ndim(values))))
 
 
-def positive(values: Array) -> Array:
+def positive(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Safe to divide by: a node with nothing left to solve divides zero by it."""
     return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
 
 
-def largest(values: Array) -> Array:
+def largest(values: Float[Array, "*shape"]) -> Float[Array, ""]:
     """The largest entry, and NaN where any is: on a CPU XLA's own reduction drops NaN from arrays of a few thousand
     or more."""
     return jnp.where(jnp.isnan(values).any(), jnp.nan, values.max())
 
 
-def smallest(values: Array) -> Array:
+def smallest(values: Float[Array, "*shape"]) -> Float[Array, ""]:
     return -largest(-values)
 
 
-def flatten(tree: Any) -> tuple[Array, Callable[[Array], Any]]:
+def flatten(
+    tree: T,
+) -> tuple[Shaped[Array, "nodes entries"], Callable[[Shaped[Array, "nodes entries"]], T]]:
     """All leaves (nodes, ...) of a vector, or of several, as one (nodes, entries) array; and the way back."""
     leaves, structure = jax.tree.flatten(tree)
     flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
     ends = np.cumsum([part.shape[1] for part in flat])[:-1].tolist()
 
-    def unflatten(flat: Array) -> Any:
+    def unflatten(flat: Shaped[Array, "nodes entries"]) -> T:
         parts = jnp.split(flat, ends, axis=1)
         shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(structure, shaped)

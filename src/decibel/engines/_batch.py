@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,6 +14,7 @@ from jax import Array
 
 from ..core import _keys as keys
 from ..core._ledger import Counts, StepCost
+from ..core._types import PyTree
 from ..core._vector import replicate
 from ..graphs._graph import Levels
 from ..methods._method import Method, State
@@ -92,12 +92,12 @@ def _pick(state: State, i: int) -> State:
 
 
 @lru_cache(maxsize=16)
-def _compile(structure: Any, kinds: tuple[Any, ...], own_data: bool, length: int) -> Compiled:
+def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, length: int) -> Compiled:
     """Ahead of time, so that compiling is never timed as running."""
     program, rates, state = jax.tree.unflatten(structure, [_shape(kind) for kind in kinds])
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     # What is stacked has the axis of runs first; the method, the network and shared data have none.
-    along: Any = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
+    along: PyTree = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
     costs: list[StepCost] = []
 
     def one(arrays: Program, rates: dict[str, Array], state: State, first: Array) -> tuple[State, Array, list[Array]]:
@@ -112,7 +112,7 @@ def _compile(structure: Any, kinds: tuple[Any, ...], own_data: bool, length: int
     return Compiled.of(compiled, costs[-1])
 
 
-def _shape(kind: Any) -> Any:
+def _shape(kind: PyTree) -> PyTree:
     if hasattr(kind, "shape") and hasattr(kind, "dtype"):
         return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False))
     return kind
@@ -146,7 +146,7 @@ def _of_run(stacked: Problem, i: int) -> Problem:
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, stacked)
 
 
-def _stack(*leaves: Any) -> Any:
+def _stack(*leaves: PyTree) -> PyTree:
     if not eqx.is_array(leaves[0]):
         if any(leaf is not leaves[0] and leaf != leaves[0] for leaf in leaves):
             raise ShapesDiffer("the problems of the runs differ in a setting.")
@@ -169,14 +169,10 @@ def _stack_data(many: list[NodeData | None]) -> NodeData | None:
         raise ShapesDiffer("the samples of the runs differ in shape.")
     flat = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)
     laid = lay_out(flat, counts.ravel())
-    fold: Any = lambda leaf: None if leaf is None else leaf.reshape(runs, nodes, *leaf.shape[1:])  # noqa: E731
-    return NodeData(
-        jax.tree.map(fold, laid.tree), fold(laid.counts), fold(laid.offsets), fold(laid.weights), laid.part_sizes,
-        laid.samples_per_node,
-    )  # fmt: skip
+    return jax.tree.map(lambda leaf: leaf.reshape(runs, nodes, *leaf.shape[1:]), laid)
 
 
-def _repeat(data: NodeData, most: int) -> Any:
+def _repeat(data: NodeData, most: int) -> PyTree:
     """Leaves (nodes, most, ...), a short node repeating its own samples."""
     have = jax.tree.leaves(data.tree)[0].shape[1]
     if have == most:

@@ -25,8 +25,10 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..core._json import JSON
 from ..core._optional import optional
-from ..graphs._graph import Levels
+from ..core._types import PyTree
+from ..graphs._graph import Levels, Topology
 from ..methods._method import Method, State
 from ..problem._problem import Problem
 from ..results._trace import Trace
@@ -42,7 +44,7 @@ class CheckpointWarning(UserWarning):
 class Checkpoints:
     """The last `keep` checkpoints of one run, in a folder of their own."""
 
-    def __init__(self, path: str | Path, fingerprint: dict[str, Any], members: Members, *, keep: int = 3) -> None:
+    def __init__(self, path: str | Path, fingerprint: dict[str, JSON], members: Members, *, keep: int = 3) -> None:
         with optional("orbax-checkpoint", caller="solve(checkpoint=...)", extra="checkpoint"):
             import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
 
@@ -108,7 +110,7 @@ class Checkpoints:
             run.state = run.begin()
         return None
 
-    def _placed(self, saved: State, run: Run, before: Members, devices: int, kinds: Any) -> State:
+    def _placed(self, saved: State, run: Run, before: Members, devices: int, kinds: PyTree) -> State:
         """The state for the members and the devices that there are now."""
         here = jax.tree.map(lambda kind: kind.sharding, kinds)
         if before != self._members:
@@ -120,7 +122,7 @@ class Checkpoints:
             return saved._replace(links=links)
         return saved
 
-    def _validate_same_run(self, saved: dict[str, Any], before: Members) -> None:
+    def _validate_same_run(self, saved: dict[str, JSON], before: Members) -> None:
         mine = json.loads(json.dumps(self._fingerprint))
         # Each node's data are its own: other members, other data.
         compared = [name for name in mine if before == self._members or name not in ("upper_data", "lower_data")]
@@ -148,7 +150,7 @@ class Checkpoints:
     def listen(self) -> None:
         """From now on SIGTERM makes the run save and end instead of killing it."""
 
-        def hear(*_: Any) -> None:
+        def hear(*_: object) -> None:
             self._told = True
 
         if threading.current_thread() is threading.main_thread():
@@ -157,7 +159,7 @@ class Checkpoints:
 
 @contextmanager
 def saving(
-    path: str | Path | None, run: Run, identity: dict[str, Any], members: Members
+    path: str | Path | None, run: Run, identity: dict[str, JSON], members: Members
 ) -> Iterator[Checkpoints | None]:
     """The run's checkpoints while it lasts; None without a folder."""
     if path is None:
@@ -177,7 +179,7 @@ class AnotherRun(ValueError):
     """The checkpoint was written by a run with other settings."""
 
 
-def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, Any]:
+def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, JSON]:
     """What must be the same for a run to be the same run, besides its data; independent of where nodes run."""
     return {
         "method": method.name,
@@ -195,7 +197,7 @@ def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig
     }
 
 
-def _digest(graph: Any) -> str:
+def _digest(graph: Topology) -> str:
     whole = hashlib.sha256()
     for phase in graph.phases:
         for part in (phase.matrix.indptr, phase.matrix.indices, np.asarray(phase.matrix.data, np.float64)):
@@ -203,7 +205,7 @@ def _digest(graph: Any) -> str:
     return whole.hexdigest()[:16]
 
 
-def _checksum(tree: Any) -> str:
+def _checksum(tree: PyTree) -> str:
     """Shapes, dtypes and a sum of the bits, which does not depend on how arrays are spread."""
     parts = [f"{leaf.shape}{leaf.dtype}{int(_bits(leaf))}" for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
@@ -229,10 +231,10 @@ def _like(kind: jax.ShapeDtypeStruct, saved: list[int]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, kind.dtype, sharding=sharding)
 
 
-def _named(state: Any) -> list[tuple[str, Any]]:
+def _named(state: PyTree) -> list[tuple[str, PyTree]]:
     return [(f"leaf{number:04d}", leaf) for number, leaf in enumerate(jax.tree.leaves(state))]
 
 
-def _short(value: Any) -> str:
+def _short(value: JSON) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -5,18 +5,21 @@ A node keeps its number for life, so that its data and its random numbers stay i
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
+from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import State
-from ..problem._problem import Problem
+from ..problem._problem import Data, Problem
 from ..problem._samples import NodeData, lay_out
 from ..strategies._table import Level, Strategy
 from .launch._environment import absent, process_info
@@ -66,7 +69,7 @@ def among(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequen
     that would not keep W doubly stochastic, what went through missing nodes goes straight on."""
     name = f"{graph.name} without {_listed(set(range(graph.nodes)) - set(members))}"
     phases = tuple(_among(phase, members, name) for phase in graph.phases)
-    union: Any = sum(abs(phase.matrix) for phase in phases)
+    union = reduce(operator.add, [abs(phase.matrix) for phase in phases])
     if graph.connected and sparse.csgraph.connected_components(union, directed=True, connection="strong")[0] > 1:
         raise ValueError(
             f"the remaining nodes of graph {graph.name!r}, {_listed(members)}, are not connected: start with "
@@ -90,7 +93,7 @@ def _among(graph: Graph, members: Members, name: str) -> Graph:
 
 
 def _problem_of(problem: Problem, members: Members) -> Problem:
-    def left(data: Any, _: str) -> Any:
+    def left(data: Data, _: str) -> Data:
         if isinstance(data, NodeData):
             rows = np.asarray(members)
             return lay_out(jax.tree.map(lambda leaf: leaf[rows], data.tree), np.asarray(data.counts)[rows])
@@ -113,10 +116,10 @@ def migrate_state(
     stays = np.asarray([node in place for node in now])
     common = rows[stays] if stays.any() else np.arange(len(before))
 
-    def keep(old: Any, new: Any) -> Any:
+    def keep(old: PyTree, new: PyTree) -> PyTree:
         return jax.tree.map(lambda a, b: jnp.where(stays.reshape(-1, *(1,) * (b.ndim - 1)), a[rows], b), old, new)
 
-    def averaged(old: Any, new: Any) -> Any:
+    def averaged(old: PyTree, new: PyTree) -> PyTree:
         inexact = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact)  # noqa: E731
         mean = lambda a, b: jnp.broadcast_to(a[common].mean(0), b.shape) if inexact(a) else b  # noqa: E731
         return keep(old, jax.tree.map(mean, old, new))

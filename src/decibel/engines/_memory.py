@@ -6,10 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+
+from ..core._types import PyTree
+
+Device: TypeAlias = Any  # JAX's, for which it has no type that checkers know
+T = TypeVar("T")
 
 SLACK = 0.1  # of what is free is not counted on, since it lies in pieces
 NO_ROOM = (
@@ -23,7 +28,7 @@ class OutOfMemory(Exception):
     """A device has no room for what is to come."""
 
 
-def copied(tree: Any, beside: int) -> Callable[[], Any]:
+def copied(tree: T, beside: int) -> Callable[[], T]:
     """Copies all leaves and returns how to have them back. The copy lies on the device where it fits there together
     with `beside`, the bytes that are needed for other things, and in the host's memory where it does not: in pages that
     are locked, since only these travel as fast as the wires allow."""
@@ -40,7 +45,7 @@ def copied(tree: Any, beside: int) -> Callable[[], Any]:
     return lambda: jax.device_put(held, at_home)
 
 
-def fits(tree: Any, beside: int) -> bool:
+def fits(tree: PyTree, beside: int) -> bool:
     """Whether every device has room for its part of the tree once more."""
     return all(size + beside <= (1 - SLACK) * _free(device) for device, size in _sizes(tree).items())
 
@@ -56,19 +61,19 @@ def oom_hint(sentence: str) -> Iterator[None]:
         raise MemoryError(sentence) from error
 
 
-def statistics(device: Any) -> dict[str, int]:
+def statistics(device: Device) -> dict[str, int]:
     """What a device counts of its memory; nothing on a CPU."""
     return device.memory_stats() or {}
 
 
-def _free(device: Any) -> float:
+def _free(device: Device) -> float:
     memory = statistics(device)
     return memory.get("bytes_limit", math.inf) - memory.get("bytes_in_use", 0)
 
 
-def _sizes(tree: Any) -> Counter[Any]:
+def _sizes(tree: PyTree) -> Counter[Device]:
     """The bytes of the tree on each device."""
-    sizes: Counter[Any] = Counter()
+    sizes: Counter[Device] = Counter()
     for leaf in jax.tree.leaves(tree):
         for part in leaf.addressable_shards:
             sizes[part.device] += part.data.nbytes

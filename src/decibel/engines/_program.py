@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ from ..core._ledger import Ledger, StepCost
 from ..core._vector import choose, replicate
 from ..methods._method import Method, State
 from ..network._communicator import Communicator
-from ..network._links import LinkFaults
+from ..network._links import LinkFaults, LinkStates
 from ..network._network import Network
 from ..network.faults import Fault, fault_schedule
 from ..oracles._eval_config import EvalConfig
@@ -42,10 +42,11 @@ class RunConfig(NamedTuple):
         """Those of the nodes that take part: of all that there are, or of the members that are left."""
         return np.arange(nodes, dtype=np.int32) if self.members is None else np.asarray(self.members, np.int32)
 
-    def link_faults(self, nodes: Any, secret: Array | None = None) -> LinkFaults:
+    def link_faults(self, nodes: Array | np.ndarray, secret: Array | None = None) -> LinkFaults:
         """What messages over links depend on, for the nodes that live here."""
         schedule = fault_schedule(self.faults, self.seed)
-        return LinkFaults(nodes, schedule, schedule.key if secret is None else secret)
+        # NumPy's are placed on devices later, as arrays of JAX.
+        return LinkFaults(cast(Array, nodes), schedule, schedule.key if secret is None else secret)
 
 
 class Program(eqx.Module):
@@ -69,7 +70,7 @@ class Program(eqx.Module):
         config: RunConfig,
         *,
         node_chunk: int | None = None,
-        sharding: Any = None,
+        sharding: jax.sharding.Sharding | None = None,
     ) -> Program:
         """`problem` holds the data of these nodes, and `sharding` says how its samples lie."""
         shuffle_once = config.sampling == "shuffle-once"
@@ -97,7 +98,7 @@ class Program(eqx.Module):
         state = jax.tree.unflatten(structure, own)
         return state._replace(links=self._link_states(state))
 
-    def _link_states(self, state: State) -> tuple[Any, ...]:
+    def _link_states(self, state: State) -> tuple[LinkStates, ...]:
         """What links remember before the first step: zeros, of the shapes that a step's messages ask for."""
         if not self.network.links:
             return ()
@@ -146,7 +147,7 @@ def all_finite(state: State) -> Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 
 
-def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) -> Problem:
+def shuffled(problem: Problem, seed: int, nodes: Array, sharding: jax.sharding.Sharding | None = None) -> Problem:
     """The problem with every node's samples in an order of its own, another for each level."""
     shuffle, both = _shuffle(sharding), (problem.upper_data, problem.lower_data)
     both = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
@@ -154,7 +155,7 @@ def shuffled(problem: Problem, seed: int, nodes: Array, sharding: Any = None) ->
 
 
 @lru_cache(maxsize=8)
-def _shuffle(sharding: Any) -> Callable[..., Any]:
+def _shuffle(sharding: jax.sharding.Sharding | None) -> Callable[..., NodeData]:
     """Compiled once per sharding and shape of the data."""
 
     def order(data: NodeData, nodes: Array, seed: Array, level: Array) -> NodeData:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,14 +13,17 @@ import numpy as np
 from jax import Array
 
 from ..core._ledger import Counts, StepCost
+from ..core._types import PyTree
 from ..methods._method import State
+from ..network._links import LinkStates
 from . import _memory as memory
 from ._program import Program
 
-Wrap = Callable[[Callable[..., Any], Program, State], Callable[..., Any]]
+Chunk = Callable[[Program, State, Array], tuple[State, Array, list[Array]]]  # (arrays, state, first step)
+Wrap = Callable[[Chunk, Program, State], Chunk]
 
 
-def as_it_is(chunk: Callable[..., Any], arrays: Program, state: State) -> Callable[..., Any]:
+def as_it_is(chunk: Chunk, arrays: Program, state: State) -> Chunk:
     """All nodes on one device."""
     return chunk
 
@@ -28,12 +31,12 @@ def as_it_is(chunk: Callable[..., Any], arrays: Program, state: State) -> Callab
 class Compiled(NamedTuple):
     """A chunk, the cost of one step, and the bytes it takes beside the program and the state."""
 
-    chunk: Any
+    chunk: jax.stages.Compiled
     costs: StepCost
     beside: int
 
     @classmethod
-    def of(cls, chunk: Any, costs: StepCost) -> Compiled:
+    def of(cls, chunk: jax.stages.Compiled, costs: StepCost) -> Compiled:
         known = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
         return cls(chunk, costs, known.temp_size_in_bytes if known else 0)
 
@@ -53,7 +56,7 @@ class Run:
         full: str,
         wrap: Wrap = as_it_is,
         devices: int = 1,
-        move: Callable[..., Any] | None = None,
+        move: Callable[..., tuple[LinkStates, ...]] | None = None,
     ) -> None:
         self.program, self.step, self._full, self._wrap = program, 0, full, wrap
         self.devices, self.move = devices, move
@@ -104,7 +107,7 @@ class Run:
 
 
 @lru_cache(maxsize=32)
-def compile_chunk(structure: Any, kinds: tuple[Any, ...], length: int, wrap: Wrap) -> Compiled:
+def compile_chunk(structure: Hashable, kinds: tuple[PyTree, ...], length: int, wrap: Wrap) -> Compiled:
     """Ahead of time, so that compiling is never timed as running; the state's buffers are donated."""
     shapes = [
         jax.ShapeDtypeStruct(kind[0].shape, kind[0].dtype, weak_type=kind[0].weak_type, sharding=kind[1])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import networkx as nx
 import numpy as np
+from jaxtyping import Float, Int
 
 from ..core._optional import optional
 
@@ -20,37 +21,40 @@ EDGE_COLOR = "#6b7f93"
 SPRING_LIMIT = 800
 ARROW_LIMIT = 400
 
+Places: TypeAlias = Float[np.ndarray, "edges 2"]
+Strengths: TypeAlias = Float[np.ndarray, " edges"]
+
 
 class Sketch(NamedTuple):
-    """What a picture needs to know of a graph: links as (edges, 2) of sender and receiver, and their weights."""
+    """What a picture needs to know of a graph: links as pairs of sender and receiver, and their weights."""
 
     nodes: int
-    edges: np.ndarray
-    weights: np.ndarray
+    edges: Int[np.ndarray, "edges 2"]
+    weights: Float[np.ndarray, " edges"]
     symmetric: bool
     circulant: bool
-    positions: np.ndarray | None
+    positions: Float[np.ndarray, "nodes 2"] | None
     title: str
 
 
-def circle(nodes: int) -> np.ndarray:
-    """Node 0 on top, then clockwise. Shape (nodes, 2)."""
+def circle(nodes: int) -> Float[np.ndarray, "nodes 2"]:
+    """Node 0 on top, then clockwise."""
     angle = 2 * np.pi * np.arange(nodes) / nodes
     return np.stack([np.sin(angle), np.cos(angle)], axis=1)
 
 
-def star(nodes: int) -> np.ndarray:
+def star(nodes: int) -> Float[np.ndarray, "nodes 2"]:
     """Node 0 in the middle, the others around it."""
     return np.concatenate([np.zeros((1, 2)), circle(nodes - 1)]) if nodes > 1 else np.zeros((1, 2))
 
 
-def lattice(rows: int, columns: int) -> np.ndarray:
+def lattice(rows: int, columns: int) -> Float[np.ndarray, "nodes 2"]:
     """Row by row, the first row on top."""
     row, column = np.divmod(np.arange(rows * columns), columns)
     return np.stack([column, -row], axis=1).astype(float)
 
 
-def doughnut(rows: int, columns: int) -> np.ndarray:
+def doughnut(rows: int, columns: int) -> Float[np.ndarray, "nodes 2"]:
     """A torus seen from above at an angle: the longer side runs around the hole."""
     row, column = np.divmod(np.arange(rows * columns), columns)
     around, through = row / rows, column / columns
@@ -63,7 +67,7 @@ def doughnut(rows: int, columns: int) -> np.ndarray:
     return np.stack([x, y * np.cos(tilt) + z * np.sin(tilt)], axis=1)
 
 
-def cube(dimension: int) -> np.ndarray:
+def cube(dimension: int) -> Float[np.ndarray, "nodes 2"]:
     """Each bit moves a node along its own direction; unequal lengths keep nodes from coinciding."""
     bits = (np.arange(2**dimension)[:, None] >> np.arange(dimension)) & 1
     angle = np.pi * (np.arange(dimension) + 0.5) / max(dimension, 1)
@@ -71,7 +75,7 @@ def cube(dimension: int) -> np.ndarray:
     return (bits - 0.5) @ (length[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1))
 
 
-def layout(graphs: Sequence[Sketch]) -> np.ndarray:
+def layout(graphs: Sequence[Sketch]) -> Float[np.ndarray, "nodes 2"]:
     """One place per node for graphs drawn together: given, a circle for circulants, or by springs."""
     for graph in graphs:
         if graph.positions is not None:
@@ -84,7 +88,7 @@ def layout(graphs: Sequence[Sketch]) -> np.ndarray:
     for graph in graphs:
         union.add_edges_from(map(tuple, graph.edges.tolist()))
     if nodes <= 100 and nx.is_connected(union):
-        places: Any = nx.kamada_kawai_layout(union)
+        places: dict[int, np.ndarray] = nx.kamada_kawai_layout(union)
     else:
         places = nx.spring_layout(union, seed=0)
     return np.array([places[node] for node in range(nodes)])
@@ -123,7 +127,7 @@ def draw_sequence(phases: Sequence[Sketch], title: str, axes: Sequence[Axes] | N
     return figure
 
 
-def _paint(ax: Axes, graph: Sketch, places: np.ndarray) -> None:
+def _paint(ax: Axes, graph: Sketch, places: Float[np.ndarray, "nodes 2"]) -> None:
     size = float(np.clip(900 / graph.nodes, 4, 60))
     if len(graph.edges):
         sender, receiver = graph.edges.T
@@ -143,17 +147,17 @@ def _paint(ax: Axes, graph: Sketch, places: np.ndarray) -> None:
     ax.set_axis_off()
 
 
-def _lines(ax: Axes, start: np.ndarray, end: np.ndarray, widths: np.ndarray, alphas: np.ndarray) -> None:
+def _lines(ax: Axes, start: Places, end: Places, widths: Strengths, alphas: Strengths) -> None:
     with optional("matplotlib", caller="graph.draw", extra="plot"):
         from matplotlib.collections import LineCollection
         from matplotlib.colors import to_rgba_array
 
     colors = to_rgba_array(EDGE_COLOR, alphas)
-    segments: Any = np.stack([start, end], axis=1)
+    segments = cast("Sequence[np.ndarray]", np.stack([start, end], axis=1))
     ax.add_collection(LineCollection(segments, linewidths=widths, colors=colors, zorder=1))
 
 
-def _arrows(ax: Axes, start: np.ndarray, end: np.ndarray, widths: np.ndarray, alphas: np.ndarray, size: float) -> None:
+def _arrows(ax: Axes, start: Places, end: Places, widths: Strengths, alphas: Strengths, size: float) -> None:
     with optional("matplotlib", caller="graph.draw", extra="plot"):
         from matplotlib.patches import FancyArrowPatch
 
@@ -178,5 +182,4 @@ def _arrows(ax: Axes, start: np.ndarray, end: np.ndarray, widths: np.ndarray, al
 
 
 def _figure_of(ax: Axes) -> Figure:
-    figure: Any = ax.get_figure(root=True)
-    return figure
+    return cast("Figure", ax.get_figure(root=True))

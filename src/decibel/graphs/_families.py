@@ -6,15 +6,17 @@ import math
 import operator
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import networkx as nx
 import numpy as np
+from jaxtyping import Float
 from scipy import sparse
 
-from decibel.graphs import _drawing as drawing
-from decibel.graphs._graph import Graph, GraphSequence, Topology
-from decibel.graphs.weights import Rule, laplacian, mixing_matrix
+from . import _drawing as drawing
+from ._graph import Graph, GraphSequence, Topology
+from ._types import Matrix, Networkx
+from .weights import Rule, laplacian, mixing_matrix
 
 TRIES = 100
 DEFAULT = "lazy-metropolis"
@@ -128,7 +130,7 @@ def one_peer_exponential(nodes: int) -> GraphSequence:
     """
     nodes = _count("nodes", nodes)
     here = np.arange(nodes)
-    phases = []
+    phases: list[Graph] = []
     for hop in _hops(nodes) or [0]:
         rows, columns = np.tile(here, 2), np.concatenate([here, (here + hop) % nodes])
         matrix = sparse.csr_array((np.full(2 * nodes, 0.5), (rows, columns)), shape=(nodes, nodes))
@@ -201,7 +203,7 @@ def isolated(nodes: int) -> Graph:
 
 
 def from_networkx(
-    graph: nx.Graph, weights: str | Rule = DEFAULT, name: str | None = None, *, disconnected: bool = False
+    graph: Networkx, weights: str | Rule = DEFAULT, name: str | None = None, *, disconnected: bool = False
 ) -> Graph:
     """A graph from networkx; nodes are numbered in the order of `graph.nodes`.
 
@@ -218,7 +220,7 @@ def from_networkx(
     return _weighed(graph, name or graph.name or "networkx", weights, disconnected=disconnected)
 
 
-def from_matrix(W: Any, name: str = "matrix", *, disconnected: bool = False) -> Graph:
+def from_matrix(W: Matrix, name: str = "matrix", *, disconnected: bool = False) -> Graph:
     """A graph from its mixing matrix.
 
     Args:
@@ -226,7 +228,7 @@ def from_matrix(W: Any, name: str = "matrix", *, disconnected: bool = False) -> 
         name: what the graph is called.
         disconnected: allow a graph that is not connected, as one phase of `cycle`.
     """
-    return Graph(W, name, disconnected=disconnected)
+    return Graph(cast("sparse.csr_array", W), name, disconnected=disconnected)  # it makes one of it
 
 
 def cycle(*graphs: Topology) -> GraphSequence:
@@ -244,16 +246,16 @@ def cycle(*graphs: Topology) -> GraphSequence:
 
 
 def _weighed(
-    graph: nx.Graph,
+    graph: Networkx,
     name: str,
     weights: str | Rule,
-    places: np.ndarray | None = None,
+    places: Float[np.ndarray, "nodes 2"] | None = None,
     disconnected: bool = False,
 ) -> Graph:
     return Graph(mixing_matrix(graph, weights), name, places, disconnected=disconnected)
 
 
-def _drawn_connected(draw: Callable[[], nx.Graph], failure: str, fix: str) -> nx.Graph:
+def _drawn_connected(draw: Callable[[], Networkx], failure: str, fix: str) -> Networkx:
     for _ in range(TRIES):
         graph = draw()
         if nx.is_connected(graph):
@@ -266,7 +268,7 @@ def _hops(nodes: int) -> list[int]:
     return [2**k for k in range((nodes - 1).bit_length())]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from jaxtyping import Complex, Float, Int
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ._drawing import Sketch, draw_graph, draw_sequence
 from ._spectrum import disagreement_norm, largest_eigenvalues
+from ._types import Matrix, shape_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +44,7 @@ class Graph:
 
     matrix: sparse.csr_array
     name: str = "graph"
-    positions: np.ndarray | None = None  # (N, 2), where `draw` puts the nodes
+    positions: Float[np.ndarray, "nodes 2"] | None = None  # where `draw` puts the nodes
     disconnected: InitVar[bool] = False
 
     def __post_init__(self, disconnected: bool) -> None:
@@ -71,7 +74,7 @@ class Graph:
         return len(self.matrix.indptr) - 1
 
     @property
-    def W(self) -> np.ndarray:
+    def W(self) -> Float[np.ndarray, "nodes nodes"]:
         """The mixing matrix as a new dense array."""
         return self.matrix.toarray()
 
@@ -96,12 +99,12 @@ class Graph:
         return self._components == 1
 
     @cached_property
-    def degrees(self) -> np.ndarray:
+    def degrees(self) -> Int[np.ndarray, " nodes"]:
         """(nodes,) the number of neighbours each node receives from, itself excluded."""
         return np.bincount(self._links[0], minlength=self.nodes)
 
     @cached_property
-    def edges(self) -> np.ndarray:
+    def edges(self) -> Int[np.ndarray, "edges 2"]:
         """(edges, 2) pairs (i, j) with i < j; pairs (sender, receiver) if the graph is directed."""
         row, column = self._links
         if self.symmetric:
@@ -163,7 +166,7 @@ class Graph:
         return self.nodes, content.digest()
 
     @cached_property
-    def _links(self) -> tuple[np.ndarray, np.ndarray]:
+    def _links(self) -> tuple[Int[np.ndarray, " links"], Int[np.ndarray, " links"]]:
         """Rows and columns of the entries off the diagonal."""
         row, column = self.matrix.tocoo().coords
         return row[row != column], column[row != column]
@@ -191,7 +194,7 @@ class Graph:
         return tuple(sorted(zip(signed, weight[0].tolist(), strict=True)))
 
     @cached_property
-    def _eigenvalues(self) -> np.ndarray | None:
+    def _eigenvalues(self) -> Complex[np.ndarray, " nodes"] | None:
         """Of a circulant W, by FFT, the one of the constant vector first; otherwise None."""
         if self._offsets is None:
             return None
@@ -265,7 +268,7 @@ class GraphSequence:
         return self._components == 1
 
     @cached_property
-    def degrees(self) -> np.ndarray:
+    def degrees(self) -> Float[np.ndarray, " nodes"]:
         """(nodes,) the number of neighbours each node receives from in a step, averaged over the phases."""
         return np.mean([phase.degrees for phase in self.phases], axis=0)
 
@@ -309,11 +312,11 @@ class GraphSequence:
 
     @cached_property
     def _components(self) -> int:
-        union: Any = sum(abs(phase.matrix) for phase in self.phases)
+        union = reduce(operator.add, [abs(phase.matrix) for phase in self.phases])
         return int(connected_components(union, directed=True, connection="strong")[0])
 
 
-Topology = Graph | GraphSequence
+Topology: TypeAlias = Graph | GraphSequence
 
 
 @dataclass(frozen=True)
@@ -356,15 +359,16 @@ class Levels:
         return graphs, (graphs.index(self.x), graphs.index(self.y), graphs.index(self.z))
 
 
-def _checked(matrix: Any) -> sparse.csr_array:
+def _checked(matrix: Matrix) -> sparse.csr_array:
     """A canonical CSR copy of a doubly stochastic matrix."""
     try:
-        shape = np.shape(matrix)
+        shape: tuple[object, ...] = shape_of(matrix)
     except ValueError:  # rows of unequal length
         shape = ("rows of unequal length",)
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         raise ValueError(f"W has shape {shape}; give a square matrix with one row per node.")
-    kind = np.dtype(matrix.dtype if hasattr(matrix, "dtype") else np.asarray(matrix).dtype).kind
+    dtype = getattr(matrix, "dtype", None)
+    kind = np.dtype(np.asarray(matrix).dtype if dtype is None else dtype).kind
     if kind not in "fiub":
         raise ValueError("W does not hold real numbers; give a float matrix.")
     W = sparse.csr_array(matrix, dtype=np.float64, copy=True)

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import cast
 
 import numpy as np
+from jaxtyping import Float
 from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, svds
 
 DENSE_LIMIT = 400
 """Up to this many nodes values come from a dense factorization."""
 
+_operator = cast("Callable[..., LinearOperator]", LinearOperator)  # whose __new__ hides its keywords
 
-def largest_eigenvalues(matrix: sparse.csr_array, count: int) -> np.ndarray:
+
+def largest_eigenvalues(matrix: sparse.csr_array, count: int) -> Float[np.ndarray, " count"]:
     """The `count` largest eigenvalues of a symmetric matrix, largest first."""
     size = len(matrix.indptr) - 1
     if size <= DENSE_LIMIT:
         return np.linalg.eigvalsh(matrix.toarray())[::-1][:count]
     start = np.random.default_rng(0).standard_normal(size)
-    options: dict[str, Any] = dict(k=count, v0=start, ncv=40, tol=1e-13, return_eigenvectors=False)
+    values_of = partial(
+        eigsh,
+        k=count,
+        v0=start,
+        ncv=40,
+        tol=1e-13,  # pyright: ignore[reportArgumentType]
+        return_eigenvectors=False,
+    )
     try:
-        values = eigsh(matrix, which="LA", maxiter=40, **options)
+        values = values_of(matrix, which="LA", maxiter=40)
     except ArpackNoConvergence:
         # Crowded near the edge, as on a long path: invert around a point just above Gershgorin's bound.
         diagonal = matrix.diagonal()
         bound = float(np.max(diagonal - np.abs(diagonal) + abs(matrix).sum(axis=1)))
-        values = eigsh(matrix, which="LM", sigma=bound + 1e-6 * max(1.0, abs(bound)), **options)
+        values = values_of(matrix, which="LM", sigma=bound + 1e-6 * max(1.0, abs(bound)))
     return np.sort(values)[::-1]
 
 
@@ -38,14 +48,12 @@ def disagreement_norm(matrices: Sequence[sparse.csr_array]) -> float:
         product = reduce(lambda done, W: W @ done, matrices, np.eye(size))
         return float(np.linalg.norm(product - 1.0 / size, 2))
 
-    def forward(s: np.ndarray) -> np.ndarray:
+    def forward(s: Float[np.ndarray, " nodes *columns"]) -> Float[np.ndarray, " nodes *columns"]:
         return reduce(lambda v, W: W @ v, matrices, s - s.mean(axis=0))
 
-    def backward(s: np.ndarray) -> np.ndarray:
+    def backward(s: Float[np.ndarray, " nodes *columns"]) -> Float[np.ndarray, " nodes *columns"]:
         return reduce(lambda v, W: W.T @ v, reversed(matrices), s - s.mean(axis=0))
 
-    linear: Any = LinearOperator  # its stubs do not know the keywords
-    operator = linear((size, size), matvec=forward, rmatvec=backward, dtype=np.float64)
+    operator = _operator((size, size), matvec=forward, rmatvec=backward, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(size)
-    values: Any = svds(operator, k=1, v0=start, return_singular_vectors=False)
-    return float(values[0])
+    return float(np.asarray(svds(operator, k=1, v0=start, return_singular_vectors=False))[0])

@@ -8,21 +8,25 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import networkx as nx
 import numpy as np
+from jaxtyping import Float, Int
 from scipy import sparse
 
 from ._spectrum import largest_eigenvalues
+from ._types import Matrix, Networkx, shape_of
 
 __all__ = ["fitted_laplacian", "laplacian", "lazy_metropolis", "metropolis", "uniform"]
 
-Rule = Callable[[nx.Graph], Any]
+Rule: TypeAlias = Callable[[Networkx], Matrix]
 """A networkx graph to a matrix, dense or scipy sparse, in the order of the graph's nodes."""
 
+Degrees: TypeAlias = Int[np.ndarray, " links"]
 
-def metropolis(graph: nx.Graph) -> sparse.csr_array:
+
+def metropolis(graph: Networkx) -> sparse.csr_array:
     """Metropolis weights, w_ij = 1 / (1 + max(d_i, d_j)).
 
     Args:
@@ -34,7 +38,7 @@ def metropolis(graph: nx.Graph) -> sparse.csr_array:
     return _by_degrees(graph, lambda a, b: 1.0 / (1.0 + np.maximum(a, b)))
 
 
-def lazy_metropolis(graph: nx.Graph) -> sparse.csr_array:
+def lazy_metropolis(graph: Networkx) -> sparse.csr_array:
     """Lazy Metropolis weights, w_ij = 1 / (2 max(d_i, d_j)): w_ii ≥ 1/2, and W has no negative eigenvalue.
 
     Args:
@@ -46,7 +50,7 @@ def lazy_metropolis(graph: nx.Graph) -> sparse.csr_array:
     return _by_degrees(graph, lambda a, b: 0.5 / np.maximum(a, b))
 
 
-def uniform(graph: nx.Graph) -> sparse.csr_array:
+def uniform(graph: Networkx) -> sparse.csr_array:
     """The same weight on every edge, w_ij = 1 / (1 + d_max).
 
     Args:
@@ -59,7 +63,7 @@ def uniform(graph: nx.Graph) -> sparse.csr_array:
     return _by_degrees(graph, lambda a, b: np.full(a.shape, 1.0 / (1.0 + largest)))
 
 
-def fitted_laplacian(graph: nx.Graph) -> sparse.csr_array:
+def fitted_laplacian(graph: Networkx) -> sparse.csr_array:
     """W = I − 2 L / (3 λ_max(L)), whose smallest eigenvalue is 1/3; the rule named `"laplacian"`.
 
     Args:
@@ -78,7 +82,7 @@ def fitted_laplacian(graph: nx.Graph) -> sparse.csr_array:
     return laplacian(2.0 / (3.0 * largest))(graph)
 
 
-def laplacian(ratio: float) -> Callable[[nx.Graph], sparse.csr_array]:
+def laplacian(ratio: float) -> Callable[[Networkx], sparse.csr_array]:
     """The rule W = I − `ratio` L.
 
     Args:
@@ -90,13 +94,13 @@ def laplacian(ratio: float) -> Callable[[nx.Graph], sparse.csr_array]:
     if not (math.isfinite(ratio) and ratio > 0):
         raise ValueError(f"ratio must be a positive number, not {ratio}; SPDB uses 0.2.")
 
-    def rule(graph: nx.Graph) -> sparse.csr_array:
+    def rule(graph: Networkx) -> sparse.csr_array:
         return sparse.csr_array(sparse.eye_array(len(graph), format="csr") - ratio * _laplacian(graph))
 
     return rule
 
 
-RULES: dict[str, Callable[[nx.Graph], sparse.csr_array]] = {
+RULES: dict[str, Callable[[Networkx], sparse.csr_array]] = {
     "lazy-metropolis": lazy_metropolis,
     "metropolis": metropolis,
     "uniform": uniform,
@@ -104,13 +108,13 @@ RULES: dict[str, Callable[[nx.Graph], sparse.csr_array]] = {
 }
 
 
-def mixing_matrix(graph: nx.Graph, weights: str | Rule) -> sparse.csr_array:
+def mixing_matrix(graph: Networkx, weights: str | Rule) -> sparse.csr_array:
     """W of an undirected `graph` by a rule's name, or by a callable that takes the graph."""
     if callable(weights):
         matrix = weights(graph)
-        if np.shape(matrix) != (len(graph), len(graph)):
+        if shape_of(matrix) != (len(graph), len(graph)):
             raise ValueError(
-                f"weights returned a matrix of shape {np.shape(matrix)} for {len(graph)} nodes; "
+                f"weights returned a matrix of shape {shape_of(matrix)} for {len(graph)} nodes; "
                 f"return one of shape {(len(graph), len(graph))}."
             )
         return sparse.csr_array(matrix, dtype=np.float64)
@@ -124,10 +128,11 @@ def mixing_matrix(graph: nx.Graph, weights: str | Rule) -> sparse.csr_array:
     return RULES[weights](graph)
 
 
-def _adjacency(graph: nx.Graph) -> sparse.csr_array:
+def _adjacency(graph: Networkx) -> sparse.csr_array:
     """Zeros and ones: edge attributes, parallel edges and self-loops do not count."""
-    unweighted: Any = None
-    matrix = sparse.coo_array(nx.to_scipy_sparse_array(graph, weight=unweighted, dtype=np.float64))
+    matrix = sparse.coo_array(
+        nx.to_scipy_sparse_array(graph, weight=None, dtype=np.float64)  # pyright: ignore[reportArgumentType]
+    )
     row, column = matrix.coords
     keep = row != column
     ones = np.ones(int(keep.sum()))
@@ -137,7 +142,7 @@ def _adjacency(graph: nx.Graph) -> sparse.csr_array:
     return adjacency
 
 
-def _by_degrees(graph: nx.Graph, weight: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> sparse.csr_array:
+def _by_degrees(graph: Networkx, weight: Callable[[Degrees, Degrees], Float[np.ndarray, " links"]]) -> sparse.csr_array:
     """Edge weights from the degrees at both ends; the diagonal takes what is left of one."""
     adjacency = _adjacency(graph)
     degrees = np.diff(adjacency.indptr)
@@ -147,7 +152,7 @@ def _by_degrees(graph: nx.Graph, weight: Callable[[np.ndarray, np.ndarray], np.n
     return sparse.csr_array(adjacency + sparse.diags_array(rest, format="csr"))
 
 
-def _laplacian(graph: nx.Graph) -> sparse.csr_array:
+def _laplacian(graph: Networkx) -> sparse.csr_array:
     adjacency = _adjacency(graph)
     return sparse.csr_array(sparse.diags_array(adjacency.sum(axis=1), format="csr") - adjacency)
 

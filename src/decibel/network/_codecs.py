@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from ..core._vector import largest
 
@@ -24,11 +25,11 @@ class Code(eqx.Module):
     mixing: eqx.AbstractVar[float]
 
     @abstractmethod
-    def bytes(self, entries: int, dtype: Any) -> int:
+    def bytes(self, entries: int, dtype: DTypeLike) -> int:
         """Of one node's message."""
 
     @abstractmethod
-    def float_bytes(self, entries: int, dtype: Any) -> int:
+    def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
         """How many bytes at the front of a message are floats of `dtype`, which a receiver checks to be finite before
         it decodes; 0 where a code writes integers only."""
 
@@ -37,7 +38,7 @@ class Code(eqx.Module):
         """(entries,) → (bytes,) of uint8."""
 
     @abstractmethod
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+    def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         """(bytes,) → (entries,)"""
 
 
@@ -45,17 +46,17 @@ class TopK(Code):
     share: float = eqx.field(static=True)
     mixing: float = eqx.field(static=True)
 
-    def bytes(self, entries: int, dtype: Any) -> int:
+    def bytes(self, entries: int, dtype: DTypeLike) -> int:
         return _count(self.share, entries) * (np.dtype(dtype).itemsize + _place(entries).itemsize)
 
-    def float_bytes(self, entries: int, dtype: Any) -> int:
+    def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
         return _count(self.share, entries) * np.dtype(dtype).itemsize
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         places = jax.lax.top_k(jnp.abs(new), _count(self.share, new.size))[1]
         return jnp.concatenate([_raw(new[places]), _raw(places.astype(_place(new.size)))])
 
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+    def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         values, places = jnp.split(row, [self.float_bytes(entries, dtype)])
         found = _read(places, _place(entries)).astype(jnp.int32)
         return jnp.zeros(entries, dtype).at[found].set(_read(values, dtype), mode="drop")
@@ -65,16 +66,16 @@ class RandomK(Code):
     share: float = eqx.field(static=True)
     mixing: float = eqx.field(static=True)
 
-    def bytes(self, entries: int, dtype: Any) -> int:
+    def bytes(self, entries: int, dtype: DTypeLike) -> int:
         return _count(self.share, entries) * np.dtype(dtype).itemsize
 
-    def float_bytes(self, entries: int, dtype: Any) -> int:
+    def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
         return self.bytes(entries, dtype)
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         return _raw(new[self._places(key, new.size)])
 
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+    def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         return jnp.zeros(entries, dtype).at[self._places(key, entries)].set(_read(row, dtype))
 
     def _places(self, key: Array, entries: int) -> Array:
@@ -90,10 +91,10 @@ class Quantized(Code):
     def _largest(self) -> int:
         return 2 ** (self.bits - 1) - 1
 
-    def bytes(self, entries: int, dtype: Any) -> int:
+    def bytes(self, entries: int, dtype: DTypeLike) -> int:
         return self.float_bytes(entries, dtype) + -(-entries * self.bits // 8)
 
-    def float_bytes(self, entries: int, dtype: Any) -> int:
+    def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
         return np.dtype(dtype).itemsize
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
@@ -105,7 +106,7 @@ class Quantized(Code):
         shifts = jnp.arange(each, dtype=jnp.uint8) * jnp.uint8(self.bits)
         return jnp.concatenate([_raw(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
 
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+    def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         scale, numbers = jnp.split(row, [self.float_bytes(entries, dtype)])
         shifts = jnp.arange(8 // self.bits, dtype=jnp.uint8) * jnp.uint8(self.bits)
         steps = ((numbers[:, None] >> shifts) & jnp.uint8(2**self.bits - 1)).reshape(-1)[:entries]
@@ -118,10 +119,10 @@ class Noisy(Code):
     noise: float = eqx.field(static=True)
     mixing: float = eqx.field(static=True)
 
-    def bytes(self, entries: int, dtype: Any) -> int:
+    def bytes(self, entries: int, dtype: DTypeLike) -> int:
         return entries * np.dtype(dtype).itemsize
 
-    def float_bytes(self, entries: int, dtype: Any) -> int:
+    def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
         return self.bytes(entries, dtype)
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
@@ -131,7 +132,7 @@ class Noisy(Code):
         chance = jax.random.normal(secret, new.shape, new.dtype)
         return _raw(cut + jnp.asarray(self.noise, new.dtype) * clip * chance)
 
-    def decode(self, row: Array, key: Array, entries: int, dtype: Any) -> Array:
+    def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         return _read(row, dtype)
 
 
@@ -140,7 +141,7 @@ class ConcatCodec(NamedTuple):
 
     code: Code
     widths: list[int]
-    dtype: Any  # of what is written
+    dtype: DTypeLike  # of what is written
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
@@ -154,7 +155,7 @@ class ConcatCodec(NamedTuple):
         parts = [self.code.decode(part, key, width, self.dtype) for (part, width), key in zip(rows, keys, strict=True)]
         return jnp.concatenate(parts)
 
-    def _keys(self, part: int, *keys: Array) -> Any:
+    def _keys(self, part: int, *keys: Array) -> list[Array]:
         return [jax.random.fold_in(key, part) for key in keys]
 
 
@@ -170,5 +171,5 @@ def _raw(array: Array) -> Array:
     return jax.lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
 
 
-def _read(row: Array, dtype: Any) -> Array:
+def _read(row: Array, dtype: DTypeLike) -> Array:
     return jax.lax.bitcast_convert_type(row.reshape(-1, np.dtype(dtype).itemsize), dtype)

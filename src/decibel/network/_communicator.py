@@ -9,6 +9,8 @@ import jax
 from jax import Array
 
 from ..core._ledger import Ledger
+from ..core._types import PyTree
+from ._links import LinkStates
 from ._messages import as_message
 from ._network import Network
 
@@ -22,12 +24,14 @@ class Communicator:
         x, y = network(x=strategy(x, α * u), y=strategy(y, β * v))
     """
 
-    def __init__(self, network: Network, step: Array, link_states: tuple[Any, ...] | None, ledger: Ledger) -> None:
+    def __init__(
+        self, network: Network, step: Array, link_states: tuple[LinkStates, ...] | None, ledger: Ledger
+    ) -> None:
         self._network, self._step, self._before, self._ledger = network, step, link_states, ledger
         self._outermost = ledger.step_cost
-        self.link_states: tuple[Any, ...] = ()  # after each exchange of the step so far
+        self.link_states: tuple[LinkStates, ...] = ()  # after each exchange of the step so far
 
-    def flow(self, messages: dict[str, Any]) -> dict[str, Any]:
+    def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
         """One exchange: what every level receives for its message, δ(m) = Σ_j w_ij (m_j − m_i) for plain vectors."""
         sent = {level: as_message(message) for level, message in messages.items()}
         size = sum(message.bytes(self._network.copies(level)) for level, message in sent.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ._incidence import Sums, slots
 from ._links import LinkFaults, Links, Received
@@ -53,7 +54,7 @@ class InMemory(Network):
     def copies_on(self, graph: int) -> Copies:
         return self.copies_by_graph[graph]
 
-    def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
+    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
         return jax.tree.map(lambda leaf: self.mixers[graph].flow(step, leaf), contents)
 
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:

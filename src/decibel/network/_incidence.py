@@ -9,12 +9,13 @@ and (slots,) otherwise.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int
 from scipy import sparse
 
 from ..graphs._graph import Graph, GraphSequence
@@ -27,9 +28,9 @@ class Rest(NamedTuple):
     """The slots behind, by numbers that count on each device: the node of each slot; tables (parts, branches) of what
     every part of the next level adds, one beyond the last for nothing; and the nodes that the last parts belong to."""
 
-    receivers: Any
-    tables: tuple[Any, ...]
-    nodes: Any
+    receivers: Int[Array | np.ndarray, " slots"]
+    tables: tuple[Int[Array | np.ndarray, "parts branches"], ...]
+    nodes: Int[Array | np.ndarray, " parts"]
 
 
 class Slots(NamedTuple):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
+from ..core._types import PyTree
 from ..graphs._graph import Levels
 from ._incidence import Slots, Sums, slots
 from .faults import FaultSchedule
@@ -47,7 +49,7 @@ class Links(eqx.Module):
     weights: Array  # (*slots, phases)
     sums: Sums
 
-    def weights_at(self, step: Array, dtype: Any) -> Array:
+    def weights_at(self, step: Array, dtype: DTypeLike) -> Array:
         phases = self.weights.shape[-1]
         return self.weights[..., step % phases if phases > 1 else 0].astype(dtype)
 
@@ -114,8 +116,8 @@ class Channel(NamedTuple):
 class LinkMemory(NamedTuple):
     """What one kind of message over one graph needs remembered: (*slots, ...) by link, and (nodes, ...) by node."""
 
-    by_link: Any = None
-    by_node: Any = None
+    by_link: PyTree = None
+    by_node: PyTree = None
 
     def moved(self, before: np.ndarray, now: np.ndarray, slots: int) -> LinkMemory:
         """With every link in its slot `now` of so many, where it was in the slot `before`."""
@@ -123,7 +125,10 @@ class LinkMemory(NamedTuple):
         return LinkMemory(jax.tree.map(move, self.by_link), self.by_node)
 
 
-def moved(link_state: Any, graphs: Levels, before: int, now: int) -> Any:
+LinkStates = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, and by kind of message
+
+
+def moved(link_state: tuple[LinkStates, ...], graphs: Levels, before: int, now: int) -> tuple[LinkStates, ...]:
     """The link state of a step's exchanges, when nodes move from so many devices to others."""
     places = [(slots(graph, before), slots(graph, now)) for graph in graphs.distinct()[0]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core._keys import fold_in_each
+from ..core._types import PyTree
 from ..core._vector import flatten
 from ._codecs import Code, ConcatCodec
 from ._links import Channel, LinkMemory, LinkState
@@ -35,7 +36,7 @@ class Copies(NamedTuple):
 class Message(eqx.Module):
     """What a level sends in one exchange: vectors of every node, and how they are received."""
 
-    content: Any
+    content: PyTree
 
     @property
     def kind(self) -> Hashable:
@@ -50,12 +51,12 @@ class Message(eqx.Module):
     def link_memory(self, channel: Channel) -> LinkMemory:
         """What links remember before the first exchange: zeros."""
 
-    def placeholder(self) -> Any:
+    def placeholder(self) -> PyTree:
         """Of the shape of what is received, where a step is only traced for shapes."""
         return self.content
 
     @abstractmethod
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         """What the exchange gives back in the place of the content, and what links remember of it."""
 
 
@@ -70,7 +71,7 @@ class Plain(Message):
         steps = channel.faults.schedule.longest_delay
         return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         (φ, unflatten), links, late = flatten(self.content), channel.links, memory.by_link
         weights = links.weights_at(channel.step, φ.dtype)
         received = channel.transport.rows(φ)
@@ -97,7 +98,7 @@ class Cumulative(Message):
     def link_memory(self, channel: Channel) -> LinkMemory:
         return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
         # What is late has been overtaken by newer messages: it counts as lost.
         arrives = channel.arrives & (channel.delay == 0)
@@ -127,7 +128,7 @@ class Coded(Message):
         by_link = _zeros(self.content, *channel.links.neighbours.shape)
         return LinkMemory(by_link, _zeros(self.content, len(channel.faults.nodes)))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[Any, LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         (φ, unflatten), links, faults = flatten(self.content), channel.links, channel.faults
         theirs, mine = memory
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
@@ -145,7 +146,7 @@ class Coded(Message):
         return unflatten(links.sums.at_nodes(flows)), LinkMemory(theirs, mine)
 
 
-def as_message(content: Any) -> Message:
+def as_message(content: PyTree) -> Message:
     """What a strategy yields, as a message."""
     return content if isinstance(content, Message) else Plain(content)
 
@@ -176,13 +177,13 @@ def accumulate(channel: Channel, arrives: Array, forgotten: Array, φ: Array, F:
     return jnp.where(forgotten[..., None], 0, F)
 
 
-def _zeros(content: Any, *rows: int) -> Array:
+def _zeros(content: PyTree, *rows: int) -> Array:
     """So many packed buffers of such content."""
     buffer = jax.eval_shape(lambda content: flatten(content)[0], content)
     return jnp.zeros((*rows, buffer.shape[1]), buffer.dtype)
 
 
-def _size(content: Any) -> int:
+def _size(content: PyTree) -> int:
     """The bytes of one node's vectors."""
     return sum(leaf[0].size * leaf.dtype.itemsize for leaf in jax.tree.leaves(content))
 

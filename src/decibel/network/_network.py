@@ -5,17 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 from jax import Array
 
+from ..core._types import PyTree
 from ._codecs import ConcatCodec
-from ._links import Channel, LinkFaults, LinkMemory, Links, Received, Transport
+from ._links import Channel, LinkFaults, LinkMemory, Links, LinkStates, Received, Transport
 from ._messages import Copies, Message, by_kind
 
 LEVELS = ("x", "y", "z")
-LinkStates = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, and by kind of message
 
 
 class Network(eqx.Module):
@@ -38,7 +37,7 @@ class Network(eqx.Module):
 
     def exchange(
         self, step: Array, number: int, messages: dict[str, Message], link_state: LinkStates | None
-    ) -> tuple[dict[str, Any], LinkStates]:
+    ) -> tuple[dict[str, PyTree], LinkStates]:
         """Sends every level's message to the neighbours, levels on the same graph together.
 
         Args:
@@ -50,7 +49,7 @@ class Network(eqx.Module):
         Returns:
             What each level receives, and the new link state.
         """
-        received: dict[str, Any] = {}
+        received: dict[str, PyTree] = {}
         after: list[tuple[LinkMemory, ...]] = []
         for graph, here in enumerate(self._by_graph(messages)):
             if not here:
@@ -101,7 +100,7 @@ class Network(eqx.Module):
         """How many rows a node sends over that graph in an exchange."""
 
     @abstractmethod
-    def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
+    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
         """δ = Σ_j w_ij (m_j − m_i) of every level's vectors, if all of them arrive."""
 
     @abstractmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -162,6 +162,9 @@ def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
     return Leave(1.0, _steps(during), _nodes(nodes))
 
 
+F = TypeVar("F", bound=Fault)
+
+
 class FaultSchedule(eqx.Module):
     """All faults of a run, and the key of their chances."""
 
@@ -196,10 +199,10 @@ class FaultSchedule(eqx.Module):
     def stops_nodes(self) -> bool:
         return bool(self._of(NodeFault))
 
-    def _of(self, kind: type) -> list[Any]:
+    def _of(self, kind: type[F]) -> list[F]:
         return [fault for fault in self.faults if isinstance(fault, kind)]
 
-    def _keyed(self, k: Array, kind: type) -> list[tuple[Any, Array]]:
+    def _keyed(self, k: Array, kind: type[F]) -> list[tuple[F, Array]]:
         now = jax.random.fold_in(self.key, k)
         return [(f, jax.random.fold_in(now, i)) for i, f in enumerate(self.faults) if isinstance(f, kind)]
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import Array
 
+from ..core._types import PyTree
 from ..problem._samples import Batch
+
+T = TypeVar("T")
 
 
 class Products(eqx.Module):
@@ -34,12 +38,12 @@ class EvalConfig:
     precision: str | None = None
     node_chunk: int | None = None
 
-    def over_nodes(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def over_nodes(self, function: Callable[..., T]) -> Callable[..., T]:
         """A node's function of its point and batches, for all nodes; those of a chunk take their batches together."""
         if self.node_chunk is None:
             return jax.vmap(function)
 
-        def in_chunks(*given: Any) -> Any:
+        def in_chunks(*given: PyTree) -> T:
             takes = [whole.of_node if isinstance(whole, Batch) else lambda part: part for whole in given]
             parts = tuple(whole.per_node if isinstance(whole, Batch) else whole for whole in given)
             node = lambda parts: function(*(take(part) for take, part in zip(takes, parts, strict=True)))  # noqa: E731
@@ -47,21 +51,21 @@ class EvalConfig:
 
         return in_chunks
 
-    def narrowed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def narrowed(self, function: Callable[..., T]) -> Callable[..., T]:
         """Computed in bfloat16, answered in the precision that was given."""
         if self.precision != "bfloat16":
             return function
 
-        def narrow(leaf: Any) -> Any:
+        def narrow(leaf: Array) -> Array:
             return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
-        def narrowed(*point: Any) -> Any:
+        def narrowed(*point: PyTree) -> T:
             wide = jnp.result_type(*jax.tree.leaves(point[0]))
             answer = function(*jax.tree.map(narrow, point))
             return jax.tree.map(lambda leaf: leaf.astype(wide), answer)
 
         return narrowed
 
-    def products(self) -> AbstractContextManager[Any]:
+    def products(self) -> AbstractContextManager[object]:
         """The precision of matrix products while a step is traced."""
         return jax.default_matmul_precision(self.precision) if self.precision else nullcontext()

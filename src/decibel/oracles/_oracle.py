@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Float, Int, Key, UInt32
 
 from ..core._ledger import Ledger
+from ..core._types import PyTree
 from ..core._vector import Vector
 from ..problem._problem import Problem
 from ..problem._samples import Batch, NodeData
@@ -27,6 +29,9 @@ FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
 STRIDE = (
     7919  # between the draws of one step in a shuffled order: a prime, so that it shares no period with the batches
 )
+
+T = TypeVar("T")
+Both: TypeAlias = Callable[[Vector], tuple[Vector, Vector]]  # z to what lies in the spaces of x and of y
 
 
 class Oracle:
@@ -39,18 +44,18 @@ class Oracle:
     def __init__(
         self,
         problem: Problem,
-        nodes: Array,
-        key: Array,
+        nodes: Int[Array, " nodes"],
+        key: Key[Array, ""],
         batch_size: int | None,
         ledger: Ledger,
         *,
-        k: Array | int = 0,
+        k: Int[Array, ""] | int = 0,
         config: EvalConfig = EvalConfig(),  # noqa: B008
     ) -> None:
         self.problem, self.nodes, self.batch_size, self.ledger = problem, nodes, batch_size, ledger
         self.key, self.k, self.config = key, k, config
 
-    def draw(self, tag: int | Array = 0) -> Draw:
+    def draw(self, tag: int | Int[Array, ""] = 0) -> Draw:
         """Independent batches of both levels for every node.
 
         Args:
@@ -82,11 +87,11 @@ class Draw:
     def __init__(
         self,
         oracle: Oracle,
-        key: Array,
+        key: Key[Array, ""],
         batch_size: int | None,
         *,
         counted: bool = True,
-        place: int | Array = 0,
+        place: int | Int[Array, ""] = 0,
         upper_of: Draw | None = None,
     ) -> None:
         self.oracle, self.key, self.batch_size, self._counted = oracle, key, batch_size, counted
@@ -94,14 +99,14 @@ class Draw:
         self._upper_of = upper_of  # the draw whose upper batch this one shares
         self.problem, self.ledger = oracle.problem, oracle.ledger
         self.factors_drawn = False
-        self.scale: Array | None = None  # of a Neumann series: one for all points of this draw
+        self.scale: Float[Array, " nodes"] | None = None  # of a Neumann series: one for all points of this draw
 
     @property
     def full(self) -> bool:
         """Whether the draw holds all samples."""
         return self.batch_size is None
 
-    def again(self, number: int | Array, *, counted: bool = True) -> Draw:
+    def again(self, number: int | Int[Array, ""], *, counted: bool = True) -> Draw:
         """A further independent draw that belongs to this one; the same draw if it holds all samples.
 
         Args:
@@ -135,13 +140,13 @@ class Draw:
         return self._take(self.problem.lower_data, 1)
 
     @cached_property
-    def node_keys(self) -> Array:
+    def node_keys(self) -> Key[Array, " nodes"]:
         """(nodes,) a random key for each node."""
         return jax.vmap(lambda node: jax.random.fold_in(self.key, node))(self.oracle.nodes)
 
     @cached_property
-    def _bits(self) -> Array:
-        """(nodes, 2, batch) random bits, enough for both levels."""
+    def _bits(self) -> UInt32[Array, "nodes 2 batch"]:
+        """Random bits, enough for both levels."""
         shape = (2, self.batch_size or 0)
         return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
 
@@ -179,8 +184,8 @@ class Point:
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         self.draw, self.ledger = draw, draw.ledger
         self._x, self._y, self._products, self._config = x, y, products, draw.oracle.config
-        self._known: dict[tuple[Callable[..., Any], int], tuple[tuple[Vector, Vector], Vector]] = {}
-        self._counted: set[Any] = set()
+        self._known: dict[tuple[Both, int], tuple[tuple[Vector, Vector], Vector]] = {}
+        self._counted: set[tuple[str, int]] = set()
         self._in_chunks = self._config.node_chunk is not None
 
     def linearized(self) -> Point:
@@ -210,7 +215,7 @@ class Point:
         return Vector(self._gradient(self._x.tree, _tree(self._y)) if self._in_chunks else self._linear[0])
 
     @cached_property
-    def _upper_gradients(self) -> tuple[Any, ...]:
+    def _upper_gradients(self) -> tuple[PyTree, ...]:
         self.ledger.add(gradients=1)
         return self._over_nodes(self._upper_gradients_of_node, self.draw.upper)
 
@@ -250,7 +255,7 @@ class Point:
         self.ledger.add(gradients=1)
         upper = self.draw.problem.upper_loss
 
-        def node(x: Any, y: Any, batch: Batch) -> Any:
+        def node(x: PyTree, y: PyTree, batch: Batch) -> tuple[PyTree, PyTree]:
             singles = batch.singles()
             mean = lambda x, ys: jax.vmap(lambda y, one: upper(x, y, one))(ys, singles).mean()  # noqa: E731
             copies = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], batch.samples, 0), y)
@@ -264,7 +269,7 @@ class Point:
         """H_s z_s, each sample s with its own z_s: leaves (nodes, samples, ...)."""
         self._count("hvps", z)
 
-        def node(x: Any, y: Any, z: Any, batch: Batch) -> Any:
+        def node(x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> PyTree:
             return jax.vmap(lambda one, z: self._products_of_node(x, y, z, one)[1])(batch.singles(), z)
 
         return Vector(self._over_nodes(node, z.tree, self.draw.lower))
@@ -274,30 +279,30 @@ class Point:
         self._count("jvps", z)
         gradient = jax.grad(self.draw.problem.lower_loss, 1)
 
-        def node(x: Any, y: Any, z: Any, batch: Batch) -> Any:
+        def node(x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> PyTree:
             gradients = lambda x: jax.vmap(lambda one: gradient(x, y, one))(batch.singles())  # noqa: E731
             return jax.vjp(gradients, x)[1](jax.tree.map(lambda leaf: leaf / batch.samples, z))[0]
 
         return Vector(self._over_nodes(self._config.narrowed(node), z.tree, self.draw.lower))
 
-    def hessian_matrix(self) -> Array:
+    def hessian_matrix(self) -> Float[Array, "nodes q q"]:
         """H as (nodes, q, q) for q entries of y."""
         self.ledger.add(hvps=_size(self._y))
         return self._matrix(1)
 
-    def jacobian_matrix(self) -> Array:
+    def jacobian_matrix(self) -> Float[Array, "nodes p q"]:
         """J as (nodes, p, q) for p entries of x and q of y."""
         self.ledger.add(jvps=_size(self._y))
         return jnp.swapaxes(self._matrix(0), 1, 2)
 
-    def _matrix(self, argument: int) -> Array:
-        """Derivative of ∇_y g in one argument, both flattened: (nodes, q, size of the argument)."""
+    def _matrix(self, argument: int) -> Float[Array, "nodes q _"]:
+        """Derivative of ∇_y g in one argument, both flattened."""
         lower = self.draw.problem.lower_loss
 
-        def node(x: Any, y: Any, batch: Batch) -> Array:
+        def node(x: PyTree, y: PyTree, batch: Batch) -> Float[Array, "q _"]:
             flat, unravel = ravel_pytree((x, y)[argument])
 
-            def gradient(flat: Array) -> Array:
+            def gradient(flat: Float[Array, " _"]) -> Float[Array, " q"]:
                 point = (unravel(flat), y) if argument == 0 else (x, unravel(flat))
                 return ravel_pytree(jax.grad(lower, 1)(*point, batch))[0]
 
@@ -306,7 +311,7 @@ class Point:
 
         return self._over_nodes(self._config.narrowed(node), self.draw.lower)
 
-    def _over_nodes(self, function: Callable[..., Any], *more: Any) -> Any:
+    def _over_nodes(self, function: Callable[..., T], *more: PyTree) -> T:
         """A node's function of x, y and more."""
         return self._config.over_nodes(function)(self._x.tree, _tree(self._y), *more)
 
@@ -316,7 +321,7 @@ class Point:
             self._counted.add((kind, id(z)))
             self.ledger.add(**costs)
 
-    def _once(self, function: Callable[[Vector], tuple[Vector, Vector]], z: Vector) -> tuple[Vector, Vector]:
+    def _once(self, function: Both, z: Vector) -> tuple[Vector, Vector]:
         """Computed once for each z, which is kept, so that its id is not reused."""
         if (function, id(z)) not in self._known:
             self._known[function, id(z)] = function(z), z
@@ -333,7 +338,7 @@ class Point:
         """Directions, gradients of f and products in one pass over the chunks; those that no one uses are not kept."""
         self.ledger.add(gradients=1)
 
-        def node(x: Any, y: Any, z: Any, upper: Batch, lower: Batch) -> Any:
+        def node(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> tuple[tuple[PyTree, ...], ...]:
             fx, fy = self._upper_gradients_of_node(x, y, upper)
             jacobian, hessian = self._products_of_node(x, y, z, lower)
             u, p = jax.tree.map(jnp.subtract, fx, jacobian), jax.tree.map(jnp.subtract, hessian, fy)
@@ -353,19 +358,19 @@ class Point:
         return Vector(jacobian), Vector(hessian)
 
     @cached_property
-    def _linear(self) -> tuple[Any, Any]:
+    def _linear(self) -> tuple[PyTree, Callable[[PyTree], tuple[PyTree, PyTree]]]:
         """∇_y g and its pullback."""
         return jax.vjp(self._gradient, self._x.tree, _tree(self._y))
 
-    def _gradient(self, x: Any, y: Any) -> Any:
+    def _gradient(self, x: PyTree, y: PyTree) -> PyTree:
         gradient = self._config.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
         return self._config.over_nodes(gradient)(x, y, self.draw.lower)
 
-    def _upper_gradients_of_node(self, x: Any, y: Any, batch: Batch) -> Any:
+    def _upper_gradients_of_node(self, x: PyTree, y: PyTree, batch: Batch) -> tuple[PyTree, ...]:
         """∇_x f, and ∇_y f where there is a y"""
         return self._config.narrowed(jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1)))(x, y, batch)
 
-    def _products_of_node(self, x: Any, y: Any, z: Any, batch: Batch) -> Any:
+    def _products_of_node(self, x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> tuple[PyTree, PyTree]:
         """(J z, H z), by the pullback of a gradient of its own or by two gradients; nothing of them is kept."""
         lower, δ = self.draw.problem.lower_loss, self._products.difference
         if δ is None:
@@ -378,9 +383,9 @@ class Point:
         return jax.tree.map(lambda a, b: (1 / δ if forward else 0.5 / δ) * (a - b), ahead, behind)
 
 
-def _tree(vector: Vector | None) -> Any:
+def _tree(vector: Vector | None) -> PyTree:
     return None if vector is None else vector.tree
 
 
-def _size(vector: Any) -> int:
+def _size(vector: Vector | None) -> int:
     return sum(leaf[0].size for leaf in jax.tree.leaves(vector))

@@ -9,26 +9,29 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Int
 
+from ..core._types import PyTree, Scalar, Schedule
 from ..core._vector import Vector
 from ._oracle import Draw, Oracle
 
 __all__ = ["Estimator", "momentum", "plain", "spider", "storm"]
 
-Directions = Callable[[Draw, Any], Any]
+Directions: TypeAlias = Callable[[Draw, PyTree], PyTree]
+Weight: TypeAlias = Scalar | Schedule
 
 
 class Estimator(eqx.Module):
     """Base class of estimators: a recursion that turns stochastic directions into an estimate."""
 
     @abstractmethod
-    def start(self, point: Any, directions: Any) -> Any:
+    def start(self, point: PyTree, directions: PyTree) -> PyTree:
         """The initial memory.
 
         Args:
@@ -37,7 +40,9 @@ class Estimator(eqx.Module):
         """
 
     @abstractmethod
-    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+    def __call__(
+        self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
+    ) -> tuple[PyTree, PyTree]:
         """The estimate at `point`, and the new memory.
 
         Args:
@@ -52,22 +57,26 @@ class Estimator(eqx.Module):
 class Plain(Estimator):
     """A fresh sample each step."""
 
-    def start(self, point: Any, directions: Any) -> Any:
+    def start(self, point: PyTree, directions: PyTree) -> PyTree:
         return ()
 
-    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+    def __call__(
+        self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
+    ) -> tuple[PyTree, PyTree]:
         return directions(oracle.draw(), point), ()
 
 
 class Momentum(Estimator):
     """m⁺ = (1−θ) m + θ d(ξ; now)"""
 
-    theta: Any
+    theta: Weight
 
-    def start(self, point: Any, directions: Any) -> Any:
+    def start(self, point: PyTree, directions: PyTree) -> PyTree:
         return directions
 
-    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+    def __call__(
+        self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
+    ) -> tuple[PyTree, PyTree]:
         θ = _weight(self.theta, k)
         new = _map(lambda m, d: (1 - θ) * m + θ * d, memory, directions(oracle.draw(), point))
         return new, new
@@ -76,16 +85,18 @@ class Momentum(Estimator):
 class Recursive(Estimator):
     """Estimators that add the change of the direction between two points, on the same sample."""
 
-    def start(self, point: Any, directions: Any) -> Any:
+    def start(self, point: PyTree, directions: PyTree) -> PyTree:
         return directions, point
 
 
 class Storm(Recursive):
     """m⁺ = d(ξ; now) + (1−θ)(m − d(ξ; before)); m⁰ = d(ξ; start)"""
 
-    theta: Any
+    theta: Weight
 
-    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
+    def __call__(
+        self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
+    ) -> tuple[PyTree, PyTree]:
         m, before = memory
         kept = jnp.where(k == 0, 0.0, 1.0 - jnp.asarray(_weight(self.theta, k)))  # there is no point before the first
         draw = oracle.draw()
@@ -98,11 +109,13 @@ class Spider(Recursive):
 
     period: int | None = eqx.field(static=True)
 
-    def __call__(self, k: Array, memory: Any, point: Any, oracle: Oracle, directions: Directions) -> tuple[Any, Any]:
-        def refresh(_: Any) -> Any:
+    def __call__(
+        self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
+    ) -> tuple[PyTree, PyTree]:
+        def refresh(_: PyTree) -> PyTree:
             return directions(oracle.draw_all(), point)
 
-        def change(memory: Any) -> Any:
+        def change(memory: PyTree) -> PyTree:
             m, before = memory
             draw = oracle.draw_some()
             return _map(lambda m, d, e: m + (d - e), m, directions(draw, point), directions(draw, before))
@@ -113,17 +126,21 @@ class Spider(Recursive):
         return new, (new, point)
 
 
-def _weight(theta: Any, k: Array) -> Any:
+def _weight(theta: Weight, k: Int[Array, ""]) -> Scalar:
     return theta(k) if callable(theta) else theta
 
 
-def _share(theta: Any) -> Any:
-    if isinstance(theta, Real) and not 0 <= float(theta) <= 1:
-        raise ValueError(f"theta={theta!r} must be a number from 0 to 1: it is the newest sample's weight.")
+def _share(theta: Weight) -> Weight:
+    _validate_share(theta)
     return theta
 
 
-def _map(function: Callable[..., Any], *trees: Any) -> Any:
+def _validate_share(theta: object) -> None:
+    if isinstance(theta, Real) and not 0 <= float(theta) <= 1:
+        raise ValueError(f"theta={theta!r} must be a number from 0 to 1: it is the newest sample's weight.")
+
+
+def _map(function: Callable[..., Vector], *trees: PyTree) -> PyTree:
     return jax.tree.map(function, *trees, is_leaf=lambda node: isinstance(node, Vector))
 
 
@@ -132,7 +149,7 @@ def plain() -> Plain:
     return Plain()
 
 
-def momentum(theta: Any) -> Momentum:
+def momentum(theta: Weight) -> Momentum:
     """A moving average, m⁺ = (1−θ) m + θ d(ξ), where d(ξ) is the direction on the new batch ξ.
 
     Args:
@@ -141,7 +158,7 @@ def momentum(theta: Any) -> Momentum:
     return Momentum(_share(theta))
 
 
-def storm(theta: Any) -> Storm:
+def storm(theta: Weight) -> Storm:
     """STORM, m⁺ = d(ξ; s) + (1−θ) (m − d(ξ; s⁻)), with the same batch ξ at the point s and the previous point s⁻.
 
     Args:

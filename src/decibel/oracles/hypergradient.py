@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from ..core._conjugate_gradients import conjugate_gradients
 from ..core._ledger import Ledger
+from ..core._types import PyTree
 from ..core._vector import Vector, choose, each, flatten, positive, replicate
 from ..problem._problem import Problem
 from ._eval_config import Products
@@ -44,7 +45,9 @@ class Local(eqx.Module):
         z = self.inverse(here)
         return here.fx if z is None else here.u(z)
 
-    def error(self, problem: Problem, x: Any, y: Any, *, batch_size: int | None = None, seed: int = 0) -> Array:
+    def error(
+        self, problem: Problem, x: PyTree, y: PyTree, *, batch_size: int | None = None, seed: int = 0
+    ) -> Float[Array, " nodes"]:
         """The relative residual ‖H z − ∇_y f‖ / ‖∇_y f‖ of the linear system at each node.
 
         Near 0 the hypergradient can be trusted, given y; near 1 it is no better than ignoring y.
@@ -112,7 +115,7 @@ class Neumann(Local):
         here = here.linearized() if here.draw.full else here
         return (self._random if self.randomized else self._truncated)(here, self._scale(here))
 
-    def _scale(self, here: Point) -> Array:
+    def _scale(self, here: Point) -> Float[Array, "*nodes"]:
         """L: given, or estimated once for all points of a draw, on samples of its own where it takes a batch."""
         if self.scale is not None:
             return jnp.asarray(self.scale)
@@ -121,10 +124,10 @@ class Neumann(Local):
             draw.scale = largest_curvature(here.moved_to(draw.fresh_lower(SCALE)), of_samples=self.per_sample)
         return draw.scale
 
-    def _truncated(self, here: Point, L: Array) -> Vector:
+    def _truncated(self, here: Point, L: Float[Array, "*nodes"]) -> Vector:
         factor = _factors(here)
 
-        def add(j: Array, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+        def add(j: Int[Array, ""], both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
             term, total = both
             term = term - each(1 / L, factor(j).hessian(term))
             return term, total + term
@@ -132,27 +135,32 @@ class Neumann(Local):
         _, total = here.ledger.loop(self.terms - 1, add, (here.fy, here.fy))
         return each(1 / L, total)
 
-    def _random(self, here: Point, L: Array) -> Vector:
+    def _random(self, here: Point, L: Float[Array, "*nodes"]) -> Vector:
         return self._product(here, L, self._lengths(here, ()), here.fy, lambda at, term: at.hessian(term))
 
-    def _random_by_sample(self, here: Point, L: Array) -> Vector:
+    def _random_by_sample(self, here: Point, L: Float[Array, "*nodes"]) -> Vector:
         _, fy = here.upper_of_samples
         samples = jax.tree.leaves(fy)[0].shape[1]
         # A node's L serves all its samples; (nodes, 1) stands beside (nodes, samples).
         L = L[:, None] if L.ndim else L
         return self._product(here, L, self._lengths(here, (samples,)), fy, lambda at, term: at.hessian_of_samples(term))
 
-    def _lengths(self, here: Point, shape: tuple[int, ...]) -> Array:
-        """(nodes, *shape) numbers k of factors."""
+    def _lengths(self, here: Point, shape: tuple[int, ...]) -> Int[Array, " nodes *shape"]:
+        """Numbers k of factors."""
         keys = here.draw.again(TRUNCATION).node_keys
         return jax.vmap(lambda key: jax.random.randint(key, shape, 0, self.terms, jnp.int32))(keys)
 
     def _product(
-        self, here: Point, L: Array, k: Array, start: Vector, hessian: Callable[[Point, Vector], Vector]
+        self,
+        here: Point,
+        L: Float[Array, "*nodes"],
+        k: Int[Array, " nodes *samples"],
+        start: Vector,
+        hessian: Callable[[Point, Vector], Vector],
     ) -> Vector:
         factor = _factors(here)
 
-        def multiply(j: Array, term: Vector) -> Vector:
+        def multiply(j: Int[Array, ""], term: Vector) -> Vector:
             longer = term - each(1 / L, hessian(factor(j), term))
             return choose(j < k, longer, term)
 
@@ -255,8 +263,8 @@ def direct() -> Direct:
     return Direct()
 
 
-def largest_curvature(here: Point, *, of_samples: bool = False) -> Array:
-    """(nodes,) the largest eigenvalue of H, estimated from above where power iteration has converged to within the
+def largest_curvature(here: Point, *, of_samples: bool = False) -> Float[Array, " nodes"]:
+    """The largest eigenvalue of H, estimated from above where power iteration has converged to within the
     margin; more than half of it, which is all a Neumann series needs, where it has not. `of_samples`: the largest of
     any single sample of the batch, for a series in single samples."""
     samples = here.draw.batch_size if of_samples else None
@@ -264,7 +272,9 @@ def largest_curvature(here: Point, *, of_samples: bool = False) -> Array:
     here = here.sampled() if many else here.linearized()
     product, axes = (here.hessian_of_samples, 2) if many else (here.hessian, 1)
 
-    def multiply(j: Array, both: tuple[Vector, Array]) -> tuple[Vector, Array]:
+    def multiply(
+        j: Int[Array, ""], both: tuple[Vector, Float[Array, " nodes *samples"]]
+    ) -> tuple[Vector, Float[Array, " nodes *samples"]]:
         hw = product(both[0])
         size = jnp.sqrt(hw.squared_norms(axes))
         return each(1 / positive(size), hw), size
@@ -286,7 +296,9 @@ def solve(here: Point, steps: int, tolerance: float) -> Vector:
 
 
 @eqx.filter_jit
-def _error(way: Local, problem: Problem, x: Vector, y: Vector, batch_size: int | None, seed: int) -> Array:
+def _error(
+    way: Local, problem: Problem, x: Vector, y: Vector, batch_size: int | None, seed: int
+) -> Float[Array, " nodes"]:
     nodes = jnp.arange(problem.nodes, dtype=jnp.int32)
     oracle = Oracle(problem, nodes, jax.random.key(seed), batch_size, Ledger())
     here = oracle.draw().at(x, y)
@@ -295,13 +307,13 @@ def _error(way: Local, problem: Problem, x: Vector, y: Vector, batch_size: int |
     return jnp.sqrt(left.squared_norms() / positive(here.fy.squared_norms()))
 
 
-def _stacked(tree: Any, like: Any, problem: Problem) -> Vector:
+def _stacked(tree: PyTree, like: PyTree, problem: Problem) -> Vector:
     leaves = jax.tree.leaves(tree), jax.tree.leaves(like)
     everywhere = all(jnp.ndim(a) > jnp.ndim(b) for a, b in zip(*leaves, strict=True))
     return Vector(jax.tree.map(jnp.asarray, tree)) if everywhere else replicate(tree, problem.upper_data.nodes)
 
 
-def _factors(here: Point) -> Callable[[Array], Point]:
+def _factors(here: Point) -> Callable[[Int[Array, ""]], Point]:
     """The point on the j-th independent sample. A draw that serves two points draws its factors once."""
     if here.draw.full:
         return lambda j: here

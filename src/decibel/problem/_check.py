@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Key
 
+from ..core._types import PyTree
 from ..core._vector import replicate, smallest
 from . import _exact as exact
 from ._losses import Losses
 
-Tree = Any
 PIECES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
 
 
@@ -47,18 +49,18 @@ def check(problem: Losses, *, seed: int, probes: int = 20) -> CheckReport:
     return CheckReport(tuple(dict.fromkeys(_worst(findings))))
 
 
-def _widen(leaf: Any) -> Any:
+def _widen(leaf: PyTree) -> PyTree:
     is_float = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
     return jnp.asarray(leaf, jnp.float64) if is_float else leaf
 
 
-def _derivatives(problem: Losses, key: Array) -> list[Finding]:
+def _derivatives(problem: Losses, key: Key[Array, ""]) -> list[Finding]:
     names = ("∇f",) if problem.single_level else PIECES
     return [_compare(name, *map(float, pair)) for name, pair in zip(names, _pairs(problem, key), strict=True)]
 
 
 @eqx.filter_jit
-def _pairs(problem: Losses, key: Array) -> list[tuple[Array, Array]]:
+def _pairs(problem: Losses, key: Key[Array, ""]) -> list[tuple[Float[Array, ""], Float[Array, ""]]]:
     """Each of PIECES along a random direction: by finite differences and by differentiation."""
     xkey, ykey, dxkey, dykey, zkey = jax.random.split(key, 5)
     x, dx = _around(problem.x0, xkey, 0.1), _around(_zeros(problem.x0), dxkey, 1.0)
@@ -94,7 +96,7 @@ def _compare(name: str, a: float, b: float) -> Finding:
     )
 
 
-def _curvature(problem: Losses, key: Array, probes: int) -> Finding:
+def _curvature(problem: Losses, key: Key[Array, ""], probes: int) -> Finding:
     """wᵀHw/‖w‖² of g along random directions at random points; of every node's own g_i where personal."""
     values = np.asarray(_curvatures(problem, jax.random.split(key, probes)))
     low, high = float(values.min()), float(values.max())
@@ -105,13 +107,13 @@ def _curvature(problem: Losses, key: Array, probes: int) -> Finding:
 
 
 @eqx.filter_jit
-def _curvatures(problem: Losses, keys: Array) -> Array:
-    def along(g: Any, key: Array) -> Array:
+def _curvatures(problem: Losses, keys: Key[Array, " probes"]) -> Float[Array, " probes"]:
+    def along(g: Callable[[PyTree], Array], key: Key[Array, ""]) -> Float[Array, ""]:
         ykey, wkey = jax.random.split(key)
         y, w = _around(problem.y0, ykey, 0.5), _around(_zeros(problem.y0), wkey, 1.0)
         return _dot(w, jax.jvp(jax.grad(g), (y,), (w,))[1]) / _dot(w, w)
 
-    def probe(key: Array) -> Array:
+    def probe(key: Key[Array, ""]) -> Float[Array, ""]:
         if not problem.personal:
             return along(lambda y: exact.lower_mean(problem, problem.x0, y), key)
         alone = lambda batch: along(lambda y: problem.lower_loss(problem.x0, y, batch), key)  # noqa: E731
@@ -129,25 +131,27 @@ def _worst(findings: list[Finding]) -> list[Finding]:
     return list(by_name.values())
 
 
-def _directional(function: Any, point: Tree, direction: Tree, h: float = 1e-5) -> Array:
+def _directional(
+    function: Callable[[PyTree], Array], point: PyTree, direction: PyTree, h: float = 1e-5
+) -> Float[Array, ""]:
     move = lambda sign: jax.tree.map(lambda p, d: p + sign * h * d, point, direction)  # noqa: E731
     return (function(move(1.0)) - function(move(-1.0))) / (2 * h)
 
 
-def _around(tree: Tree, key: Array, size: float) -> Tree:
+def _around(tree: PyTree, key: Key[Array, ""], size: float) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
     moved = [a + size * jax.random.normal(k, a.shape, a.dtype) for a, k in zip(leaves, keys, strict=True)]
     return jax.tree.unflatten(structure, moved)
 
 
-def _per_node(problem: Losses) -> Tree:
+def _per_node(problem: Losses) -> PyTree:
     return replicate(problem.y0, problem.upper_data.nodes).tree
 
 
-def _zeros(tree: Tree) -> Tree:
+def _zeros(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.zeros_like, tree)
 
 
-def _dot(a: Tree, b: Tree) -> Array:
+def _dot(a: PyTree, b: PyTree) -> Float[Array, ""]:
     return jax.tree.reduce(jnp.add, jax.tree.map(lambda x, y: jnp.vdot(x, y), a, b))

@@ -6,7 +6,7 @@ only Hessian-vector products are formed.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -14,20 +14,20 @@ import jax.numpy as jnp
 import lineax as lx
 import optimistix as optx
 from jax import Array
+from jaxtyping import Float
 
 from ..core._conjugate_gradients import conjugate_gradients
+from ..core._types import PyTree
 from ..core._vector import Vector, largest
 from ._losses import Losses
 from ._samples import Batch
 
-Tree = Any
 
-
-def default_tolerance(tree: Tree) -> float:
+def default_tolerance(tree: PyTree) -> float:
     return 1e-10 if jnp.result_type(*jax.tree.leaves(tree)) == jnp.float64 else 1e-5
 
 
-def solve_lower(problem: Losses, x: Tree, *, tolerance: float | None = None) -> Tree:
+def solve_lower(problem: Losses, x: PyTree, *, tolerance: float | None = None) -> PyTree:
     if problem.single_level:
         raise ValueError("solve_lower needs a lower level, and this problem has a single one.")
     tolerance = default_tolerance(x) if tolerance is None else tolerance
@@ -40,7 +40,7 @@ def solve_lower(problem: Losses, x: Tree, *, tolerance: float | None = None) -> 
     return y
 
 
-def hypergradient(problem: Losses, x: Tree, *, tolerance: float | None = None) -> Tree:
+def hypergradient(problem: Losses, x: PyTree, *, tolerance: float | None = None) -> PyTree:
     tolerance = default_tolerance(x) if tolerance is None else tolerance
     if problem.single_level:
         return _compiled_gradient(problem, x)
@@ -48,39 +48,39 @@ def hypergradient(problem: Losses, x: Tree, *, tolerance: float | None = None) -
 
 
 @eqx.filter_jit
-def _compiled_lower(problem: Losses, x: Tree, tolerance: float) -> tuple[Tree, Array]:
+def _compiled_lower(problem: Losses, x: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:
     return lower_solution(problem, x, tolerance)
 
 
 @eqx.filter_jit
-def _compiled_gradient(problem: Losses, x: Tree) -> Tree:
+def _compiled_gradient(problem: Losses, x: PyTree) -> PyTree:
     return jax.grad(lambda x: upper_mean(problem, x, None))(x)
 
 
 @eqx.filter_jit
-def _compiled_hypergradient(problem: Losses, x: Tree, y: Tree, tolerance: float) -> Tree:
+def _compiled_hypergradient(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTree:
     return gradient_at(problem, x, y, tolerance)
 
 
-def upper_mean(problem: Losses, x: Tree, y: Tree) -> Array:
+def upper_mean(problem: Losses, x: PyTree, y: PyTree) -> Float[Array, ""]:
     """1/N Σ_i f_i(x, y) over all samples; y has the node axis where the problem is personal."""
     batch = problem.upper_data.full()
     in_axes = (None, 0 if problem.personal else None, 0)
     return jax.vmap(problem.upper_loss, in_axes)(x, y, batch).mean()
 
 
-def lower_mean(problem: Losses, x: Tree, y: Tree) -> Array:
+def lower_mean(problem: Losses, x: PyTree, y: PyTree) -> Float[Array, ""]:
     batch = problem.lower_data.full()
     in_axes = (None, 0 if problem.personal else None, 0)
     return jax.vmap(problem.lower_loss, in_axes)(x, y, batch).mean()
 
 
-def lower_solution(problem: Losses, x: Tree, tolerance: float) -> tuple[Tree, Array]:
+def lower_solution(problem: Losses, x: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:
     """y*(x) and ‖∇_y g(x, y*)‖ relative to max(1, its size at y0) (the largest of any node where personal)."""
     batch = problem.lower_data.full()
     if problem.personal:
 
-        def alone(batch: Batch) -> tuple[Tree, Array]:
+        def alone(batch: Batch) -> tuple[PyTree, Float[Array, ""]]:
             return _minimise(lambda y: problem.lower_loss(x, y, batch), problem.y0, tolerance)
 
         y, residuals = jax.vmap(alone)(batch)
@@ -88,12 +88,12 @@ def lower_solution(problem: Losses, x: Tree, tolerance: float) -> tuple[Tree, Ar
     return _minimise(lambda y: lower_mean(problem, x, y), problem.y0, tolerance)
 
 
-def gradient_at(problem: Losses, x: Tree, y: Tree, tolerance: float) -> Tree:
+def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTree:
     """∇_x f − J z with H z = ∇_y f, all at (x, y): the hypergradient where y = y*(x)."""
     upper, lower = problem.upper_data.full(), problem.lower_data.full()
     if problem.personal:
 
-        def alone(y: Tree, upper: Batch, lower: Batch) -> Tree:
+        def alone(y: PyTree, upper: Batch, lower: Batch) -> PyTree:
             f = lambda x, y: problem.upper_loss(x, y, upper)  # noqa: E731
             g = lambda x, y: problem.lower_loss(x, y, lower)  # noqa: E731
             return implicit_gradient(f, g, x, y, tolerance)
@@ -105,7 +105,9 @@ def gradient_at(problem: Losses, x: Tree, y: Tree, tolerance: float) -> Tree:
     return implicit_gradient(f, g, x, y, tolerance)
 
 
-def implicit_gradient(f: Any, g: Any, x: Tree, y: Tree, tolerance: float) -> Tree:
+def implicit_gradient(
+    f: Callable[[PyTree, PyTree], Array], g: Callable[[PyTree, PyTree], Array], x: PyTree, y: PyTree, tolerance: float
+) -> PyTree:
     fx, fy = jax.grad(f, (0, 1))(x, y)
     _, pull = jax.vjp(jax.grad(g, 1), x, y)
     one = lambda tree: Vector(jax.tree.map(lambda leaf: leaf[None], tree))  # noqa: E731
@@ -116,7 +118,7 @@ def implicit_gradient(f: Any, g: Any, x: Tree, y: Tree, tolerance: float) -> Tre
     return jax.tree.map(jnp.subtract, fx, jacobian_z)
 
 
-def _minimise(g: Any, y0: Tree, tolerance: float) -> tuple[Tree, Array]:
+def _minimise(g: Callable[[PyTree], Array], y0: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:
     gradient = jax.grad(g)
     scale = _norm(gradient(y0))
     rough = optx.minimise(lambda y, _: g(y), optx.LBFGS(rtol=1e-4, atol=1e-4), y0, max_steps=300, throw=False).value
@@ -142,5 +144,5 @@ def _minimise(g: Any, y0: Tree, tolerance: float) -> tuple[Tree, Array]:
     return y, _norm(gradient(y)) / jnp.maximum(scale, 1.0)
 
 
-def _norm(tree: Tree) -> Array:
+def _norm(tree: PyTree) -> Float[Array, ""]:
     return jnp.sqrt(jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), tree)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from jax import Array
+from jaxtyping import Float
 
+from ..core._types import PyTree
 from ._samples import Batch, NodeData
 
 
@@ -13,10 +15,10 @@ class Losses(Protocol):
     """The losses of both levels with their data, and where the variables start."""
 
     @property
-    def x0(self) -> Any: ...
+    def x0(self) -> PyTree: ...
 
     @property
-    def y0(self) -> Any: ...
+    def y0(self) -> PyTree: ...
 
     @property
     def personal(self) -> bool: ...
@@ -30,6 +32,6 @@ class Losses(Protocol):
     @property
     def lower_data(self) -> NodeData: ...
 
-    def upper_loss(self, x: Any, y: Any, batch: Batch) -> Array: ...
+    def upper_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]: ...
 
-    def lower_loss(self, x: Any, y: Any, batch: Batch) -> Array: ...
+    def lower_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]: ...

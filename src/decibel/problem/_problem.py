@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float
 
+from ..core._types import Loss, PyTree
 from . import _exact as exact
 from ._check import CheckReport, check
-from ._samples import NodeData, node_data
+from ._samples import Batch, NodeData, node_data
 
-Loss = Callable[..., Array]
-Tree = Any
+# Arrays (nodes, samples, ...), a list of them with one pytree per node, or a function of the node.
+Source: TypeAlias = PyTree | list[PyTree] | Callable[[int], PyTree] | NodeData
+Data: TypeAlias = NodeData | Callable[[int], PyTree]  # what a problem holds: functions until `bind`
+
+
+class Options(TypedDict, total=False):
+    """What every kind of problem takes."""
+
+    personal: bool
+    nodes: int | None
 
 
 class Problem(eqx.Module):
@@ -52,8 +64,8 @@ class Problem(eqx.Module):
     lower: Loss | None
     upper_data: Any  # NodeData, or a function of the node until `bind`
     own_lower_data: Any  # None where the lower level is on the upper one's data, so that what both compute is shared
-    x0: Tree
-    y0: Tree | None
+    x0: PyTree
+    y0: PyTree | None
     personal: bool = eqx.field(static=True)
 
     def __init__(
@@ -61,10 +73,10 @@ class Problem(eqx.Module):
         upper: Loss,
         lower: Loss | None = None,
         *,
-        upper_data: Any,
-        lower_data: Any = None,
-        x0: Tree,
-        y0: Tree | None = None,
+        upper_data: Source,
+        lower_data: Source = None,
+        x0: PyTree,
+        y0: PyTree | None = None,
         personal: bool = False,
         nodes: int | None = None,
     ) -> None:
@@ -91,7 +103,7 @@ class Problem(eqx.Module):
         self._validate_data(nodes)
 
     @classmethod
-    def minimax(cls, objective: Loss, *, data: Any, x0: Tree, y0: Tree, **options: Any) -> Problem:
+    def minimax(cls, objective: Loss, *, data: Source, x0: PyTree, y0: PyTree, **options: Unpack[Options]) -> Problem:
         """The minimax problem min_x max_y 1/N Σ_i f_i(x, y), as a bilevel problem with g = −f.
 
         Args:
@@ -102,7 +114,7 @@ class Problem(eqx.Module):
             **options: `personal` and `nodes` of `Problem`.
         """
 
-        def descend(x: Tree, y: Tree, batch: Tree) -> Array:
+        def descend(x: PyTree, y: PyTree, batch: PyTree) -> Array:
             return -objective(x, y, batch)
 
         return cls(objective, descend, upper_data=data, lower_data=data, x0=x0, y0=y0, **options)
@@ -111,13 +123,13 @@ class Problem(eqx.Module):
     def compositional(
         cls,
         outer: Loss,
-        inner: Callable[[Tree, Tree], Tree],
+        inner: Callable[[PyTree, PyTree], PyTree],
         *,
-        upper_data: Any,
-        lower_data: Any,
-        x0: Tree,
-        y0: Tree,
-        **options: Any,
+        upper_data: Source,
+        lower_data: Source,
+        x0: PyTree,
+        y0: PyTree,
+        **options: Unpack[Options],
     ) -> Problem:
         """The compositional problem min_x 1/N Σ_i f_i(x, h(x)) with h = 1/N Σ_i h_i, by g_i(x, y) = ‖y − h_i(x)‖².
 
@@ -131,14 +143,14 @@ class Problem(eqx.Module):
             **options: `personal` and `nodes` of `Problem`; with `personal=True` node i composes f_i with its own h_i.
         """
 
-        def track(x: Tree, y: Tree, batch: Tree) -> Array:
+        def track(x: PyTree, y: PyTree, batch: PyTree) -> Array:
             gaps = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), y, inner(x, batch))
             return jax.tree.reduce(jnp.add, gaps)
 
         return cls(outer, track, upper_data=upper_data, lower_data=lower_data, x0=x0, y0=y0, **options)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The dtype of the run, and of floating-point data."""
         return jnp.result_type(*jax.tree.leaves(self.x0))
 
@@ -172,30 +184,31 @@ class Problem(eqx.Module):
         bound._validate_data(None)
         return bound
 
-    def on_data(self, upper_data: Any, lower_data: Any) -> Problem:
+    def on_data(self, upper_data: Data | None, lower_data: Data | None) -> Problem:
         """The same losses and start on other data."""
         own = None if lower_data is upper_data else lower_data
         fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731
         known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData)  # noqa: E731
         return eqx.tree_at(fields, self, (upper_data, own), is_leaf=known)
 
-    def with_data(self, change: Callable[[Any, str], Any]) -> Problem:
+    def with_data(self, change: Callable[[Data, str], Data]) -> Problem:
         """The same problem with `change(data, name)` applied to its data, once if both levels share them."""
         upper = change(self.upper_data, "upper_data")
         if self.own_lower_data is None:
             return self.on_data(upper, None if self.single_level else upper)
         return self.on_data(upper, change(self.own_lower_data, "lower_data"))
 
-    def upper_loss(self, x: Tree, y: Tree, batch: Any) -> Array:
+    def upper_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]:
         """f of one node on its `batch`."""
         point = (x,) if self.single_level else (x, y)
         return batch.mean(self.upper, *point)
 
-    def lower_loss(self, x: Tree, y: Tree, batch: Any) -> Array:
+    def lower_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]:
         """g of one node on its `batch`."""
+        assert self.lower is not None
         return batch.mean(self.lower, x, y)
 
-    def solve_lower(self, x: Tree, *, tolerance: float | None = None) -> Tree:
+    def solve_lower(self, x: PyTree, *, tolerance: float | None = None) -> PyTree:
         """The exact lower-level solution at x, from all data.
 
         Args:
@@ -211,7 +224,7 @@ class Problem(eqx.Module):
         """
         return exact.solve_lower(self._ready("solve_lower"), self._point(x), tolerance=tolerance)
 
-    def hypergradient(self, x: Tree, *, tolerance: float | None = None) -> Tree:
+    def hypergradient(self, x: PyTree, *, tolerance: float | None = None) -> PyTree:
         """The exact hypergradient ∇Φ(x) = ∇_x f − J H⁻¹ ∇_y f at y*(x), with H = ∇²_yy g and J = ∇²_xy g.
 
         Args:
@@ -239,7 +252,7 @@ class Problem(eqx.Module):
             raise ValueError(f"{use} needs the number of nodes: give Problem(nodes=...), since the data are functions.")
         return self.bind(self.nodes)
 
-    def _point(self, x: Tree) -> Tree:
+    def _point(self, x: PyTree) -> PyTree:
         shapes = lambda tree: jax.tree.map(jnp.shape, tree)  # noqa: E731
         if jax.tree.structure(x) != jax.tree.structure(self.x0) or shapes(x) != shapes(self.x0):
             raise ValueError("x is not shaped like x0: give a pytree of the same structure and shapes.")
@@ -275,7 +288,7 @@ class Problem(eqx.Module):
                 )
 
 
-def _try(name: str, loss: Loss, *arguments: Any) -> Any:
+def _try(name: str, loss: Loss, *arguments: PyTree) -> PyTree:
     """What a loss returns on a batch of one sample, in shapes; a sentence where it fails."""
     called = "x, batch" if len(arguments) == 2 else "x, y, batch"
     try:
@@ -295,7 +308,7 @@ def _try(name: str, loss: Loss, *arguments: Any) -> Any:
         raise ValueError(f"{name}({called}) fails on a batch of one sample ({reason}): {fix}.") from error
 
 
-def _start(tree: Tree, argument: str) -> Tree:
+def _start(tree: PyTree, argument: str) -> PyTree:
     """Floating leaves of at least float32: what a run carries is never in lower precision."""
     leaves = jax.tree.leaves(tree)
     if not leaves:
@@ -311,13 +324,13 @@ def _start(tree: Tree, argument: str) -> Tree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, wide(leaf)), tree)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: Source, other: Source) -> bool:
     """Whether these are the same arrays, or the same functions."""
     (leaves, structure), (others, other_structure) = jax.tree.flatten(one), jax.tree.flatten(other)
     return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
 
 
-def _data(source: Any, argument: str, dtype: Any, nodes: int | None) -> NodeData | Callable[[int], Tree]:
+def _data(source: Source, argument: str, dtype: DTypeLike, nodes: int | None) -> Data:
     if isinstance(source, NodeData):
         return source
     if callable(source):

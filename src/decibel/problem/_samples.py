@@ -9,15 +9,17 @@ n_i minus that. A chunk that a node does not need gets weight zero. So one progr
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from functools import partial, reduce
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int, Key, Shaped, UInt32
+
+from ..core._types import Loss, PyTree
 
 
 class Batch(eqx.Module):
@@ -26,11 +28,11 @@ class Batch(eqx.Module):
     Where `rows` are given, (nodes, samples) for each part, nothing was taken yet: the parts are all samples there are.
     """
 
-    parts: tuple[Any, ...]
-    weights: Array | None = None
-    rows: tuple[Array, ...] | None = None
+    parts: tuple[PyTree, ...]
+    weights: Float[Array, "*nodes parts"] | None = None
+    rows: tuple[Int[Array, "*nodes _"], ...] | None = None
 
-    def mean(self, loss: Callable[..., Array], *point: Any) -> Array:
+    def mean(self, loss: Loss, *point: PyTree) -> Array:
         """A loss, itself a mean over its batch, at one node of a vmapped batch."""
         values = [loss(*point, part) for part in self.parts]
         if self.weights is None:
@@ -49,11 +51,11 @@ class Batch(eqx.Module):
         return jax.tree.leaves(self.parts[0])[0].shape[0]
 
     @property
-    def per_node(self) -> Any:
+    def per_node(self) -> PyTree:
         """What has a row for every node, to be mapped over and given to `of_node`."""
         return self if self.rows is None else (jnp.arange(len(self.rows[0])), self.rows, self.weights)
 
-    def of_node(self, mapped: Any) -> Batch:
+    def of_node(self, mapped: PyTree) -> Batch:
         """One node's batch, taken now."""
         if self.rows is None:
             return mapped
@@ -66,10 +68,10 @@ class Batch(eqx.Module):
 class NodeData(eqx.Module):
     """Samples of all nodes: leaves (nodes, most samples of any node, ...)."""
 
-    tree: Any
-    counts: Array  # (nodes,) samples of each node
-    offsets: Array | None  # (nodes, parts) where each part of the full batch begins
-    weights: Array | None  # (nodes, parts) its share of the mean; None where all nodes hold equally many
+    tree: PyTree
+    counts: Int[Array, " nodes"]  # samples of each node
+    offsets: Int[Array, "nodes parts"] | None  # where each part of the full batch begins
+    weights: Float[Array, "nodes parts"] | None  # its share of the mean; None where all nodes hold equally many
     part_sizes: tuple[int, ...] = eqx.field(static=True)
     samples_per_node: float = eqx.field(static=True)  # the average, for the ledger
 
@@ -84,11 +86,11 @@ class NodeData(eqx.Module):
         spans = [self.offsets[:, k, None] + jnp.arange(size, dtype=jnp.int32) for k, size in enumerate(self.part_sizes)]
         return self._batch(spans, later, self.weights)
 
-    def draw(self, bits: Array, *, later: bool = False) -> Batch:
-        """A batch drawn with replacement by uniform uint32 `bits` (nodes, batch)."""
+    def draw(self, bits: UInt32[Array, "nodes batch"], *, later: bool = False) -> Batch:
+        """A batch drawn with replacement by uniform `bits`."""
         return self._batch([_scale(bits, self.counts[:, None])], later)
 
-    def in_order(self, position: Array | int, size: int, *, later: bool = False) -> Batch:
+    def in_order(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
         """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
         where nodes hold equally many."""
         if self.offsets is None and not later:
@@ -98,29 +100,31 @@ class NodeData(eqx.Module):
         starts = size * (position % jnp.maximum(1, self.counts // size))
         return self._batch([starts[:, None] + jnp.arange(size, dtype=jnp.int32)], later)
 
-    def shuffled(self, key: Array, nodes: Array) -> NodeData:
+    def shuffled(self, key: Key[Array, ""], nodes: Int[Array, " nodes"]) -> NodeData:
         """Every node's samples in an order of its own, and repeated as before where it holds fewer than others."""
         most = jax.tree.leaves(self.tree)[0].shape[1]
         places = jnp.arange(most, dtype=jnp.int32)
 
-        def order(node: Array, count: Array) -> Array:
+        def order(node: Int[Array, ""], count: Int[Array, ""]) -> Int[Array, " most"]:
             chance = jax.random.uniform(jax.random.fold_in(key, node), (most,), jnp.float32)
             return jnp.argsort(jnp.where(places < count, chance, 2.0))[places % count]
 
         indices = jax.vmap(order)(nodes, self.counts)
         return eqx.tree_at(lambda data: data.tree, self, self._take(indices))
 
-    def _batch(self, rows: list[Array], later: bool, weights: Array | None = None) -> Batch:
+    def _batch(
+        self, rows: list[Int[Array, "nodes _"]], later: bool, weights: Float[Array, "nodes parts"] | None = None
+    ) -> Batch:
         if later:
             return Batch((self.tree,) * len(rows), weights, tuple(rows))
         return Batch(tuple(map(self._take, rows)), weights)
 
-    def _take(self, indices: Array) -> Any:
+    def _take(self, indices: Int[Array, "nodes samples"]) -> PyTree:
         pick = jax.vmap(lambda leaf, index: leaf.at[index].get(mode="promise_in_bounds"))
         return jax.tree.map(lambda leaf: pick(leaf, indices), self.tree)
 
 
-def _scale(bits: Array, count: Array) -> Array:
+def _scale(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:
     """floor(bits · count / 2³²): a uniform index below `count`, in 32-bit arithmetic (count < 2³¹)."""
     low, high = jnp.uint32(0xFFFF), jnp.uint32(16)
     count = count.astype(jnp.uint32)
@@ -130,7 +134,7 @@ def _scale(bits: Array, count: Array) -> Array:
     return (a * c + (middle >> high) + (carry >> high)).astype(jnp.int32)
 
 
-def node_data(source: Any, argument: str, dtype: Any) -> NodeData:
+def node_data(source: PyTree, argument: str, dtype: DTypeLike) -> NodeData:
     """Samples from arrays (nodes, samples, ...) or from a list with one pytree per node."""
     if isinstance(source, list):
         per_node, counts = count_nodes(source, argument)
@@ -154,7 +158,7 @@ def node_data(source: Any, argument: str, dtype: Any) -> NodeData:
     return lay_out(jax.tree.map(lambda leaf: jnp.asarray(as_float(leaf, dtype)), tree), counts)
 
 
-def count_nodes(source: list[Any], argument: str) -> tuple[list[Any], np.ndarray]:
+def count_nodes(source: list[PyTree], argument: str) -> tuple[list[PyTree], Int[np.ndarray, " nodes"]]:
     """Every node's samples as NumPy arrays, and how many there are."""
     if not source:
         raise ValueError(f"{argument} is an empty list: give one pytree of samples per node.")
@@ -167,13 +171,13 @@ def count_nodes(source: list[Any], argument: str) -> tuple[list[Any], np.ndarray
     return per_node, counts
 
 
-def stack_nodes(per_node: list[Any], counts: np.ndarray, most: int) -> Any:
+def stack_nodes(per_node: list[PyTree], counts: Int[np.ndarray, " nodes"], most: int) -> PyTree:
     """Leaves (nodes, most, ...), a short node repeating its own samples."""
     repeat = [np.arange(most) % n for n in counts]
     return jax.tree.map(lambda *leaves: np.stack([leaf[i] for leaf, i in zip(leaves, repeat, strict=True)]), *per_node)
 
 
-def lay_out(tree: Any, counts: np.ndarray) -> NodeData:
+def lay_out(tree: PyTree, counts: Int[np.ndarray, " nodes"]) -> NodeData:
     """The plan of the exact mean over nodes of these counts."""
     least = int(counts.min())
     rest = counts - least
@@ -189,7 +193,7 @@ def lay_out(tree: Any, counts: np.ndarray) -> NodeData:
     return NodeData(tree, counts_on_device, jnp.asarray(offsets, jnp.int32), jnp.asarray(weights), sizes, mean)
 
 
-def _samples(node: Any, argument: str) -> int:
+def _samples(node: PyTree, argument: str) -> int:
     lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(node)}
     if not lengths:
         raise ValueError(f"{argument} holds no arrays: give every node leaves of shape (samples, ...).")
@@ -198,19 +202,19 @@ def _samples(node: Any, argument: str) -> int:
     return lengths.pop()
 
 
-def _validate_not_empty(counts: np.ndarray, argument: str) -> None:
+def _validate_not_empty(counts: Int[np.ndarray, " nodes"], argument: str) -> None:
     empty = np.flatnonzero(counts == 0)
     if empty.size:
         raise ValueError(f"{argument} has no samples at node {empty[0]}: leave that node out or give it data.")
 
 
-def validate_numeric(tree: Any, argument: str) -> None:
+def validate_numeric(tree: PyTree, argument: str) -> None:
     for leaf in jax.tree.leaves(tree):
         if leaf.dtype.kind not in "fiubcV":  # V: JAX's own small floats
             raise TypeError(f"{argument} holds {leaf.dtype} and not numbers: encode words and labels as integers.")
 
 
-def validate_finite(tree: Any, argument: str) -> None:
+def validate_finite(tree: PyTree, argument: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if jnp.issubdtype(leaf.dtype, jnp.inexact) and not np.isfinite(leaf).all():
             bad = np.argwhere(~np.isfinite(leaf))[0]
@@ -220,6 +224,6 @@ def validate_finite(tree: Any, argument: str) -> None:
             )
 
 
-def as_float(leaf: np.ndarray, dtype: Any) -> np.ndarray:
+def as_float(leaf: Shaped[np.ndarray, "*shape"], dtype: DTypeLike) -> Shaped[np.ndarray, "*shape"]:
     """Floating-point samples take the run's dtype; labels stay what they are."""
     return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf

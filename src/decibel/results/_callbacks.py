@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from types import TracebackType
 
+from ..core._json import Provenance, Row
 from ..graphs._graph import Levels
 from ._status import Status
 from .metrics import Snapshot
-
-Row = dict[str, float]
 
 
 class Callback:
@@ -20,7 +19,7 @@ class Callback:
     Every method does nothing by default. If calling it returns True, the run stops.
     """
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         """Called before the first row.
 
         Args:
@@ -37,7 +36,7 @@ class Callback:
             snapshot: the state of the run.
         """
 
-    def __call__(self, step: int, row: Row) -> Any:
+    def __call__(self, step: int, row: Row) -> object:
         """Called with a row of the trace.
 
         Args:
@@ -60,10 +59,10 @@ class Callback:
 class FunctionCallback(Callback):
     """A plain function of a row, as a callback."""
 
-    def __init__(self, function: Callable[[int, Row], Any]) -> None:
+    def __init__(self, function: Callable[[int, Row], object]) -> None:
         self._function = function
 
-    def __call__(self, step: int, row: Row) -> Any:
+    def __call__(self, step: int, row: Row) -> object:
         return self._function(step, row)
 
 
@@ -71,7 +70,7 @@ class CallbackList:
     """All callbacks of one run, called in order. On exit `end(status, message)` is called on every callback that
     has begun, even if one of them fails."""
 
-    def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], Any]]) -> None:
+    def __init__(self, callbacks: Sequence[Callback | Callable[[int, Row], object]]) -> None:
         if callable(callbacks) or isinstance(callbacks, str):
             raise TypeError("callbacks is a single callback: give a list, such as [callback].")
         for callback in callbacks:
@@ -84,7 +83,7 @@ class CallbackList:
         self._leaving = ExitStack()
         self.status, self.message = Status.COMPLETED, ""
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         for member in self._members:
             member.begin(dict(about), graphs)
             self._leaving.callback(lambda member=member: member.end(self.status, self.message or None))
@@ -98,7 +97,9 @@ class CallbackList:
     def __enter__(self) -> CallbackList:
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None:
             interrupted = isinstance(error, KeyboardInterrupt)
             self.status, self.message = Status.INTERRUPTED if interrupted else Status.FAILED, _words(error)

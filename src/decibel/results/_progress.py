@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..core._ledger import COSTS
+
+if TYPE_CHECKING:
+    import rich.progress
 
 
 class Progress:
@@ -27,12 +30,12 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
 
-def _bar(shown: bool | None) -> Any:
+def _bar(shown: bool | None) -> rich.progress.Progress | None:
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..core._types import PyTree
 from ..methods._method import Method, State
 from ..problem._problem import Problem
 from ._status import Status
@@ -43,8 +44,8 @@ class Result:
         self.problem, self.method, self.state, self.step = problem, method, state, step
         self.trace, self.status, self.message = trace, status, message
         snapshot = Snapshot(problem, state)
-        self.x: Any = snapshot.x
-        self.y: Any = snapshot.y
+        self.x: PyTree = snapshot.x
+        self.y: PyTree = snapshot.y
         self.nodes: Nodes = snapshot.nodes
 
     def plot(self, *columns: str, against: str = "step") -> Figure:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..core._files import atomic_writer
+from ..core._json import JSON, Row
 from ..core._names import hint
 from ..core._optional import optional
 
@@ -32,7 +33,9 @@ class Trace(Mapping[str, np.ndarray]):
         provenance: versions, seed, graph and settings.
     """
 
-    def __init__(self, columns: Mapping[str, Any] | None = None, provenance: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Iterable[float]] | None = None, provenance: Mapping[str, JSON] | None = None
+    ) -> None:
         self._columns = {name: list(values) for name, values in (columns or {}).items()}
         self.provenance = dict(provenance or {})
         if len({len(values) for values in self._columns.values()}) > 1:
@@ -65,7 +68,7 @@ class Trace(Mapping[str, np.ndarray]):
         return len(next(iter(self._columns.values()), ()))
 
     @property
-    def last(self) -> dict[str, float]:
+    def last(self) -> Row:
         """The last row."""
         return {name: values[-1] for name, values in self._columns.items()}
 

@@ -5,16 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, SupportsFloat, TypeAlias, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float
 
+from ..core._json import Row
 from ..core._ledger import COSTS
 from ..core._names import hint
+from ..core._types import PyTree
 from ..core._vector import Vector, largest
 from ..methods._method import State
 from ..problem import _exact as exact
@@ -35,7 +39,8 @@ __all__ = [
     "upper",
 ]
 
-Metric = Callable[["Snapshot"], Any]
+Measured: TypeAlias = SupportsFloat | Mapping[str, SupportsFloat]
+Metric: TypeAlias = Callable[["Snapshot"], Measured]
 
 
 class Nodes(NamedTuple):
@@ -47,9 +52,9 @@ class Nodes(NamedTuple):
         z: the auxiliary level; None if the method has none.
     """
 
-    x: Any
-    y: Any = None
-    z: Any = None
+    x: PyTree
+    y: PyTree = None
+    z: PyTree = None
 
 
 class Snapshot(NamedTuple):
@@ -64,12 +69,12 @@ class Snapshot(NamedTuple):
     state: State
 
     @property
-    def x(self) -> Any:
+    def x(self) -> PyTree:
         """The average of x over nodes."""
         return self.state.x.s.mean()
 
     @property
-    def y(self) -> Any:
+    def y(self) -> PyTree:
         """The average of y over nodes, or every node's y if the lower level is personal; None for a single level."""
         if self.state.y is None:
             return None
@@ -81,14 +86,14 @@ class Snapshot(NamedTuple):
         return Nodes(*(None if level is None else level.s.tree for level in self.state[:3]))
 
 
-def consensus(level: str) -> Metric:
+def consensus(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
     """The consensus error 1/N Σ_i ‖s_i − s̄‖² of one level.
 
     Args:
         level: `"x"`, `"y"` or `"z"`.
     """
 
-    def measure(snapshot: Snapshot) -> Array:
+    def measure(snapshot: Snapshot) -> Float[Array, ""]:
         s = _level(snapshot, level).s
         return _spread(s, s.mean())
 
@@ -96,14 +101,14 @@ def consensus(level: str) -> Metric:
     return measure
 
 
-def invariant(level: str) -> Metric:
+def invariant(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
     """The largest entry of the mean over nodes of a strategy's carry, which is zero up to rounding errors.
 
     Args:
         level: `"x"`, `"y"` or `"z"`, with a strategy that has a carry.
     """
 
-    def measure(snapshot: Snapshot) -> Array:
+    def measure(snapshot: Snapshot) -> Float[Array, ""]:
         drift = _level(snapshot, level).carry[0].mean()
         return largest(jnp.stack([largest(jnp.abs(leaf)) for leaf in jax.tree.leaves(drift)]))
 
@@ -111,27 +116,27 @@ def invariant(level: str) -> Metric:
     return measure
 
 
-def upper(snapshot: Snapshot) -> Array:
+def upper(snapshot: Snapshot) -> Float[Array, ""]:
     """f over all samples, at the averages of x and y."""
     return exact.upper_mean(snapshot.problem, snapshot.x, snapshot.y)
 
 
-def lower(snapshot: Snapshot) -> Array:
+def lower(snapshot: Snapshot) -> Float[Array, ""]:
     """g over all samples, at the averages of x and y."""
     return exact.lower_mean(snapshot.problem, snapshot.x, snapshot.y)
 
 
-def stationarity(snapshot: Snapshot) -> Array:
+def stationarity(snapshot: Snapshot) -> Float[Array, ""]:
     """‖∇Φ(x̄)‖², with the lower level solved exactly."""
     return _bilevel_errors(snapshot)[0]
 
 
-def lower_error(snapshot: Snapshot) -> Array:
+def lower_error(snapshot: Snapshot) -> Float[Array, ""]:
     """The lower-level error 1/N Σ_i ‖y_i − y*(x̄)‖², with y_i*(x̄) if the lower level is personal."""
     return _bilevel_errors(snapshot)[1]
 
 
-def interact(snapshot: Snapshot) -> Array:
+def interact(snapshot: Snapshot) -> Float[Array, ""]:
     """INTERACT's measure 𝔐 = ‖∇Φ(x̄)‖² + Σ_i ‖x_i − x̄‖² + Σ_i ‖y_i − y*(x̄)‖² (sums, as printed in (11)).
 
     Differs from the paper: y* is taken at x̄, where the line below (14) has x_i; at consensus they are the same.
@@ -148,13 +153,13 @@ def interact(snapshot: Snapshot) -> Array:
 class Distance(eqx.Module):
     """1/N Σ_i ‖x_i − x*‖² from a known solution."""
 
-    solution: Any
+    solution: PyTree
 
-    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
+    def __call__(self, snapshot: Snapshot) -> dict[str, Float[Array, ""]]:
         return {"distance": _spread(snapshot.state.x.s, self.solution)}
 
 
-def distance(solution: Any) -> Distance:
+def distance(solution: PyTree) -> Distance:
     """The metric 1/N Σ_i ‖x_i − x*‖², the distance from a known solution.
 
     Args:
@@ -209,36 +214,38 @@ def resolve(
     return chosen
 
 
-def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, float]:
+def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> Row:
     """Our own metrics in one compiled call; a user's plain functions as they are, with concrete arrays."""
     own = lambda name, metric: METRICS.get(name) is metric or isinstance(metric, eqx.Module)  # noqa: E731
-    ours: dict[str, Any] = {name: metric for name, metric in metrics.items() if own(name, metric)}
+    ours = {name: metric for name, metric in metrics.items() if own(name, metric)}
     whole = any(name.startswith("invariant") for name in ours)
-    values: dict[str, Any] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
+    values: dict[str, Measured] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
     values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in ours}
-    columns: dict[str, float] = {}
+    columns: Row = {}
     for name in metrics:
-        named = values[name] if isinstance(values[name], dict) else {name: values[name]}
+        found = values[name]
+        named = found if isinstance(found, Mapping) else {name: found}
         columns |= {key: _number(key, number) for key, number in named.items()}
     return columns
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: SupportsFloat) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        what = f"an array of shape {jnp.shape(value)}" if hasattr(value, "shape") else repr(value)
+        what = f"an array of shape {jnp.shape(cast(ArrayLike, value))}" if hasattr(value, "shape") else repr(value)
         raise ValueError(f"metric {name!r} returned {what}: return a number, or a dict of numbers by name.") from None
 
 
 def _positions(snapshot: Snapshot) -> Snapshot:
     """Without carries and memory, so that all methods share what is compiled for the metrics."""
-    bare: list[Any] = [None if level is None else Level(level.s, ()) for level in snapshot.state[:3]]
-    return Snapshot(snapshot.problem, State(*bare))
+    bare = lambda level: None if level is None else Level(level.s, ())  # noqa: E731
+    x, y, z = snapshot.state[:3]
+    return Snapshot(snapshot.problem, State(Level(x.s, ()), bare(y), bare(z)))
 
 
 @eqx.filter_jit
-def _evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, Any]:
+def _evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> dict[str, Measured]:
     return {name: metric(snapshot) for name, metric in metrics.items()}
 
 
@@ -259,12 +266,12 @@ def _level(snapshot: Snapshot, level: str) -> Level:
     return getattr(snapshot.state, level)
 
 
-def _spread(s: Vector, centre: Any) -> Array:
+def _spread(s: Vector, centre: PyTree) -> Float[Array, ""]:
     around = Vector(jax.tree.map(lambda leaf, c: leaf - c.astype(leaf.dtype), s.tree, centre))
     return around.squared_norms().mean()
 
 
-def _bilevel_errors(snapshot: Snapshot) -> tuple[Array, Array]:
+def _bilevel_errors(snapshot: Snapshot) -> tuple[Float[Array, ""], Float[Array, ""]]:
     problem, x = snapshot.problem, snapshot.x
     square = lambda tree: jax.tree.reduce(jnp.add, jax.tree.map(lambda a: jnp.sum(jnp.square(a)), tree))  # noqa: E731
     if problem.single_level:

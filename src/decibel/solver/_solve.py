@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
+from ..core._json import Provenance
 from ..engines._checkpoint import identity, saving
 from ..engines._driver import drive
 from ..engines._engine import Engine
@@ -56,7 +57,7 @@ def solve(
     seed: int = 0,
     eval_every: int | None = None,
     metrics: Sequence[str | Metric] | None = None,
-    callbacks: Sequence[Callback | Callable[[int, Row], Any]] = (),
+    callbacks: Sequence[Callback | Callable[[int, Row], object]] = (),
     engine: Simulator | Cluster | Silo | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
@@ -260,25 +261,25 @@ def validate(
     method.validate(problem, graphs, batch_size)
 
 
-def _validate_count(name: str, value: Any) -> None:
+def _validate_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}={value!r} must be a positive integer.")
 
 
-def validate_seed(name: str, seed: Any) -> int:
+def validate_seed(name: str, seed: object) -> int:
     """The seed as Python's own integer."""
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ValueError(f"{name}={seed!r} must be an integer from 0 to 4294967295.")
     return int(seed)
 
 
-def _validate_engine(engine: Any) -> None:
+def _validate_engine(engine: object) -> None:
     if engine is not None and (isinstance(engine, type) or not isinstance(engine, Engine)):
         kind = f"the class {engine.__name__}" if isinstance(engine, type) else type(engine).__name__
         raise TypeError(f"engine is {kind}: give db.Simulator(), db.Cluster() or db.Silo(...).")
 
 
-def _validate_folder(checkpoint: Any) -> None:
+def _validate_folder(checkpoint: str | Path) -> None:
     try:
         Path(checkpoint).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -288,12 +289,12 @@ def _validate_folder(checkpoint: Any) -> None:
         ) from None
 
 
-def validate_choice(name: str, value: Any, known: Sequence[Any]) -> None:
+def validate_choice(name: str, value: object, known: Sequence[object]) -> None:
     if value not in known:
         raise ValueError(f"{name}={value!r} is not known: choose from {', '.join(map(repr, known))}.")
 
 
-def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | None, seed: int) -> dict[str, Any]:
+def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | None, seed: int) -> Provenance:
     packages = ("decibel-opt", "jax", "jaxlib", "numpy", "optax", "equinox")
     return {
         "method": method.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -140,7 +140,7 @@ def _scores(run: BatchRun, score: Metric, steps: int, moments: int) -> np.ndarra
 def _measure(score: Metric, problem: Problem, states: State) -> Array:
     def one(state: State) -> Array:
         value = score(Snapshot(problem, state))
-        return next(iter(value.values())) if isinstance(value, dict) else value
+        return cast(Array, next(iter(value.values())) if isinstance(value, dict) else value)
 
     return jax.vmap(one)(states)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core._names import hint
 
@@ -29,7 +29,7 @@ NAMES: tuple[str, ...] = (
 )
 
 
-def find(name: str) -> Study:
+def find(name: str) -> Study[Any]:
     """A study by its name."""
     if name not in NAMES:
         raise ValueError(f"study {name!r} is not known: {hint(name, NAMES)}")

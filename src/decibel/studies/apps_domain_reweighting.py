@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from ..graphs._families import ring
 from ..methods._method import Method
 from ..methods._sparkle import sparkle
 from ..tasks import Task, data, domain_reweighting
+from ..tasks.domain_reweighting import Documents
 from .compare import lower
+from .results import Results
 from .study import Arm, Search, Study
 from .verdicts import Check, Claim
 
@@ -52,13 +55,25 @@ SETUPS = {
 }  # fmt: skip
 
 
-def texts(domains: tuple[str, ...]) -> dict[str, Any]:
+class Sizes(TypedDict):
+    """Of the language model and of the text it sees."""
+
+    context: int
+    width: int
+    layers: int
+    heads: int
+    windows: int
+    validation: int
+    test: int
+
+
+def texts(domains: tuple[str, ...]) -> Mapping[str, Documents]:
     made = {"counting": ["one two three four five six. " * 200], "vowels": ["a e i o u. " * 300]}
     return {name: made[name] for name in domains} if set(domains) <= set(made) else data.load_text(list(domains))
 
 
 def mixing(
-    domains: tuple[str, ...], *, target: tuple[str, str], by_size: bool, floor: float, seed: int, **sizes: Any
+    domains: tuple[str, ...], *, target: tuple[str, str], by_size: bool, floor: float, seed: int, **sizes: Unpack[Sizes]
 ) -> Task:
     """`by_size` starts the mixture in proportion to the domains' texts, but at no less than twice the floor."""
     given = texts(domains)
@@ -73,15 +88,15 @@ def mixing(
 
 def methods(setup: Setup) -> dict[str, Method]:
     """A fixed mixture is SPARKLE-ED whose x never moves."""
-    rates: dict[str, Any] = {"beta": 0.1, "gamma": 0.1, "theta": setup.theta, "updates": "simultaneous"}
-    fixed = {label: sparkle("ed", alpha=0.0, **rates) for label in FIXED}
-    return {LEARNED: sparkle("ed", alpha=setup.alpha, **rates), **fixed}
+    made = partial(sparkle, "ed", beta=0.1, gamma=0.1, theta=setup.theta, updates="simultaneous")
+    return {LEARNED: made(alpha=setup.alpha), **{label: made(alpha=0.0) for label in FIXED}}
 
 
 def arms(setup: Setup) -> list[Arm]:
-    sizes = {
-        name: getattr(setup, name) for name in ("context", "width", "layers", "heads", "windows", "validation", "test")
-    }
+    sizes: Sizes = {
+        "context": setup.context, "width": setup.width, "layers": setup.layers, "heads": setup.heads,
+        "windows": setup.windows, "validation": setup.validation, "test": setup.test,
+    }  # fmt: skip
     return [
         Arm(
             CASE, label,
@@ -92,7 +107,7 @@ def arms(setup: Setup) -> list[Arm]:
     ]  # fmt: skip
 
 
-def better_without_collapse(results: Any) -> list[Check]:
+def better_without_collapse(results: Results[Setup]) -> list[Check]:
     learned = results[CASE, LEARNED]
     weights = [name for name in learned.columns if name.startswith("weight_")]
     largest = np.max([learned.last(name) for name in weights], axis=0)

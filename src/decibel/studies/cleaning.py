@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypedDict, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from ..tasks import Task, label_cleaning
 from .sources import part
-from .study import Search
+from .study import Rates, Search
 
 ROUND = 512  # entries of x are filled up to a multiple of it, so that all seeds fit into one program
 TOLERANCE = 0.002  # "at least as good" allows a fifth of a percentage point of accuracy
@@ -42,16 +42,32 @@ class Cleaning:
         )  # fmt: skip
 
     @property
-    def rates(self) -> dict[str, Any]:
+    def rates(self) -> Rates:
         """Guesses, where no search was made."""
         return {"alpha": self.alpha, "beta": 0.1, "gamma": 0.1, "theta": self.theta}
 
 
-SMOKE: dict[str, Any] = {
+class Size(TypedDict, total=False):
+    """What the smaller sizes change."""
+
+    dataset: str
+    train: int
+    test: int
+    nodes: int
+    hidden: int
+    batch_size: int
+    steps: int
+    rows: int
+    alpha: float
+    seeds: tuple[int, ...]
+
+
+C = TypeVar("C", bound=Cleaning)
+SMOKE: Size = {
     "dataset": "digits", "train": 200, "test": 40, "nodes": 3, "hidden": 0, "batch_size": 4, "steps": 4, "rows": 2,
     "alpha": 1.0, "seeds": (0, 1),
 }  # fmt: skip
-SMALL: dict[str, Any] = {
+SMALL: Size = {
     "train": 6_000, "test": 2_000, "hidden": 16, "batch_size": 32, "steps": 600, "rows": 10, "seeds": (0, 1, 2)
 }  # fmt: skip
 
@@ -79,7 +95,7 @@ def cleaning(
     return replace(task, problem=eqx.tree_at(lambda problem: problem.x0, task.problem, x))
 
 
-def search(cases: Callable[[Any], Sequence[str]], note: str) -> Search:
+def search(cases: Callable[[C], Sequence[str]], note: str) -> Search[C]:
     return Search(
         alpha=(1_000.0, 3_000.0, 10_000.0),
         beta=(0.015, 0.03, 0.06, 0.12, 0.25),

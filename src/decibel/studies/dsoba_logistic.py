@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Literal
 
 from ..graphs._families import ring
 from ..methods._dsoba import dsoba
@@ -13,7 +13,8 @@ from ..methods._mdbo import mdbo
 from ..methods._method import Method
 from ..tasks import logistic_regression
 from .compare import faster, higher
-from .study import Arm, Search, Study
+from .results import Results
+from .study import Arm, Rates, Search, Study
 from .verdicts import Check, Claim
 
 OURS, OTHERS = "D-SOBA", ("MA-DSBO", "MDBO")
@@ -30,21 +31,22 @@ class Setup:
     steps: int = 2_000
     rows: int = 20
     theta: float = 0.2
-    levels: tuple[Any, ...] = ("mild", "severe")
+    levels: tuple[Literal["mild", "severe"], ...] = ("mild", "severe")
     methods: tuple[str, ...] = (OURS, *OTHERS)
     seeds: tuple[int, ...] = tuple(range(10))
 
 
-FEW: dict[str, Any] = {"levels": ("severe",), "methods": (OURS, "MDBO"), "seeds": (0, 1)}
 SETUPS = {
-    "smoke": Setup(3, 160, 4, 2, classes=2, batch_size=4, steps=8, rows=4, **FEW),
+    "smoke": Setup(
+        3, 160, 4, 2, classes=2, batch_size=4, steps=8, rows=4, levels=("severe",), methods=(OURS, "MDBO"), seeds=(0, 1)
+    ),
     "small": Setup(seeds=(0, 1, 2, 3, 4)),
     "full": Setup(),
 }
 
 
 def methods(setup: Setup) -> dict[str, Method]:
-    rates: dict[str, Any] = {"alpha": 1.0, "beta": 0.3, "gamma": 0.3, "theta": setup.theta}
+    rates: Rates = {"alpha": 1.0, "beta": 0.3, "gamma": 0.3, "theta": setup.theta}
     known = {OURS: dsoba(**rates), "MA-DSBO": ma_dsbo(**rates), "MDBO": mdbo(alpha=1.0, beta=0.3, theta=setup.theta)}
     return {name: known[name] for name in setup.methods}
 
@@ -64,7 +66,7 @@ def arms(setup: Setup) -> list[Arm]:
     ]  # fmt: skip
 
 
-def faster_and_better(results: Any) -> list[Check]:
+def faster_and_better(results: Results[Setup]) -> list[Check]:
     others = [name for name in OTHERS if name in results.setup.methods]
     pairs = [(results[level, OURS], results[level, theirs]) for level in results.setup.levels for theirs in others]
     return [

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ..graphs._families import adjusted_ring, complete
+from ..graphs._graph import Graph
 from ..methods._dsoba import Dsoba, dsoba
 from ..solver.theory import measured_transient
 from ..tasks import linear_regression
+from .results import Results
 from .schedules import Falling
 from .sources import average_error
 from .study import Arm, Study
@@ -53,7 +54,7 @@ def method(setup: Setup) -> Dsoba:
 
 
 def arms(setup: Setup) -> list[Arm]:
-    def arm(case: str, label: str, graph: Any, heterogeneity: float) -> Arm:
+    def arm(case: str, label: str, graph: Graph, heterogeneity: float) -> Arm:
         task = partial(
             linear_regression, graph.nodes, dimension=setup.dimension, samples=setup.samples, noise=setup.noise,
             heterogeneity=heterogeneity,
@@ -65,7 +66,7 @@ def arms(setup: Setup) -> list[Arm]:
     return [*more, arm(LINKS, "complete", complete(setup.ring), setup.difference), *rings]
 
 
-def speedup(results: Any) -> list[Check]:
+def speedup(results: Results[Setup]) -> list[Check]:
     nodes = results.setup.nodes
     ends = np.stack([np.log(results[NODES, f"{n} nodes"].last("error", 0.3)) for n in nodes])  # (nodes, seeds)
     slopes = np.polyfit(np.log(nodes), ends, 1)[0]
@@ -77,14 +78,11 @@ def speedup(results: Any) -> list[Check]:
     return [*checks, Check.of("slope of the log of the measured transient against that of 1/(1−ρ)", growth)]
 
 
-def transients(results: Any, weight: float) -> np.ndarray:
+def transients(results: Results[Setup], weight: float) -> np.ndarray:
     """(seeds,) the measured transient of a ring: at least the time between two rows, at most the length of the run."""
     runs, dense = results[LINKS, f"ring, weight {weight:g}"], results[LINKS, "complete"]
-    options = {"factor": results.setup.factor, "window": results.setup.window}
-    measured = [
-        measured_transient(trace, there, "distance", **options).step
-        for trace, there in zip(runs.traces, dense.traces, strict=True)
-    ]
+    measure = partial(measured_transient, factor=results.setup.factor, window=results.setup.window)
+    measured = [measure(trace, there, "distance").step for trace, there in zip(runs.traces, dense.traces, strict=True)]
     steps, rows = results.setup.steps, results.setup.rows
     return np.clip([steps if step is None else step for step in measured], steps / rows, steps)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from ..graphs._graph import Graph
 from ..methods._dsoba import dsoba
 from .cleaning import SMALL, SMOKE, Cleaning, search
 from .compare import settle
+from .results import Results
 from .study import Arm, Study
 from .verdicts import Check, Claim
 
@@ -28,7 +28,7 @@ class Setup(Cleaning):
 
 
 SETUPS = {
-    "smoke": Setup(**{**SMOKE, "nodes": 4, "rows": 4}, sides=(2, 2), graphs=("complete", "adjusted ring")),
+    "smoke": replace(Setup(**SMOKE, sides=(2, 2), graphs=("complete", "adjusted ring")), nodes=4, rows=4),
     "small": Setup(**SMALL),
     "full": Setup(),
 }
@@ -52,7 +52,7 @@ def arms(setup: Setup) -> list[Arm]:
     ]  # fmt: skip
 
 
-def in_order(results: Any) -> list[Check]:
+def in_order(results: Results[Setup]) -> list[Check]:
     height = {name: results[CASE, name].mean("upper") for name in results.setup.graphs}
     checks = [
         Check.of(

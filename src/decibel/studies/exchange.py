@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..core._json import JSON
 from ..results._trace import Trace
 from . import processes
 from .processes import answer, join, together
@@ -35,7 +36,7 @@ class Exchange:
     def key(self) -> tuple[str, str]:
         return self.case, self.label
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, JSON]:
         from .runs import digest  # here: the processes of an exchange need nothing of it
 
         code = "".join(Path(file).read_text() for file in (__file__, processes.__file__))
@@ -54,7 +55,7 @@ class Exchange:
 def measure(count: int, kind: str, entries: int, rounds: int) -> list[float]:
     """Milliseconds of each round, of the slowest process, from processes that are started for it and end with it."""
     told = {"kind": kind, "entries": entries, "rounds": rounds}
-    return np.max(together(__name__, count, told, patience=PATIENCE), axis=0).tolist()
+    return np.max(np.asarray(together(__name__, count, told, patience=PATIENCE), float), axis=0).tolist()
 
 
 def _rounds(kind: str, entries: int, rounds: int) -> list[float]:
@@ -88,4 +89,4 @@ def _rounds(kind: str, entries: int, rounds: int) -> list[float]:
 
 if __name__ == "__main__":
     _, told = join()
-    answer(_rounds(**told))
+    answer(_rounds(cast("str", told["kind"]), cast("int", told["entries"]), cast("int", told["rounds"])))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from ..graphs._families import ring
 from ..methods._dbsa import dbsa
@@ -13,6 +12,7 @@ from ..methods._gossip_dsbo import gossip_dsbo, gossip_rates
 from ..methods._method import Method
 from ..tasks import Task, hyperparameter_tuning
 from .compare import faster, sooner
+from .results import Results
 from .sources import part
 from .study import Arm, Search, Study
 from .verdicts import Check, Claim
@@ -83,7 +83,7 @@ def arms(setup: Setup) -> list[Arm]:
     return [*against, *more]
 
 
-def fewer_samples(results: Any) -> list[Check]:
+def fewer_samples(results: Results[Setup]) -> list[Check]:
     """The level: all but a tenth of the way from the start to the better of the two ends."""
     ours, theirs = results[AGAINST, OURS], results[AGAINST, OTHER]
     start = ours.first("validation_loss").mean()
@@ -91,7 +91,7 @@ def fewer_samples(results: Any) -> list[Check]:
     return [sooner(ours, theirs, "validation_loss", end + 0.1 * (start - end)), faster(ours, theirs, "validation_loss")]
 
 
-def more_is_faster(results: Any) -> list[Check]:
+def more_is_faster(results: Results[Setup]) -> list[Check]:
     """Each agent's iterations, so that more agents draw more samples in all."""
     return [
         faster(results[MORE, f"{many} agents"], results[MORE, f"{few} agents"], "validation_loss", "step")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from ..methods._gossip_dsbo import gossip_decay, gossip_dsbo
 from ..methods._method import Method
 from ..tasks import policy_evaluation
 from .compare import settle, spent_by_all
+from .results import Results
 from .schedules import Scaled
 from .sources import average_error
 from .study import Arm, Study
@@ -48,7 +48,7 @@ SETUPS = {
 
 def methods(setup: Setup) -> dict[str, Method]:
     """(6): α_t = 2/(μ(C₁ + t)) and β_t = γ_t = C₁/(C₁ + t), the latter over the curvature of g where it steps y."""
-    rates: dict[str, Any] = gossip_decay(setup.convexity, setup.offset)
+    rates = gossip_decay(setup.convexity, setup.offset)
     lower = Scaled(rates["beta"], 1 / CURVATURE)
     return {
         OURS: gossip_dsbo(
@@ -82,7 +82,7 @@ def arms(setup: Setup) -> list[Arm]:
     return found
 
 
-def slope(results: Any) -> list[Check]:
+def slope(results: Results[Setup]) -> list[Check]:
     checks = []
     for nodes in results.setup.nodes:
         slopes = results[f"{nodes} agents", OURS].slope("error")
@@ -91,7 +91,7 @@ def slope(results: Any) -> list[Check]:
     return checks
 
 
-def same_samples(results: Any) -> list[Check]:
+def same_samples(results: Results[Setup]) -> list[Check]:
     """The level is one that every number of agents reaches in every run: the paper's 10⁻⁶ depends on the scale of its
     environment, which it does not print."""
     runs = {nodes: results[f"{nodes} agents", OURS] for nodes in results.setup.nodes}
@@ -105,7 +105,7 @@ def same_samples(results: Any) -> list[Check]:
     ]
 
 
-def beats_double_loop(results: Any) -> list[Check]:
+def beats_double_loop(results: Results[Setup]) -> list[Check]:
     case = f"{results.setup.nodes[0]} agents"
     ours, theirs = results[case, OURS], results[case, OTHER]
     limit = spent_by_all("samples", ours, theirs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 from jax import Array
@@ -16,7 +16,9 @@ from ..methods._single_level import gt
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, auprc
+from ..tasks.evaluation import AveragePrecision
 from .compare import higher
+from .results import Results
 from .sources import part
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
@@ -77,13 +79,13 @@ def arms(setup: Setup) -> list[Arm]:
 class Missed(eqx.Module):
     """`missed`: one less the average precision."""
 
-    precision: Any
+    precision: AveragePrecision
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         return {"missed": 1 - self.precision(snapshot)["average_precision"]}
 
 
-def above(results: Any) -> list[Check]:
+def above(results: Results[Setup]) -> list[Check]:
     return [
         higher(results[case(hidden), OURS], results[case(hidden), OTHER], "average_precision")
         for hidden in results.setup.hidden
@@ -118,7 +120,7 @@ STUDY = Study(
         alpha=(0.3, 1.0, 3.0, 10.0, 30.0),
         beta=(0.1, 0.3, 0.9),
         alone=(0.03, 3.0),
-        metric=lambda task: Missed(task.metrics[0]),
+        metric=lambda task: Missed(cast(AveragePrecision, task.metrics[0])),
         cases=lambda setup: [case(hidden) for hidden in setup.hidden],
         steps=lambda setup: setup.steps,
         seeds=(100,),

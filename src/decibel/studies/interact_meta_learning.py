@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from ..methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
 from ..methods._method import Method
 from ..tasks import Task, meta_learning
 from .compare import smaller, sooner
+from .results import Results
 from .sources import part
 from .study import Arm, Search, Study
 from .verdicts import Check, Claim
@@ -110,11 +110,11 @@ def arms(setup: Setup) -> list[Arm]:
     return found
 
 
-def cases(results: Any) -> list[str]:
+def cases(results: Results[Setup]) -> list[str]:
     return [case(dataset, nodes) for dataset in results.setup.datasets for nodes in results.setup.nodes]
 
 
-def smallest_measure(results: Any) -> list[Check]:
+def smallest_measure(results: Results[Setup]) -> list[Check]:
     return [
         smaller(results[name, ours], results[name, theirs], "interact")
         for name in cases(results)
@@ -124,7 +124,7 @@ def smallest_measure(results: Any) -> list[Check]:
     ]
 
 
-def fewest_samples(results: Any) -> list[Check]:
+def fewest_samples(results: Results[Setup]) -> list[Check]:
     """The level: a tenth above what INTERACT, which takes all samples in every step, and SVR-INTERACT, which ends
     after far fewer of them, have both reached at the end on every seed."""
     checks = []
@@ -135,7 +135,7 @@ def fewest_samples(results: Any) -> list[Check]:
     return checks
 
 
-def edges_matter_little(results: Any) -> list[Check]:
+def edges_matter_little(results: Results[Setup]) -> list[Check]:
     checks = []
     for kind in OURS:
         each = {
@@ -151,7 +151,7 @@ def edges_matter_little(results: Any) -> list[Check]:
     return checks
 
 
-def larger_is_faster(results: Any) -> list[Check]:
+def larger_is_faster(results: Results[Setup]) -> list[Check]:
     checks = []
     for kind in OURS:
         for large, small in pairwise(results.setup.rates):

@@ -6,27 +6,29 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Mapping
 
+from ..core._json import JSON
 from ..engines.launch._environment import free_address
 
 TOLD = "DECIBEL_TOLD"
 
 
 def together(
-    module: str, processes: int, told: dict[str, Any], *, devices: int = 1, patience: float = 1_800
-) -> list[Any]:
+    module: str, processes: int, told: Mapping[str, JSON], *, devices: int = 1, patience: float = 1_800
+) -> list[JSON]:
     """Runs `python -m MODULE` in that many processes, each with so many devices; what each answered. A process that
     takes longer than `patience` seconds is given up with all others."""
     address = free_address()
     flags = f"--xla_force_host_platform_device_count={devices}" if devices > 1 else ""
     path = os.pathsep.join(filter(None, sys.path))  # where this process finds modules, they do too
     base = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}
-    started = []
+    started: list[subprocess.Popen[str]] = []
     for rank in range(processes):
         message = json.dumps({"address": address, "processes": processes, "rank": rank, "told": told})
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, "-m", module], env={**base, TOLD: message}, **pipes))
+        command, environment = [sys.executable, "-m", module], {**base, TOLD: message}
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
     try:
         answers = [process.communicate(timeout=patience) for process in started]
     finally:
@@ -38,7 +40,7 @@ def together(
     return [json.loads(output.splitlines()[-1]) for output, _ in answers]
 
 
-def join() -> tuple[int, dict[str, Any]]:
+def join() -> tuple[int, dict[str, JSON]]:
     """In one of the processes: meets the others; its rank and what it was told."""
     import jax
 
@@ -49,5 +51,5 @@ def join() -> tuple[int, dict[str, Any]]:
     return message["rank"], message["told"]
 
 
-def answer(value: Any) -> None:
+def answer(value: JSON) -> None:
     print(json.dumps(value), flush=True)

@@ -7,42 +7,64 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 from ..core._files import atomic_write
+from ..core._json import JSON
 from . import settings
-from .runs import Runs, fingerprint, forget, place, run_arm
-from .study import Arm, Study
-from .verdicts import Verdict
+from .results import Results, Runs, S, Setup
+from .runs import fingerprint, forget, place, run_arm
+from .study import Arm, Call, Curve, Study
+from .verdicts import ClaimRecord, Verdict
 
 
-class Results(Mapping[tuple[str, str], Runs]):
-    """The runs of a study by case and label; what claims are judged from."""
+class Verdicts(TypedDict):
+    """verdicts.json: what was judged, and when, where and with what the runs were made."""
 
-    def __init__(self, setup: Any, runs: Mapping[tuple[str, str], Runs]) -> None:
-        self.setup, self._runs = setup, dict(runs)
+    study: str
+    size: str
+    command: str
+    date: str
+    device: str
+    seconds: float
+    seeds: list[int]
+    versions: dict[str, str]
+    claims: list[ClaimRecord]
 
-    def __getitem__(self, key: tuple[str, str]) -> Runs:
-        if key not in self._runs:
-            raise KeyError(f"the study has no arm {key}: it has {', '.join(map(str, self._runs))}.")
-        return self._runs[key]
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._runs)
+class ArmRecord(TypedDict):
+    """An arm as settings.json holds it."""
 
-    def __len__(self) -> int:
-        return len(self._runs)
+    case: str
+    label: str
+    step_sizes: str
+    method: NotRequired[dict[str, JSON]]
+    steps: NotRequired[int]
+    batch_size: NotRequired[int | None]
+    samples: NotRequired[float | None]
+    task: NotRequired[Call]
+    graph: NotRequired[dict[str, str]]
+
+
+class Chosen(TypedDict):
+    """settings.json: the set-up, the arms and the searches."""
+
+    setup: dict[str, JSON]
+    arms: list[ArmRecord]
+    searched: settings.Settings
 
 
 def reproduce(
-    study: Study, size: str, out: Path, *, fresh: bool = False, say: Callable[[str], None] = print
+    study: Study[S], size: str, out: Path, *, fresh: bool = False, say: Callable[[str], None] = print
 ) -> list[Verdict]:
     """Runs what is not there yet, and judges."""
     setup, found = study.setup(size), settings.load(study, size)
-    arms, runs, kept = settings.applied(study, size), [], set()
+    arms = settings.applied(study, size)
+    runs: list[Runs] = []
+    kept: set[Path] = set()
     for number, arm in enumerate(arms):
         same = next((runs[i] for i, before in enumerate(arms[:number]) if _same(arm, before)), None)
         one, new = run_arm(study, size, arm, setup.seeds, out, fresh=fresh, same=same)
@@ -57,11 +79,11 @@ def reproduce(
     return _judge(study, size, out, runs)
 
 
-def _same(arm: Any, before: Any) -> bool:
+def _same(arm: Curve, before: Curve) -> bool:
     return isinstance(arm, Arm) and isinstance(before, Arm) and arm.same_runs(before)
 
 
-def judge(study: Study, out: Path) -> list[Verdict]:
+def judge(study: Study[S], out: Path) -> list[Verdict]:
     """Judges once more the runs that a folder holds, whatever machine and code made them."""
     verdicts, chosen, runs = load(study, out)
     size = verdicts["size"]
@@ -70,31 +92,32 @@ def judge(study: Study, out: Path) -> list[Verdict]:
     return _judge(study, size, out, runs)
 
 
-def _judge(study: Study, size: str, out: Path, runs: list[Runs]) -> list[Verdict]:
+def _judge(study: Study[S], size: str, out: Path, runs: list[Runs]) -> list[Verdict]:
     """The verdicts; beside the traces they leave when, where and with what these were made."""
     setup = study.setup(size)
     verdicts = [claim(Results(setup, {(each.case, each.label): each for each in runs})) for claim in study.claims]
-    about = {
+    about: Verdicts = {
         "study": study.name, "size": size, "command": f"decibel reproduce {study.name} --size {size}",
         "date": max(each.made["date"] for each in runs), "device": _all(runs, "device"),
         "seconds": round(sum(each.made["seconds"] for each in runs), 1), "seeds": list(setup.seeds),
-        "versions": {name: _all(runs, name) for name in ("decibel", "jax", "python")},
+        "versions": {"decibel": _all(runs, "decibel"), "jax": _all(runs, "jax"), "python": _all(runs, "python")},
         "claims": [verdict.as_dict() for verdict in verdicts],
     }  # fmt: skip
     _write(out / study.name / "verdicts.json", about)
     return verdicts
 
 
-def _all(runs: list[Runs], name: str) -> str:
+def _all(runs: list[Runs], name: Literal["device", "decibel", "jax", "python"]) -> str:
     return "; ".join(sorted({each.made[name] for each in runs}))
 
 
-def load(study: Study, out: Path) -> tuple[dict[str, Any], dict[str, Any], list[Runs]]:
+def load(study: Study[S], out: Path) -> tuple[Verdicts, Chosen, list[Runs]]:
     """What a run of the study left in a folder: verdicts, settings and runs, in the order of the arms."""
     folder = out / study.name
-    verdicts, chosen = _read(folder / "verdicts.json"), _read(folder / "settings.json")
-    if not verdicts:
+    if not (folder / "verdicts.json").exists():
         raise ValueError(f"{folder} holds no results: run `decibel reproduce {study.name} --out {out}` first.")
+    verdicts: Verdicts = json.loads((folder / "verdicts.json").read_text())
+    chosen: Chosen = json.loads((folder / "settings.json").read_text())
     order = {(arm["case"], arm["label"]): i for i, arm in enumerate(chosen["arms"])}
     runs = [Runs.load(path) for path in sorted((folder / "runs").glob("*.npz"))]
     return verdicts, chosen, sorted(runs, key=lambda run: order.get((run.case, run.label), len(order)))
@@ -119,28 +142,25 @@ def in_processes(
             yield ended.result()
 
 
-def _settings(setup: Any, arms: list[Any], found: settings.Settings) -> dict[str, Any]:
-    rows = []
+def _settings(setup: Setup, arms: Sequence[Curve], found: settings.Settings) -> Chosen:
+    rows: list[ArmRecord] = []
     for arm in arms:
-        about = arm.describe()
-        row = {"case": arm.case, "label": arm.label, "step_sizes": settings.status(arm, found)}
+        row: ArmRecord = {"case": arm.case, "label": arm.label, "step_sizes": settings.status(arm, found)}
         if isinstance(arm, Arm):
-            row |= {
-                "method": about["method"], "steps": arm.steps, "batch_size": arm.batch_size, "samples": arm.samples,
-                "task": about["task"], "graph": {level: g["name"] for level, g in about["graph"].items()},
+            about = arm.describe()
+            row = {
+                **row, "method": about["method"], "steps": arm.steps, "batch_size": arm.batch_size,
+                "samples": arm.samples, "task": about["task"],
+                "graph": {level: g["name"] for level, g in about["graph"].items()},
             }  # fmt: skip
         rows.append(row)
     return {"setup": dataclasses.asdict(setup), "arms": rows, "searched": found}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, content: Mapping[str, object]) -> None:
     atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
 
 
-def _plain(content: Any) -> Any:
+def _plain(content: Mapping[str, object]) -> JSON:
     """As it comes back from a file."""
     return json.loads(json.dumps(content, default=str))

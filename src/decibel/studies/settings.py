@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import jax
 import numpy as np
@@ -16,49 +16,93 @@ from ..core._files import atomic_write
 from ..solver._solve import solve
 from ..solver._tune import tune
 from ..tasks import Task
+from .results import S
 from .runs import code, digest
-from .study import Arm, Study, device, with_rates
+from .study import Arm, Curve, Study, device, with_rates
 
 AVERAGED = 100  # steps: in some methods chance decides what one costs
 MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
-Settings = dict[str, Any]  # by method: rates, and the search that found them
 
 
-def path_of(study: Study) -> Path:
+class Plan(TypedDict):
+    """What a search tries."""
+
+    metric: str
+    case: str
+    steps: int
+    seeds: tuple[int, ...]
+    moments: int
+    candidates: list[dict[str, float]]
+    note: str
+
+
+class Record(TypedDict):
+    """A search as a settings file holds it: every candidate as its rates and its score."""
+
+    metric: str
+    case: str
+    steps: int
+    seeds: tuple[int, ...]
+    moments: int
+    candidates: list[list[float | str]]
+    note: str
+    score: float
+    budget: int
+    at_the_edge: list[str]
+    device: str
+    date: str
+    fingerprint: str
+
+
+class Found(TypedDict):
+    """The step sizes of a method, and the search that found them."""
+
+    rates: dict[str, float]
+    search: Record
+
+
+Settings = dict[str, Found]  # by method
+
+
+def path_of(study: Study[S]) -> Path:
     return Path(study.arms.__code__.co_filename).with_suffix(".json")
 
 
-def load(study: Study, size: str) -> Settings:
+def load(study: Study[S], size: str) -> Settings:
     path = path_of(study)
     return json.loads(path.read_text()).get(size, {}) if path.exists() else {}
 
 
-def save(study: Study, size: str, settings: Settings) -> Path:
+def save(study: Study[S], size: str, settings: Settings) -> Path:
     path = path_of(study)
     whole = json.loads(path.read_text()) if path.exists() else {}
     whole[size] = settings
     return atomic_write(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
-def applied(study: Study, size: str) -> list[Any]:
+def applied(study: Study[S], size: str) -> list[Curve]:
     """The arms with the step sizes that were found; those of the file itself, guesses, where none were."""
     found = load(study, size)
     arms = study.arms(study.setup(size))
-    return [with_rates(arm, found[arm.tuned]["rates"]) if _tuned(arm, found) else arm for arm in arms]
+    own = [_own(arm, found) if isinstance(arm, Arm) else None for arm in arms]
+    return [
+        with_rates(arm, searched["rates"]) if isinstance(arm, Arm) and searched else arm
+        for arm, searched in zip(arms, own, strict=True)
+    ]
 
 
-def status(arm: Any, found: Settings) -> str:
+def status(arm: Curve, found: Settings) -> str:
     """How the step sizes of an arm came about."""
     if not isinstance(arm, Arm) or arm.tuned is None:
         return "prescribed"
-    return "searched" if _tuned(arm, found) else "untuned guess"
+    return "searched" if _own(arm, found) else "untuned guess"
 
 
-def _tuned(arm: Any, found: Settings) -> bool:
-    return isinstance(arm, Arm) and arm.tuned is not None and arm.tuned in found
+def _own(arm: Arm, found: Settings) -> Found | None:
+    return None if arm.tuned is None else found.get(arm.tuned)
 
 
-def search(study: Study, size: str, *, fresh: bool = False, say: Callable[[str], None] = print) -> Settings:
+def search(study: Study[S], size: str, *, fresh: bool = False, say: Callable[[str], None] = print) -> Settings:
     """Searches every method of the study in turn and saves after each, so that an interrupted search continues."""
     plan, setup = study.search, study.setup(size)
     if plan is None:
@@ -66,11 +110,12 @@ def search(study: Study, size: str, *, fresh: bool = False, say: Callable[[str],
         return {}
     cases = plan.cases(setup)
     # Arms that share their step sizes are searched by the first.
-    arms = {arm.tuned: arm for arm in reversed(study.arms(setup)) if arm.tuned is not None and arm.case in cases}
+    searched = [arm for arm in study.arms(setup) if isinstance(arm, Arm) and arm.case in cases]
+    arms = {arm.tuned: arm for arm in reversed(searched) if arm.tuned is not None}
     found = load(study, size)
     for key, arm in reversed(arms.items()):
         mark = digest(json.dumps([asdict(setup), arm.describe(), _plan(study, setup, arm), code()], default=str))
-        if not fresh and found.get(key, {}).get("search", {}).get("fingerprint") == mark:
+        if not fresh and key in found and found[key]["search"].get("fingerprint") == mark:
             say(f"  {key}: searched before, {found[key]['rates']}")
             continue
         found[key] = _search(study, setup, arm, mark)
@@ -79,7 +124,7 @@ def search(study: Study, size: str, *, fresh: bool = False, say: Callable[[str],
     return found
 
 
-def _plan(study: Study, setup: Any, arm: Arm) -> dict[str, Any]:
+def _plan(study: Study[S], setup: S, arm: Arm) -> Plan:
     plan = study.search
     assert plan is not None
     metric = plan.metric if isinstance(plan.metric, str) else plan.metric.__qualname__
@@ -89,12 +134,13 @@ def _plan(study: Study, setup: Any, arm: Arm) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _search(study: Study, setup: Any, arm: Arm, mark: str) -> Settings:
+def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
     plan = study.search
     assert plan is not None
     make = arm.task if plan.task is None else plan.task(setup, arm)
     steps, candidates = arm.steps, plan.candidates(arm.method)
-    scores, metric = [], ""
+    scores: list[list[float]] = []
+    metric = ""
     for seed in plan.seeds:
         task = make(seed=seed)
         steps = min(steps, _length(plan.steps(setup), arm, _affordable(arm, task)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from ..graphs._families import adjusted_ring
 from ..methods._dsoba import dsoba
@@ -13,6 +13,7 @@ from ..methods._method import Method
 from ..methods._sparkle import sparkle
 from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
 from .compare import higher
+from .results import Results
 from .study import Arm, Study
 from .verdicts import Check, Claim
 
@@ -37,13 +38,13 @@ SETUPS = {
 
 def methods(setup: Setup) -> dict[str, Method]:
     """SPARKLE in parallel order, for which one derivative and one message serve all levels."""
-    rates, ours = setup.rates, {**setup.rates, "updates": "simultaneous"}
+    rates, ours = setup.rates, partial(sparkle, **setup.rates, updates="simultaneous")
     known = {
-        "SPARKLE-ED": sparkle("ed", **ours),
-        "SPARKLE-EXTRA": sparkle("extra", **ours),
-        "SPARKLE-GT": sparkle("gt", **ours),
-        "SPARKLE-ED-GT": sparkle("ed", "gt", **ours),
-        "SPARKLE-EXTRA-GT": sparkle("extra", "gt", **ours),
+        "SPARKLE-ED": ours("ed"),
+        "SPARKLE-EXTRA": ours("extra"),
+        "SPARKLE-GT": ours("gt"),
+        "SPARKLE-ED-GT": ours("ed", "gt"),
+        "SPARKLE-EXTRA-GT": ours("extra", "gt"),
         "D-SOBA": dsoba(**rates),
         "MA-DSBO-GT": ma_dsbo(**rates, tracking=True),
         "MDBO": mdbo(alpha=setup.alpha, beta=0.1, theta=setup.theta),
@@ -66,7 +67,7 @@ def arms(setup: Setup) -> list[Arm]:
     ]  # fmt: skip
 
 
-def best(results: Any) -> list[Check]:
+def best(results: Results[Setup]) -> list[Check]:
     return [
         higher(results[case(p), ours], results[case(p), theirs], "test_accuracy")
         for p in results.setup.corruptions
@@ -76,7 +77,7 @@ def best(results: Any) -> list[Check]:
     ]
 
 
-def mixed(results: Any) -> list[Check]:
+def mixed(results: Results[Setup]) -> list[Check]:
     return [
         higher(results[case(p), ours], results[case(p), "SPARKLE-GT"], "test_accuracy", tolerance=TOLERANCE)
         for p in results.setup.corruptions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from ..methods._method import Method
 from ..methods._sparkle import sparkle
 from ..tasks import linear_regression
 from .compare import settle, smaller
-from .study import Arm, Search, Study
+from .results import Results
+from .study import Arm, Rates, Search, Study
 from .verdicts import Check, Claim
 
 CORRECTED = ("SPARKLE-ED", "SPARKLE-EXTRA", "SPARKLE-GT")
@@ -40,18 +40,18 @@ class Setup:
     seeds: tuple[int, ...] = tuple(range(10))
 
 
-SMOKE: dict[str, Any] = {
-    "graphs": ("complete", "adjusted ring"), "methods": ("SPARKLE-ED", "SPARKLE-GT", "D-SOBA"), "seeds": (0, 1)
-}  # fmt: skip
 SETUPS = {
-    "smoke": Setup((2, 2), 2, 10, batch_size=2, steps=20, rows=4, **SMOKE),
+    "smoke": Setup(
+        (2, 2), 2, 10, batch_size=2, steps=20, rows=4, graphs=("complete", "adjusted ring"),
+        methods=("SPARKLE-ED", "SPARKLE-GT", "D-SOBA"), seeds=(0, 1),
+    ),
     "small": Setup((3, 3), dimension=5, samples=200, steps=2_000, seeds=(0, 1, 2, 3, 4)),
     "full": Setup(),
-}
+}  # fmt: skip
 
 
 def methods(setup: Setup) -> dict[str, Method]:
-    rates: dict[str, Any] = {"alpha": 0.03, "beta": 0.03, "gamma": 0.03, "theta": setup.theta}
+    rates: Rates = {"alpha": 0.03, "beta": 0.03, "gamma": 0.03, "theta": setup.theta}
     known = {
         "SPARKLE-ED": sparkle("ed", **rates),
         "SPARKLE-EXTRA": sparkle("extra", **rates),
@@ -82,7 +82,7 @@ def arms(setup: Setup) -> list[Arm]:
     ]  # fmt: skip
 
 
-def unaffected(results: Any) -> list[Check]:
+def unaffected(results: Results[Setup]) -> list[Check]:
     """The penalty of a graph is its error over that of exact averaging (ED on the complete graph) for the same data:
     where nodes differ more, samples of a node are noisier too, and that no method can help."""
     checks = []
@@ -103,7 +103,7 @@ def unaffected(results: Any) -> list[Check]:
     return checks
 
 
-def no_worse_than_tracking(results: Any) -> list[Check]:
+def no_worse_than_tracking(results: Results[Setup]) -> list[Check]:
     return [
         smaller(results[case, ours], results[case, "SPARKLE-GT"], "distance", factor=TOLERANCE)
         for case in (f"adjusted ring, {level}" for level in LEVELS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypedDict, Unpack
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,8 +19,9 @@ from ..methods._sparkle import sparkle
 from ..problem._problem import Problem
 from ..tasks import Task, policy_evaluation
 from .compare import smaller
+from .results import Results
 from .sources import average_error
-from .study import Arm, Search, Study
+from .study import Arm, Rates, Search, Study
 from .verdicts import Check, Claim
 
 OURS, OTHERS, SINGLE = ("SPARKLE-ED", "SPARKLE-EXTRA"), ("MDBO", "MA-DSBO (double loop)"), "ED, single level"
@@ -66,7 +67,17 @@ class SquaredResidual(eqx.Module):
         return 0.5 * (one * two).mean()
 
 
-def single_level(nodes: int, *, seed: int, **options: Any) -> Task:
+class Options(TypedDict):
+    """Of the environment."""
+
+    states: int
+    features: int
+    sweeps: int
+    discount: float
+    noise: float
+
+
+def single_level(nodes: int, *, seed: int, **options: Unpack[Options]) -> Task:
     """The same data and the same minimiser, without a lower level."""
     task = policy_evaluation(nodes, seed=seed, **options)
     features = jnp.asarray(task.truth.features, task.problem.x0.dtype)
@@ -76,7 +87,7 @@ def single_level(nodes: int, *, seed: int, **options: Any) -> Task:
 
 
 def methods(setup: Setup) -> dict[str, Method]:
-    rates: dict[str, Any] = {"alpha": 0.1, "beta": 0.1, "gamma": 0.1, "theta": setup.theta}
+    rates: Rates = {"alpha": 0.1, "beta": 0.1, "gamma": 0.1, "theta": setup.theta}
     known = {
         "SPARKLE-ED": sparkle("ed", **rates),
         "SPARKLE-EXTRA": sparkle("extra", **rates),
@@ -90,7 +101,7 @@ def methods(setup: Setup) -> dict[str, Method]:
 def arms(setup: Setup) -> list[Arm]:
     found = []
     for nodes in setup.nodes:
-        options: dict[str, Any] = {
+        options: Options = {
             "states": setup.states, "features": setup.features, "sweeps": setup.sweeps, "discount": setup.discount,
             "noise": setup.noise,
         }  # fmt: skip
@@ -108,7 +119,7 @@ def arms(setup: Setup) -> list[Arm]:
     return found
 
 
-def beats_and_matches(results: Any) -> list[Check]:
+def beats_and_matches(results: Results[Setup]) -> list[Check]:
     checks = []
     for nodes in results.setup.nodes:
         case = f"{nodes} nodes"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ..graphs._graph import Levels
 from ..methods._sparkle import sparkle
 from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
 from .compare import higher, settle
+from .results import Results
 from .study import Arm, Study
 from .verdicts import Check, Claim
 
@@ -43,7 +43,7 @@ def arms(setup: Setup) -> list[Arm]:
     ]  # fmt: skip
 
 
-def lower_level_matters_more(results: Any) -> list[Check]:
+def lower_level_matters_more(results: Results[Setup]) -> list[Check]:
     """Harm: how far the average over the run of the nodes' accuracy lies below that with dense graphs."""
     dense, x, yz = (results[CASE, name].mean("node_accuracy") for name in (DENSE, SPARSE_X, SPARSE_YZ))
     text = "node accuracy averaged over the run"
@@ -54,7 +54,7 @@ def lower_level_matters_more(results: Any) -> list[Check]:
     ]
 
 
-def sparse_x_saves(results: Any) -> list[Check]:
+def sparse_x_saves(results: Results[Setup]) -> list[Check]:
     sparse, dense = results[CASE, SPARSE_X], results[CASE, DENSE]
     spent = lambda runs: np.array([trace["bytes"][-1] for trace in runs.traces])  # noqa: E731
     saved = "bytes with a sparse x-graph over bytes with dense graphs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -18,9 +18,10 @@ from ..methods._spdb import spdb
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, personalization
-from ..tasks.networks import cross_entropy
-from ..tasks.personalization import own_models, predict
+from ..tasks.networks import Layer, cross_entropy
+from ..tasks.personalization import PersonalAccuracy, own_models, predict
 from .compare import higher
+from .results import Results
 from .sources import part
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
@@ -91,16 +92,16 @@ class HeldOutLoss(eqx.Module):
     """`heldout`: the mean cross entropy of every node's own model on its held-out samples. Accuracy would not do:
     always saying the own digit is right with the skew's probability."""
 
-    accuracy: Any
+    accuracy: PersonalAccuracy
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        def loss(x: Any, y: Any, own: Array) -> Array:
+        def loss(x: list[Layer], y: Layer, own: Array) -> Array:
             return cross_entropy(predict(x, y, self.accuracy.inputs[own]), self.accuracy.labels[own]).mean()
 
         return {"heldout": jax.vmap(loss)(*own_models(snapshot), self.accuracy.own).mean()}
 
 
-def best(results: Any) -> list[Check]:
+def best(results: Results[Setup]) -> list[Check]:
     return [
         higher(results[case(count), OURS], results[case(count), theirs], column)
         for count in results.setup.per_node
@@ -135,7 +136,7 @@ STUDY = Study(
     search=Search(
         alpha=(0.02, 0.1, 0.5, 2.0),
         beta=(0.02, 0.1, 0.5, 2.0),
-        metric=lambda task: HeldOutLoss(task.metrics[0]),
+        metric=lambda task: HeldOutLoss(cast(PersonalAccuracy, task.metrics[0])),
         cases=lambda setup: [case(count) for count in setup.per_node],
         steps=lambda setup: setup.steps,
         seeds=(100,),

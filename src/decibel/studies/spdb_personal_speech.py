@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import cast
 
 import equinox as eqx
 import numpy as np
@@ -17,7 +17,9 @@ from ..methods._spdb import spdb
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, data, speech
+from ..tasks.speech import ErrorRate
 from .compare import lower
+from .results import Results
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
@@ -112,13 +114,13 @@ def arms(setup: Setup) -> list[Arm]:
 class HeldOutLoss(eqx.Module):
     """`heldout`: the mean cross entropy on the recordings held out."""
 
-    rate: Any
+    rate: ErrorRate
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         return {"heldout": self.rate(snapshot)["heldout_loss"]}
 
 
-def in_order(results: Any) -> list[Check]:
+def in_order(results: Results[Setup]) -> list[Check]:
     ours, other, plain = (results[CASE, label] for label in (OURS, "D²", "DSGD"))
     return [lower(ours, other, "error_rate"), lower(other, plain, "error_rate"), lower(ours, plain, "error_rate")]
 
@@ -148,7 +150,7 @@ STUDY = Study(
     search=Search(
         alpha=(0.1, 0.3, 1.0, 3.0),
         beta=(0.003, 0.01, 0.03, 0.1),
-        metric=lambda task: HeldOutLoss(task.metrics[0]),
+        metric=lambda task: HeldOutLoss(cast(ErrorRate, task.metrics[0])),
         cases=lambda setup: (CASE,),
         steps=lambda setup: setup.steps,
         task=validated,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Generic, Protocol, TypedDict
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from ..core._json import JSON
 from ..engines._batch import BatchRun, ShapesDiffer
 from ..engines._driver import drive
 from ..graphs._graph import Levels, Topology
@@ -21,9 +22,69 @@ from ..results._trace import Trace
 from ..results.metrics import Metric, resolve
 from ..solver._solve import levels_of, solve, validate
 from ..tasks import Task
+from .results import S
 from .verdicts import Claim
 
 SIZES = ("smoke", "small", "full")
+
+
+class Curve(Protocol):
+    """What a study runs for every seed: an `Arm`, or anything else that gives traces."""
+
+    @property
+    def case(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    def describe(self) -> Mapping[str, object]:
+        """What its numbers depend on, in plain types."""
+        ...
+
+    def run(self, seeds: Sequence[int]) -> list[Trace]: ...
+
+
+class Call(TypedDict):
+    """A function with what was given to it."""
+
+    function: str
+    arguments: list[object]
+    options: dict[str, object]
+
+
+class Drawn(TypedDict):
+    """A graph with the weights of its links, phase by phase."""
+
+    name: str
+    nodes: int
+    weights: list[list[float]]
+    places: list[list[list[int]]]
+
+
+class Description(TypedDict):
+    """What the numbers of an arm depend on."""
+
+    case: str
+    label: str
+    task: Call
+    method: dict[str, JSON]
+    graph: dict[str, Drawn]
+    steps: int
+    batch_size: int | None
+    rows: int
+    metrics: tuple[str, ...]
+    samples: float | None
+    together: bool
+    measures: str | None
+
+
+class Rates(TypedDict):
+    """Step sizes of a method with an auxiliary level: guesses, where no search was made."""
+
+    alpha: float
+    beta: float
+    gamma: float
+    theta: float
 
 
 @dataclass(frozen=True)
@@ -60,7 +121,7 @@ class Arm:
     def every(self) -> int:
         return max(1, self.steps // self.rows)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """What the numbers of this arm depend on, in plain types."""
         graphs = self.graph if isinstance(self.graph, Levels) else Levels(x=self.graph)
         return {
@@ -69,7 +130,12 @@ class Arm:
             "task": _call(self.task),
             "method": {"name": self.method.name, "class": type(self.method).__name__, **self.method.settings},
             "graph": {level: _graph(getattr(graphs, level)) for level in ("x", "y", "z")},
-            **{name: getattr(self, name) for name in ("steps", "batch_size", "rows", "metrics", "samples", "together")},
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "rows": self.rows,
+            "metrics": self.metrics,
+            "samples": self.samples,
+            "together": self.together,
             "measures": None if self.measures is None else self.measures.__qualname__,
         }
 
@@ -137,7 +203,7 @@ class Arm:
         return [recorder.trace for recorder in recorders]
 
 
-_LAST: dict[Any, list[Task]] = {}
+_LAST: dict[tuple[str, tuple[int, ...]], list[Task]] = {}
 
 
 def _tasks(call: Callable[..., Task], seeds: tuple[int, ...]) -> list[Task]:
@@ -150,7 +216,7 @@ def _tasks(call: Callable[..., Task], seeds: tuple[int, ...]) -> list[Task]:
     return _LAST[key]
 
 
-def _call(call: Callable[..., Any]) -> dict[str, Any]:
+def _call(call: Callable[..., object]) -> Call:
     if isinstance(call, partial):
         inner = _call(call.func)
         return {
@@ -161,22 +227,24 @@ def _call(call: Callable[..., Any]) -> dict[str, Any]:
     return {"function": f"{call.__module__}.{call.__qualname__}", "arguments": [], "options": {}}
 
 
-def _parts(call: Callable[..., Any]) -> tuple[Any, ...]:
+def _parts(call: Callable[..., Task]) -> tuple[object, ...]:
     return (call.func, call.args, call.keywords) if isinstance(call, partial) else (call, (), {})
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> object:
     return _call(value)["function"] if callable(value) else value
 
 
-def _graph(graph: Topology) -> dict[str, Any]:
-    rounded = [np.round(phase.matrix.data, 9).tolist() for phase in graph.phases]
-    places = [[phase.matrix.indices.tolist(), phase.matrix.indptr.tolist()] for phase in graph.phases]
+def _graph(graph: Topology) -> Drawn:
+    rounded: list[list[float]] = [np.round(phase.matrix.data, 9).tolist() for phase in graph.phases]
+    places: list[list[list[int]]] = [
+        [np.asarray(phase.matrix.indices).tolist(), np.asarray(phase.matrix.indptr).tolist()] for phase in graph.phases
+    ]
     return {"name": graph.name, "nodes": graph.nodes, "weights": rounded, "places": places}
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Generic[S]):
     """How step sizes are found: every method tries as many candidates, on data of seeds that are not judged, by a
     metric that no test sample enters. β and γ are one; a method with α alone tries as many values of it.
 
@@ -191,11 +259,11 @@ class Search:
     alpha: tuple[float, ...]
     beta: tuple[float, ...]
     metric: str | Callable[[Task], Metric]
-    cases: Callable[[Any], Sequence[str]]
-    steps: Callable[[Any], int]
+    cases: Callable[[S], Sequence[str]]
+    steps: Callable[[S], int]
     seeds: tuple[int, ...] = (100,)
-    task: Callable[[Any, Arm], Callable[..., Task]] | None = None
-    fixed: Mapping[str, float] = field(default_factory=dict)
+    task: Callable[[S, Arm], Callable[..., Task]] | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
     alone: tuple[float, ...] = ()
     note: str = ""
 
@@ -218,29 +286,29 @@ class Search:
         return [{name: rate for name, rate in rates.items() if name in moves} for rates in every]
 
 
-def validated(setup: Any, arm: Arm) -> Callable[..., Task]:
+def validated(setup: object, arm: Arm) -> Callable[..., Task]:
     """The arm's own task with a validation part, cut from its training part, in the place of the test part."""
     return partial(arm.task, validation=True)
 
 
 @dataclass(frozen=True)
-class Study:
+class Study(Generic[S]):
     """A published experiment: its set-up at three sizes, the arms that follow from it, and what is claimed."""
 
     name: str
     title: str
     paper: str
     about: str
-    setups: Mapping[str, Any]
-    arms: Callable[[Any], list[Any]]
-    claims: tuple[Claim, ...]
+    setups: Mapping[str, S]
+    arms: Callable[[S], Sequence[Curve]]
+    claims: tuple[Claim[S], ...]
     columns: tuple[str, ...]  # what the figures show, the first first
     differs: str = ""
-    search: Search | None = None
+    search: Search[S] | None = None
     against: str = "step"
     precision: str = "highest"  # of matrix products; "default" lets a GPU round them, where accuracy is judged
 
-    def setup(self, size: str) -> Any:
+    def setup(self, size: str) -> S:
         if size not in self.setups:
             raise ValueError(f"size {size!r} is not known: choose {', '.join(SIZES)}.")
         return self.setups[size]

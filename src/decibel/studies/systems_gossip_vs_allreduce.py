@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .exchange import Exchange
+from .results import Results
 from .study import Study
 from .verdicts import Check, Claim
 
@@ -42,7 +42,7 @@ def arms(setup: Setup) -> list[Exchange]:
     ]
 
 
-def cheaper_and_constant(results: Any) -> list[Check]:
+def cheaper_and_constant(results: Results[Setup]) -> list[Check]:
     time = {
         (count, label): results[case(count), label].mean("milliseconds")
         for count in results.setup.processes

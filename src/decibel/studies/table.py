@@ -6,9 +6,9 @@ import argparse
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from . import NAMES, find
+from .verdicts import CheckRecord, ClaimRecord
 
 HEADER = (
     "| claim | verdict | run again | checks that hold | the check nearest to its threshold, mean ± margin | seeds |"
@@ -33,13 +33,13 @@ def markdown(results: Path) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _claims(path: Path) -> tuple[dict[str, Any], int]:
+def _claims(path: Path) -> tuple[dict[str, ClaimRecord], int]:
     """What a file of verdicts says of each claim, and from how many seeds."""
     saved = json.loads(path.read_text()) if path.exists() else {"claims": [], "seeds": []}
     return {claim["claim"]: claim for claim in saved["claims"]}, len(saved["seeds"])
 
 
-def _row(claim: dict[str, Any], study: str, again: str, seeds: int) -> str:
+def _row(claim: ClaimRecord, study: str, again: str, seeds: int) -> str:
     checks = claim["checks"]
     held = sum(check["verdict"] == "holds" for check in checks)
     nearest = min(checks, key=_distance)
@@ -51,7 +51,7 @@ def _row(claim: dict[str, Any], study: str, again: str, seeds: int) -> str:
     return f"| {verdicts} | {held} of {len(checks)} | {text} | {seeds} |"
 
 
-def _distance(check: dict[str, Any]) -> float:
+def _distance(check: CheckRecord) -> float:
     """How many margins the mean lies on the right side of the threshold."""
     mean, margin, sign = float(check["mean"]), float(check["margin"]), 1 if check["side"] == "above" else -1
     if not math.isfinite(mean) or not math.isfinite(margin):

@@ -5,13 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypedDict
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 from scipy import stats
+
+from .results import Results, S
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 CONFIDENCE = 0.95  # of each end of the interval
+
+
+class CheckRecord(TypedDict):
+    """A check as verdicts.json holds it; numbers that are not finite are words."""
+
+    text: str
+    values: list[float | str]
+    mean: float | str
+    spread: float | str
+    margin: float | str
+    threshold: float
+    side: str
+    verdict: str
+
+
+class ClaimRecord(TypedDict):
+    """A claim as verdicts.json holds it."""
+
+    claim: str
+    text: str
+    verdict: str
+    why: str
+    checks: list[CheckRecord]
 
 
 @dataclass(frozen=True)
@@ -27,11 +54,11 @@ class Check:
     above: bool = True
 
     @classmethod
-    def of(cls, text: str, values: Any, threshold: float = 0.0, *, above: bool = True) -> Check:
+    def of(cls, text: str, values: ArrayLike, threshold: float = 0.0, *, above: bool = True) -> Check:
         return cls(text, tuple(float(value) for value in np.atleast_1d(np.asarray(values, float))), threshold, above)
 
     @property
-    def finite(self) -> np.ndarray:
+    def finite(self) -> Float[np.ndarray, " seeds"]:
         values = np.asarray(self.values)
         return values[np.isfinite(values)]
 
@@ -68,7 +95,7 @@ class Check:
         note = f", {diverged} of {len(self.values)} runs diverged or never got there" if diverged else ""
         return f"{self.text}: {self.mean:.4g} ± {self.margin:.2g} ({side} {self.threshold:.4g}?{note}) {self.verdict}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> CheckRecord:
         return {
             "text": self.text,
             "values": [value if math.isfinite(value) else str(value) for value in self.values],
@@ -98,7 +125,7 @@ class Verdict:
     def verdict(self) -> str:
         return together(self.checks)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> ClaimRecord:
         return {
             "claim": self.claim,
             "text": self.text,
@@ -109,16 +136,16 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Generic[S]):
     """What a paper says, the function from results to the checks it comes down to, and, where it did not hold at full
     size, why."""
 
     name: str
     text: str
-    judge: Callable[[Any], Sequence[Check]]
+    judge: Callable[[Results[S]], Sequence[Check]]
     why: str = field(default="", compare=False)
 
-    def __call__(self, results: Any) -> Verdict:
+    def __call__(self, results: Results[S]) -> Verdict:
         return Verdict(self.name, self.text, tuple(self.judge(results)), self.why)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -118,7 +118,7 @@ def auprc(
     x0 = layers(sizes, seed)
     chosen = _anchors(held, anchors, seed) if objective == "average-precision" else None
     dtype = jnp.result_type(float)
-    parts: list[Any] = [(source.x_train[part], source.y_train[part]) for part in held.indices]
+    parts = [(source.x_train[part], source.y_train[part]) for part in held.indices]
     if chosen is None:
         problem = Problem(log_loss, upper_data=parts, x0=x0)
     else:

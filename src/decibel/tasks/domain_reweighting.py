@@ -13,7 +13,7 @@ from jax import Array
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
-from .networks import next_byte_loss, square, start_transformer
+from .networks import Transformer, next_byte_loss, square, start_transformer
 from .task import Task
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}  # of a domain's text, in its order
@@ -47,7 +47,7 @@ class TargetLoss(eqx.Module):
     mixture: Mixture
     entropy: float
 
-    def __call__(self, x: Array, y: dict, windows: Array) -> Array:
+    def __call__(self, x: Array, y: Transformer, windows: Array) -> Array:
         return next_byte_loss(y, windows).mean() - self.entropy * _entropy(self.mixture(x))
 
 
@@ -57,7 +57,7 @@ class MixedLoss(eqx.Module):
     mixture: Mixture
     regularization: float
 
-    def __call__(self, x: Array, y: dict, batch: tuple[Array, Array, Array]) -> Array:
+    def __call__(self, x: Array, y: Transformer, batch: tuple[Array, Array, Array]) -> Array:
         windows, domain, factor = batch
         losses = factor * self.mixture(x)[domain] * next_byte_loss(y, windows)
         return losses.mean() + self.regularization * square(y)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ..core._types import Loss, PyTree
 from ..problem._samples import NodeData
 from ..results.metrics import Snapshot
 from .sources import flat
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 Layers = list[dict[str, Array]]
-Model = Callable[[Any, Array], Array]  # parameters and inputs to logits (samples, classes)
+Model = Callable[[PyTree, Array], Array]  # parameters and inputs to logits (samples, classes)
 
 
 def predict(layers: Layers, inputs: Array) -> Array:
@@ -60,7 +60,7 @@ def cross_entropy(y: Layers, inputs: Array, labels: Array) -> Array:
     return optax.softmax_cross_entropy_with_integer_labels(predict(y, inputs), labels)
 
 
-def accuracy(y: Any, inputs: Array, labels: Array, model: Model = predict) -> Array:
+def accuracy(y: PyTree, inputs: Array, labels: Array, model: Model = predict) -> Array:
     """The share of samples classified rightly."""
     return (model(y, inputs).argmax(-1).astype(labels.dtype) == labels).mean(dtype=inputs.dtype)
 
@@ -114,7 +114,7 @@ class Losses(eqx.Module):
     """`training_loss`, `validation_loss`: `loss(x, y, batch)`, without a regularizer, at the averages and over all
     samples of the lower and of the upper level, averaged over nodes."""
 
-    loss: Callable[..., Array]
+    loss: Loss
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         problem, x, y = snapshot.problem, snapshot.x, snapshot.y

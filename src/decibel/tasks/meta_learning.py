@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from ..problem._problem import Problem
+from ..problem._samples import Batch as Samples
 from ..results.metrics import Snapshot
 from . import data, partition
 from .evaluation import flat
@@ -68,10 +69,10 @@ class TaskAccuracy(eqx.Module):
         return right.sum(dtype=dtype) / (labels >= 0).sum(dtype=dtype)
 
 
-def _adapt(problem: Problem, x: list[Layer], batch: Any) -> Layer:
+def _adapt(problem: Problem, x: list[Layer], batch: Samples) -> Layer:
     """Nesterov's method on one node's g(x, ·), from y0."""
-    y0: Any = problem.y0
-    lower: Any = problem.lower  # this task's own
+    y0 = cast(Layer, problem.y0)
+    lower = cast(AdaptationLoss, problem.lower)
     # tanh lies in [-1, 1] and the Hessian of cross entropy in the logits below 1/2, so this bounds that of g in y.
     curvature = (y0["weight"].shape[0] + 1) / 2 + 2 * lower.regularization
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,19 @@ import numpy as np
 import optax
 from jax import Array
 
+from ..core._types import PyTree
+
 Layer = dict[str, Array]
 BYTES = 256
+
+
+class Transformer(TypedDict):
+    """Weights of a decoder over bytes."""
+
+    embed: Array
+    place: Array
+    blocks: list[Layer]
+    scale: Array
 
 
 def affine(layer: Layer, inputs: Array) -> Array:
@@ -32,7 +43,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
-def square(tree: Any) -> Array:
+def square(tree: PyTree) -> Array:
     """Σ of the squared entries."""
     return jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]).sum()
 
@@ -86,7 +97,7 @@ def _lstm(weights: dict[str, Array], inputs: Array, there: Array) -> Array:
     return total
 
 
-def start_transformer(width: int, layers: int, heads: int, context: int, rng: np.random.Generator) -> dict[str, Any]:
+def start_transformer(width: int, layers: int, heads: int, context: int, rng: np.random.Generator) -> Transformer:
     """A decoder over bytes whose last layer is the embedding transposed; the number of heads is in the shapes."""
 
     def block() -> dict[str, Array]:
@@ -108,7 +119,7 @@ def start_transformer(width: int, layers: int, heads: int, context: int, rng: np
     }
 
 
-def transformer(weights: dict[str, Any], tokens: Array) -> Array:
+def transformer(weights: Transformer, tokens: Array) -> Array:
     """(batch, time, 256) logits of the next byte, each from the bytes up to its own place."""
     h = weights["embed"][tokens] + weights["place"][: tokens.shape[1]]
     for block in weights["blocks"]:
@@ -117,7 +128,7 @@ def transformer(weights: dict[str, Any], tokens: Array) -> Array:
     return _normalise(h, weights["scale"]) @ weights["embed"].T
 
 
-def next_byte_loss(weights: dict[str, Any], windows: Array) -> Array:
+def next_byte_loss(weights: Transformer, windows: Array) -> Array:
     """(batch,) mean cross entropy, in nats a byte, of a window's bytes from the second on."""
     tokens = windows.astype(jnp.int32)
     return cross_entropy(transformer(weights, tokens[:, :-1]), tokens[:, 1:]).mean(1)

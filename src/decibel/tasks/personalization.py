@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..problem._problem import Loss, Problem
+from ..core._types import Loss, PyTree
+from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
 from .evaluation import flat
@@ -40,18 +39,18 @@ class Together(eqx.Module):
 
     loss: Loss
 
-    def __call__(self, x: dict[str, Any], batch: Any) -> Array:
+    def __call__(self, x: dict[str, PyTree], batch: PyTree) -> Array:
         return self.loss(x["shared"], x["personal"], batch)
 
 
-def same_loss(loss: Loss, samples: list[Any], x0: Any, y0: Any, *, shared: bool) -> Problem:
+def same_loss(loss: Loss, samples: list[PyTree], x0: PyTree, y0: PyTree, *, shared: bool) -> Problem:
     """The problem with f = g = `loss` and y kept by the nodes, or with one level and y agreed on as well."""
     if shared:
         return Problem(Together(loss), upper_data=samples, x0={"shared": x0, "personal": y0})
     return Problem(loss, loss, upper_data=samples, lower_data=samples, x0=x0, y0=y0, personal=True)
 
 
-def own_models(snapshot: Snapshot) -> tuple[Any, Any]:
+def own_models(snapshot: Snapshot) -> tuple[PyTree, PyTree]:
     """Every node's x and y, leaves (nodes, ...), whichever of the two problems it is."""
     x, y, _ = snapshot.nodes
     return (x["shared"], x["personal"]) if snapshot.problem.single_level else (x, y)
@@ -142,7 +141,7 @@ def personalization(
     return Task(problem, metrics, "personalization", summary, train, test)
 
 
-def _right(x: Any, y: Any, batch: Batch) -> Array:
+def _right(x: list[Layer], y: Layer, batch: Batch) -> Array:
     """(samples,) one where the model is right."""
     inputs, labels = batch
     return (predict(x, y, inputs).argmax(-1).astype(labels.dtype) == labels).astype(inputs.dtype)

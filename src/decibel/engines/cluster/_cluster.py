@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,7 +23,7 @@ from .. import _memory as memory
 from .._engine import Engine
 from .._membership import survivors
 from .._program import Program, RunConfig
-from .._run import Run
+from .._run import Chunk, Run
 from ._collectives import AXIS, Collectives
 from ._placement import place_problem, spread
 
@@ -107,14 +106,14 @@ class _Spread:
     def __hash__(self) -> int:
         return hash(self.mesh)
 
-    def __call__(self, chunk: Any, arrays: Program, state: State) -> Any:
+    def __call__(self, chunk: Chunk, arrays: Program, state: State) -> Chunk:
         specs = jax.tree.map(lambda leaf: leaf.sharding.spec, arrays)
 
-        def local(arrays: Program, state: State, first: Array) -> Any:
+        def local(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
             state, finite, repetitions = chunk(arrays, state, first)
             return state, finite[None], [times[None] for times in repetitions]
 
-        def spread(arrays: Program, state: State, first: Array) -> Any:
+        def spread(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
             state, finite, repetitions = jax.shard_map(
                 local,
                 mesh=self.mesh,

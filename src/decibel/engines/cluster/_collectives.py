@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +16,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ...core._types import PyTree
 from ...core._vector import flatten
 from ...graphs._graph import Graph, GraphSequence, Levels
 from ...network._codecs import ConcatCodec
@@ -140,7 +140,7 @@ class Collectives(Network):
     def _mean(self, routes: tuple[Route, ...]) -> float:
         return sum(route.sent for route in routes) / (self.nodes * len(routes))
 
-    def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
+    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
         buffer, unflatten = flatten(contents)
         return unflatten(self.halos[graph].flow(step, buffer))
 
@@ -186,7 +186,7 @@ def _spread_weights(weights: np.ndarray, mesh: Mesh) -> Array:
     return spread(weights.astype(jax.dtypes.canonicalize_dtype(float)), NamedSharding(mesh, P(AXIS)))
 
 
-def _in_phase(function: Any, phases: int, k: Array, buffer: Array) -> Array:
+def _in_phase(function: Callable[..., Array], phases: int, k: Array, buffer: Array) -> Array:
     """`function(phase, buffer)` for the phase of step k."""
     if phases == 1:
         return function(0, buffer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -11,14 +11,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
-from ...problem._problem import Problem
+from ...core._types import PyTree
+from ...problem._problem import Data, Problem
 from ...problem._samples import NodeData, as_float, count_nodes, lay_out, stack_nodes, validate_finite
 
 
 def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhere: NamedSharding) -> Problem:
     """The problem with data by node and starts everywhere. Data given as functions are called for local nodes only."""
 
-    def place(data: Any, argument: str) -> Any:
+    def place(data: Data, argument: str) -> NodeData:
         if isinstance(data, NodeData):
             return spread(data, by_node)
         return _build(data, argument, problem, nodes, by_node)
@@ -34,7 +35,9 @@ def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
     return sorted(node for span in spans if span for node in range(*span[0].indices(nodes)))
 
 
-def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: NamedSharding) -> NodeData:
+def _build(
+    function: Callable[[int], PyTree], argument: str, problem: Problem, nodes: int, by_node: NamedSharding
+) -> NodeData:
     mine = local_nodes(nodes, by_node)
     per_node, own_counts = count_nodes([function(node) for node in mine], argument)
     counts = np.zeros(nodes, np.int32)
@@ -60,10 +63,10 @@ def _build(function: Any, argument: str, problem: Problem, nodes: int, by_node: 
     )
 
 
-def spread(tree: Any, sharding: NamedSharding) -> Any:
+def spread(tree: PyTree, sharding: NamedSharding) -> PyTree:
     """Arrays that every process holds, laid out over the devices of all of them."""
 
-    def lay(leaf: Any) -> Any:
+    def lay(leaf: PyTree) -> PyTree:
         if not eqx.is_array(leaf):
             return leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

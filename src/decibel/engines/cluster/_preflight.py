@@ -11,17 +11,18 @@ import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from ...core._json import JSON
+
 SLOTS, DIGEST, WIDTH = 64, 16, 96  # facts, bytes of digest and bytes in all of one slot
 FIX = "start every process with the same script, settings and packages."
 
 
-def agree(identity: Mapping[str, Any], **more: Any) -> None:
+def agree(identity: Mapping[str, JSON], **more: JSON) -> None:
     """Raises, on every process alike, a sentence that names who differs from process 0 and in what."""
     if jax.process_count() == 1:
         return
@@ -31,9 +32,9 @@ def agree(identity: Mapping[str, Any], **more: Any) -> None:
     compare(list(told), np.asarray(everyone))
 
 
-def facts(identity: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def facts(identity: Mapping[str, JSON], **more: JSON) -> dict[str, JSON]:
     """What must agree, each part by a name that a person knows."""
-    own = {"decibel": version("decibel-opt"), "python": platform.python_version()}
+    own: dict[str, JSON] = {"decibel": version("decibel-opt"), "python": platform.python_version()}
     own |= {package: version(package) for package in ("jax", "jaxlib")} | {"x64": jax.config.read("jax_enable_x64")}
     for name, value in {**identity, **more}.items():
         parts = value if isinstance(value, Mapping) else {"": value}
@@ -52,7 +53,7 @@ def validate_equal_devices(owners: Sequence[int]) -> None:
             )
 
 
-def encode(facts: Mapping[str, Any]) -> np.ndarray:
+def encode(facts: Mapping[str, JSON]) -> np.ndarray:
     """(slots, bytes): a digest of each fact and the beginning of its text."""
     slots = np.zeros((SLOTS, WIDTH), np.uint8)
     for slot, (name, value) in zip(slots, facts.items(), strict=False):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from ._environment import ABSENT, COORDINATOR, PROCESS, PROCESSES, free_address
 
@@ -174,7 +174,7 @@ class Group:
             if process.poll() is None:
                 process.send_signal(number)
 
-    def _start(self, target: Callable[..., None], *arguments: Any) -> None:
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
         reader = threading.Thread(target=target, args=arguments, daemon=True)
         reader.start()
         self._readers.append(reader)

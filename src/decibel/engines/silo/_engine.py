@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from ...core import _keys as keys
 from ...core._ledger import Counts
 from ...graphs._graph import Graph, Levels
 from ...methods._method import Method, State
-from ...problem._problem import Problem
+from ...problem._problem import Data, Problem
 from ...problem._samples import NodeData, lay_out, node_data
 from .. import _memory as memory
 from .._checkpoint import identity
@@ -35,6 +35,10 @@ from ._federation import Federation
 from ._host_callback import call, in_place_works
 from ._site import NotFinite, Site
 from ._wire import Wire
+
+Outcome = tuple[State, Array, Array, Array, list[Array]]  # the state, whether it is finite, the next step, and counts
+Fetched = tuple[State, bool, int, int, list[float]]  # the same in Python's numbers
+Carry = tuple[Array, Array, State, list[Array]]
 
 if TYPE_CHECKING:
     from ._credentials import Credentials
@@ -126,7 +130,7 @@ class SiteRun(Run):
         if self._any_length is None:
             arrays, static = eqx.partition(self.program, eqx.is_array)
 
-            def chunk(arrays: Program, state: State, first: Array, end: Array) -> Any:
+            def chunk(arrays: Program, state: State, first: Array, end: Array) -> Outcome:
                 return _chunk(eqx.combine(arrays, static), self.site, len(self._costs.repeated), state, first, end)
 
             k = jax.ShapeDtypeStruct((), jnp.int32)
@@ -152,7 +156,7 @@ class SiteRun(Run):
         self.step = step
         return costs.total(steps, repetitions)
 
-    def _patiently(self, chunk: Callable[[], Any]) -> Any:
+    def _patiently(self, chunk: Callable[[], Outcome]) -> Fetched:
         """In a thread of its own, so that Ctrl-C works while waiting for neighbours."""
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(lambda: _fetch(chunk()))
@@ -171,7 +175,7 @@ class SiteRun(Run):
             self._streams.close()
 
 
-def _chunk(program: Program, site: Site, repeated: int, state: State, first: Array, end: Array) -> Any:
+def _chunk(program: Program, site: Site, repeated: int, state: State, first: Array, end: Array) -> Outcome:
     """Steps from `first` until `end` is reached: the state, whether it is finite, the next step, how many were done,
     and how often what varies (`repeated` counts) was repeated. Which step comes next is the site's to say."""
 
@@ -180,7 +184,7 @@ def _chunk(program: Program, site: Site, repeated: int, state: State, first: Arr
         with site.failing_later():
             out[0][...] = site.begin(int(k))
 
-    def body(carry: Any) -> Any:
+    def body(carry: Carry) -> Carry:
         k, done, state, totals = carry
         (k,) = call(begin, (jax.ShapeDtypeStruct((), jnp.int32),), k, in_place=site.in_place)
         state, cost = program.step(k, state)
@@ -193,7 +197,7 @@ def _chunk(program: Program, site: Site, repeated: int, state: State, first: Arr
     return state, all_finite(state), k, done, totals
 
 
-def _fetch(outcome: Any) -> Any:
+def _fetch(outcome: Outcome) -> Fetched:
     """The state as it is; numbers as Python's."""
     state, finite, step, done, totals = outcome
     return state, bool(finite), int(step), int(done), [float(total) for total in totals]
@@ -202,7 +206,7 @@ def _fetch(outcome: Any) -> Any:
 def _alone(problem: Problem, number: int) -> Problem:
     """The problem with this node's data only; functions are called for this node only."""
 
-    def own(data: Any, argument: str) -> Any:
+    def own(data: Data, argument: str) -> NodeData:
         if not isinstance(data, NodeData):
             return node_data([data(number)], argument, problem.dtype)
         count = np.asarray(data.counts)[number : number + 1]

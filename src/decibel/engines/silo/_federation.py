@@ -9,12 +9,13 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
+from ...core._json import JSON
 from ...core._names import hint
+from ...graphs._graph import Graph
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 LOOPBACK = "127.0.0.1"
@@ -60,9 +61,9 @@ class Federation:
     name: str
     sites: tuple[SiteAddress, ...]
     edges: tuple[tuple[int, int], ...]
-    weights: Any = "lazy-metropolis"
+    weights: str | Sequence[Sequence[float]] = "lazy-metropolis"
     method: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, JSON] = field(default_factory=dict[str, JSON])
     steps: int | None = None
     batch_size: int | None = None
     seed: int = 0
@@ -83,7 +84,7 @@ class Federation:
         return hashlib.sha256(self.text.encode()).digest()
 
     @property
-    def graph(self) -> Any:
+    def graph(self) -> Graph:
         import networkx as nx
 
         from ...graphs import _families as graphs
@@ -146,7 +147,7 @@ class Federation:
         )
 
 
-def _address(value: Any, key: str) -> str:
+def _address(value: JSON, key: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"{LOOPBACK}:{value}"
     host, colon, port = str(value).rpartition(":")
@@ -177,7 +178,7 @@ def _validate(federation: Federation) -> None:
             raise ValueError(f"{name}={getattr(fault_tolerance, name)!r} must be positive.")
 
 
-def _validate_known(found: Mapping[str, Any], known: set[str], where: str) -> None:
+def _validate_known(found: Mapping[str, JSON], known: set[str], where: str) -> None:
     for name in found:
         if name not in known:
             raise ValueError(f"{where} has {name!r}, which is not known: {hint(name, sorted(known))}")

@@ -8,11 +8,13 @@ exchange, which takes the number of the step from the call that begins it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.experimental import io_callback
+
+from ...core._types import PyTree
 
 try:
     from jax.experimental.buffer_callback import buffer_callback
@@ -33,16 +35,18 @@ def in_place_works() -> bool:
     return int(found) == 7
 
 
-def call(function: Callable[..., None], shapes: tuple[Any, ...], *arguments: Any, in_place: bool) -> tuple[Any, ...]:
+def call(
+    function: Callable[..., None], shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: PyTree, in_place: bool
+) -> tuple[Array, ...]:
     """`function(out, *arguments)` on NumPy arrays, of which it fills those in `out`; they are not its to keep."""
     if in_place and buffer_callback is not None:
 
-        def fill(_: Any, out: Any, *arguments: Any) -> None:
+        def fill(_: object, out: PyTree, *arguments: PyTree) -> None:
             function(tuple(map(np.asarray, out)), *map(np.asarray, arguments))
 
         return tuple(buffer_callback(fill, shapes, has_side_effect=True)(*arguments))
 
-    def make(*arguments: Any) -> tuple[np.ndarray, ...]:
+    def make(*arguments: PyTree) -> tuple[np.ndarray, ...]:
         out = tuple(np.empty(shape.shape, shape.dtype) for shape in shapes)
         function(out, *map(np.asarray, arguments))
         return out

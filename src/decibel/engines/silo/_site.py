@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
+from jax.typing import DTypeLike
 
+from ...core._json import JSON
 from ...network._links import LinkState
 from ._edge import Edge, Known, Rejected, Stream
 from ._federation import Federation
@@ -56,7 +57,7 @@ class Site:
     def name(self) -> str:
         return self.federation.sites[self.number].name
 
-    def expect(self, dtype: Any, shape: tuple[int, ...], layout: Layout = None) -> None:
+    def expect(self, dtype: DTypeLike, shape: tuple[int, ...], layout: Layout = None) -> None:
         """An exchange of such rows will come."""
         self.exchanges += 1
         self.known.setdefault((np.dtype(dtype), tuple(shape)), set()).add(layout)
@@ -392,7 +393,7 @@ class Site:
             self.running, self.closing, self._finished = False, True, finished
             self.lock.notify_all()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, JSON]:
         with self.lock:
             now = time.monotonic()
             return {

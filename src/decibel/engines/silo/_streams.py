@@ -42,7 +42,7 @@ LARGEST = 2**31 - 1
 class Outgoing:
     """What is to be sent; the end of it closes the stream."""
 
-    def __init__(self, close: Callable[[], Any]) -> None:
+    def __init__(self, close: Callable[[], object]) -> None:
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._close = close
 
@@ -105,7 +105,7 @@ class Streams:
             thread.join(2.0)
         self._note()
 
-    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
+    def _run(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True, name=f"silo {target.__name__}")
         thread.start()
         self._threads.append(thread)
@@ -269,7 +269,7 @@ class Streams:
 
 
 @contextmanager
-def _within(seconds: float, otherwise: Callable[[], Any]) -> Iterator[None]:
+def _within(seconds: float, otherwise: Callable[[], object]) -> Iterator[None]:
     timer = threading.Timer(seconds, otherwise)
     timer.start()
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ...core._types import PyTree
 from ...graphs._graph import Graph, GraphSequence, Levels
 from ...network._codecs import ConcatCodec
 from ...network._incidence import Sums, of_node
@@ -39,7 +39,7 @@ class Wire(Network):
         neighbours = float(sum(other >= 0 for other in self.others[graph]))
         return Copies(neighbours, neighbours, neighbours)
 
-    def mix(self, step: Array, graph: int, contents: dict[str, Any]) -> dict[str, Any]:
+    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
         raise NotImplementedError("a site's messages go link by link")
 
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:
@@ -76,14 +76,22 @@ class Wire(Network):
         ask = partial(self._call, graph, layout)
         return Received(*(part[None] for part in call(ask, shapes, step, rows, *finite, in_place=self.site.in_place)))
 
-    def _call(self, graph: int, layout: Layout, out: Any, k: np.ndarray, rows: np.ndarray, *finite: np.ndarray) -> None:
+    def _call(
+        self,
+        graph: int,
+        layout: Layout,
+        out: tuple[np.ndarray, np.ndarray, np.ndarray],
+        k: np.ndarray,
+        rows: np.ndarray,
+        *finite: np.ndarray,
+    ) -> None:
         with self.site.failing_later():
             self.site.exchange(self.others[graph], rows, layout, out, finite=all(finite))
             return
         for part in out:
             part[...] = 0
 
-    def _reject(self, graph: int, out: Any, finite: np.ndarray) -> None:
+    def _reject(self, graph: int, out: tuple[np.ndarray, ...], finite: np.ndarray) -> None:
         out[0][...] = finite
         with self.site.failing_later():
             self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import networkx as nx
 import numpy as np
+from jaxtyping import Float
 
 from ...graphs._drawing import circle
 
@@ -17,9 +18,18 @@ MOST_SHOWN = 2_500  # nodes in a block
 EXACT_SPRINGS = 60  # nodes up to which a better layout takes no more than a moment
 
 
-def layout(nodes: int, links: Sequence[tuple[int, int]]) -> dict[str, Any]:
+class Layout(TypedDict):
     """`shown`: the numbers of the nodes drawn; `places`: from -1 to 1, y upwards; `links`: pairs of positions in
     `shown`, and none where they would cover each other."""
+
+    nodes: int
+    block: bool
+    shown: list[int]
+    places: list[list[float]]
+    links: list[tuple[int, int]]
+
+
+def layout(nodes: int, links: Sequence[tuple[int, int]]) -> Layout:
     if nodes > MOST_DRAWN:
         shown = np.unique(np.linspace(0, nodes - 1, min(nodes, MOST_SHOWN)).round().astype(int))
         return {"nodes": nodes, "block": True, "shown": shown.tolist(), "places": _block(len(shown)), "links": []}
@@ -39,16 +49,16 @@ def _is_circulant(nodes: int, links: Sequence[tuple[int, int]]) -> bool:
     return bool(there) and all(frozenset(((i + 1) % nodes, (j + 1) % nodes)) in there for i, j in links)
 
 
-def _springs(nodes: int, links: Sequence[tuple[int, int]]) -> np.ndarray:
+def _springs(nodes: int, links: Sequence[tuple[int, int]]) -> Float[np.ndarray, "nodes 2"]:
     graph = nx.Graph()
     graph.add_nodes_from(range(nodes))
     graph.add_edges_from(links)
     connected = nodes <= EXACT_SPRINGS and nx.is_connected(graph)
-    places: Any = nx.kamada_kawai_layout(graph) if connected else nx.spring_layout(graph, seed=0)
+    places: dict[int, np.ndarray] = nx.kamada_kawai_layout(graph) if connected else nx.spring_layout(graph, seed=0)
     return np.array([places[node] for node in range(nodes)])
 
 
-def _fitted(places: np.ndarray) -> np.ndarray:
+def _fitted(places: Float[np.ndarray, "nodes 2"]) -> Float[np.ndarray, "nodes 2"]:
     """In the middle of the square, and as large as it holds."""
     low, high = places.min(0), places.max(0)
     return (places - (low + high) / 2) * 2 / max(float((high - low).max()), 1e-9) if len(places) > 1 else 0 * places

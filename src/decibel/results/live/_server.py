@@ -7,17 +7,17 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from socket import socket
 from socketserver import TCPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ._layout import layout
-from ._log import newest_graph, news
+from ._layout import Layout, layout
+from ._log import News, newest_graph, news
 
 LOG = "log.jsonl"
 HOST = "127.0.0.1"
@@ -41,7 +41,7 @@ HEADERS = {
 
 
 @contextmanager
-def serve_beside(run_folder: Path, open_browser: bool = False) -> Iterator[str]:
+def serve_beside(run_folder: Path, open_browser: bool = False) -> Generator[str]:
     """Serves the page of a run from a thread of this process, and yields its address."""
     server = Server(Path(run_folder), 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
@@ -94,12 +94,12 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{HOST}:{self.server_port}/"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         """A client that disconnects during a response does not disturb the run."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
-    def events(self, offset: int, run: str) -> dict[str, Any]:
+    def events(self, offset: int, run: str) -> News:
         told = news(self.log, offset, run)
         self.asked, self.read = time.monotonic(), told["offset"]
         return told
@@ -137,7 +137,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._json(layout(*newest_graph(self.server.log)))
         return self._answer(404, b"There is nothing here.\n", "text/plain")
 
-    def _json(self, value: Any) -> None:
+    def _json(self, value: News | Layout) -> None:
         self._answer(200, json.dumps(value, allow_nan=False, separators=(",", ":")).encode(), "application/json")
 
     def _answer(self, status: int, body: bytes, kind: str) -> None:
@@ -149,7 +149,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """The run's own output stays its own."""
 
 

@@ -7,20 +7,22 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.experimental import multihost_utils
+from jaxtyping import Float
 
 from ...core._files import atomic_write
+from ...core._json import JSON, Provenance, Row
 from ...core._vector import Vector
 from ...graphs._graph import Levels
-from .._callbacks import Row
 from .._status import Status
 from ..metrics import Snapshot
-from ._logger import Logger
+from ._logger import Logger, resumed
 
 MOST_EDGES = 100_000  # a drawing shows no more
 
@@ -46,12 +48,13 @@ class JSONL(Logger):
         self._apart: list[float] = []
         self._nodes = 0
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         self._nodes = graphs.nodes
         if not self.writes:
             return
-        kept = [] if "resumed" not in about else list(rows_until(self.path, about["resumed"]))
-        first = {"kind": "begin", "about": about, "graph": _drawn(graphs)}
+        before = resumed(about)
+        kept = [] if before is None else list(rows_until(self.path, before))
+        first: dict[str, JSON] = {"kind": "begin", "about": about, "graph": _drawn(graphs)}
         try:
             atomic_write(self.path, "".join(_line(entry) for entry in (first, *kept)))
             self._file = self.path.open("a", encoding="utf-8")
@@ -74,40 +77,40 @@ class JSONL(Logger):
             self._file.close()
             self._file = None
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, entry: dict[str, JSON]) -> None:
         if self._file is not None:
             self._file.write(_line(entry))
             self._file.flush()
 
 
-def rows_until(path: Path, step: int) -> Iterator[dict[str, Any]]:
+def rows_until(path: Path, step: int) -> Iterator[dict[str, JSON]]:
     """The rows of a file that are whole and not beyond that step."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     for line in lines:
         try:
-            entry = json.loads(line)
+            entry: JSON = json.loads(line)
         except json.JSONDecodeError:  # cut off where the process was killed
             continue
-        if isinstance(entry, dict) and entry.get("kind") == "row" and entry["step"] <= step:
+        if isinstance(entry, dict) and entry.get("kind") == "row" and cast("int", entry["step"]) <= step:
             yield entry
 
 
 @jax.jit
-def _from_the_mean(s: Vector) -> jax.Array:
+def _from_the_mean(s: Vector) -> Float[Array, " nodes"]:
     return jnp.sqrt(s.centred().squared_norms())
 
 
-def _drawn(graphs: Levels) -> dict[str, Any]:
+def _drawn(graphs: Levels) -> dict[str, JSON]:
     pairs = {tuple(sorted(pair)) for phase in graphs.x.phases for pair in phase.edges.tolist()}
     edges = sorted(map(list, pairs)) if len(pairs) <= MOST_EDGES else []
     return {"name": graphs.x.name, "nodes": graphs.nodes, "edges": edges}
 
 
-def _line(entry: dict[str, Any]) -> str:
+def _line(entry: dict[str, JSON]) -> str:
     return json.dumps(_finite(entry), default=str, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: JSON) -> JSON:
     """JSON has no word for NaN and infinity."""
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 import jax
 
+from ...core._json import JSON, Provenance, Row
 from .._callbacks import Callback
 
 
@@ -19,14 +20,19 @@ class Logger(Callback):
         return jax.process_index() == 0
 
 
-def finite(row: Mapping[str, float]) -> dict[str, float]:
+def resumed(about: Provenance) -> int | None:
+    """The step from which a run is continued."""
+    return cast("int | None", about.get("resumed"))
+
+
+def finite(row: Mapping[str, float]) -> Row:
     """The numbers that charts can show."""
     return {name: float(value) for name, value in row.items() if math.isfinite(value)}
 
 
-def flat(about: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(about: Mapping[str, JSON], before: str = "") -> dict[str, JSON]:
     """Nested settings as one level: {"versions": {"jax": …}} becomes {"versions.jax": …}."""
-    level: dict[str, Any] = {}
+    level: dict[str, JSON] = {}
     for name, value in about.items():
         level |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
     return level

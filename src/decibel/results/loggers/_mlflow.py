@@ -6,9 +6,9 @@ import time
 from importlib import import_module
 from typing import Any
 
+from ...core._json import Provenance, Row
 from ...core._optional import optional
 from ...graphs._graph import Levels
-from .._callbacks import Row
 from .._status import Status
 from ._logger import Logger, finite, flat
 
@@ -29,12 +29,12 @@ class MLflow(Logger):
 
     def __init__(self, experiment: str = "decibel", *, uri: str | None = None, name: str | None = None) -> None:
         with optional("mlflow", caller="db.loggers.MLflow", extra="mlflow"):
-            self._library: Any = import_module("mlflow")
+            self._library = import_module("mlflow")
         self._experiment, self._uri, self._name = experiment, uri, name
         self._client: Any = None
         self._run = ""
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         if not self.writes:
             return
         self._client = self._library.MlflowClient(tracking_uri=self._uri)

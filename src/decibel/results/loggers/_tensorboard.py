@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...core._json import Provenance, Row
 from ...core._optional import optional
 from ...graphs._graph import Levels
-from .._callbacks import Row
 from .._status import Status
-from ._logger import Logger, finite
+from ._logger import Logger, finite, resumed
 
 
 class TensorBoard(Logger):
@@ -27,14 +27,14 @@ class TensorBoard(Logger):
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         with optional("tensorboardX", caller="db.loggers.TensorBoard", extra="tensorboard"):
-            self._library: Any = import_module("tensorboardX")
+            self._library = import_module("tensorboardX")
         self._writer: Any = None
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         if not self.writes:
             return
-        after = about["resumed"] + 1 if "resumed" in about else None
-        self._writer = self._library.SummaryWriter(str(self.folder), purge_step=after)
+        before = resumed(about)
+        self._writer = self._library.SummaryWriter(str(self.folder), purge_step=None if before is None else before + 1)
         self._writer.add_text("about", f"```json\n{json.dumps(about, indent=2, default=str)}\n```")
 
     def __call__(self, step: int, row: Row) -> None:

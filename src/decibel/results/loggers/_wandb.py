@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...core._json import Provenance, Row
 from ...core._optional import optional
 from ...graphs._graph import Levels
-from .._callbacks import Row
 from .._status import Status
 from ._logger import Logger, finite
 
@@ -26,11 +26,11 @@ class WandB(Logger):
 
     def __init__(self, project: str, *, offline: bool = True, **settings: Any) -> None:
         with optional("wandb", caller="db.loggers.WandB", extra="wandb"):
-            self._library: Any = import_module("wandb")
+            self._library = import_module("wandb")
         self._settings = {"project": project, "mode": "offline" if offline else "online", **settings}
         self._run: Any = None
 
-    def begin(self, about: dict[str, Any], graphs: Levels) -> None:
+    def begin(self, about: Provenance, graphs: Levels) -> None:
         if self.writes:
             if folder := self._settings.get("dir"):
                 Path(folder).mkdir(parents=True, exist_ok=True)  # else it falls back on a temporary folder

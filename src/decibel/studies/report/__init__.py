@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from ...core._files import atomic_write
-from ...graphs._graph import Levels
+from ...core._json import JSON
+from ...graphs._graph import Levels, Topology
 from ...results._plots import AXES, NAMES
 from .. import NAMES as STUDIES
 from .. import find
-from ..reproduce import load
-from ..runs import Runs
+from ..reproduce import Chosen, Verdicts, load
+from ..results import Runs, S
+from ..settings import Settings
 from ..study import Arm, Study
 from . import _figures as figures
 from . import _page as page
@@ -36,7 +37,8 @@ def write(results: Path, out: Path) -> list[Path]:
     there = [name for name in STUDIES if (results / name / "verdicts.json").exists()]
     if not there:
         raise ValueError(f"{results} holds no results: run `decibel reproduce NAME --out {results}` first.")
-    pages, rows = [], []
+    pages: list[Path] = []
+    rows: list[list[str]] = []
     for name in there:
         study = find(name)
         verdicts, settings, runs = load(study, results)
@@ -60,7 +62,7 @@ def draw(name: str, results: Path) -> Path:
     return path
 
 
-def _study(study: Study, verdicts: Mapping[str, Any], settings: Mapping[str, Any], runs: list[Runs]) -> str:
+def _study(study: Study[S], verdicts: Verdicts, settings: Chosen, runs: list[Runs]) -> str:
     styles = figures.style_of(_labels(runs))
     parts = [
         f'<p><a href="index.html">All studies</a></p><h1>{escape(study.title)}</h1>',
@@ -84,7 +86,7 @@ def _study(study: Study, verdicts: Mapping[str, Any], settings: Mapping[str, Any
     return "\n".join(parts)
 
 
-def _smoke(verdicts: Mapping[str, Any]) -> list[str]:
+def _smoke(verdicts: Verdicts) -> list[str]:
     if verdicts["size"] == "full":
         return []
     only_runs = verdicts["size"] == "smoke"
@@ -92,12 +94,12 @@ def _smoke(verdicts: Mapping[str, Any]) -> list[str]:
     return [f'<p class="soft">These are results of size “{verdicts["size"]}”, which {words}.</p>']
 
 
-def _curves(study: Study, column: str, runs: list[Runs], styles: Mapping[str, Any], *, full: bool) -> str:
+def _curves(study: Study[S], column: str, runs: list[Runs], styles: Mapping[str, figures.Style], *, full: bool) -> str:
     """The first column against every cost, the others against one."""
     cases = {name: own for name, own in _cases(runs).items() if any(column in run.traces[0] for run in own)}
     first = (study.against, *(name for name in AGAINST if name != study.against))
     axes = [name for name in first if any(name in run.traces[0] for run in runs)]
-    sheets = {}
+    sheets: dict[str, list[str]] = {}
     for against in axes if full else axes[:1]:
         made = {case: figures.panel(own, column, against, styles, title=case) for case, own in cases.items()}
         sheets[AXES[against]] = [figures.svg(figure, f"{column}/{against}/{case}") for case, figure in made.items()]
@@ -106,8 +108,8 @@ def _curves(study: Study, column: str, runs: list[Runs], styles: Mapping[str, An
     return f"<h3>{escape(NAMES.get(column, column.replace('_', ' ')))}</h3>" + page.tabs(f"tab-{column}", sheets)
 
 
-def _graphs(study: Study, size: str) -> str:
-    networks: dict[str, Any] = {}
+def _graphs(study: Study[S], size: str) -> str:
+    networks: dict[str, Topology] = {}
     for arm in study.arms(study.setup(size)):
         if isinstance(arm, Arm):
             levels = arm.graph if isinstance(arm.graph, Levels) else Levels(x=arm.graph)
@@ -123,8 +125,8 @@ def _graphs(study: Study, size: str) -> str:
     return f'<h2>Graphs</h2><div class="graphs">{drawn}</div>'
 
 
-def _methods(settings: Mapping[str, Any]) -> str:
-    rows = []
+def _methods(settings: Chosen) -> str:
+    rows: list[list[str]] = []
     for arm in settings["arms"]:
         method = arm.get("method", {})
         rates = ", ".join(f"{name} {_rate(method[name])}" for name in RATES if method.get(name) is not None)
@@ -135,14 +137,14 @@ def _methods(settings: Mapping[str, Any]) -> str:
     return page.table(["case", "run", "method", "step sizes", "which are", "graph", "iterations"], rows, numbers=(6,))
 
 
-def _rate(value: Any) -> str:
+def _rate(value: JSON) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "falling"
 
 
-def _searches(found: Mapping[str, Any]) -> str:
+def _searches(found: Settings) -> str:
     if not found:
         return ""
-    rows = []
+    rows: list[list[str]] = []
     for label, one in found.items():
         search = one["search"]
         rates = ", ".join(f"{name} {value:.4g}" for name, value in one["rates"].items())
@@ -157,7 +159,7 @@ def _searches(found: Mapping[str, Any]) -> str:
     return f'<details><summary>Searches: {escape(note)}</summary><div class="wide">{made}</div></details>'
 
 
-def _provenance(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+def _provenance(verdicts: Verdicts) -> dict[str, JSON]:
     versions = ", ".join(f"{name} {version}" for name, version in verdicts["versions"].items())
     return {
         "command": verdicts["command"], "date": verdicts["date"], "hardware": verdicts["device"],
@@ -165,7 +167,7 @@ def _provenance(verdicts: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(study: Study, verdicts: Mapping[str, Any], address: str) -> list[str]:
+def _row(study: Study[S], verdicts: Verdicts, address: str) -> list[str]:
     words = [
         f'<span class="verdict {claim["verdict"]}" title="{escape(claim["text"])}">{claim["claim"]} '
         f"{page.WORDS[claim['verdict']]}</span>"

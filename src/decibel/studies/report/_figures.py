@@ -5,31 +5,35 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from ...core._optional import optional
+from ...graphs._graph import Graph, Topology
 from ...results._plots import AXES, NAMES, spans_decades
-from ..runs import Runs
+from ..results import Runs
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK = "#6b7683"  # readable on light and dark; replaced by the colour of the text where a page shows the figure
 # Told apart also by people who see few colours (Okabe and Ito), and on light and dark.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d", "#999999")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+Dashes: TypeAlias = str | tuple[int, tuple[float, ...]]  # matplotlib's: an offset, and lengths on and off
+Style: TypeAlias = tuple[str, Dashes]  # colour and dashes
+DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
 MOST_POINTS = 60
 
 
-def style_of(labels: Sequence[str]) -> dict[str, tuple[str, Any]]:
+def style_of(labels: Sequence[str]) -> dict[str, Style]:
     """A colour and a dash for every label."""
     return {label: (PALETTE[i % len(PALETTE)], DASHES[i % len(DASHES)]) for i, label in enumerate(labels)}
 
 
-def panel(runs: Sequence[Runs], column: str, against: str, styles: Mapping[str, Any], *, title: str = "") -> Figure:
+def panel(runs: Sequence[Runs], column: str, against: str, styles: Mapping[str, Style], *, title: str = "") -> Figure:
     """One case: a curve per arm, the mean over seeds, with a band from the least to the most."""
     with optional("matplotlib", caller="decibel report", extra="plot"):
         from matplotlib.figure import Figure
@@ -41,7 +45,7 @@ def panel(runs: Sequence[Runs], column: str, against: str, styles: Mapping[str, 
 
 
 def draw_curves(
-    ax: Axes, runs: Sequence[Runs], column: str, against: str, styles: Mapping[str, Any], *, title: str = ""
+    ax: Axes, runs: Sequence[Runs], column: str, against: str, styles: Mapping[str, Style], *, title: str = ""
 ) -> None:
     shown = [run for run in runs if column in run.traces[0] and against in run.traces[0]]
     bands = {run.label: _band(run, column, against) for run in shown}
@@ -98,7 +102,7 @@ def _band(run: Runs, column: str, against: str) -> tuple[np.ndarray, ...]:
     return cost, table.min(0), table.mean(0), table.max(0)
 
 
-def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, styles: Mapping[str, Any]) -> Figure:
+def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, styles: Mapping[str, Style]) -> Figure:
     """All cases of a study side by side, with one legend."""
     with optional("matplotlib", caller="decibel report", extra="plot"):
         from matplotlib.figure import Figure
@@ -111,7 +115,7 @@ def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, sty
         draw_curves(ax, runs, column, against, styles, title=case)
     for ax in axes[len(cases) :]:
         ax.set_visible(False)
-    handles: dict[str, Any] = {}
+    handles: dict[str, Artist] = {}
     for ax in axes[: len(cases)]:
         lines, labels = ax.get_legend_handles_labels()
         handles |= dict(zip(labels, lines, strict=True))
@@ -122,14 +126,14 @@ def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, sty
     return figure
 
 
-def graph(network: Any) -> Figure:
+def graph(network: Topology) -> Figure:
     with optional("matplotlib", caller="decibel report", extra="plot"):
         from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.4, 2.4))
     figure.subplots_adjust(0.02, 0.02, 0.98, 0.98)
     ax = figure.subplots()
-    network.draw(ax)
+    network.draw(ax) if isinstance(network, Graph) else network.draw([ax])
     ax.set_title("")
     return figure
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 
+from ...core._json import JSON
 from ...results._plots import NAMES
-from ..runs import Runs
+from ..results import Runs
+from ..verdicts import ClaimRecord
+from ._figures import Style
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #5b6875; --paper: #fff; --line: #d9e0e6; --card: #f6f8fa;
@@ -68,7 +70,7 @@ def page(title: str, body: str) -> str:
     )
 
 
-def claim(verdict: Mapping[str, Any]) -> str:
+def claim(verdict: ClaimRecord) -> str:
     word = verdict["verdict"]
     why = f"<p>{escape(verdict['why'])}</p>" if verdict.get("why") else ""
     rows = [
@@ -98,10 +100,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Se
     return f"<table>{head}<tbody>{body}</tbody></table>"
 
 
-def legend(styles: Mapping[str, tuple[str, Any]]) -> str:
+def legend(styles: Mapping[str, Style]) -> str:
     items = []
     for label, (colour, dashes) in styles.items():
-        pattern = "" if dashes == "-" else f' stroke-dasharray="{" ".join(f"{2 * d:g}" for d in dashes[1])}"'
+        pattern = "" if isinstance(dashes, str) else f' stroke-dasharray="{" ".join(f"{2 * d:g}" for d in dashes[1])}"'
         line = f'<svg viewBox="0 0 36 12"><path d="M1 6h34" stroke="{colour}" stroke-width="3"{pattern}/></svg>'
         items.append(f"<span>{line} {escape(label)}</span>")
     return f'<div class="legend">{"".join(items)}</div>'
@@ -141,11 +143,11 @@ def ends(runs: Sequence[Runs], columns: Sequence[str]) -> str:
     return table(headings, [row[: len(headings)] for row in rows], numbers=range(2, 2 + len(columns)))
 
 
-def plain(values: Mapping[str, Any]) -> str:
+def plain(values: Mapping[str, JSON]) -> str:
     return table([], [[escape(str(name).replace("_", " ")), escape(_shown(value))] for name, value in values.items()])
 
 
-def _shown(value: Any) -> str:
+def _shown(value: JSON) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_shown, value))
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
@@ -155,5 +157,5 @@ def _word(verdict: str) -> str:
     return f'<span class="verdict {verdict}">{WORDS[verdict]}</span>'
 
 
-def _number(value: Any) -> str:
+def _number(value: float | str) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "–" if value == "nan" else escape(str(value))

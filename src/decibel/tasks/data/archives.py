@@ -11,7 +11,6 @@ import wave
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +32,11 @@ class _Part:
 
     __slots__ = ("arguments", "state")
 
-    def __init__(self, *arguments: Any):
+    def __init__(self, *arguments: object):
         self.arguments = arguments
-        self.state: Any = None
+        self.state: object = None
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.state = state
 
 
@@ -46,7 +45,7 @@ class _CifarUnpickler(pickle.Unpickler):
 
     ADMITTED = frozenset({("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")})
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> type[_Part]:
         if (module, name) not in self.ADMITTED:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which CIFAR-10's batches do not")
         return _Part

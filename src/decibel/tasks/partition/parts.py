@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
+
+from ...core._json import JSON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+class Facts(TypedDict):
+    """What a report says of a partition."""
+
+    name: str
+    seed: int
+    settings: dict[str, JSON]
+    nodes: int
+    samples: int
+    left_out: int
+    smallest_node: int
+    largest_node: int
+    classes_per_node: float
+    skew: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +46,7 @@ class Partition:
     labels: np.ndarray  # of all samples, assigned or not
     name: str
     seed: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
 
     def __post_init__(self) -> None:
         assigned = np.concatenate(self.indices)
@@ -66,7 +83,7 @@ class Partition:
         settings = "".join(f", {key} {value}" for key, value in self.settings.items())
         return f"{self.name}{settings}, seed {self.seed}"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Facts:
         """Sizes, settings and skew in plain types."""
         sizes, present = self.sizes, (self.counts > 0).sum(1)
         return {
@@ -181,5 +198,7 @@ def check_labels(labels: np.ndarray, nodes: int, minimum: int = 1) -> np.ndarray
     return labels.astype(np.int64)
 
 
-def make_partition(parts: Sequence[np.ndarray], labels: np.ndarray, name: str, seed: int, **settings: Any) -> Partition:
+def make_partition(
+    parts: Sequence[np.ndarray], labels: np.ndarray, name: str, seed: int, **settings: JSON
+) -> Partition:
     return Partition(tuple(np.sort(part) for part in parts), labels, name, seed, settings)
