@@ -295,7 +295,7 @@ def test_gt_hsgd_follows_the_paper(batch_size):
 
     @cache
     def samples(t):  # (nodes, batch, 3)
-        return np.asarray(engine.program._oracle(jnp.int32(t), Ledger()).draw().upper.parts[0])
+        return np.asarray(engine.program.oracle(jnp.int32(t), Ledger()).draw().upper.parts[0])
 
     engine.advance(STEPS)
     expected = references.gt_hsgd(

@@ -231,4 +231,4 @@ def test_a_study_without_its_data_says_what_to_fetch(tmp_path, monkeypatch):
     answer = CliRunner().invoke(app, config)
     assert answer.exit_code == 1 and "a9a" in answer.output and "Traceback" not in answer.output
     answer = CliRunner().invoke(app, [*config, "--several"])  # as `--jobs` asks
-    assert answer.exit_code == 0 and "left out" in answer.output and "a9a" in answer.output
+    assert answer.exit_code == 0 and "skipped" in answer.output and "a9a" in answer.output

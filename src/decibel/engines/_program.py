@@ -109,10 +109,7 @@ class Program(eqx.Module):
     def step(self, k: Array, state: State) -> tuple[State, StepCost]:
         """One iteration of every node, and what it cost. With `links` of None nothing is sent: a trace for shapes."""
         ledger = Ledger()
-        oracle = Oracle(
-            self.problem, self.nodes, jax.random.fold_in(self.key, k), self.batch_size, ledger, k=k,
-            config=self.eval_config,
-        )  # fmt: skip
+        oracle = self.oracle(k, ledger)
         network = Communicator(self.network, k, state.links, ledger)
         with self.eval_config.products():
             new = self.method.step(k, state, oracle, network)
@@ -121,6 +118,11 @@ class Program(eqx.Module):
             new = choose(active, new, state._replace(links=()))
             ledger.scale(active.mean(dtype=jnp.float32))
         return new._replace(links=() if state.links == () else network.link_states), ledger.step_cost
+
+    def oracle(self, k: Array, ledger: Ledger) -> Oracle:
+        """What step k draws and derives from."""
+        key = jax.random.fold_in(self.key, k)
+        return Oracle(self.problem, self.nodes, key, self.batch_size, ledger, k=k, config=self.eval_config)
 
     def chunk(self, state: State, first: Array, length: int, costs: list[StepCost]) -> tuple[State, Array, list[Array]]:
         """`length` iterations; whether all that came out is finite; and how often what varies was repeated.
