@@ -15,15 +15,12 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ._drawing import Sketch, draw_graph, draw_sequence
+from ._matrix import doubly_stochastic, symmetrized
 from ._spectrum import disagreement_norm, largest_eigenvalues
-from ._types import Matrix, shape_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SUM_TOLERANCE = 1e-8
-ROUNDING = 1e-15  # a weight below this is no edge
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,7 +45,7 @@ class Graph:
     disconnected: InitVar[bool] = False
 
     def __post_init__(self, disconnected: bool) -> None:
-        matrix = _symmetrized(_checked(self.matrix))
+        matrix = symmetrized(doubly_stochastic(self.matrix))
         for array in (matrix.data, matrix.indices, matrix.indptr):
             array.flags.writeable = False
         object.__setattr__(self, "matrix", matrix)
@@ -357,45 +354,6 @@ class Levels:
         """The distinct graphs, and the indices among them of those of x, y and z."""
         graphs = list(dict.fromkeys((self.x, self.y, self.z)))
         return graphs, (graphs.index(self.x), graphs.index(self.y), graphs.index(self.z))
-
-
-def _checked(matrix: Matrix) -> sparse.csr_array:
-    """A canonical CSR copy of a doubly stochastic matrix."""
-    try:
-        shape: tuple[object, ...] = shape_of(matrix)
-    except ValueError:  # rows of unequal length
-        shape = ("rows of unequal length",)
-    if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
-        raise ValueError(f"W has shape {shape}; give a square matrix with one row per node.")
-    dtype = getattr(matrix, "dtype", None)
-    kind = np.dtype(np.asarray(matrix).dtype if dtype is None else dtype).kind
-    if kind not in "fiub":
-        raise ValueError("W does not hold real numbers; give a float matrix.")
-    W = sparse.csr_array(matrix, dtype=np.float64, copy=True)
-    W.sum_duplicates()
-    W.data[np.abs(W.data) < ROUNDING] = 0.0
-    W.eliminate_zeros()
-    if not np.all(np.isfinite(W.data)):
-        raise ValueError("W holds NaN or infinity; give finite weights.")
-    for axis, word in ((1, "row"), (0, "column")):
-        sums = np.asarray(W.sum(axis=axis))
-        worst = int(np.argmax(np.abs(sums - 1.0)))
-        if abs(sums[worst] - 1.0) > SUM_TOLERANCE:
-            raise ValueError(
-                f"W is not doubly stochastic: {word} {worst} sums to {sums[worst]:.9g} instead of 1; "
-                'from_networkx(graph, weights="metropolis") makes a valid one for any graph.'
-            )
-    return W
-
-
-def _symmetrized(W: sparse.csr_array) -> sparse.csr_array:
-    """Symmetric up to rounding becomes symmetric, so that what flows along an edge cancels exactly."""
-    difference = abs(W - W.T)
-    if difference.nnz == 0 or difference.max() > SUM_TOLERANCE:
-        return W
-    mean = sparse.csr_array((W + W.T) / 2)
-    mean.sum_duplicates()
-    return mean
 
 
 def _snapped(norm: float, nodes: int) -> float:

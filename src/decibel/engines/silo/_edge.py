@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...core._json import JSON
 from ...network._links import LinkState
 from ._frames import Data, Join, Position, Roll
 from ._payload_layout import Layout, all_finite
@@ -114,6 +115,17 @@ class Edge:
     def say_data(self, at: Position, frame: bytes) -> None:
         self.outbox.append((at, frame))
         self.say(frame)
+
+    def status(self, now: float) -> dict[str, JSON]:
+        """What `decibel silo status` shows of it."""
+        if self.finished:
+            state = "finished"
+        elif self.open:
+            state = "talking" if self.stream else "reconnecting"
+        else:
+            state = "connected" if self.stream else "away"
+        seen = round(now - self.last_seen, 1) if self.last_seen else None
+        return {"state": state, "last_seen_seconds_ago": seen, "rejected": self.rejected}
 
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step

@@ -31,9 +31,10 @@ from .._checkpoint import identity
 from .._engine import Engine
 from .._program import Program, RunConfig, all_finite
 from .._run import Compiled, Run
+from ._errors import NotFinite
 from ._federation import Federation
 from ._host_callback import call, in_place_works
-from ._site import NotFinite, Site
+from ._site import Site
 from ._wire import Wire
 
 Outcome = tuple[State, Array, Array, Array, list[Array]]  # the state, whether it is finite, the next step, and counts

@@ -6,7 +6,6 @@ those of the streams, which deliver frames. What a neighbour's silence means is 
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,17 +17,10 @@ from jax.typing import DTypeLike
 from ...core._json import JSON
 from ...network._links import LinkState
 from ._edge import Edge, Known, Rejected, Stream
+from ._errors import NotFinite, SiteLost
 from ._federation import Federation
 from ._frames import Beat, Bye, Data, Entry, Frame, Hello, Join, Position, Roll, Skip, write, write_data
 from ._payload_layout import Layout, all_finite
-
-
-class SiteLost(RuntimeError):
-    """A neighbour is gone and this run cannot continue without it."""
-
-
-class NotFinite(ArithmeticError):
-    """This site's own message is not finite; no neighbour would take it."""
 
 
 class Site:
@@ -400,24 +392,5 @@ class Site:
                 "site": self.name,
                 "step": self.next if self._finished else self._at.step,
                 "state": "finished" if self._finished else "running" if self.running else "waiting",
-                "neighbours": {
-                    edge.name: {
-                        "state": _state(edge),
-                        "last_seen_seconds_ago": round(now - edge.last_seen, 1) if edge.last_seen else None,
-                        "rejected": edge.rejected,
-                    }
-                    for edge in self.edges.values()
-                },
+                "neighbours": {edge.name: edge.status(now) for edge in self.edges.values()},
             }
-
-
-def _state(edge: Edge) -> str:
-    if edge.finished:
-        return "finished"
-    if edge.open:
-        return "talking" if edge.stream else "reconnecting"
-    return "connected" if edge.stream else "away"
-
-
-def nonce() -> bytes:
-    return secrets.token_bytes(32)

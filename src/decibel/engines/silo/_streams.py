@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import queue
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from ._credentials import Credentials
 from ._edge import Edge, Rejected
 from ._federation import LOOPBACK
 from ._frames import Hello, Malformed, parse, write
-from ._site import Site, nonce
+from ._site import Site
 
 with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):
     import grpc
@@ -164,7 +165,7 @@ class Streams:
             with _within(GREETING, context.cancel):
                 hello = self._greeting(frames, edge.name)
             proof = self.credentials.proof(self.site.name, edge.name, hello.nonce)
-            stream.send(self._hello(nonce(), self.credentials.certificate_der, proof))
+            stream.send(self._hello(_nonce(), self.credentials.certificate_der, proof))
             self.site.connected(edge, hello, stream)
         except ValueError as error:  # NotTrusted, Rejected and Malformed are
             self._report_once(str(error))
@@ -213,7 +214,7 @@ class Streams:
     def _converse(self, edge: Edge, channel: grpc.Channel) -> None:
         stream = Outgoing(lambda: call.cancel())
         call: Any = channel.stream_stream(METHOD)(iter(stream))
-        own = nonce()
+        own = _nonce()
         stream.send(self._hello(own))
         with _within(GREETING, call.cancel):
             hello = self._greeting(call, edge.name)
@@ -276,3 +277,7 @@ def _within(seconds: float, otherwise: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _nonce() -> bytes:
+    return secrets.token_bytes(32)
