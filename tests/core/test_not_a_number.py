@@ -69,6 +69,7 @@ def personal(nodes):
     return db.Problem(upper, lower, upper_data=np.ones((nodes, 1)), lower_data=data, personal=True, **start)
 
 
+@pytest.mark.slow
 def test_a_lower_level_that_one_of_many_nodes_cannot_solve_raises():
     with pytest.raises(ValueError, match="solve_lower stopped at a relative ‖∇_y g‖ of nan"):
         personal(MANY).solve_lower(jnp.zeros(1))

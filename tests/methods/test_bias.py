@@ -149,7 +149,7 @@ def expected(name, method):
     return shared() if name in MIXTURES else limit(method)  # not corrected, or truncated
 
 
-@pytest.mark.slow_except("sparkle-ed", "lopa", "slam", "spdb", "ed")
+@pytest.mark.slow_except("sparkle-ed", "slam", "ed")
 @pytest.mark.parametrize("name", [name for name in db.CATALOG if name != "interact"])  # which takes no batches
 def test_the_mean_of_x_is_where_it_is_said_to_be(name):
     steps = 1_500 if name == "double-loop-dsgd" else STEPS  # its t-th step takes t inner ones

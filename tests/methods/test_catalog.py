@@ -277,6 +277,7 @@ def test_cost_of_a_random_series_is_what_was_drawn():
     assert all(0 <= cost["hvps"] <= 5 and cost["samples"] == 2 * B + B * cost["hvps"] for cost in costs)
 
 
+@pytest.mark.slow
 def test_two_points_share_the_samples_of_every_factor():
     """STORM evaluates one draw twice: two products for every sample of a factor."""
     run = start("vrdbo", method=db.vrdbo(alpha=0.05, beta=0.1, theta=0.3, terms=6, scale=4.0), batch_size=B)

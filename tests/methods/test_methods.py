@@ -165,6 +165,7 @@ REACHES = {
 }
 
 
+@pytest.mark.slow_except("interact", "spdb")
 @pytest.mark.parametrize("name", REACHES)
 def test_reaches_the_personal_solution(name):
     result = run(FLAT, *REACHES[name], 1200)

@@ -101,6 +101,7 @@ def test_one_peer_exponential(name):
     agree(run(PROBLEM, db.sparkle(name, **RATES), graph, 200), expected)
 
 
+@pytest.mark.slow_except("second order", "forward")
 @pytest.mark.parametrize("forward", [None, False, True], ids=["second order", "central", "forward"])
 def test_dsoba(forward):
     """δ is large, so that central and forward differences, and products, are three different algorithms."""

@@ -41,7 +41,7 @@ def error(result, solution=None, nodes=slice(None)):
     return np.abs(np.asarray(result.nodes.x)[nodes] - solution).max()
 
 
-@pytest.mark.slow_except("ed-0.2", "gt-0.2", "edge-ed-0.5")
+@pytest.mark.slow_except("ed-0.2", "edge-ed-0.5")
 @pytest.mark.parametrize("probability", [0.2, 0.5])
 @pytest.mark.parametrize("strategy", ["ed", "extra", "gt", "edge-ed"])
 def test_exact_with_links_that_fail_at_random(strategy, probability):

@@ -177,6 +177,7 @@ def test_arrays_lists_and_functions_are_the_same_data():
         run(ways[2], db.ed(alpha=0.1))
 
 
+@pytest.mark.slow
 def test_a_function_for_one_level_and_arrays_for_the_other():
     """The arrays tell how many nodes there are, so everything works."""
     data = unequal()

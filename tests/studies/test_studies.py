@@ -22,7 +22,7 @@ from decibel.studies.table import markdown
 # Every study
 
 
-@pytest.mark.slow_except("dsoba/speedup", "interact/auprc")
+@pytest.mark.slow_except("dsoba/speedup")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_smallest_size_runs(name, tmp_path):
     study = find(name)

@@ -240,6 +240,7 @@ def test_average_precision_is_scikit_learns():
         assert ours == pytest.approx(average_precision_score(labels, scores), rel=1e-12)
 
 
+@pytest.mark.slow_except("sigmoid")
 @pytest.mark.parametrize("surrogate", ["squared-hinge", "sigmoid"])
 def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
     task = MAKERS["auprc"](surrogate=surrogate, margin=0.7)

@@ -46,7 +46,7 @@ def assert_same(problem, method, graph, engine, **options):
     return simulated, spread
 
 
-@pytest.mark.slow_except("8-one-peer", "2-torus", "2-erdos-renyi")
+@pytest.mark.slow_except("8-one-peer", "2-erdos-renyi")
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("devices", [8, 2])
 def test_cluster_equals_simulator_on_every_kind_of_graph(name, devices):
@@ -159,7 +159,8 @@ if rank == 0:
 """
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow  # `decibel launch` starts two in the tests of launching
+@pytest.mark.parametrize("count", [2, 4])
 def test_real_processes_give_the_simulators_numbers(count, tmp_path):
     """Each builds only its own nodes' data, and all agree with one device."""
     with socket.socket() as free:

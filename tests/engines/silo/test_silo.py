@@ -86,6 +86,7 @@ def test_four_sites_equal_the_simulator(tmp_path):
         assert set(site.trace) >= {"upper", "lower"} and "consensus_x" not in site.trace
 
 
+@pytest.mark.slow_except("ed in 4 bits")
 @pytest.mark.parametrize("strategy", ["gt", db.privacy.quantize("ed", 4)], ids=["gt", "ed in 4 bits"])
 def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy):
     folders = Folders(tmp_path, ring(3))
@@ -134,6 +135,7 @@ def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path
         run_sites(folders, db.ed(alpha=0.1), 400, [problem] * 2, callbacks=leave, eval_every=2, metrics=[])
 
 
+@pytest.mark.slow_except("in code")
 @pytest.mark.parametrize(
     "strategy",
     ["ed", db.privacy.quantize("ed", 8), _in_code("ed", Exponents(), "own code")],
