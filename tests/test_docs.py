@@ -137,8 +137,9 @@ def exchanges(strategy):
 
 def test_strategy_table_is_the_library():
     rows = strategy_rows()
-    assert [row["name"].strip("`") for row in rows] == list(STRATEGIES)
-    for row, strategy in zip(rows, STRATEGIES.values(), strict=True):
+    linear = {name: strategy for name, strategy in STRATEGIES.items() if strategy.A}
+    assert [row["name"].strip("`") for row in rows] == list(linear)
+    for row, strategy in zip(rows, linear.values(), strict=True):
         assert [row["A"], row["B²"], row["C"]] == [polynomial_text(c) for c in (strategy.A, strategy.B2, strategy.C)]
         assert (row["corrects"] == "yes") == any(strategy.B2)
         assert int(row["carries"]) == strategy.carries

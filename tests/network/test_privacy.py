@@ -214,7 +214,7 @@ def test_raises_in_a_sentence(make, sentence):
 @pytest.mark.slow
 def test_every_other_strategy_can_be_wrapped():
     for name, row in STRATEGIES.items():
-        if row.mixes and not row.per_link:
+        if row.mixes and not row.needs_links:
             made = db.privacy.quantize(name, 8)
             assert made.coded and made.carries == row.carries and name in made.name
             assert cost(made)["rounds"] == cost(name)["rounds"] and cost(made)["bytes"] < cost(name)["bytes"]

@@ -18,7 +18,7 @@ from decibel.strategies import STRATEGIES, polynomial, strategy
 
 NODES, SIZE, STEPS = 7, 3, 48
 # What the network remembers by link is another matter: tests/network/test_faults.py.
-EVERY = tuple(name for name, row in STRATEGIES.items() if not row.per_link)
+EVERY = tuple(name for name, row in STRATEGIES.items() if not row.needs_links)
 CARRYING = [name for name in EVERY if STRATEGIES[name].carries]
 RING = graphs.ring(NODES)
 CHANGING = graphs.cycle(graphs.ring(NODES), graphs.star(NODES), graphs.path(NODES))
@@ -49,7 +49,7 @@ def drive(chosen, graph, *, steps=STEPS, dtype=jnp.float64, d=None):
         network = Communicator(memory, k, (), ledger)
         here = k % STEPS
         moved = rates[here] * ((level.s.tree - cast(CENTRES)) @ cast(SLOPES) + noise[here]) if d is None else d[here]
-        level = network(x=row(level, Vector(moved)))
+        level = network(x=row(level, Vector(moved), 1.0))
         return level, level
 
     start = jax.tree.map(jnp.copy, row.start(Vector(cast(START))))

@@ -42,7 +42,7 @@ class Simulator(Engine):
         )
         with memory.oom_hint(full):
             numbers = jnp.asarray(config.numbers(nodes))
-            by_link = config.faults or method.per_link
+            by_link = config.faults or method.needs_links
             network = InMemory.by_link(graphs, config.link_faults(numbers)) if by_link else InMemory.of(graphs)
             program = Program.of(problem.bind(nodes), method, network, numbers, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)

@@ -42,7 +42,7 @@ class Auxiliary(Method):
         α, β, γ, θ = self.rates(k)
         here = oracle.draw().at(x.s, y.s, self.hypergradient)
         r = (1 - θ) * r + θ * here.u(z.s)
-        x, y, z = network(x=levels["x"](x, α * r), y=levels["y"](y, β * here.v), z=levels["z"](z, γ * here.p(z.s)))
+        x, y, z = network(x=levels["x"](x, r, α), y=levels["y"](y, here.v, β), z=levels["z"](z, here.p(z.s), γ))
         return State(x, y, z, r)
 
     def alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
@@ -50,10 +50,10 @@ class Auxiliary(Method):
         (x, y, z, r), levels = state[:4], self.strategies
         α, β, γ, θ = self.rates(k)
         draw = oracle.draw()
-        y = network(y=levels["y"](y, β * draw.at(x.s, y.s).v))
+        y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
         here = draw.fresh_lower(0).at(x.s, y.s, self.hypergradient)
-        z = network(z=levels["z"](z, γ * here.p(z.s)))
+        z = network(z=levels["z"](z, here.p(z.s), γ))
         u = here.fx - here.moved_to(draw.fresh_lower(1)).jacobian(z.s)
         r = (1 - θ) * r + θ * u
-        x = network(x=levels["x"](x, α * r, relax=part))
+        x = network(x=levels["x"](x, r, α, relax=part))
         return State(x, y, z, r)

@@ -51,10 +51,10 @@ class DbsaBase(Method):
         α, β = rate(self.alpha, k), rate(self.beta, k)
 
         def lower(j: Array, y: Level) -> Level:
-            return network(y=mix(y, β * oracle.draw(3 * j).at(x.s, y.s).v))
+            return network(y=mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β))
 
         y = oracle.ledger.loop(self.inner_steps(k), lower, y)
-        return State(network(x=mix(x, α * self.hypergradient(oracle.draw(2).at(x.s, y.s)))), y)
+        return State(network(x=mix(x, self.hypergradient(oracle.draw(2).at(x.s, y.s)), α)), y)
 
 
 class Dbsa(DbsaBase):

@@ -60,18 +60,18 @@ class Dsbo(MatrixMethod):
         α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
 
         def lower(j: Array, y: Level) -> Level:
-            return network(y=mix(y, β * oracle.draw(3 * j).at(x.s, y.s).v))
+            return network(y=mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β))
 
         def auxiliary(j: Array, z: Level) -> Level:
             here = oracle.draw(3 * j + 1).at(x.s, y.s)
-            return network(z=track(z, γ * Vector(_times(z.s.tree, here.hessian_matrix()) - here.jacobian_matrix())))
+            return network(z=track(z, Vector(_times(z.s.tree, here.hessian_matrix()) - here.jacobian_matrix()), γ))
 
         y = oracle.ledger.loop(self.lower_steps, lower, y)
         z = oracle.ledger.loop(self.auxiliary_steps, auxiliary, z)
         here = oracle.draw(2).at(x.s, y.s)
         fy, _ = flatten(here.fy)
         correction = flatten(here.fx)[1](_times(z.s.tree, fy[..., None])[..., 0])
-        return State(network(x=mix(x, α * (here.fx - correction))), y, z)
+        return State(network(x=mix(x, here.fx - correction, α)), y, z)
 
 
 def _times(a: Any, b: Any) -> Array:

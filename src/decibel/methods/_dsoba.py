@@ -35,7 +35,7 @@ class Dsoba(Auxiliary):
         α, β, γ, θ = self.rates(k)
         here = oracle.draw().at(x.s, y.s, self.hypergradient)
         new = (1 - θ) * h + θ * here.u(z.s)
-        x, y, z = network(x=mix(x, α * h), y=mix(y, β * here.v), z=mix(z, γ * here.p(z.s)))
+        x, y, z = network(x=mix(x, h, α), y=mix(y, here.v, β), z=mix(z, here.p(z.s), γ))
         return State(x, y, z, new)
 
 

@@ -59,7 +59,7 @@ class Entry:
     @property
     def defaults(self) -> Mapping[str, Any]:
         """Step sizes and other settings that it is called with where none are given."""
-        return self.kind.defaults
+        return self.kind.defaults if self.variant.defaults is None else self.variant.defaults
 
     @cached_property
     def form(self) -> str:

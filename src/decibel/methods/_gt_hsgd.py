@@ -39,7 +39,7 @@ class GtHsgd(Method):
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x = state.x
         v, memory = self.estimator(k, state.memory, x.s, oracle, _gradient)
-        return State(network(x=self.strategies["x"](x, rate(self.alpha, k) * v)), memory=memory)
+        return State(network(x=self.strategies["x"](x, v, rate(self.alpha, k))), memory=memory)
 
 
 def _gradient(draw: Draw, x: Any) -> Vector:

@@ -40,7 +40,7 @@ class Implicit(Method):
         (x, y, _, memory), levels = state[:4], self.strategies
         α, β = rate(self.alpha, k), rate(self.beta, k)
         (v, u), memory = self.estimator(k, memory, (x.s, y.s), oracle, self._directions)
-        x, y = network(x=levels["x"](x, α * u, relax=part), y=levels["y"](y, β * v, relax=part))
+        x, y = network(x=levels["x"](x, u, α, relax=part), y=levels["y"](y, v, β, relax=part))
         return State(x, y, memory=memory)
 
     def _directions(self, draw: Draw, point: Any) -> Any:

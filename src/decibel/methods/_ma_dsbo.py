@@ -49,15 +49,15 @@ class MaDsboBase(Method):
         α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
 
         def lower(j: Array, y: Level) -> Level:
-            return network(y=levels["y"](y, β * oracle.draw(3 * j).at(x.s, y.s).v))
+            return network(y=levels["y"](y, oracle.draw(3 * j).at(x.s, y.s).v, β))
 
         def auxiliary(j: Array, z: Level) -> Level:
-            return network(z=levels["z"](z, γ * oracle.draw(3 * j + 1).at(x.s, y.s).p(z.s)))
+            return network(z=levels["z"](z, oracle.draw(3 * j + 1).at(x.s, y.s).p(z.s), γ))
 
         y = oracle.ledger.loop(self.lower_steps, lower, y)
         z = oracle.ledger.loop(self.auxiliary_steps, auxiliary, z)
         r = (1 - θ) * r + θ * oracle.draw(2).at(x.s, y.s).u(z.s)
-        return State(network(x=levels["x"](x, α * r)), y, z, r)
+        return State(network(x=levels["x"](x, r, α)), y, z, r)
 
 
 class MaDsbo(MaDsboBase):

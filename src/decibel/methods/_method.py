@@ -25,10 +25,6 @@ WEIGHTS = {
     "relax": "η, the part of a step that is taken, in s⁺ = s + η (W s − α p − s)",
     "tau": "τ, the part of a step that x takes, in LoPA's x⁺ = x + τ (W x − α q − x)",
 }
-# The vectors that a strategy sends per step; tests compare them with what the network counts.
-VECTORS = {
-    "local": 0, "diffusion": 1, "consensus": 1, "ed": 1, "extra": 1, "gt": 2, "semi-gt": 2, "non-gt": 2, "edge-ed": 2,
-}  # fmt: skip
 Rate = float | Array | Callable[[Array], Array]
 
 
@@ -51,6 +47,7 @@ class Variant(NamedTuple):
     paper: str
     settings: Mapping[str, Any] = MappingProxyType({})
     mixture: bool = False  # of two strategies; tables of methods leave it out
+    defaults: Mapping[str, Any] | None = None  # the step sizes of this name, where they are not those of the class
 
 
 class Method(eqx.Module):
@@ -97,14 +94,17 @@ class Method(eqx.Module):
     @property
     def sends(self) -> str:
         """What a node sends to each neighbour per iteration; p and q are the entries of x and y."""
-        for strategy in self.strategies.values():
-            if strategy.name not in VECTORS:
-                fix = "measure it with db.cost(problem, method, graph)"
-                raise ValueError(f"what strategy {strategy.name!r} sends is not in the library's table: {fix}.")
-        count = {level: VECTORS[strategy.name] for level, strategy in self.strategies.items()}
-        terms = {"p": count["x"], "q": count.get("y", 0) + count.get("z", 0)}
-        parts = [f"{number if number > 1 else ''}{size}" for size, number in terms.items() if number]
-        return " + ".join(parts) + " numbers"
+        vectors, numbers = {"p": 0, "q": 0}, 0
+        for level, strategy in self.strategies.items():
+            if strategy.vectors is None:
+                raise ValueError(
+                    f"strategy {strategy.name!r} does not state what it sends: give it `vectors`, or measure it with "
+                    "db.cost(problem, method, graph)."
+                )
+            vectors["p" if level == "x" else "q"] += strategy.vectors
+            numbers += strategy.numbers
+        parts = [f"{number if number > 1 else ''}{size}" for size, number in vectors.items() if number]
+        return " + ".join([*parts, *([str(numbers)] if numbers else [])]) + " numbers"
 
     @property
     @abstractmethod
@@ -112,9 +112,9 @@ class Method(eqx.Module):
         """The strategy of each level that exists."""
 
     @property
-    def per_link(self) -> bool:
-        """Whether the network must remember, link by link, flows or what coded messages have told."""
-        return self.coded or any(strategy.per_link for strategy in self.strategies.values())
+    def needs_links(self) -> bool:
+        """Whether messages go link by link: what links remember of them, or what both ends make of them, differs."""
+        return any(strategy.needs_links for strategy in self.strategies.values())
 
     @property
     def coded(self) -> bool:
@@ -156,13 +156,21 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
     # No edges at all is a choice (db.graphs.isolated); some nodes cut off from others is a mistake.
     if strategy.mixes and not graph.connected and any(phase.degrees.any() for phase in graph.phases):
         raise ValueError(f"graph {graph.name!r} on level {level} is not connected: add edges that join its parts.")
-    if not strategy.requires_spectrum:
+    if not (strategy.requires_spectrum or strategy.requires_self_weight):
         return
     if not graph.symmetric:
         raise ValueError(
             f"strategy {strategy.name!r} on level {level} needs a symmetric W, and {graph.name} is directed: choose "
             "'gt' or an undirected graph."
         )
+    least = min(float(phase.matrix.diagonal().min()) for phase in graph.phases)
+    if least < strategy.requires_self_weight - 1e-9:
+        raise ValueError(
+            f"strategy {strategy.name!r} on level {level} needs w_ii ≥ {strategy.requires_self_weight:.4g}, and "
+            f"{graph.name} has {least:.4g}: use graph.lazy()."
+        )
+    if not strategy.requires_spectrum:
+        return
     edge = -1 / 3 + 1e-9
     for phase in graph.phases:
         if phase.lambda_min_bound <= edge and phase.lambda_min <= edge:

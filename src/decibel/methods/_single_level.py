@@ -29,7 +29,7 @@ class SingleLevel(Method):
         x, r = state.x, state.memory
         α, θ = rate(self.alpha, k), rate(self.theta, k)
         r = (1 - θ) * r + θ * oracle.draw().at(x.s).fx
-        return State(network(x=self.strategies["x"](x, α * r)), memory=r)
+        return State(network(x=self.strategies["x"](x, r, α)), memory=r)
 
 
 class Dsgd(SingleLevel):

@@ -39,6 +39,10 @@ class Sparkle(Auxiliary):
                 if upper != lower:
                     where, levels = f"{lower} below, {upper} above", {"lower": lower, "upper": upper}
                     yield Variant(f"sparkle-{lower}-{upper}", f"SPARKLE with {where}", cls.paper, levels, mixture=True)
+        for name, steps in (("ada-ed", "coordinate"), ("ada-ed-scalar", "level")):
+            summary = f"SPARKLE with adaptive Exact Diffusion: a step for each node and {steps}, and none to tune"
+            given = {"lower": name}
+            yield Variant(f"sparkle-{name}", summary, "ours, on " + cls.paper, given, defaults={"theta": 0.3})
         summary = "SPARKLE with ED's flows kept per link: exact where messages are lost one way"
         yield Variant("sparkle-edge-ed", summary, "ours, on " + cls.paper, {"lower": "edge-ed"})
 
@@ -61,9 +65,9 @@ def sparkle(
     lower: str | Strategy,
     upper: str | Strategy | None = None,
     *,
-    alpha: Rate,
-    beta: Rate,
-    gamma: Rate,
+    alpha: Rate | None = None,
+    beta: Rate | None = None,
+    gamma: Rate | None = None,
     theta: Rate = 1.0,
     updates: Literal["simultaneous", "alternating"] = "simultaneous",
     hypergradient: Products | None = None,
@@ -77,7 +81,7 @@ def sparkle(
     Args:
         lower: the strategy of y and z, by name or made.
         upper: the strategy of x; None takes `lower`.
-        alpha: the step size of x: a number, or a function of the step.
+        alpha: the step size of x: a number, or a function of the step. Adaptive strategies have a default.
         beta: the step size of y, likewise.
         gamma: the step size of z, likewise.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
@@ -92,7 +96,15 @@ def sparkle(
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")
     low = strategy(lower)
     up = low if upper is None else strategy(upper)
-    return Sparkle(alpha, beta, gamma, theta, _products(hypergradient), low, up, updates)
+    rates = _rate("alpha", alpha, up), _rate("beta", beta, low), _rate("gamma", gamma, low)
+    return Sparkle(*rates, theta, _products(hypergradient), low, up, updates)
+
+
+def _rate(name: str, given: Rate | None, level: Strategy) -> Rate:
+    rate = level.default_rate if given is None else given
+    if rate is None:
+        raise TypeError(f"{name} is missing: give a step size such as 0.05, or use the strategy 'ada-ed'.")
+    return rate
 
 
 def _products(hypergradient: Products | None) -> Products:

@@ -40,8 +40,8 @@ class Spdb(Method):
         x, y, levels = state.x, state.y, self.strategies
         α, β = rate(self.alpha, k), rate(self.beta, k)
         draw = oracle.draw()
-        y = network(y=levels["y"](y, β * draw.at(x.s, y.s).v))
-        x = network(x=levels["x"](x, α * self.hypergradient(draw.fresh_lower(0).at(x.s, y.s))))
+        y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
+        x = network(x=levels["x"](x, self.hypergradient(draw.fresh_lower(0).at(x.s, y.s)), α))
         return State(x, y)
 
 

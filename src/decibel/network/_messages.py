@@ -14,13 +14,14 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import flatten
 from ._codecs import Code, ConcatCodec
-from ._links import Channel, LinkMemory, LinkState
+from ._links import Channel, LinkMemory, LinkState, Received
 
 CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
 
@@ -72,17 +73,10 @@ class Plain(Message):
         return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
-        (φ, unflatten), links, late = flatten(self.content), channel.links, memory.by_link
-        weights = links.weights_at(channel.step, φ.dtype)
+        φ, unflatten = flatten(self.content)
         received = channel.transport.rows(φ)
-        arrives = channel.arrives if received.heard is None else channel.arrives & received.heard
-        difference = jnp.where((weights != 0)[..., None], received.rows - links.sums.at_slots(φ), 0)
-        if late is not None:
-            known = jnp.concatenate([difference[..., None, :], late], -2)
-            difference = jnp.take_along_axis(known, channel.delay[..., None, None], -2)[..., 0, :]
-            late = known[..., :-1, :]
-        flow = links.sums.at_nodes(jnp.where(arrives, weights, 0)[..., None] * difference)
-        return unflatten(flow), LinkMemory(late)
+        flow, memory = _flow(channel, received, received.rows - channel.links.sums.at_slots(φ), memory)
+        return unflatten(flow), memory
 
 
 class Cumulative(Message):
@@ -146,6 +140,37 @@ class Coded(Message):
         return unflatten(links.sums.at_nodes(flows)), LinkMemory(theirs, mine)
 
 
+class Scaled(Message):
+    """Pairs (φ, a) of vectors and of what their differences are scaled by, entry by entry or one for all entries.
+
+    The answer is Σ_j w_ij min(a_i, a_j) (φ_j − φ_i), which cancels over each link to the last bit.
+    """
+
+    def bytes(self, copies: Copies) -> float:
+        return copies.to_neighbours * _size(self.content)
+
+    def placeholder(self) -> PyTree:
+        return self.content[0]
+
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        """The scaled differences of the last steps, where faults make messages late."""
+        steps = channel.faults.schedule.longest_delay
+        vectors = {level: φ for level, (φ, _) in self.content.items()}
+        return LinkMemory(_zeros(vectors, *channel.links.neighbours.shape, steps) if steps else None)
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+        parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and a in turn
+        own, ends = jnp.concatenate([part for part, _ in parts], 1), np.cumsum([part.shape[1] for part, _ in parts])
+        received = channel.transport.rows(own)
+        mine, theirs = (_split(rows, ends) for rows in (channel.links.sums.at_slots(own), received.rows))
+        pairs = list(zip(mine, theirs, strict=True))
+        scaled = [jnp.minimum(*a) * (there - here) for (here, there), a in zip(pairs[::2], pairs[1::2], strict=True)]
+        flow, memory = _flow(channel, received, jnp.concatenate(scaled, -1), memory)
+        flows = _split(flow, np.cumsum([part.shape[-1] for part in scaled]))
+        unflatten = [back for _, back in parts[::2]]
+        return {level: back(part) for level, back, part in zip(self.content, unflatten, flows, strict=True)}, memory
+
+
 def as_message(content: PyTree) -> Message:
     """What a strategy yields, as a message."""
     return content if isinstance(content, Message) else Plain(content)
@@ -158,6 +183,23 @@ def by_kind(messages: dict[str, Message]) -> list[Message]:
         others = together[message.kind].content if message.kind in together else {}
         together[message.kind] = replace(message, content=others | {level: message.content})
     return list(together.values())
+
+
+def _flow(channel: Channel, received: Received, difference: Array, memory: LinkMemory) -> tuple[Array, LinkMemory]:
+    """Σ_j w_ij times the differences (*slots, entries) over the links that are up, of this step or of the step that
+    arrives now."""
+    weights, late = channel.links.weights_at(channel.step, difference.dtype), memory.by_link
+    arrives = channel.arrives if received.heard is None else channel.arrives & received.heard
+    difference = jnp.where((weights != 0)[..., None], difference, 0)
+    if late is not None:
+        known = jnp.concatenate([difference[..., None, :], late], -2)
+        difference = jnp.take_along_axis(known, channel.delay[..., None, None], -2)[..., 0, :]
+        late = known[..., :-1, :]
+    return channel.links.sums.at_nodes(jnp.where(arrives, weights, 0)[..., None] * difference), LinkMemory(late)
+
+
+def _split(rows: Array, ends: np.ndarray) -> list[Array]:
+    return jnp.split(rows, ends[:-1].tolist(), -1)
 
 
 def accumulate(channel: Channel, arrives: Array, forgotten: Array, φ: Array, F: Array) -> Array:

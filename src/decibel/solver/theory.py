@@ -20,7 +20,7 @@ from ..core._names import hint
 from ..graphs import _families as families
 from ..graphs._graph import Graph, GraphSequence, Levels, Topology
 from ..methods._catalog import CATALOG
-from ..methods._method import VECTORS, Method
+from ..methods._method import Method
 from ..methods._single_level import SingleLevel
 from ..methods._sparkle import Sparkle
 from ..results._trace import Trace
@@ -270,8 +270,11 @@ def advise(
     options = [Levels(x=x, y=y) for x, y in product(pool, pool)] if form == "shared" else [Levels(x=x) for x in pool]
 
     def sent(levels: Levels) -> int:
-        vectors = {s: VECTORS[strategy.name] * (p if s == "x" else q) for s, strategy in made.strategies.items()}
-        return sum(itemsize * entries * _busiest(getattr(levels, s)) for s, entries in vectors.items())
+        entries = {
+            s: (strategy.vectors or 0) * (p if s == "x" else q) + strategy.numbers
+            for s, strategy in made.strategies.items()
+        }
+        return sum(itemsize * count * _busiest(getattr(levels, s)) for s, count in entries.items())
 
     def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap
         return 1 / levels.x.spectral_gap if personal else transient(made, nodes, levels, float(heterogeneous))

@@ -1,6 +1,7 @@
 """How one level corrects for heterogeneity and mixes with its neighbours: a table of strategies in flow form."""
 
 from . import privacy
+from ._adaptive import ada_ed
 from ._table import STRATEGIES, Level, Strategy, polynomial, strategy
 
-__all__ = ["STRATEGIES", "Level", "Strategy", "polynomial", "privacy", "strategy"]
+__all__ = ["STRATEGIES", "Level", "Strategy", "ada_ed", "polynomial", "privacy", "strategy"]

@@ -120,6 +120,11 @@ class Strategy(eqx.Module):
         requires_spectrum: whether W must be symmetric with λ_min(W) > −1/3.
         per_link: whether the network keeps its flows for each link.
         coded: whether its messages are compressed or noised (`decibel.privacy`).
+        pairwise: whether what it receives is not linear in the messages, so that they go link by link.
+        requires_self_weight: the least w_ii that it needs, of a symmetric W.
+        default_rate: a step size that serves where none is given; None if there is no such.
+        vectors: how many vectors a node sends to each neighbour per step; None if that is not stated.
+        numbers: how many single numbers beside them.
     """
 
     name: str = eqx.field(static=True)
@@ -132,11 +137,21 @@ class Strategy(eqx.Module):
     requires_spectrum: bool = eqx.field(static=True, default=False)
     per_link: bool = eqx.field(static=True, default=False)  # its flows are remembered by the network, link by link
     coded: bool = eqx.field(static=True, default=False)  # its messages travel in code, which the network remembers
+    pairwise: bool = eqx.field(static=True, default=False)
+    requires_self_weight: float = eqx.field(static=True, default=0.0)
+    default_rate: float | None = eqx.field(static=True, default=None)
+    vectors: int | None = eqx.field(static=True, default=None)
+    numbers: int = eqx.field(static=True, default=0)
 
     @property
     def mixes(self) -> bool:
         """Whether nodes exchange anything; False for `"local"`."""
         return self.move is not local
+
+    @property
+    def needs_links(self) -> bool:
+        """Whether its messages go link by link, also where none is lost."""
+        return self.per_link or self.coded or self.pairwise
 
     def start(self, s: Vector) -> Level:
         """The level at a variable that all nodes share, with zero carries."""
@@ -149,18 +164,23 @@ class Strategy(eqx.Module):
         """
         return tuple(c.zeros() if self.per_link else c.centred() for c in carry)
 
-    def __call__(self, level: Level, d: Vector, *, relax: Any = None) -> Flows:
-        """Moves a level by the step d.
+    def __call__(self, level: Level, direction: Vector, rate: Any, *, relax: Any = None) -> Flows:
+        """Moves a level along −direction.
 
         Args:
             level: s and its carry.
-            d: the direction times the step size.
+            direction: what the variable moves against, such as a gradient.
+            rate: the step size.
             relax: τ; takes s + τ (s⁺ − s) instead of s⁺.
         """
-        s, carry = yield from self.move(level.s, d, *level.carry)
+        s, carry = yield from self.moved(level, direction, rate)
         if relax is not None:
             s = level.s + relax * (s - level.s)
         return Level(s, carry)
+
+    def moved(self, level: Level, direction: Vector, rate: Any) -> Flows:
+        """The new s and the new carry, by `move` with the step d = rate · direction."""
+        return (yield from self.move(level.s, rate * direction, *level.carry))
 
 
 I, W, W2 = (1.0,), (0.0, 1.0), (0.0, 0.0, 1.0)
@@ -170,15 +190,15 @@ STRATEGIES = {
     row.name: row
     for row in (
         #        name         flow form               carries A   B²    C
-        Strategy("diffusion", diffusion, 0, W, ZERO, W),
-        Strategy("consensus", consensus, 0, I, ZERO, W),
-        Strategy("local", local, 0, I, ZERO, I),
-        Strategy("ed", exact_diffusion, 1, W, I_W, W, requires_spectrum=True),
-        Strategy("extra", extra, 2, I, I_W, W, requires_spectrum=True),
-        Strategy("gt", gradient_tracking, 1, W2, I_W2, W2),
-        Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2),
-        Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2),
-        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, requires_spectrum=True, per_link=True),
+        Strategy("diffusion", diffusion, 0, W, ZERO, W, vectors=1),
+        Strategy("consensus", consensus, 0, I, ZERO, W, vectors=1),
+        Strategy("local", local, 0, I, ZERO, I, vectors=0),
+        Strategy("ed", exact_diffusion, 1, W, I_W, W, requires_spectrum=True, vectors=1),
+        Strategy("extra", extra, 2, I, I_W, W, requires_spectrum=True, vectors=1),
+        Strategy("gt", gradient_tracking, 1, W2, I_W2, W2, vectors=2),
+        Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2, vectors=2),
+        Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2, vectors=2),
+        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, requires_spectrum=True, per_link=True, vectors=2),
     )
 }
 

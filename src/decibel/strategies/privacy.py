@@ -158,12 +158,13 @@ class InCode(eqx.Module):
 
 def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     row = strategy(base)
-    if row.per_link or not row.mixes or isinstance(row.move, InCode):
-        why = (
-            "sends cumulative flows, which cannot be encoded"
-            if row.per_link
-            else "sends no message that can be encoded"
-        )
+    if row.needs_links or not row.mixes:
+        reasons = {
+            "is encoded already": row.coded,
+            "sends cumulative flows, which cannot be encoded": row.per_link,
+            "sends scaled differences, which cannot be encoded": row.pairwise,
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), "sends no message that can be encoded")
         raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
     return Strategy(
         f"{row.name} ({name})", InCode(row, code), row.carries, row.A, row.B2, row.C,

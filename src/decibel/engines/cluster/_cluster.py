@@ -74,7 +74,7 @@ class Cluster(Engine):
             )
 
     def _network(self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array) -> Collectives:
-        if not (config.faults or method.per_link):
+        if not (config.faults or method.needs_links):
             return Collectives.of(graphs, mesh)
         faults = spread(config.link_faults(config.numbers(graphs.nodes)), NamedSharding(mesh, P()))
         faults = replace(faults, nodes=numbers)

@@ -1,0 +1,95 @@
+"""Adaptive Exact Diffusion: any step size per node and coordinate, and still the exact solution.
+
+Exact Diffusion corrects for heterogeneity by a carry in units of steps, so steps that differ from node to node move its
+fixed point to Σ D_i ∇f_i = 0. Here the carry e has the units of gradients. With g the direction, D_i > 0 any step of
+node i and coordinate, and a = 1/D,
+
+    r = g − e,   φ = s − D r,   F_i = Σ_j w_ij min(a_i, a_j) (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + D F.
+
+Flows cancel over each link, whatever the steps, so Σ e_i = 0; where φ is common and F = 0, e_i = g_i, so Σ g_i = 0.
+Constant steps give Exact Diffusion. r vanishes at the solution, so AdaGrad's sums of r² converge and the rate stays
+linear.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..core._vector import Vector
+from ..network._messages import Scaled
+from ._table import STRATEGIES, Carry, Flows, Level, Strategy
+
+TINY = 1e-12
+
+
+class AdaptiveDiffusion(Strategy):
+    """Exact Diffusion with the steps of AdaGrad: D = η / (√v + 1e-12), v ← v + r², with the method's step size as η.
+
+    Attributes:
+        scalar: one step for each node and level (v ← v + ‖r‖²) instead of one for each coordinate.
+    """
+
+    scalar: bool = eqx.field(static=True, default=False)
+
+    def start(self, s: Vector) -> Level:
+        sums = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
+        return Level(s, (s.zeros(), sums))
+
+    def repair(self, carry: Carry) -> Carry:
+        """The carry after nodes left or joined: e has mean zero again, and AdaGrad's sums stay."""
+        e, sums = carry
+        return e.centred(), sums
+
+    def moved(self, level: Level, direction: Vector, rate: Any) -> Flows:
+        s, (e, sums) = level.s, level.carry
+        r = direction - e
+        a, sums = self.inverse_steps(r, sums, rate)
+        φ = s - _divided(r, a)
+        F = yield Scaled((φ, a))
+        return φ + _divided(F, a), (e + F, sums)
+
+    def inverse_steps(self, r: Vector, sums: Vector, rate: Any) -> tuple[Vector, Vector]:
+        """a = 1/D, and the sums with r²."""
+        more = Vector(r.squared_norms()) if self.scalar else Vector(jax.tree.map(jnp.square, r.tree))
+        sums = sums + more
+        invert = lambda v: (jnp.sqrt(v) + jnp.asarray(TINY, v.dtype)) / jnp.asarray(rate, v.dtype)  # noqa: E731
+        return Vector(jax.tree.map(invert, sums.tree)), sums
+
+
+def _divided(r: Vector, a: Vector) -> Vector:
+    """r / a, where a has r's shape or one number for each node."""
+    if jax.tree.structure(r.tree) == jax.tree.structure(a.tree) and not _by_node(r, a):
+        return Vector(jax.tree.map(jnp.divide, r.tree, a.tree))
+    (factors,) = jax.tree.leaves(a.tree)
+    return Vector(jax.tree.map(lambda leaf: leaf / factors.reshape(-1, *(1,) * (leaf.ndim - 1)), r.tree))
+
+
+def _by_node(r: Vector, a: Vector) -> bool:
+    return any(x.shape != y.shape for x, y in zip(jax.tree.leaves(r.tree), jax.tree.leaves(a.tree), strict=True))
+
+
+def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:
+    """Adaptive Exact Diffusion: AdaGrad's step for every node and coordinate, and still the exact solution.
+
+    It needs a symmetric W with w_ii ≥ 1/3.
+
+    Args:
+        scalar: one step for each node and level instead of one for each coordinate. A message then has one number more
+            than the vector, where it is two vectors otherwise.
+    """
+    name = "ada-ed-scalar" if scalar else "ada-ed"
+    sends = {"vectors": 1 if scalar else 2, "numbers": 1 if scalar else 0}
+    options = {"pairwise": True, "requires_self_weight": 1 / 3, "default_rate": 0.1, "scalar": scalar}
+    return AdaptiveDiffusion(name, direction_and_rate, 2, (), (), (), **options, **sends)
+
+
+def direction_and_rate(s: Vector, d: Vector, *carry: Vector) -> Flows:
+    """An adaptive strategy has no form for steps that are made already."""
+    raise TypeError("an adaptive strategy takes a direction and a step size: call the strategy, not its move.")
+
+
+STRATEGIES |= {row.name: row for row in (ada_ed(), ada_ed(scalar=True))}
