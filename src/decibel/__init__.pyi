@@ -4,6 +4,8 @@ from . import graphs, strategies, tasks
 from .core._ledger import Ledger
 from .core._vector import Vector
 from .engines._engine import Engine
+from .engines._program import Program, RunConfig
+from .engines._run import Run
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
@@ -24,7 +26,7 @@ from .methods._slam import slam
 from .methods._soba import soba
 from .methods._sparkle import sparkle
 from .methods._spdb import spdb
-from .network import Network, faults
+from .network import Communicator, Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
 from .problem._problem import Problem
@@ -42,6 +44,7 @@ __all__ = [
     "CATALOG",
     "Callback",
     "Cluster",
+    "Communicator",
     "Draw",
     "Engine",
     "Entry",
@@ -55,7 +58,10 @@ __all__ = [
     "Oracle",
     "Point",
     "Problem",
+    "Program",
     "Result",
+    "Run",
+    "RunConfig",
     "Silo",
     "Simulator",
     "State",

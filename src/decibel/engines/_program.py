@@ -29,7 +29,16 @@ SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
 
 
 class RunConfig(NamedTuple):
-    """Settings of a run besides its problem, method and graphs; see `solve`."""
+    """Settings of a run besides its problem, method and graphs.
+
+    Attributes:
+        batch_size: see `solve`, as for `seed`, `sampling` and `precision`.
+        seed: of the batches and the faults.
+        faults: the injected faults.
+        members: the numbers of the nodes that take part; None if all do.
+        sampling: `"random"` or `"shuffle-once"`.
+        precision: of what is computed.
+    """
 
     batch_size: int | None = None
     seed: int = 0
@@ -72,7 +81,17 @@ class Program(eqx.Module):
         node_chunk: int | None = None,
         sharding: jax.sharding.Sharding | None = None,
     ) -> Program:
-        """`problem` holds the data of these nodes, and `sharding` says how its samples lie."""
+        """The program of a run.
+
+        Args:
+            problem: with the data of the nodes that live here.
+            method: the method; its step sizes become arguments of what is compiled.
+            network: how messages travel.
+            nodes: the numbers of the nodes that live here, `config.numbers(count)` if all do.
+            config: the settings of the run.
+            node_chunk: see `Simulator`.
+            sharding: how the samples lie on several devices.
+        """
         shuffle_once = config.sampling == "shuffle-once"
         return cls(
             shuffled(problem, config.seed, nodes, sharding) if shuffle_once else problem,

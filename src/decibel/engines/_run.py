@@ -42,9 +42,20 @@ class Compiled(NamedTuple):
 
 
 class Run:
-    """A run in progress. `wrap` says how a chunk is spread over devices, `full` what to do where they are full, and
-    `begin` makes the state before the first step, placed as it is here. `move(links, before=n)` brings what links
-    remember from n devices to these."""
+    """A run in progress, which `solve` advances chunk by chunk.
+
+    Args:
+        program: what is compiled.
+        begin: makes the state before the first step, placed on the devices; None takes the program's own.
+        full: the error message where a device's memory is full.
+        wrap: spreads a chunk over devices; the default runs it on one.
+        devices: how many devices hold the nodes.
+        move: `move(links, before=n)` brings link states from n devices to these.
+
+    Attributes:
+        state: the current state.
+        step: the steps done so far.
+    """
 
     alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
 

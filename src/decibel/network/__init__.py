@@ -2,6 +2,7 @@
 
 from . import faults
 from ._communicator import Communicator
+from ._in_memory import InMemory
 from ._network import Network
 
-__all__ = ["Communicator", "Network", "faults"]
+__all__ = ["Communicator", "InMemory", "Network", "faults"]

@@ -13,13 +13,11 @@ linear.
 
 from __future__ import annotations
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..core._vector import Vector
+from ..core._vector import Scalar, Vector
 from ..network._messages import Scaled
 from ._table import STRATEGIES, Carry, Flows, Level, Strategy
 
@@ -44,7 +42,7 @@ class AdaptiveDiffusion(Strategy):
         e, sums = carry
         return e.centred(), sums
 
-    def moved(self, level: Level, direction: Vector, rate: Any) -> Flows:
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         s, (e, sums) = level.s, level.carry
         r = direction - e
         a, sums = self.inverse_steps(r, sums, rate)
@@ -52,7 +50,7 @@ class AdaptiveDiffusion(Strategy):
         F = yield Scaled((φ, a))
         return φ + _divided(F, a), (e + F, sums)
 
-    def inverse_steps(self, r: Vector, sums: Vector, rate: Any) -> tuple[Vector, Vector]:
+    def inverse_steps(self, r: Vector, sums: Vector, rate: Scalar) -> tuple[Vector, Vector]:
         """a = 1/D, and the sums with r²."""
         more = Vector(r.squared_norms()) if self.scalar else Vector(jax.tree.map(jnp.square, r.tree))
         sums = sums + more
@@ -82,9 +80,10 @@ def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:
             than the vector, where it is two vectors otherwise.
     """
     name = "ada-ed-scalar" if scalar else "ada-ed"
-    sends = {"vectors": 1 if scalar else 2, "numbers": 1 if scalar else 0}
-    options = {"pairwise": True, "requires_self_weight": 1 / 3, "default_rate": 0.1, "scalar": scalar}
-    return AdaptiveDiffusion(name, direction_and_rate, 2, (), (), (), **options, **sends)
+    return AdaptiveDiffusion(
+        name, direction_and_rate, 2, (), (), (), pairwise=True, requires_self_weight=1 / 3, default_rate=0.3,
+        vectors=1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar,
+    )  # fmt: skip
 
 
 def direction_and_rate(s: Vector, d: Vector, *carry: Vector) -> Flows:

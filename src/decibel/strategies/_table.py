@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 
 from ..core._names import hint
-from ..core._vector import Vector
+from ..core._vector import Scalar, Vector
 from ..network._messages import Cumulative
 
 Carry = tuple[Vector, ...]
@@ -164,7 +164,7 @@ class Strategy(eqx.Module):
         """
         return tuple(c.zeros() if self.per_link else c.centred() for c in carry)
 
-    def __call__(self, level: Level, direction: Vector, rate: Any, *, relax: Any = None) -> Flows:
+    def __call__(self, level: Level, direction: Vector, rate: Scalar, *, relax: Scalar | None = None) -> Flows:
         """Moves a level along −direction.
 
         Args:
@@ -178,7 +178,7 @@ class Strategy(eqx.Module):
             s = level.s + relax * (s - level.s)
         return Level(s, carry)
 
-    def moved(self, level: Level, direction: Vector, rate: Any) -> Flows:
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         """The new s and the new carry, by `move` with the step d = rate · direction."""
         return (yield from self.move(level.s, rate * direction, *level.carry))
 
