@@ -86,7 +86,9 @@ PYTHON = {
     "alpha='0.1' must be a number, or a function of the step": lambda: db.ed(alpha="0.1"),
     "alpha=-0.1 must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"alpha": -0.1}),
     "beta=nan must be finite and not negative": lambda: db.sparkle("ed", **RATES | {"beta": float("nan")}),
-    "gamma=None must be a number": lambda: db.sparkle("ed", **RATES | {"gamma": None}),
+    "gamma is missing: give a step size such as 0.05, or use the strategy 'ada-ed'.": (
+        lambda: db.sparkle("ed", **RATES | {"gamma": None})
+    ),
     "strategy None is not known: choose from": lambda: db.sparkle(None, **RATES),
     "method 'foo' is not known: choose from d-sgd-bilevel, d-soba, ": lambda: db.CATALOG["foo"],
     "method 'd-sobba' is not known: did you mean 'd-soba'?": lambda: db.CATALOG["d-sobba"],
@@ -110,7 +112,7 @@ PYTHON = {
     ),
     "method 'ed' has no setting 'gamma': choose from alpha, theta.": lambda: db.CATALOG["ed"](gamma=1.0),
     "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
-    "what strategy 'own' sends is not in the library's table: measure it with db.cost": (
+    "strategy 'own' does not state what it sends: give it `vectors`, or measure it with db.cost": (
         lambda: db.sparkle(polynomial("own", (0.0, 1.0), (0.0,), (0.0, 1.0)), **RATES).sends
     ),
     # graphs

@@ -29,6 +29,7 @@ from .methods._spdb import spdb
 from .network import Communicator, Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
+from .problem import prox
 from .problem._problem import Problem
 from .results import loggers, metrics
 from .results._callbacks import Callback
@@ -96,6 +97,7 @@ __all__ = [
     "mdbo",
     "metrics",
     "privacy",
+    "prox",
     "slam",
     "soba",
     "solve",

@@ -199,7 +199,7 @@ class TestNoise:
         (lambda: db.privacy.noisy("ed", 1, float("nan")), "noise=nan"),
         (lambda: db.privacy.top_k("edge-ed", 0.1), "'edge-ed' sends cumulative flows"),
         (lambda: db.privacy.top_k("local", 0.1), "no message"),
-        (lambda: db.privacy.top_k(db.privacy.top_k("ed", 0.5), 0.1), "no message"),
+        (lambda: db.privacy.top_k(db.privacy.top_k("ed", 0.5), 0.1), "is encoded already"),
         (lambda: db.privacy.top_k("ed", 0.1, mixing=0), "mixing=0"),
         (lambda: db.privacy.epsilon(1.0, 5, delta=1), "delta=1"),
         (lambda: db.privacy.noise_for(-1, 5), "ε=-1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from jax import Array
 
@@ -26,6 +26,7 @@ class Auxiliary(Method):
     gamma: Rate
     theta: Rate
     hypergradient: Products
+    takes_prox: ClassVar = True
 
     def start(self, x: Vector, y: Vector | None) -> State:
         assert y is not None
@@ -38,7 +39,7 @@ class Auxiliary(Method):
 
     def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         """All directions at (x, y, z), so that one vjp serves them and one message carries them."""
-        (x, y, z, r), levels = state[:4], self.strategies
+        (x, y, z, r), levels = state[:4], self.levels(oracle)
         α, β, γ, θ = self.rates(k)
         here = oracle.draw().at(x.s, y.s, self.hypergradient)
         r = (1 - θ) * r + θ * here.u(z.s)
@@ -47,7 +48,7 @@ class Auxiliary(Method):
 
     def alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
         """Each direction at the newest point: v(x, y), p(x, y⁺, z), u(x, y⁺, z⁺). x goes that `part` of its way."""
-        (x, y, z, r), levels = state[:4], self.strategies
+        (x, y, z, r), levels = state[:4], self.levels(oracle)
         α, β, γ, θ = self.rates(k)
         draw = oracle.draw()
         y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))

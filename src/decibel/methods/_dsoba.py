@@ -31,11 +31,11 @@ class Dsoba(Auxiliary):
         return dict.fromkeys("xyz", strategy("diffusion"))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z, h), mix = state[:4], strategy("diffusion")
+        (x, y, z, h), levels = state[:4], self.levels(oracle)
         α, β, γ, θ = self.rates(k)
         here = oracle.draw().at(x.s, y.s, self.hypergradient)
         new = (1 - θ) * h + θ * here.u(z.s)
-        x, y, z = network(x=mix(x, h, α), y=mix(y, here.v, β), z=mix(z, here.p(z.s), γ))
+        x, y, z = network(x=levels["x"](x, h, α), y=levels["y"](y, here.v, β), z=levels["z"](z, here.p(z.s), γ))
         return State(x, y, z, new)
 
 

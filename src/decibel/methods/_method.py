@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +17,7 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
+from ..problem.prox import Prox
 from ..strategies._table import Level, Strategy
 
 RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")  # the step sizes, by the names they have in every method
@@ -61,6 +62,7 @@ class Method(eqx.Module):
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     loops: ClassVar[int] = 1
+    takes_prox: ClassVar[bool] = False  # whether its step applies the problem's proximal map, by `levels`
     centralized: ClassVar[bool] = False  # runs on the complete graph only, which is taken where none is given
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # settings of the catalogue, where none are given
 
@@ -111,6 +113,13 @@ class Method(eqx.Module):
     def strategies(self) -> dict[str, Strategy]:
         """The strategy of each level that exists."""
 
+    def levels(self, oracle: Oracle) -> dict[str, Strategy]:
+        """The strategy of each level, with the problem's proximal map on x."""
+        strategies = self.strategies
+        if oracle.problem.prox_x is not None:
+            strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x)
+        return strategies
+
     @property
     def needs_links(self) -> bool:
         """Whether messages go link by link: what links remember of them, or what both ends make of them, differs."""
@@ -140,8 +149,22 @@ class Method(eqx.Module):
         """Raises a sentence where the problem or a graph does not fit."""
         if problem.form != self.form:
             raise ValueError(f"{self.name} does not solve this problem: {_FIXES[problem.form]}")
+        if problem.prox_x is not None:
+            self._validate_prox(problem.prox_x)
         for level, strategy in self.strategies.items():
             validate_graph(getattr(graphs, level), strategy, level)
+
+    def _validate_prox(self, prox: Prox) -> None:
+        mixing = self.strategies["x"]
+        if not self.takes_prox:
+            raise ValueError(
+                f"{self.name} does not take prox_x: choose a method such as db.sparkle('ed', ...) or db.ed."
+            )
+        if not mixing.allows(prox):
+            raise ValueError(
+                f"strategy {mixing.name!r} on level x is not exact with prox_x={type(prox).__name__}: choose 'ed', "
+                "'extra', 'gt' or 'nids'."
+            )
 
 
 _FIXES = {
@@ -164,7 +187,7 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
             "'gt' or an undirected graph."
         )
     least = min(float(phase.matrix.diagonal().min()) for phase in graph.phases)
-    if least < strategy.requires_self_weight - 1e-9:
+    if strategy.requires_self_weight and least < strategy.requires_self_weight - 1e-9:
         raise ValueError(
             f"strategy {strategy.name!r} on level {level} needs w_ii ≥ {strategy.requires_self_weight:.4g}, and "
             f"{graph.name} has {least:.4g}: use graph.lazy()."

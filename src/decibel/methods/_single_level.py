@@ -18,6 +18,7 @@ class SingleLevel(Method):
     """r⁺ = (1−θ) r + θ ∇f(x) moves x, by the strategy of the method."""
 
     defaults: ClassVar = {"alpha": 0.05}
+    takes_prox: ClassVar = True
 
     alpha: Rate
     theta: Rate
@@ -29,7 +30,7 @@ class SingleLevel(Method):
         x, r = state.x, state.memory
         α, θ = rate(self.alpha, k), rate(self.theta, k)
         r = (1 - θ) * r + θ * oracle.draw().at(x.s).fx
-        return State(network(x=self.strategies["x"](x, r, α)), memory=r)
+        return State(network(x=self.levels(oracle)["x"](x, r, α)), memory=r)
 
 
 class Dsgd(SingleLevel):

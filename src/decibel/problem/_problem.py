@@ -18,6 +18,7 @@ from ..core._types import Loss, PyTree
 from . import _exact as exact
 from ._check import CheckReport, check
 from ._samples import Batch, NodeData, node_data
+from .prox import Prox
 
 # Arrays (nodes, samples, ...), a list of them with one pytree per node, or a function of the node.
 Source: TypeAlias = PyTree | list[PyTree] | Callable[[int], PyTree] | NodeData
@@ -29,6 +30,7 @@ class Options(TypedDict, total=False):
 
     personal: bool
     nodes: int | None
+    prox_x: Prox | None
 
 
 class Problem(eqx.Module):
@@ -53,6 +55,7 @@ class Problem(eqx.Module):
         y0: the initial y of every node.
         personal: whether every node has a lower-level solution of its own.
         nodes: the number of nodes; needed only if the data are functions and the problem is used without a graph.
+        prox_x: a constraint on x or a non-smooth term of Φ, the same at every node, such as `db.prox.nonnegative()`.
 
     Raises:
         ValueError: if the arguments contradict each other, the start or the data are empty or not finite, or a loss
@@ -66,6 +69,7 @@ class Problem(eqx.Module):
     own_lower_data: Any  # None where the lower level is on the upper one's data, so that what both compute is shared
     x0: PyTree
     y0: PyTree | None
+    prox_x: Prox | None
     personal: bool = eqx.field(static=True)
 
     def __init__(
@@ -79,6 +83,7 @@ class Problem(eqx.Module):
         y0: PyTree | None = None,
         personal: bool = False,
         nodes: int | None = None,
+        prox_x: Prox | None = None,
     ) -> None:
         given = {"lower": lower, "lower_data": lower_data, "y0": y0}
         missing = [name for name, value in given.items() if value is None]
@@ -94,7 +99,9 @@ class Problem(eqx.Module):
         for name, loss in (("upper", upper), ("lower", lower)):
             if loss is not None and not callable(loss):
                 raise TypeError(f"{name} is a {type(loss).__name__}: give a function of x, y and a batch.")
-        self.upper, self.lower, self.personal = upper, lower, personal
+        if prox_x is not None and not isinstance(prox_x, Prox):
+            raise TypeError(f"prox_x is a {type(prox_x).__name__}: give one of db.prox, such as db.prox.nonnegative().")
+        self.upper, self.lower, self.personal, self.prox_x = upper, lower, personal, prox_x
         self.x0 = _start(x0, "x0")
         self.y0 = None if y0 is None else _start(y0, "y0")
         self.upper_data = _data(upper_data, "upper_data", self.dtype, nodes)
@@ -111,7 +118,7 @@ class Problem(eqx.Module):
             data: the data of f, in the forms of `Problem`.
             x0: the initial x of every node.
             y0: the initial y of every node.
-            **options: `personal` and `nodes` of `Problem`.
+            **options: `personal`, `nodes` and `prox_x` of `Problem`.
         """
 
         def descend(x: PyTree, y: PyTree, batch: PyTree) -> Array:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector
 from ..network._messages import Scaled
+from ..problem.prox import Prox
 from ._table import STRATEGIES, Carry, Flows, Level, Strategy
 
 TINY = 1e-12
@@ -48,7 +49,11 @@ class AdaptiveDiffusion(Strategy):
         a, sums = self.inverse_steps(r, sums, rate)
         φ = s - _divided(r, a)
         F = yield Scaled((φ, a))
-        return φ + _divided(F, a), (e + F, sums)
+        return self.nearest(φ + _divided(F, a), rate), (e + F, sums)
+
+    def allows(self, prox: Prox) -> bool:
+        """A projection of every entry by itself is the same under any scaling; others need one step for all."""
+        return prox.is_box
 
     def inverse_steps(self, r: Vector, sums: Vector, rate: Scalar) -> tuple[Vector, Vector]:
         """a = 1/D, and the sums with r²."""
@@ -82,7 +87,7 @@ def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:
     name = "ada-ed-scalar" if scalar else "ada-ed"
     return AdaptiveDiffusion(
         name, direction_and_rate, 2, (), (), (), pairwise=True, requires_self_weight=1 / 3, default_rate=0.3,
-        vectors=1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar,
+        vectors=1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar, proximal="after",
     )  # fmt: skip
 
 

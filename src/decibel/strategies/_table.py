@@ -11,14 +11,17 @@ papers' two-step recursions have a double root at 1 instead, and integrate round
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from math import comb
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
+import jax
 
 from ..core._names import hint
 from ..core._vector import Scalar, Vector
 from ..network._messages import Cumulative
+from ..problem.prox import Prox
 
 Carry = tuple[Vector, ...]
 Flows = Generator[Any, Any, Any]  # yields messages, receives their flows
@@ -68,9 +71,24 @@ def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
     return s - d + c, (c,)
 
 
-def extra(s: Vector, d: Vector, c: Vector, δ: Vector) -> Flows:
+def identity(s: Vector) -> Vector:
+    """The proximal map of zero."""
+    return s
+
+
+def nids(s: Vector, d: Vector, c: Vector, e: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
+    """ED whose proximal map is exact for terms that differ from node to node; without one e = 0, and it is ED."""
+    φ = s - d + c - e
+    δ = yield φ
+    c = c + δ
+    v = s - d + c
+    s = prox(v)
+    return s, (c, v - s)
+
+
+def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
     """s⁺⁺ = W (2 s⁺ − s) − Δd; δ(s) is kept from the step before, so that one vector travels."""
-    s = s + δ - d + c
+    s = prox(s + δ - d + c)
     δ = yield s
     return s, (c + δ, δ)
 
@@ -125,6 +143,9 @@ class Strategy(eqx.Module):
         default_rate: a step size that serves where none is given; None if there is no such.
         vectors: how many vectors a node sends to each neighbour per step; None if that is not stated.
         numbers: how many single numbers beside them.
+        proximal: how it takes a proximal map of s: `"after"` the move, `"inside"` it (`move` then has an argument
+            `prox`), or None if it cannot.
+        prox: the proximal map of the level, which the problem gives.
     """
 
     name: str = eqx.field(static=True)
@@ -142,6 +163,8 @@ class Strategy(eqx.Module):
     default_rate: float | None = eqx.field(static=True, default=None)
     vectors: int | None = eqx.field(static=True, default=None)
     numbers: int = eqx.field(static=True, default=0)
+    proximal: Literal["after", "inside"] | None = eqx.field(static=True, default=None)
+    prox: Prox | None = None
 
     @property
     def mixes(self) -> bool:
@@ -180,7 +203,22 @@ class Strategy(eqx.Module):
 
     def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         """The new s and the new carry, by `move` with the step d = rate · direction."""
-        return (yield from self.move(level.s, rate * direction, *level.carry))
+        d = rate * direction
+        if self.prox is None:
+            return (yield from self.move(level.s, d, *level.carry))
+        if self.proximal == "inside":
+            return (yield from self.move(level.s, d, *level.carry, prox=partial(self.nearest, rate=rate)))
+        s, carry = yield from self.move(level.s, d, *level.carry)
+        return self.nearest(s, rate), carry
+
+    def nearest(self, s: Vector, rate: Scalar) -> Vector:
+        """The proximal map of every node's s. Carries never see it, so that flows still cancel."""
+        prox = self.prox
+        return s if prox is None else Vector(jax.vmap(lambda tree: prox(tree, rate))(s.tree))
+
+    def allows(self, prox: Prox) -> bool:
+        """Whether the fixed point is exact with that map."""
+        return self.proximal is not None
 
 
 I, W, W2 = (1.0,), (0.0, 1.0), (0.0, 0.0, 1.0)
@@ -190,12 +228,13 @@ STRATEGIES = {
     row.name: row
     for row in (
         #        name         flow form               carries A   B²    C
-        Strategy("diffusion", diffusion, 0, W, ZERO, W, vectors=1),
+        Strategy("diffusion", diffusion, 0, W, ZERO, W, vectors=1, proximal="after"),
         Strategy("consensus", consensus, 0, I, ZERO, W, vectors=1),
         Strategy("local", local, 0, I, ZERO, I, vectors=0),
-        Strategy("ed", exact_diffusion, 1, W, I_W, W, requires_spectrum=True, vectors=1),
-        Strategy("extra", extra, 2, I, I_W, W, requires_spectrum=True, vectors=1),
-        Strategy("gt", gradient_tracking, 1, W2, I_W2, W2, vectors=2),
+        Strategy("ed", exact_diffusion, 1, W, I_W, W, requires_spectrum=True, vectors=1, proximal="after"),
+        Strategy("extra", extra, 2, I, I_W, W, requires_spectrum=True, vectors=1, proximal="inside"),
+        Strategy("nids", nids, 2, W, I_W, W, requires_spectrum=True, vectors=1, proximal="inside"),
+        Strategy("gt", gradient_tracking, 1, W2, I_W2, W2, vectors=2, proximal="after"),
         Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2, vectors=2),
         Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2, vectors=2),
         Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, requires_spectrum=True, per_link=True, vectors=2),

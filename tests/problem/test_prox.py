@@ -1,0 +1,130 @@
+"""Constraints and non-smooth terms: every proximal map by its definition, and runs that end where they must."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import OneLevel, random_quadratic
+from scipy.optimize import minimize
+
+import decibel as db
+from decibel.strategies import strategy
+
+NODES = 8
+RING = db.graphs.ring(NODES)
+rng = np.random.default_rng(1)
+MAPS = {
+    "nonnegative": (db.prox.nonnegative(), lambda u: 0.0, [(0, None)] * 5, ()),
+    "box": (db.prox.box(-0.3, 0.4), lambda u: 0.0, [(-0.3, 0.4)] * 5, ()),
+    "simplex": (db.prox.simplex(), lambda u: 0.0, [(0, None)] * 5, {"type": "eq", "fun": lambda u: u.sum() - 1}),
+    "ball": (db.prox.ball(0.5), lambda u: 0.0, None, {"type": "ineq", "fun": lambda u: 0.25 - u @ u}),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_projection_is_the_nearest_point(name):
+    prox, h, bounds, constraints = MAPS[name]
+    v = rng.normal(size=5)
+    found = np.asarray(prox(jnp.asarray(v), 0.7))
+    nearest = minimize(
+        lambda u: h(u) + np.sum((u - v) ** 2) / 1.4, np.full(5, 0.2), bounds=bounds, constraints=constraints,
+        method="SLSQP", options={"ftol": 1e-14, "maxiter": 500},
+    )  # fmt: skip
+    np.testing.assert_allclose(found, nearest.x, atol=1e-6)
+    np.testing.assert_allclose(prox(jnp.asarray(found), 0.7), found, atol=1e-12)
+
+
+def test_shrinking():
+    v = jnp.asarray([2.0, -0.3, 0.5])
+    np.testing.assert_allclose(db.prox.l1(0.5)(v, 0.8), [1.6, 0.0, 0.1], atol=1e-12)
+    rows = jnp.asarray([[3.0, 4.0], [0.1, 0.1]])
+    np.testing.assert_allclose(db.prox.group_l2(1.0)(rows, 1.0), [[2.4, 3.2], [0.0, 0.0]], atol=1e-12)
+
+
+def problem(prox, size=5):
+    A, c = rng.uniform(0.5, 1.5, (NODES, size)), rng.normal(size=(NODES, size))
+
+    def loss(x, batch):
+        return 0.5 * jnp.mean(jnp.sum(batch["A"] * (x - batch["c"]) ** 2, -1))
+
+    data = {"A": A[:, None], "c": c[:, None]}
+    return db.Problem(loss, upper_data=data, x0=jnp.full(size, 0.1), prox_x=prox), A, c
+
+
+def central(prox, A, c, steps=4000, α=0.3):
+    """Proximal gradient on the average of the losses."""
+    x = jnp.full(A.shape[1], 0.1)
+    for _ in range(steps):
+        x = prox(x - α * (A * (x - c)).mean(0), α)
+    return np.asarray(x)
+
+
+TERMS = {
+    "nonnegative": db.prox.nonnegative(),
+    "box": db.prox.box(-0.05, 0.1),
+    "simplex": db.prox.simplex(),
+    "ball": db.prox.ball(0.2),
+    "l1": db.prox.l1(0.1),
+}
+
+
+@pytest.mark.slow_except("l1-ed", "simplex-extra", "nonnegative-gt", "box-nids", "nonnegative-ada-ed")
+@pytest.mark.parametrize("mixing", ["ed", "extra", "gt", "nids", "ada-ed"])
+@pytest.mark.parametrize("term", TERMS)
+def test_every_strategy_ends_at_the_central_solution(term, mixing):
+    prox = TERMS[term]
+    given, A, c = problem(prox)
+    method = OneLevel(0.3, 1.0, strategy(mixing))
+    if not strategy(mixing).allows(prox):
+        with pytest.raises(ValueError, match=r"strategy 'ada-ed' on level x is not exact with prox_x"):
+            db.solve(given, method, RING, steps=1)
+        return
+    result = db.solve(given, method, RING, steps=4000, metrics=[])
+    solution = central(prox, A, c)
+    np.testing.assert_allclose(result.nodes.x, np.tile(solution, (NODES, 1)), atol=1e-10)
+    bare = (A * c).sum(0) / A.sum(0)
+    assert np.abs(bare - solution).max() > 1e-3  # the term is felt
+
+
+def test_the_cluster_and_faults():
+    given, A, c = problem(db.prox.nonnegative())
+    method = db.ed(alpha=0.3)
+    faults = db.faults.drop(0.2)
+    for engine in (db.Simulator(), db.Cluster()):
+        result = db.solve(given, method, RING, steps=4000, metrics=[], engine=engine, faults=faults)
+        np.testing.assert_allclose(result.nodes.x, np.tile(central(given.prox_x, A, c), (NODES, 1)), atol=1e-10)
+
+
+@pytest.mark.parametrize("lower", ["ed", "gt"])
+def test_the_upper_level_of_a_bilevel_problem(lower):
+    quadratic = random_quadratic(NODES, p=3, q=4)
+    prox = db.prox.nonnegative()
+    given = quadratic.problem()
+    constrained = db.Problem(
+        given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0, y0=given.y0,
+        prox_x=prox,
+    )  # fmt: skip
+    x = jnp.zeros(3)
+    for _ in range(3000):
+        x = prox(x - 0.1 * given.hypergradient(x), 0.1)
+    assert (np.asarray(x) == 0).any() and (np.asarray(x) > 0).any()
+    method = db.sparkle(lower, alpha=0.05, beta=0.2, gamma=0.2)
+    result = db.solve(constrained, method, RING, steps=6000, metrics=[])
+    np.testing.assert_allclose(result.nodes.x, np.tile(x, (NODES, 1)), atol=1e-9)
+
+
+def test_nids_without_a_map_is_exact_diffusion():
+    given, *_ = problem(None)
+    runs = [db.solve(given, OneLevel(0.3, 1.0, strategy(n)), RING, steps=50, metrics=[]) for n in ("nids", "ed")]
+    np.testing.assert_allclose(runs[0].nodes.x, runs[1].nodes.x, atol=1e-13)
+
+
+def test_what_does_not_take_it_says_so():
+    given, *_ = problem(db.prox.nonnegative())
+    with pytest.raises(ValueError, match="strategy 'non-gt' on level x is not exact with prox_x=Box: choose 'ed'"):
+        db.solve(given, db.gnsd(alpha=0.1), RING, steps=1)
+    with pytest.raises(TypeError, match=r"prox_x is a function: give one of db\.prox"):
+        problem(lambda x: x)
+    with pytest.raises(ValueError, match="strength=-1 must be a positive number"):
+        db.prox.l1(-1)
