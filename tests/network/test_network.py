@@ -14,7 +14,7 @@ from decibel.core._vector import Vector
 from decibel.graphs._graph import Levels
 from decibel.network._communicator import Communicator
 from decibel.network._in_memory import InMemory
-from decibel.network._messages import Plain
+from decibel.network._messages import Cumulative, Plain, by_kind
 from decibel.network._mixing import Average, Dense, Edges, Neighbours, Shifts, mixer
 
 
@@ -194,3 +194,15 @@ def test_levels_move_in_lockstep_and_are_counted_once():
     assert ledger.step_cost.fixed["rounds"] == 2 and ledger.step_cost.fixed["bytes"] == 3 * 2 * 4 * 8
     alone = communicator(Ledger())(x=move(0, s))
     assert alone is s
+
+
+def test_a_network_without_links_carries_plain_messages_only():
+    network, one = InMemory.of(Levels(x=graphs.ring(4))), Vector(jnp.eye(4))
+    with pytest.raises(ValueError, match=r"InMemory has no links, which such messages need: build it with by_link"):
+        network.exchange(jnp.int32(0), 0, {"x": Cumulative(one)}, ())
+
+
+def test_levels_travel_in_one_order_however_they_are_named():
+    one = Vector(jnp.eye(4))
+    (together,) = by_kind({"z": Plain(one), "x": Plain(one), "y": Plain(one)})
+    assert list(together.content) == ["x", "y", "z"]

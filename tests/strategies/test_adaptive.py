@@ -46,7 +46,7 @@ class Fixed(AdaptiveDiffusion):
         base = ada_ed()
         return cls(**{field.name: getattr(base, field.name) for field in fields(base)}, a=a)
 
-    def inverse_steps(self, r, sums, rate):
+    def scales(self, r, sums, floor):
         return Vector(jnp.broadcast_to(self.a, r.tree.shape)), sums
 
 
@@ -62,12 +62,14 @@ def worst(result, solution):
 def test_the_recursion_is_the_printed_one(scalar):
     """A loop over nodes and links in NumPy."""
     (_, _, (A, c)), η, steps = EVEN, 0.7, 60
-    s, e, v, W = np.zeros((NODES, SIZE)), np.zeros((NODES, SIZE)), np.zeros((NODES, 1 if scalar else SIZE)), RING.W
+    s, e, W = np.zeros((NODES, SIZE)), np.zeros((NODES, SIZE)), RING.W
+    v, floor = np.zeros((NODES, 1 if scalar else SIZE)), np.zeros((NODES, 1 if scalar else SIZE))
     for _ in range(steps):
         r = A * (s - c) - e
         v = v + (np.sum(r**2, 1, keepdims=True) if scalar else r**2)
-        D = η / (np.sqrt(v) + 1e-12)
-        φ, F = s - D * r, np.zeros_like(s)
+        b = np.maximum(np.sqrt(v) + 1e-12, floor)
+        D = η / b
+        φ, F, floor = s - D * r, np.zeros_like(s), np.maximum(floor, 0.5 * W @ b)
         for i in range(NODES):
             for j in range(NODES):
                 F[i] += W[i, j] * np.minimum(1 / D[i], 1 / D[j]) * (φ[j] - φ[i])
@@ -112,6 +114,29 @@ def test_other_engines_and_faults():
     late = run(ada_ed(), steps=30, faults=db.faults.late(2, 0.3))
     e = np.asarray(late.state.x.carry[0].tree)
     assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
+
+
+@pytest.mark.parametrize("scalar", [False, True], ids=["coordinate", "scalar"])
+def test_a_node_without_a_gradient_passes_on_what_others_need(scalar):
+    """It alone joins the others: f = (x − 0)², 0, (x − 4)² on a path."""
+    data = {"a": np.array([1.0, 0.0, 1.0])[:, None], "c": np.array([0.0, 0.0, 4.0])[:, None]}
+    loss = lambda x, batch: jnp.mean(batch["a"] * (x - batch["c"]) ** 2)  # noqa: E731
+    given = db.Problem(loss, upper_data=data, x0=jnp.asarray(1.0))
+    result = run(ada_ed(scalar=scalar), (given,), steps=3000, graph=db.graphs.path(3).lazy())
+    np.testing.assert_allclose(result.nodes.x, 2.0, atol=1e-10)
+
+
+def test_a_step_size_of_zero_stands_still():
+    still = run(ada_ed(), steps=5, rate=0.0)
+    np.testing.assert_array_equal(still.nodes.x, 0.0)
+    warm = db.solve(
+        EVEN[0],
+        OneLevel(lambda k: jnp.minimum(0.02 * k.astype(float), 1.0), 1.0, ada_ed()),
+        RING,
+        steps=1500,
+        metrics=[],
+    )
+    assert worst(warm, EVEN[1]) < 1e-10
 
 
 def test_resumes_bit_for_bit(tmp_path):

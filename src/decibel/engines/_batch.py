@@ -71,8 +71,8 @@ class BatchRun:
         """Moves on all that are alive and returns what it cost each; None for one that diverged."""
         chunk, costs, _ = self.compile(length)
         arrays = eqx.filter(self.program, eqx.is_array)
-        self.state, finite, repetitions = chunk(arrays, self.rates, self.state, np.int32(self.step))
-        self.alive &= np.asarray(finite)
+        self.state, alive, repetitions = chunk(arrays, self.rates, self.state, self.alive, np.int32(self.step))
+        self.alive = np.array(alive)
         self.step += length
         sums = [np.asarray(times, np.float64).reshape(len(self.alive), -1).sum(1) for times in repetitions]
         return [costs.total(length, [s[i] for s in sums]) if ok else None for i, ok in enumerate(self.alive)]
@@ -100,15 +100,18 @@ def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, len
     along: PyTree = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
     costs: list[StepCost] = []
 
-    def one(arrays: Program, rates: dict[str, Array], state: State, first: Array) -> tuple[State, Array, list[Array]]:
+    def one(
+        arrays: Program, rates: dict[str, Array], state: State, alive: Array, first: Array
+    ) -> tuple[State, Array, list[Array]]:
         here = eqx.combine(arrays, static)
         here = replace(here, method=replace(here.method, **rates))
         new, finite, repetitions = here.chunk(state, first, length, costs)
-        return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state), finite, repetitions
+        alive = alive & finite
+        return jax.tree.map(lambda a, b: jnp.where(alive, a, b), new, state), alive, repetitions
 
-    every = jax.vmap(one, in_axes=(along, 0, 0, None))
-    first = jax.ShapeDtypeStruct((), jnp.int32)
-    compiled = jax.jit(every, donate_argnums=2).lower(arrays, rates, state, first).compile()
+    every = jax.vmap(one, in_axes=(along, 0, 0, 0, None))
+    first, alive = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct(program.key.shape[:1], bool)
+    compiled = jax.jit(every, donate_argnums=2).lower(arrays, rates, state, alive, first).compile()
     return Compiled.of(compiled, costs[-1])
 
 

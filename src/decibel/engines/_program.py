@@ -92,6 +92,11 @@ class Program(eqx.Module):
             node_chunk: see `Simulator`.
             sharding: how the samples lie on several devices.
         """
+        if config.faults and not network.links:
+            raise ValueError(
+                f"faults need a network with links, and {type(network).__name__} has none: build it with "
+                "by_link(graphs, config.link_faults(numbers))."
+            )
         shuffle_once = config.sampling == "shuffle-once"
         return cls(
             shuffled(problem, config.seed, nodes, sharding) if shuffle_once else problem,

@@ -42,7 +42,7 @@ class Sparkle(Auxiliary):
         for name, steps in (("ada-ed", "coordinate"), ("ada-ed-scalar", "level")):
             summary = f"SPARKLE with adaptive Exact Diffusion: a step for each node and {steps}, and none to tune"
             given = {"lower": name}
-            yield Variant(f"sparkle-{name}", summary, "ours, on " + cls.paper, given, defaults={"theta": 0.3})
+            yield Variant(f"sparkle-{name}", summary, "ours, on " + cls.paper, given, defaults={})
         summary = "SPARKLE with ED's flows kept per link: exact where messages are lost one way"
         yield Variant("sparkle-edge-ed", summary, "ours, on " + cls.paper, {"lower": "edge-ed"})
 

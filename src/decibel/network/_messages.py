@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -38,6 +38,7 @@ class Message(eqx.Module):
     """What a level sends in one exchange: vectors of every node, and how they are received."""
 
     content: PyTree
+    needs_links: ClassVar[bool] = True  # whether a network without links cannot carry it
 
     @property
     def kind(self) -> Hashable:
@@ -63,6 +64,8 @@ class Message(eqx.Module):
 
 class Plain(Message):
     """Vectors as they are; the answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
+
+    needs_links: ClassVar[bool] = False
 
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * _size(self.content)
@@ -141,34 +144,33 @@ class Coded(Message):
 
 
 class Scaled(Message):
-    """Pairs (φ, a) of vectors and of what their differences are scaled by, entry by entry or one for all entries.
+    """Pairs (φ, b) of vectors and of what their differences are scaled by, entry by entry or one for all entries.
 
-    The answer is Σ_j w_ij min(a_i, a_j) (φ_j − φ_i), which cancels over each link to the last bit.
+    The answer is Σ_j w_ij min(b_i, b_j) (φ_j − φ_i), which cancels over each link to the last bit, and δ(b).
     """
 
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * _size(self.content)
 
     def placeholder(self) -> PyTree:
-        return self.content[0]
+        return self.content
 
     def link_memory(self, channel: Channel) -> LinkMemory:
-        """The scaled differences of the last steps, where faults make messages late."""
+        """The differences of the last steps, where faults make messages late."""
         steps = channel.faults.schedule.longest_delay
-        vectors = {level: φ for level, (φ, _) in self.content.items()}
-        return LinkMemory(_zeros(vectors, *channel.links.neighbours.shape, steps) if steps else None)
+        return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
-        parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and a in turn
+        parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and b in turn
         own, ends = jnp.concatenate([part for part, _ in parts], 1), np.cumsum([part.shape[1] for part, _ in parts])
         received = channel.transport.rows(own)
         mine, theirs = (_split(rows, ends) for rows in (channel.links.sums.at_slots(own), received.rows))
-        pairs = list(zip(mine, theirs, strict=True))
-        scaled = [jnp.minimum(*a) * (there - here) for (here, there), a in zip(pairs[::2], pairs[1::2], strict=True)]
-        flow, memory = _flow(channel, received, jnp.concatenate(scaled, -1), memory)
-        flows = _split(flow, np.cumsum([part.shape[-1] for part in scaled]))
-        unflatten = [back for _, back in parts[::2]]
-        return {level: back(part) for level, back, part in zip(self.content, unflatten, flows, strict=True)}, memory
+        differences = [there - here for here, there in zip(mine, theirs, strict=True)]
+        for φ in range(0, len(parts), 2):
+            differences[φ] = jnp.minimum(mine[φ + 1], theirs[φ + 1]) * differences[φ]
+        flow, memory = _flow(channel, received, jnp.concatenate(differences, -1), memory)
+        answers = [unflatten(part) for (_, unflatten), part in zip(parts, _split(flow, ends), strict=True)]
+        return dict(zip(self.content, zip(answers[::2], answers[1::2], strict=True), strict=True)), memory
 
 
 def as_message(content: PyTree) -> Message:
@@ -179,7 +181,7 @@ def as_message(content: PyTree) -> Message:
 def by_kind(messages: dict[str, Message]) -> list[Message]:
     """One message for all of a kind, whose content is a dictionary of levels."""
     together: dict[Hashable, Message] = {}
-    for level, message in messages.items():
+    for level, message in sorted(messages.items()):  # as content is flattened
         others = together[message.kind].content if message.kind in together else {}
         together[message.kind] = replace(message, content=others | {level: message.content})
     return list(together.values())

@@ -55,6 +55,11 @@ class Network(eqx.Module):
             if not here:
                 after.append(())
                 continue
+            if not self.links and any(message.needs_links for message in here.values()):
+                raise ValueError(
+                    f"{type(self).__name__} has no links, which such messages need: build it with by_link(graphs, "
+                    "config.link_faults(numbers)) where method.needs_links."
+                )
             if not self.links:
                 received |= self.mix(step, graph, {level: message.content for level, message in here.items()})
                 continue

@@ -1,14 +1,15 @@
 """Adaptive Exact Diffusion: any step size per node and coordinate, and still the exact solution.
 
 Exact Diffusion corrects for heterogeneity by a carry in units of steps, so steps that differ from node to node move its
-fixed point to Σ D_i ∇f_i = 0. Here the carry e has the units of gradients. With g the direction, D_i > 0 any step of
-node i and coordinate, and a = 1/D,
+fixed point to Σ D_i ∇f_i = 0. Here the carry e has the units of gradients. With g the direction, η the step size, and
+D = η/b the steps of a node for any b > 0,
 
-    r = g − e,   φ = s − D r,   F_i = Σ_j w_ij min(a_i, a_j) (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + D F.
+    r = g − e,   φ = s − D r,   F_i = Σ_j w_ij min(b_i, b_j)/η (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + D F.
 
 Flows cancel over each link, whatever the steps, so Σ e_i = 0; where φ is common and F = 0, e_i = g_i, so Σ g_i = 0.
-Constant steps give Exact Diffusion. r vanishes at the solution, so AdaGrad's sums of r² converge and the rate stays
-linear.
+Constant steps give Exact Diffusion. AdaGrad has b = √(Σ r²); r vanishes at the solution, so these sums converge and the
+rate stays linear. A node that has no gradient of its own would close its links by b = 0: b is at least half the average
+of the neighbours' and its own, of the steps before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TINY = 1e-12
 
 
 class AdaptiveDiffusion(Strategy):
-    """Exact Diffusion with the steps of AdaGrad: D = η / (√v + 1e-12), v ← v + r², with the method's step size as η.
+    """Exact Diffusion with the steps of AdaGrad: D = η/b, b = √v + 1e-12, v ← v + r², with the method's step size as η.
 
     Attributes:
         scalar: one step for each node and level (v ← v + ‖r‖²) instead of one for each coordinate.
@@ -35,21 +36,31 @@ class AdaptiveDiffusion(Strategy):
     scalar: bool = eqx.field(static=True, default=False)
 
     def start(self, s: Vector) -> Level:
-        sums = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
-        return Level(s, (s.zeros(), sums))
+        zeros = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
+        return Level(s, (s.zeros(), zeros, zeros))
 
     def repair(self, carry: Carry) -> Carry:
-        """The carry after nodes left or joined: e has mean zero again, and AdaGrad's sums stay."""
-        e, sums = carry
-        return e.centred(), sums
+        """The carry after nodes left or joined: e has mean zero again, and what steps are made of stays."""
+        e, sums, floor = carry
+        return e.centred(), sums, floor
 
     def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
-        s, (e, sums) = level.s, level.carry
+        s, (e, sums, floor) = level.s, level.carry
+        moves = jnp.asarray(rate) > 0  # with a step size of zero nothing does
+        η = jnp.where(moves, rate, jnp.ones_like(rate))
         r = direction - e
-        a, sums = self.inverse_steps(r, sums, rate)
-        φ = s - _divided(r, a)
-        F = yield Scaled((φ, a))
-        return self.nearest(φ + _divided(F, a), rate), (e + F, sums)
+        b, sums = self.scales(r, sums, floor)
+        φ = s - η * _divided(r, b)
+        G, δ = yield Scaled((φ, b))
+        new = self.nearest(φ + _divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
+        s, *carry = jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, (s, e, *level.carry[1:]))
+        return s, tuple(carry)
+
+    def scales(self, r: Vector, sums: Vector, floor: Vector) -> tuple[Vector, Vector]:
+        """b, and the sums with r²."""
+        sums = sums + (Vector(r.squared_norms()) if self.scalar else Vector(jax.tree.map(jnp.square, r.tree)))
+        root = Vector(jax.tree.map(lambda v: jnp.sqrt(v) + jnp.asarray(TINY, v.dtype), sums.tree))
+        return _largest(root, floor), sums
 
     def allows(self, prox: Prox) -> bool:
         """A projection of every entry by itself is the same under any scaling; others need one step for all."""
@@ -61,6 +72,10 @@ class AdaptiveDiffusion(Strategy):
         sums = sums + more
         invert = lambda v: (jnp.sqrt(v) + jnp.asarray(TINY, v.dtype)) / jnp.asarray(rate, v.dtype)  # noqa: E731
         return Vector(jax.tree.map(invert, sums.tree)), sums
+
+
+def _largest(a: Vector, b: Vector) -> Vector:
+    return Vector(jax.tree.map(jnp.maximum, a.tree, b.tree))
 
 
 def _divided(r: Vector, a: Vector) -> Vector:
@@ -86,7 +101,7 @@ def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:
     """
     name = "ada-ed-scalar" if scalar else "ada-ed"
     return AdaptiveDiffusion(
-        name, direction_and_rate, 2, (), (), (), pairwise=True, requires_self_weight=1 / 3, default_rate=0.3,
+        name, direction_and_rate, 3, (), (), (), pairwise=True, requires_self_weight=1 / 3, default_rate=0.3,
         vectors=1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar, proximal="after",
     )  # fmt: skip
 
