@@ -25,6 +25,7 @@ def table(name: str, W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         "consensus": (I, O, W),
         "local": (I, O, I),
         "ed": (W, I - W, W),
+        "nids": (W, I - W, W),
         "extra": (I, I - W, W),
         "gt": (W @ W, (I - W) @ (I - W), W @ W),
         "semi-gt": (W, (I - W) @ (I - W), W @ W),
@@ -66,7 +67,7 @@ class Printed:
             after = W @ s - d
         elif self.name == "local":
             after = s - d
-        elif self.name == "ed":
+        elif self.name in ("ed", "nids"):  # NIDS without a proximal map is ED
             after = W @ (s - d) if first else W @ (2 * s - self.previous - change)
         elif self.name == "extra":
             after = W @ s - d if first else W @ (2 * s - self.previous) - change

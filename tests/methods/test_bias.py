@@ -189,7 +189,7 @@ class OneLowerBatch(Sparkle):
 
 class _Same:
     def __init__(self, oracle, draw):
-        self.ledger = oracle.ledger
+        self.ledger, self.problem = oracle.ledger, oracle.problem
         draw.fresh_lower = lambda number: draw
         self.draw = lambda tag=0: draw
 

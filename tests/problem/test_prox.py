@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -54,10 +55,8 @@ def problem(prox, size=5):
 
 def central(prox, A, c, steps=4000, α=0.3):
     """Proximal gradient on the average of the losses."""
-    x = jnp.full(A.shape[1], 0.1)
-    for _ in range(steps):
-        x = prox(x - α * (A * (x - c)).mean(0), α)
-    return np.asarray(x)
+    step = lambda _, x: prox(x - α * (A * (x - c)).mean(0), α)  # noqa: E731
+    return np.asarray(jax.lax.fori_loop(0, steps, step, jnp.full(A.shape[1], 0.1)))
 
 
 TERMS = {
@@ -96,6 +95,7 @@ def test_the_cluster_and_faults():
         np.testing.assert_allclose(result.nodes.x, np.tile(central(given.prox_x, A, c), (NODES, 1)), atol=1e-10)
 
 
+@pytest.mark.slow_except("ed")
 @pytest.mark.parametrize("lower", ["ed", "gt"])
 def test_the_upper_level_of_a_bilevel_problem(lower):
     quadratic = random_quadratic(NODES, p=3, q=4)
@@ -105,9 +105,7 @@ def test_the_upper_level_of_a_bilevel_problem(lower):
         given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0, y0=given.y0,
         prox_x=prox,
     )  # fmt: skip
-    x = jnp.zeros(3)
-    for _ in range(3000):
-        x = prox(x - 0.1 * given.hypergradient(x), 0.1)
+    x = jax.lax.fori_loop(0, 3000, lambda _, x: prox(x - 0.1 * given.hypergradient(x), 0.1), jnp.zeros(3))
     assert (np.asarray(x) == 0).any() and (np.asarray(x) > 0).any()
     method = db.sparkle(lower, alpha=0.05, beta=0.2, gamma=0.2)
     result = db.solve(constrained, method, RING, steps=6000, metrics=[])

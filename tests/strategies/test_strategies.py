@@ -23,7 +23,7 @@ CARRYING = [name for name in EVERY if STRATEGIES[name].carries]
 RING = graphs.ring(NODES)
 CHANGING = graphs.cycle(graphs.ring(NODES), graphs.star(NODES), graphs.path(NODES))
 # What MATH's table says travels, and in how many rounds: gt must wait for its first vector.
-SENT = {"diffusion": 1, "consensus": 1, "local": 0, "ed": 1, "extra": 1, "gt": 2, "semi-gt": 2, "non-gt": 2}
+SENT = {"diffusion": 1, "consensus": 1, "local": 0, "ed": 1, "nids": 1, "extra": 1, "gt": 2, "semi-gt": 2, "non-gt": 2}
 ROUNDS = {**SENT, "semi-gt": 1, "non-gt": 1}
 
 rng = np.random.default_rng(1)
@@ -173,6 +173,6 @@ def test_an_unknown_name_gets_the_nearest(wrong, right):
 
 def test_a_name_like_none_gets_the_list():
     with pytest.raises(
-        ValueError, match=r"choose (one of|from) diffusion, consensus, local, ed, extra, gt, semi-gt, non-gt"
+        ValueError, match=r"choose (one of|from) diffusion, consensus, local, ed, extra, nids, gt, semi-gt, non-gt"
     ):
         strategy("qqq")
