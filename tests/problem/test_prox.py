@@ -105,7 +105,9 @@ def test_the_upper_level_of_a_bilevel_problem(lower):
         given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0, y0=given.y0,
         prox_x=prox,
     )  # fmt: skip
-    x = jax.lax.fori_loop(0, 3000, lambda _, x: prox(x - 0.1 * given.hypergradient(x), 0.1), jnp.zeros(3))
+    x = jnp.zeros(3)
+    for _ in range(1000):
+        x = prox(x - 0.2 * given.hypergradient(x), 0.2)
     assert (np.asarray(x) == 0).any() and (np.asarray(x) > 0).any()
     method = db.sparkle(lower, alpha=0.05, beta=0.2, gamma=0.2)
     result = db.solve(constrained, method, RING, steps=6000, metrics=[])
