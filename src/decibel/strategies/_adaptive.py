@@ -93,8 +93,8 @@ def _by_node(r: Vector, a: Vector) -> bool:
 def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:
     """Adaptive Exact Diffusion: AdaGrad's step for every node and coordinate, and still the exact solution.
 
-    It needs a symmetric W with w_ii ≥ 1/3. Like AdaGrad, it does not depend on the scale of gradients: started where all
-    of them are rounding errors, it leaves that point before it comes back.
+    It needs a symmetric W with w_ii ≥ 1/3. Like AdaGrad, it does not depend on the scale of gradients: started where
+    all of them are rounding errors, it leaves that point before it comes back.
 
     Args:
         scalar: one step for each node and level instead of one for each coordinate. A message then has one number more
