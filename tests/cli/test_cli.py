@@ -85,6 +85,7 @@ def test_fetching_what_is_embedded_says_so():
     assert answer.exit_code == 0 and "nothing to fetch" in answer.output
 
 
+@pytest.mark.slow
 def test_a_quick_demo_prints_a_table_and_draws_a_figure(tmp_path):
     answer = invoke("demo", "--quick", "--out", str(tmp_path / "new"))
     assert answer.exit_code == 0, answer.output

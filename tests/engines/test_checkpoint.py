@@ -167,6 +167,7 @@ def start(folder: Path, pause: float, steps: int = 60) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_terminating_saves_and_the_run_goes_on(tmp_path, whole):
     with start(tmp_path / "run", 0.2) as worker:
         for line in worker.stdout:

@@ -287,6 +287,7 @@ def test_interact_raises_on_batches_and_spdb_on_weights_that_diverge():
 HYBRID = dict(alpha=0.1, theta=0.3)
 
 
+@pytest.mark.slow_except("None")
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_gt_hsgd_follows_the_paper(batch_size):
     """On the samples that the run draws; with all of them STORM's two differences cancel."""

@@ -74,6 +74,7 @@ def test_edge_flows_are_exact_in_the_sequential_order_and_on_changing_graphs():
     )
 
 
+@pytest.mark.slow
 def test_a_node_leaves_and_returns_while_messages_are_lost():
     injected = [db.faults.drop(0.1, one_way=True), db.faults.leave(3, during=(200, 4000))]
     stayed = [node for node in range(NODES) if node != 3]
@@ -230,6 +231,7 @@ def test_edge_flows_send_two_vectors_over_every_link():
     assert sent["edge-ed"] == 2 * sent["ed"]
 
 
+@pytest.mark.slow
 def test_the_chances_are_what_they_say_and_the_same_at_both_ends():
     fault_schedule = db.faults.fault_schedule((db.faults.drop(0.3), db.faults.drop(0.2, one_way=True)), seed=5)
     a, b = (jnp.asarray(ends, jnp.int32) for ends in RING.edges.T)

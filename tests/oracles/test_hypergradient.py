@@ -270,6 +270,7 @@ def test_a_difference_has_one_scale():
     assert float(alone.scale[0]) == pytest.approx(4 * L)  # H = 12 h y²: a scale of its own would have been another
 
 
+@pytest.mark.slow
 def test_the_scale_of_single_samples_bounds_each_of_them():
     """A series in single samples diverges where L bounds their mean only: here it bounds the largest."""
     x, y = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7))

@@ -296,6 +296,7 @@ def test_transformer_reads_only_the_past():
     assert jax.jit(networks.next_byte_loss)(weights, tokens.astype(jnp.uint8))[0] == pytest.approx(float(by_hand))
 
 
+@pytest.mark.slow
 def test_lower_losses_average_to_the_weighted_sum_over_domains():
     """1/N Σ_i g_i = Σ_d p_d loss_d + C‖y‖², also where one node holds two domains and another one."""
     task = domain_reweighting(TEXTS, 2, **SMALL_MODEL)
