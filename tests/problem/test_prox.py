@@ -86,6 +86,20 @@ def test_every_strategy_ends_at_the_central_solution(term, mixing):
     assert np.abs(bare - solution).max() > 1e-3  # the term is felt
 
 
+def test_bounds_by_entry_are_part_of_what_a_run_is(tmp_path):
+    """NumPy arrays, a checkpoint of them, and other bounds, which are another run."""
+    tight = db.prox.box(np.zeros(5), np.full(5, 0.05))
+    given, A, c = problem(tight)
+    method = db.ed(alpha=0.3)
+    result = db.solve(given, method, RING, steps=4000, eval_every=4000, metrics=[], checkpoint=tmp_path)
+    np.testing.assert_allclose(result.nodes.x, np.tile(central(tight, A, c), (NODES, 1)), atol=1e-10)
+    other = db.Problem(
+        given.upper, upper_data=given.upper_data, x0=given.x0, prox_x=db.prox.box(np.zeros(5), np.full(5, 0.06))
+    )
+    with pytest.raises(ValueError, match="prox_x"):
+        db.solve(other, method, RING, steps=4100, metrics=[], checkpoint=tmp_path, resume=True)
+
+
 def test_the_cluster_and_faults():
     given, A, c = problem(db.prox.nonnegative())
     method = db.ed(alpha=0.3)

@@ -192,7 +192,7 @@ def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig
         "sampling": config.sampling,
         "precision": config.precision,
         "form": problem.form,
-        "prox_x": repr(problem.prox_x),
+        "prox_x": [repr(problem.prox_x), _checksum(problem.prox_x)],
         "x0": _checksum(problem.x0),
         "y0": _checksum(problem.y0),
     }

@@ -29,9 +29,9 @@ class Chunk(NamedTuple, Generic[Cost]):
 
 
 def drive(run: Advances[Cost], steps: int, every: int, *, offset: int = 0) -> Iterator[Chunk[Cost]]:
-    """Advances a run to `steps` and yields after each chunk: at `offset` and then `every` so many steps.
+    """Advances a run to `steps` and yields after each chunk: at step `offset`, and every `every` steps from there.
 
-    Chunks are compiled before the first of them runs. Who iterates decides what to record, and ends by not asking on.
+    Chunks are compiled before the first of them runs. The caller records what it needs, and stops by leaving the loop.
     """
 
     def length_at(step: int) -> int:

@@ -19,9 +19,14 @@ class SingleLevel(Method):
 
     defaults: ClassVar = {"alpha": 0.05}
     takes_prox: ClassVar = True
+    strategy_name: ClassVar[str]
 
     alpha: Rate
     theta: Rate
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": strategy(self.strategy_name)}
 
     def start(self, x: Vector, y: Vector | None) -> State:
         return State(self.strategies["x"].start(x), memory=x.zeros())
@@ -39,10 +44,7 @@ class Dsgd(SingleLevel):
     catalog_name = "dsgd"
     summary = "decentralized SGD (biased where nodes differ)"
     paper = "Lian et al., 2017"
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("diffusion")}
+    strategy_name = "diffusion"
 
 
 class Ed(SingleLevel):
@@ -51,10 +53,7 @@ class Ed(SingleLevel):
     catalog_name = "ed"
     summary = "Exact Diffusion, also D² and SPD"
     paper = "Yuan et al., 2019"
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("ed")}
+    strategy_name = "ed"
 
 
 class Extra(SingleLevel):
@@ -63,10 +62,7 @@ class Extra(SingleLevel):
     catalog_name = "extra"
     summary = "EXTRA"
     paper = "Shi et al., 2015"
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("extra")}
+    strategy_name = "extra"
 
 
 class Gt(SingleLevel):
@@ -75,10 +71,7 @@ class Gt(SingleLevel):
     catalog_name = "gt"
     summary = "gradient tracking, adapt then combine"
     paper = "Xu et al., 2015"
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("gt")}
+    strategy_name = "gt"
 
 
 class Gnsd(SingleLevel):
@@ -87,10 +80,7 @@ class Gnsd(SingleLevel):
     catalog_name = "gnsd"
     summary = "gradient tracking that combines first"
     paper = "Lu et al., 2019"
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("non-gt")}
+    strategy_name = "non-gt"
 
 
 @register(Dsgd)

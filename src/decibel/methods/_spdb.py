@@ -37,7 +37,7 @@ class Spdb(Method):
         return State(self.strategies["x"].start(x), self.strategies["y"].start(y))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        x, y, levels = state.x, state.y, self.levels(oracle)
+        x, y, levels = state.x, state.y, self.strategies
         α, β = rate(self.alpha, k), rate(self.beta, k)
         draw = oracle.draw()
         y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))

@@ -21,7 +21,7 @@ class Communicator:
     A method receives it as `network`. Call it with the levels' moves, which strategies make; those in one call share
     their messages:
 
-        x, y = network(x=strategy(x, α * u), y=strategy(y, β * v))
+        x, y = network(x=strategy(x, u, α), y=strategy(y, v, β))
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from .faults import FaultSchedule
 class LinkState(IntEnum):
     """How a link's two ends stand to each other in one exchange, seen from one of them."""
 
-    TIED = 0  # both have heard of each other before
+    TIED = 0  # both have exchanged messages before
     KEEPS = 1  # the other end has come back, and takes its flow from this one
     RESTORE = 2  # this end has come back: F_ij := −F_ji
     RESET = 3  # both begin at zero
@@ -38,8 +38,8 @@ class Received(NamedTuple):
     everywhere, and all tied."""
 
     rows: Array
-    heard: Array | None = None
-    ties: Array | None = None
+    arrived: Array | None = None
+    states: Array | None = None
 
 
 class Links(eqx.Module):
@@ -70,10 +70,10 @@ class LinkFaults(eqx.Module):
         """(*slots,) the numbers of the receiver and of the sender."""
         return links.sums.at_slots(self.nodes), links.neighbours
 
-    def either_end(self, struck: Callable[[Array, Array], Array], step: Array, links: Links) -> Array:
+    def either_end(self, occurs: Callable[[Array, Array], Array], step: Array, links: Links) -> Array:
         """(*slots,) whether a fault of nodes occurs at one of a link's ends."""
         there = links.neighbours
-        found, nodes = struck(step, jnp.concatenate([self.nodes, there.ravel()])), len(self.nodes)
+        found, nodes = occurs(step, jnp.concatenate([self.nodes, there.ravel()])), len(self.nodes)
         return links.sums.at_slots(found[:nodes]) | found[nodes:].reshape(there.shape)
 
 

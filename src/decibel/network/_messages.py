@@ -152,9 +152,6 @@ class Scaled(Message):
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * _size(self.content)
 
-    def placeholder(self) -> PyTree:
-        return self.content
-
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The differences of the last steps, where faults make messages late."""
         steps = channel.faults.schedule.longest_delay
@@ -191,7 +188,7 @@ def _flow(channel: Channel, received: Received, difference: Array, memory: LinkM
     """Σ_j w_ij times the differences (*slots, entries) over the links that are up, of this step or of the step that
     arrives now."""
     weights, late = channel.links.weights_at(channel.step, difference.dtype), memory.by_link
-    arrives = channel.arrives if received.heard is None else channel.arrives & received.heard
+    arrives = channel.arrives if received.arrived is None else channel.arrives & received.arrived
     difference = jnp.where((weights != 0)[..., None], difference, 0)
     if late is not None:
         known = jnp.concatenate([difference[..., None, :], late], -2)
@@ -209,11 +206,11 @@ def accumulate(channel: Channel, arrives: Array, forgotten: Array, φ: Array, F:
     weights, mine = channel.links.weights_at(channel.step, φ.dtype), channel.links.sums.at_slots(φ)
     received = channel.transport.links(jnp.concatenate([mine, F], -1))
     theirs, back = jnp.split(received.rows, 2, -1)
-    if received.heard is not None:
-        arrives = arrives & received.heard
-    if (ties := received.ties) is not None:
-        is_ = lambda state: (ties == state)[..., None]  # noqa: E731
-        forgotten = forgotten | (ties == LinkState.DROPPED)
+    if received.arrived is not None:
+        arrives = arrives & received.arrived
+    if (states := received.states) is not None:
+        is_ = lambda state: (states == state)[..., None]  # noqa: E731
+        forgotten = forgotten | (states == LinkState.DROPPED)
         F, back = jnp.where(is_(LinkState.RESTORE), -back, F), jnp.where(is_(LinkState.KEEPS), -F, back)
         F, back = (jnp.where(is_(LinkState.RESET), 0, flow) for flow in (F, back))
     renewed = weights[..., None] * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - back)

@@ -56,7 +56,7 @@ class LinkFault(Fault):
     def nodes_named(self) -> Iterable[int]:
         return [node for link in self.links or () for node in link]
 
-    def strikes(self, k: Array, key: Array, a: Array, b: Array) -> Array:
+    def occurs(self, k: Array, key: Array, a: Array, b: Array) -> Array:
         now = self._now(k, key, jnp.minimum(a, b), jnp.maximum(a, b))
         return now & _among(self.links, a, b)
 
@@ -68,7 +68,7 @@ class Drop(LinkFault):
 class Lose(LinkFault):
     """A message is lost one way, and neither end knows."""
 
-    def strikes_message(self, k: Array, key: Array, receiver: Array, sender: Array) -> Array:
+    def occurs_to_message(self, k: Array, key: Array, receiver: Array, sender: Array) -> Array:
         return self._now(k, key, receiver, sender) & _among(self.links, receiver, sender)
 
 
@@ -87,7 +87,7 @@ class NodeFault(Fault):
     def nodes_named(self) -> Iterable[int]:
         return self.nodes or ()
 
-    def strikes(self, k: Array, key: Array, node: Array) -> Array:
+    def occurs(self, k: Array, key: Array, node: Array) -> Array:
         now = self._now(k, key, node)
         return now if self.nodes is None else now & jnp.isin(node, jnp.asarray(self.nodes, jnp.int32))
 
@@ -177,23 +177,23 @@ class FaultSchedule(eqx.Module):
 
     def down(self, k: Array, a: Array, b: Array) -> Array:
         """Whether the links between nodes a and b carry nothing at step k."""
-        return _any([fault.strikes(k, key, a, b) for fault, key in self._keyed(k, Drop)], a)
+        return _any([fault.occurs(k, key, a, b) for fault, key in self._keyed(k, Drop)], a)
 
     def lost(self, k: Array, exchange: int, receiver: Array, sender: Array) -> Array:
         """Whether the receiver misses what the sender sends in that exchange of step k."""
         keyed = [(fault, jax.random.fold_in(key, exchange)) for fault, key in self._keyed(k, Lose)]
-        return _any([fault.strikes_message(k, key, receiver, sender) for fault, key in keyed], receiver)
+        return _any([fault.occurs_to_message(k, key, receiver, sender) for fault, key in keyed], receiver)
 
     def delay(self, k: Array, a: Array, b: Array) -> Array:
         """How many steps late the links between a and b are."""
-        delays = [jnp.where(f.strikes(k, key, a, b), jnp.int32(f.delay), 0) for f, key in self._keyed(k, Late)]
+        delays = [jnp.where(f.occurs(k, key, a, b), jnp.int32(f.delay), 0) for f, key in self._keyed(k, Late)]
         return reduce(jnp.maximum, delays, jnp.zeros_like(a))
 
     def idle(self, k: Array, node: Array) -> Array:
-        return _any([fault.strikes(k, key, node) for fault, key in self._keyed(k, NodeFault)], node)
+        return _any([fault.occurs(k, key, node) for fault, key in self._keyed(k, NodeFault)], node)
 
     def gone(self, k: Array, node: Array) -> Array:
-        return _any([fault.strikes(k, key, node) for fault, key in self._keyed(k, Leave)], node)
+        return _any([fault.occurs(k, key, node) for fault, key in self._keyed(k, Leave)], node)
 
     @property
     def stops_nodes(self) -> bool:
@@ -236,8 +236,8 @@ def validate_faults(faults: tuple[Fault, ...], graphs: Levels) -> None:
                 raise ValueError(f"faults name node {node}, but the graph has nodes 0 to {graphs.nodes - 1}.")
 
 
-def _any(struck: list[Array], like: Array) -> Array:
-    return reduce(jnp.logical_or, struck, jnp.zeros(like.shape, bool))
+def _any(occurring: list[Array], like: Array) -> Array:
+    return reduce(jnp.logical_or, occurring, jnp.zeros(like.shape, bool))
 
 
 def _among(links: tuple[Link, ...] | None, a: Array, b: Array) -> Array:

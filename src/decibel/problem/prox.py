@@ -112,7 +112,7 @@ def box(low: float | Array = -float("inf"), high: float | Array = float("inf")) 
     """
     if isinstance(low, float | int) and isinstance(high, float | int) and not low <= high:
         raise ValueError(f"low={low!r} is above high={high!r}: give low ≤ high.")
-    return Box(low, high)
+    return Box(*(float(end) if isinstance(end, float | int) else jnp.asarray(end) for end in (low, high)))
 
 
 def simplex(total: float = 1.0) -> Prox:

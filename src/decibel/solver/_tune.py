@@ -106,7 +106,7 @@ def tune(
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
     for one in seeds:
         validate_seed("seeds", one)
-    candidates = _candidates(method, budget, search, seed)
+    candidates, problem = _candidates(method, budget, search, seed), problem.bind(graphs.nodes)
     for candidate in candidates:
         replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
     pairs = [(candidate, one) for candidate in candidates for one in seeds]

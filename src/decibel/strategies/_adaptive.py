@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..core._vector import Scalar, Vector
+from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
 from ..problem.prox import Prox
 from ._table import STRATEGIES, Carry, Flows, Level, Strategy
@@ -50,9 +50,9 @@ class AdaptiveDiffusion(Strategy):
         η = jnp.where(moves, rate, jnp.ones_like(rate))
         r = direction - e
         b, sums = self.scales(r, sums, floor)
-        φ = s - η * _divided(r, b)
+        φ = s - η * self._divided(r, b)
         G, δ = yield Scaled((φ, b))
-        new = self.nearest(φ + _divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
+        new = self.nearest(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
         s, *carry = jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, (s, e, *level.carry[1:]))
         return s, tuple(carry)
 
@@ -62,32 +62,16 @@ class AdaptiveDiffusion(Strategy):
         root = Vector(jax.tree.map(lambda v: jnp.sqrt(v) + jnp.asarray(TINY, v.dtype), sums.tree))
         return _largest(root, floor), sums
 
+    def _divided(self, r: Vector, b: Vector) -> Vector:
+        return each(1 / b.tree, r) if self.scalar else Vector(jax.tree.map(jnp.divide, r.tree, b.tree))
+
     def allows(self, prox: Prox) -> bool:
         """A projection of every entry by itself is the same under any scaling; others need one step for all."""
         return prox.is_box
 
-    def inverse_steps(self, r: Vector, sums: Vector, rate: Scalar) -> tuple[Vector, Vector]:
-        """a = 1/D, and the sums with r²."""
-        more = Vector(r.squared_norms()) if self.scalar else Vector(jax.tree.map(jnp.square, r.tree))
-        sums = sums + more
-        invert = lambda v: (jnp.sqrt(v) + jnp.asarray(TINY, v.dtype)) / jnp.asarray(rate, v.dtype)  # noqa: E731
-        return Vector(jax.tree.map(invert, sums.tree)), sums
-
 
 def _largest(a: Vector, b: Vector) -> Vector:
     return Vector(jax.tree.map(jnp.maximum, a.tree, b.tree))
-
-
-def _divided(r: Vector, a: Vector) -> Vector:
-    """r / a, where a has r's shape or one number for each node."""
-    if jax.tree.structure(r.tree) == jax.tree.structure(a.tree) and not _by_node(r, a):
-        return Vector(jax.tree.map(jnp.divide, r.tree, a.tree))
-    (factors,) = jax.tree.leaves(a.tree)
-    return Vector(jax.tree.map(lambda leaf: leaf / factors.reshape(-1, *(1,) * (leaf.ndim - 1)), r.tree))
-
-
-def _by_node(r: Vector, a: Vector) -> bool:
-    return any(x.shape != y.shape for x, y in zip(jax.tree.leaves(r.tree), jax.tree.leaves(a.tree), strict=True))
 
 
 def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:

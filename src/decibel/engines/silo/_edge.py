@@ -171,7 +171,7 @@ class Edge:
         return self.takes_part(at.step) and at not in self.inbox and self.theirs < at
 
     def take(self, at: Position) -> tuple[np.ndarray | None, LinkState]:
-        """The message of this position, if one came, and the ends' ties."""
+        """The message of this position, if one came, and the state of the link."""
         for old in [place for place in self.inbox if place < at]:
             del self.inbox[old]
         if not self.takes_part(at.step):

@@ -185,9 +185,9 @@ class Site:
         finite: bool = True,
     ) -> None:
         """Sends a row to every neighbour (the same, or (slots, entries) one each) and waits for theirs. Fills in what
-        arrived by slot, where anything did, and the ties. Slots of no neighbour are −1 in `others`; `finite` is whether
-        rows in code are, decoded."""
-        arrived, received, ties = out
+        arrived by slot, where anything did, and the states of the links. Slots of no neighbour are −1 in `others`;
+        `finite` is whether rows in code are, decoded."""
+        arrived, received, states = out
         if not (finite and all_finite(rows, layout)):
             raise NotFinite(f"{self.name} has a NaN or infinity to send.")
         with self.lock:
@@ -199,9 +199,9 @@ class Site:
                     row = rows if rows.ndim == 1 else rows[slot]
                     edge.say_data(at, write_data(edge.epoch, at, row))
             self._wait_for([edge for _, edge in slots], at)
-            received[...], ties[...] = False, LinkState.TIED
+            received[...], states[...] = False, LinkState.TIED
             for slot, edge in slots:
-                row, ties[slot] = edge.take(at)
+                row, states[slot] = edge.take(at)
                 if row is not None and row.shape == arrived[slot].shape and row.dtype == rows.dtype:
                     arrived[slot], received[slot] = row, True
                 elif not self.lossy:
