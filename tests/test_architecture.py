@@ -150,6 +150,7 @@ def test_the_same_names_mean_the_same_in_every_method(name):
         "delta",
         "forward",
         "difference",
+        "local_steps",
     }
     assert "alpha" in parameters
 
@@ -162,8 +163,8 @@ def test_methods_take_settings_by_name_only():
 
 
 def test_each_class_of_methods_is_one_published_method_or_shared_code():
-    """SPARKLE's mixtures alone share a class; a constructor is named like its method and exported."""
-    kinds = [entry.kind for name, entry in db.CATALOG.items() if not name.startswith("sparkle-")]
+    """SPARKLE's mixtures and forms alone share a class; a constructor is named like its method and exported."""
+    kinds = [entry.kind for name, entry in db.CATALOG.items() if not name.startswith(("sparkle-", "penalty-"))]
     assert len(set(kinds)) == len(kinds)
     for entry in db.CATALOG.values():
         assert getattr(db, entry.make.__name__) is entry.make

@@ -85,6 +85,24 @@ def test_a_lower_level_that_is_not_strongly_convex(sign):
     assert text.startswith("g is not strongly convex in y") and "add a regularizer such as 1e-3 ‖y‖² to lower" in text
 
 
+def test_a_lower_level_that_is_flat_along_some_directions_is_seen():
+    """Random directions all have some curvature here; the penalty form is named with the error to expect."""
+    rows = np.random.default_rng(0).normal(size=(3, 30))
+
+    def lower(x, y, batch):
+        return 0.5 * jnp.sum((rows @ y - x[0]) ** 2) + 0 * jnp.sum(batch["c"])
+
+    def upper(x, y, batch):
+        return 1.5 * jnp.sum(y**2) + jnp.sum(x**2) + 0 * jnp.sum(batch["a"])
+
+    right = problem()
+    data = dict(upper_data=right.upper_data, lower_data=right.lower_data)
+    (text,) = wrong_texts(db.Problem(upper, lower, **data, x0=jnp.zeros(2), y0=jnp.zeros(30)).check())
+    assert "use db.sparkle('ed', hypergradient=db.hypergradient.penalty(λ), ...)" in text
+    most = np.linalg.eigvalsh(rows.T @ rows).max()
+    assert f"and {most:.3g} at 8 random points" in text and f"off by about {3 / most:.1g}/λ where g is most" in text
+
+
 @pytest.mark.slow
 def test_one_bad_node_of_a_personal_problem_is_seen():
     """Every node must solve its own lower level, so the average over nodes proves nothing."""

@@ -193,6 +193,7 @@ def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig
         "precision": config.precision,
         "form": problem.form,
         "prox_x": [repr(problem.prox_x), _checksum(problem.prox_x)],
+        "prox_y": [repr(problem.prox_y), _checksum(problem.prox_y)],
         "x0": _checksum(problem.x0),
         "y0": _checksum(problem.y0),
     }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 from jax import Array
 
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._eval_config import Products
-from ..oracles._oracle import Oracle
+from ..oracles._oracle import Draw, Oracle
+from ..oracles._penalty import Penalty
 from ._method import Method, Rate, State, rate
 
 
@@ -25,7 +27,7 @@ class Auxiliary(Method):
     beta: Rate
     gamma: Rate
     theta: Rate
-    hypergradient: Products
+    hypergradient: Products | Penalty
     takes_prox: ClassVar = True
 
     def start(self, x: Vector, y: Vector | None) -> State:
@@ -33,23 +35,64 @@ class Auxiliary(Method):
         levels = self.strategies
         return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y.zeros()), memory=x.zeros())
 
+    def validate_prox_y(self) -> None:
+        if not isinstance(self.hypergradient, Penalty):
+            super().validate_prox_y()
+        lower = self.strategies["y"]
+        if lower.proximal != "after" or lower.default_rate is not None:
+            raise ValueError(f"strategy {lower.name!r} on level y does not take prox_y: choose 'ed' or 'gt'.")
+        # Both copies then take a step of the same length, each on its own objective.
+        if callable(self.beta) or callable(self.gamma) or np.any(np.asarray(self.beta) != np.asarray(self.gamma)):
+            raise ValueError("prox_y needs beta and gamma to be the same number: give both the same.")
+
     def rates(self, k: Array) -> tuple[Any, Any, Any, Any]:
         """α, β, γ and θ of step k."""
         return rate(self.alpha, k), rate(self.beta, k), rate(self.gamma, k), rate(self.theta, k)
 
+    def directions(self, draw: Draw, x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
+        """u, v and p: what x, y and z move against, all at the old point and on one draw."""
+        if isinstance(self.hypergradient, Penalty):
+            return self.hypergradient.directions(draw, x, y, z)
+        here = draw.at(x, y, self.hypergradient)
+        return here.u(z), here.v, here.p(z)
+
     def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        """All directions at (x, y, z), so that one vjp serves them and one message carries them."""
-        (x, y, z, r), levels = state[:4], self.levels(oracle)
-        α, β, γ, θ = self.rates(k)
-        here = oracle.draw().at(x.s, y.s, self.hypergradient)
-        r = (1 - θ) * r + θ * here.u(z.s)
-        x, y, z = network(x=levels["x"](x, r, α), y=levels["y"](y, here.v, β), z=levels["z"](z, here.p(z.s), γ))
+        """All directions at (x, y, z), so that one vjp serves them and one message carries them.
+
+        With local steps all levels move several times on their own, each on a new draw, before they exchange.
+        """
+        levels, (α, β, γ, θ) = self.levels(oracle), self.rates(k)
+
+        def directions(number: int | Array, state: State) -> tuple[Vector, Vector, Vector]:
+            u, v, p = self.directions(oracle.draw(number), state.x.s, state.y.s, state.z.s)
+            return (1 - θ) * state.memory + θ * u, v, p
+
+        def alone(j: Array, state: State) -> State:
+            r, v, p = directions(j + 1, state)
+            x, y, z = (
+                levels["x"].alone(state.x, r, α),
+                levels["y"].alone(state.y, v, β),
+                levels["z"].alone(state.z, p, γ),
+            )
+            return State(x, y, z, r)
+
+        state = State(*state[:4])
+        if (times := levels["y"].local_steps) > 1:
+            state = oracle.ledger.loop(times - 1, alone, state)
+        r, v, p = directions(0, state)
+        moves = {"x": levels["x"](state.x, r, α), "y": levels["y"](state.y, v, β), "z": levels["z"](state.z, p, γ)}
+        x, y, z = network(**moves)
+        if oracle.problem.prox_y is not None:
+            assert isinstance(self.hypergradient, Penalty)
+            new = self.hypergradient.nearest(y.s, z.s, oracle.problem.prox_y, β)
+            y, z = y._replace(s=new[0]), z._replace(s=new[1])
         return State(x, y, z, r)
 
     def alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
         """Each direction at the newest point: v(x, y), p(x, y⁺, z), u(x, y⁺, z⁺). x goes that `part` of its way."""
         (x, y, z, r), levels = state[:4], self.levels(oracle)
         α, β, γ, θ = self.rates(k)
+        assert isinstance(self.hypergradient, Products)
         draw = oracle.draw()
         y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
         here = draw.fresh_lower(0).at(x.s, y.s, self.hypergradient)

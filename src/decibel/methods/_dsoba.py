@@ -33,9 +33,9 @@ class Dsoba(Auxiliary):
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, h), levels = state[:4], self.levels(oracle)
         α, β, γ, θ = self.rates(k)
-        here = oracle.draw().at(x.s, y.s, self.hypergradient)
-        new = (1 - θ) * h + θ * here.u(z.s)
-        x, y, z = network(x=levels["x"](x, h, α), y=levels["y"](y, here.v, β), z=levels["z"](z, here.p(z.s), γ))
+        u, v, p = self.directions(oracle.draw(), x.s, y.s, z.s)
+        new = (1 - θ) * h + θ * u
+        x, y, z = network(x=levels["x"](x, h, α), y=levels["y"](y, v, β), z=levels["z"](z, p, γ))
         return State(x, y, z, new)
 
 

@@ -151,8 +151,16 @@ class Method(eqx.Module):
             raise ValueError(f"{self.name} does not solve this problem: {_FIXES[problem.form]}")
         if problem.prox_x is not None:
             self._validate_prox(problem.prox_x)
+        if problem.prox_y is not None:
+            self.validate_prox_y()
         for level, strategy in self.strategies.items():
             validate_graph(getattr(graphs, level), strategy, level)
+
+    def validate_prox_y(self) -> None:
+        """Raises a sentence unless the method takes a proximal map of y."""
+        raise ValueError(
+            f"{self.name} does not take prox_y: choose db.sparkle('ed', hypergradient=db.hypergradient.penalty(), ...)."
+        )
 
     def _validate_prox(self, prox: Prox) -> None:
         mixing = self.strategies["x"]

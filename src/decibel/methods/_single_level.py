@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import equinox as eqx
 from jax import Array
 
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
-from ..strategies._table import Strategy, strategy
+from ..strategies._table import Level, Strategy, led, strategy
 from ._entry import register
 from ._method import Method, Rate, State, rate
 
@@ -32,10 +33,20 @@ class SingleLevel(Method):
         return State(self.strategies["x"].start(x), memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        mixing, α, θ = self.levels(oracle)["x"], rate(self.alpha, k), rate(self.theta, k)
+
+        def direction(number: int | Array, x: Level, r: Vector) -> Vector:
+            return (1 - θ) * r + θ * oracle.draw(number).at(x.s).fx
+
+        def alone(j: Array, held: tuple[Level, Vector]) -> tuple[Level, Vector]:
+            r = direction(j + 1, *held)
+            return mixing.alone(held[0], r, α), r
+
         x, r = state.x, state.memory
-        α, θ = rate(self.alpha, k), rate(self.theta, k)
-        r = (1 - θ) * r + θ * oracle.draw().at(x.s).fx
-        return State(network(x=self.levels(oracle)["x"](x, r, α)), memory=r)
+        if mixing.local_steps > 1:
+            x, r = oracle.ledger.loop(mixing.local_steps - 1, alone, (x, r))
+        r = direction(0, x, r)
+        return State(network(x=mixing(x, r, α)), memory=r)
 
 
 class Dsgd(SingleLevel):
@@ -54,6 +65,20 @@ class Ed(SingleLevel):
     summary = "Exact Diffusion, also D² and SPD"
     paper = "Yuan et al., 2019"
     strategy_name = "ed"
+
+
+class Led(SingleLevel):
+    """f = x, then τ times f ← f − α r + c; δ = (W − I) f, c ← c + δ/τ, x⁺ = f + δ"""
+
+    catalog_name = "led"
+    summary = "Local Exact Diffusion: several steps for each exchange"
+    paper = "Alghunaim, Local Exact-Diffusion for Decentralized Optimization and Learning, 2023"
+
+    local_steps: int = eqx.field(static=True)
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": led(self.local_steps)}
 
 
 class Extra(SingleLevel):
@@ -94,15 +119,17 @@ def dsgd(*, alpha: Rate, theta: Rate = 1.0) -> Dsgd:
     return Dsgd(alpha, theta)
 
 
+@register(Led, local_steps=4)
 @register(Ed)
-def ed(*, alpha: Rate, theta: Rate = 1.0) -> Ed:
-    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch.
+def ed(*, alpha: Rate, theta: Rate = 1.0, local_steps: int = 1) -> Ed | Led:
+    """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch for each local step.
 
     Args:
         alpha: the step size of x: a number, or a function of the step.
         theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+        local_steps: how many steps a node takes for each exchange (LED, Alghunaim, 2023).
     """
-    return Ed(alpha, theta)
+    return Ed(alpha, theta) if led(local_steps).local_steps == 1 else Led(alpha, theta, local_steps)
 
 
 @register(Extra)

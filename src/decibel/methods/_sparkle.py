@@ -11,8 +11,9 @@ from jax import Array
 from ..network._communicator import Communicator
 from ..oracles._eval_config import Products
 from ..oracles._oracle import Oracle
-from ..oracles.hypergradient import auxiliary
-from ..strategies._table import Strategy, strategy
+from ..oracles._penalty import Penalty
+from ..oracles.hypergradient import auxiliary, penalty
+from ..strategies._table import Strategy, led, strategy
 from ._auxiliary import Auxiliary
 from ._entry import register
 from ._method import Rate, State, Variant
@@ -43,13 +44,20 @@ class Sparkle(Auxiliary):
             summary = f"SPARKLE with adaptive Exact Diffusion: a step for each node and {steps}, and none to tune"
             given = {"lower": name}
             yield Variant(f"sparkle-{name}", summary, "ours, on " + cls.paper, given, defaults={})
+        for name in ("ed", "extra", "gt"):
+            summary = f"SPARKLE's penalty form with {name}: first derivatives only, g may be flat in y (error O(1/λ))"
+            given = {"lower": name, "hypergradient": penalty()}
+            yield Variant(f"penalty-{name}", summary, "ours, on " + cls.paper, given)
+        summary = "SPARKLE with four local steps for each exchange"
+        yield Variant("sparkle-led", summary, "ours, on " + cls.paper, {"lower": "ed", "local_steps": 4})
         summary = "SPARKLE with ED's flows kept per link: exact where messages are lost one way"
         yield Variant("sparkle-edge-ed", summary, "ours, on " + cls.paper, {"lower": "edge-ed"})
 
     @property
     def name(self) -> str:
         low, up = self.lower.name, self.upper.name
-        return f"sparkle-{low}" if low == up else f"sparkle-{low}-{up}"
+        form = "penalty" if isinstance(self.hypergradient, Penalty) else "sparkle"
+        return f"{form}-{low}" if low == up else f"{form}-{low}-{up}"
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -70,11 +78,12 @@ def sparkle(
     gamma: Rate | None = None,
     theta: Rate = 1.0,
     updates: Literal["simultaneous", "alternating"] = "simultaneous",
-    hypergradient: Products | None = None,
+    hypergradient: Products | Penalty | None = None,
+    local_steps: int = 1,
 ) -> Sparkle:
     """SPARKLE-L-U (Zhu et al., 2024): strategy `lower` for y and z, `upper` (the same if None) for x.
 
-    Draws: an upper batch, and one lower batch for all levels (`"alternating"`: one for each).
+    Draws: an upper batch, and one lower batch for all levels (`"alternating"`: one for each), for each local step.
 
     Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²); at the old point by default.
 
@@ -89,15 +98,20 @@ def sparkle(
         updates: `"simultaneous"` takes all directions at the old point: one vjp, one lower batch and one message per
             step; `"alternating"`, the paper's, each at the newest: three of each. With both tuned, it was no better for
             the same bytes and worse for the same samples.
-        hypergradient: `db.hypergradient.auxiliary()`, the default, or `.difference(delta)`, which needs no second
-            derivatives.
+        hypergradient: `db.hypergradient.auxiliary()`, the default; `.difference(delta)`, which needs no second
+            derivatives; or `.penalty(strength)`, for lower levels that are not strongly convex.
+        local_steps: how many steps all levels take for each exchange (LED); with `lower="ed"` only.
     """
     if updates not in ("simultaneous", "alternating"):
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")
-    low = strategy(lower)
-    up = low if upper is None else strategy(upper)
+    form = _form(hypergradient)
+    if updates == "alternating" and (isinstance(form, Penalty) or local_steps != 1):
+        what = "the penalty form takes" if isinstance(form, Penalty) else f"local_steps={local_steps} takes"
+        raise ValueError(f"{what} all directions at the old point: leave out updates='alternating'.")
+    low = _local(strategy(lower), local_steps)
+    up = low if upper is None else _local(strategy(upper), local_steps)
     rates = _rate("alpha", alpha, up), _rate("beta", beta, low), _rate("gamma", gamma, low)
-    return Sparkle(*rates, theta, _products(hypergradient), low, up, updates)
+    return Sparkle(*rates, theta, form, low, up, updates)
 
 
 def _rate(name: str, given: Rate | None, level: Strategy) -> Rate:
@@ -107,12 +121,18 @@ def _rate(name: str, given: Rate | None, level: Strategy) -> Rate:
     return rate
 
 
-def _products(hypergradient: Products | None) -> Products:
+def _local(level: Strategy, local_steps: int) -> Strategy:
+    if local_steps != 1 and level is not strategy("ed"):
+        raise ValueError(f"local_steps={local_steps} needs the strategy 'ed', not {level.name!r}: change one of them.")
+    return level if local_steps == 1 else led(local_steps)
+
+
+def _form(hypergradient: Products | Penalty | None) -> Products | Penalty:
     if hypergradient is None:
         return auxiliary()
-    if not isinstance(hypergradient, Products):
+    if not isinstance(hypergradient, Products | Penalty):
         raise TypeError(
-            f"hypergradient={hypergradient!r} does not fit a shared lower level: give db.hypergradient.auxiliary() or "
-            "db.hypergradient.difference(delta)."
+            f"hypergradient={hypergradient!r} does not fit a shared lower level: give db.hypergradient.auxiliary(), "
+            ".difference(delta) or .penalty(strength)."
         )
     return hypergradient

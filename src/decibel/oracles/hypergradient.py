@@ -1,8 +1,8 @@
 """How a method computes the hypergradient ∇_x f − J H⁻¹ ∇_y f, with H = ∇²_yy g and J = ∇²_xy g.
 
 `auxiliary` and `difference` make z ≈ H⁻¹ ∇_y f a level of its own, on which nodes agree: exact for a shared lower
-level. The others solve for z at each node from its own H_i, which is exact for a personal lower level and biased for a
-shared one.
+level. `penalty` does so from first derivatives, also where H has no inverse, with an error that is known. The others
+solve for z at each node from its own H_i, which is exact for a personal lower level and biased for a shared one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from ..core._vector import Vector, choose, each, flatten, positive, replicate
 from ..problem._problem import Problem
 from ._eval_config import Products
 from ._oracle import Oracle, Point
+from ._penalty import Penalty
 
-__all__ = ["Local", "auxiliary", "cg", "difference", "direct", "exact", "neumann", "personal"]
+__all__ = ["Local", "auxiliary", "cg", "difference", "direct", "exact", "neumann", "penalty", "personal"]
 
 DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
 POWER_STEPS = 10
@@ -203,6 +204,23 @@ def difference(delta: float = 1e-3, *, forward: bool = False) -> Products:
     if not delta > 0:
         raise ValueError(f"delta={delta} must be positive: 1e-3 is a good start.")
     return Products(delta, forward)
+
+
+def penalty(strength: float = 1e3, *, central: bool = False) -> Penalty:
+    """z from gradients at two copies of y that a penalty λ holds together; for a shared lower level.
+
+    No second derivatives, and z stays bounded where g is flat or indefinite in y. The solution differs from that of the
+    bilevel problem by O(1/λ), or O(1/λ²) if `central`. No step size depends on λ; rounding errors grow with it, so that
+    in float32 1e4 is about the best, and 1e3 if `central`.
+
+    Args:
+        strength: λ.
+        central: take copies on both sides of y: four gradients per step instead of three. It needs λ > L_f/μ_g, where
+            L_f is the largest curvature of f in y and μ_g the smallest of g.
+    """
+    if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 < strength < float("inf"):
+        raise ValueError(f"strength={strength!r} must be a positive number: 1e3 is a good start.")
+    return Penalty(float(strength), central)
 
 
 def exact(*, dense_limit: int = DENSE_LIMIT) -> Exact:

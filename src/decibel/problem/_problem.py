@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     personal: bool
     nodes: int | None
     prox_x: Prox | None
+    prox_y: Prox | None
 
 
 class Problem(eqx.Module):
@@ -56,6 +57,7 @@ class Problem(eqx.Module):
         personal: whether every node has a lower-level solution of its own.
         nodes: the number of nodes; needed only if the data are functions and the problem is used without a graph.
         prox_x: a constraint on x or a non-smooth term of Φ, the same at every node, such as `db.prox.nonnegative()`.
+        prox_y: a constraint on y or a non-smooth term of g, likewise; for the penalty form of the hypergradient.
 
     Raises:
         ValueError: if the arguments contradict each other, the start or the data are empty or not finite, or a loss
@@ -70,6 +72,7 @@ class Problem(eqx.Module):
     x0: PyTree
     y0: PyTree | None
     prox_x: Prox | None
+    prox_y: Prox | None
     personal: bool = eqx.field(static=True)
 
     def __init__(
@@ -84,6 +87,7 @@ class Problem(eqx.Module):
         personal: bool = False,
         nodes: int | None = None,
         prox_x: Prox | None = None,
+        prox_y: Prox | None = None,
     ) -> None:
         given = {"lower": lower, "lower_data": lower_data, "y0": y0}
         missing = [name for name, value in given.items() if value is None]
@@ -99,9 +103,14 @@ class Problem(eqx.Module):
         for name, loss in (("upper", upper), ("lower", lower)):
             if loss is not None and not callable(loss):
                 raise TypeError(f"{name} is a {type(loss).__name__}: give a function of x, y and a batch.")
-        if prox_x is not None and not isinstance(prox_x, Prox):
-            raise TypeError(f"prox_x is a {type(prox_x).__name__}: give one of db.prox, such as db.prox.nonnegative().")
-        self.upper, self.lower, self.personal, self.prox_x = upper, lower, personal, prox_x
+        for name, prox in (("prox_x", prox_x), ("prox_y", prox_y)):
+            if prox is not None and not isinstance(prox, Prox):
+                raise TypeError(
+                    f"{name} is a {type(prox).__name__}: give one of db.prox, such as db.prox.nonnegative()."
+                )
+        if prox_y is not None and lower is None:
+            raise ValueError("prox_y needs a lower level: give lower, lower_data and y0, or use prox_x.")
+        self.upper, self.lower, self.personal, self.prox_x, self.prox_y = upper, lower, personal, prox_x, prox_y
         self.x0 = _start(x0, "x0")
         self.y0 = None if y0 is None else _start(y0, "y0")
         self.upper_data = _data(upper_data, "upper_data", self.dtype, nodes)
@@ -255,6 +264,8 @@ class Problem(eqx.Module):
         return check(self._ready("check"), seed=seed)
 
     def _ready(self, use: str) -> Problem:
+        if self.prox_y is not None and use != "check":
+            raise ValueError(f"{use} does not take prox_y: measure the losses of a run instead.")
         if self.nodes is None:
             raise ValueError(f"{use} needs the number of nodes: give Problem(nodes=...), since the data are functions.")
         return self.bind(self.nodes)

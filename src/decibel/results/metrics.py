@@ -259,6 +259,8 @@ def _by_name(name: str, problem: Problem, state: State) -> Metric:
         raise ValueError(f"metric {name!r} needs a strategy with a carry on level {level}: leave it out.")
     if name in ("lower", "lower_error", "interact") and problem.single_level:
         raise ValueError(f"metric {name!r} needs a lower level, which this problem does not have: leave it out.")
+    if name in ("stationarity", "lower_error", "interact") and problem.prox_y is not None:
+        raise ValueError(f"metric {name!r} needs the exact lower solution, which prox_y does not give: leave it out.")
     return METRICS[name]
 
 

@@ -2,6 +2,6 @@
 
 from . import privacy
 from ._adaptive import ada_ed
-from ._table import STRATEGIES, Level, Strategy, polynomial, strategy
+from ._table import STRATEGIES, Level, Strategy, led, polynomial, strategy
 
-__all__ = ["STRATEGIES", "Level", "Strategy", "ada_ed", "polynomial", "privacy", "strategy"]
+__all__ = ["STRATEGIES", "Level", "Strategy", "ada_ed", "led", "polynomial", "privacy", "strategy"]

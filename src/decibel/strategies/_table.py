@@ -11,7 +11,8 @@ papers' two-step recursions have a double root at 1 instead, and integrate round
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from math import comb
 from typing import Any, Literal, NamedTuple
 
@@ -63,6 +64,13 @@ def exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
     φ = s - d + c
     δ = yield φ
     return φ + δ, (c + δ,)
+
+
+def local_exact_diffusion(s: Vector, d: Vector, c: Vector, steps: int) -> Flows:
+    """ED after s − d + c was taken `steps` − 1 times already; the flow corrects for all of them."""
+    φ = s - d + c
+    δ = yield φ
+    return φ + δ, (c + (1 / steps) * δ,)
 
 
 def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
@@ -146,6 +154,7 @@ class Strategy(eqx.Module):
         proximal: how it takes a proximal map of s: `"after"` the move, `"inside"` it (`move` then has an argument
             `prox`), or None if it cannot.
         prox: the proximal map of the level, which the problem gives.
+        local_steps: how many steps a node takes for each exchange; all but the last are `alone`.
     """
 
     name: str = eqx.field(static=True)
@@ -165,6 +174,7 @@ class Strategy(eqx.Module):
     numbers: int = eqx.field(static=True, default=0)
     proximal: Literal["after", "inside"] | None = eqx.field(static=True, default=None)
     prox: Prox | None = None
+    local_steps: int = eqx.field(static=True, default=1)
 
     @property
     def mixes(self) -> bool:
@@ -210,6 +220,11 @@ class Strategy(eqx.Module):
             return (yield from self.move(level.s, d, *level.carry, prox=partial(self.nearest, rate=rate)))
         s, carry = yield from self.move(level.s, d, *level.carry)
         return self.nearest(s, rate), carry
+
+    def alone(self, level: Level, direction: Vector, rate: Scalar) -> Level:
+        """A step without an exchange, of a strategy with local steps: s − d + c."""
+        (c,) = level.carry
+        return Level(level.s - rate * direction + c, level.carry)
 
     def nearest(self, s: Vector, rate: Scalar) -> Vector:
         """The proximal map of every node's s. Carries never see it, so that flows still cancel."""
@@ -273,6 +288,21 @@ def _in_flows(coefficients: tuple[float, ...]) -> list[float]:
     """Coefficients in powers of W − I instead of W."""
     degree = len(coefficients)
     return [sum(coefficients[k] * comb(k, j) for k in range(j, degree)) for j in range(degree)]
+
+
+@cache
+def led(local_steps: int) -> Strategy:
+    """Local Exact Diffusion: several steps for each exchange, and the exact solution.
+
+    Args:
+        local_steps: how many steps; 1 is ED.
+    """
+    if isinstance(local_steps, bool) or not isinstance(local_steps, int) or local_steps < 1:
+        raise ValueError(f"local_steps={local_steps!r} must be a positive integer.")
+    if local_steps == 1:
+        return STRATEGIES["ed"]
+    move = partial(local_exact_diffusion, steps=local_steps)
+    return replace(STRATEGIES["ed"], name="led", move=move, proximal=None, local_steps=local_steps)
 
 
 def strategy(name: str | Strategy) -> Strategy:

@@ -1,0 +1,122 @@
+"""Local steps (LED): Exact Diffusion that exchanges once for several steps, and is still exact."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+
+import decibel as db
+
+NODES = 8
+QUADRATIC = random_quadratic(NODES)
+RING = db.graphs.ring(NODES)
+RATES = dict(alpha=0.1, beta=0.3, gamma=0.3)
+
+
+def run(problem, method, steps, **options):
+    return db.solve(problem, method, RING, steps=steps, metrics=[], progress=False, **options)
+
+
+@pytest.mark.parametrize("τ", [2, 3])
+def test_the_recursion_is_the_printed_one(τ):
+    """All three levels in NumPy."""
+    q, W, θ = QUADRATIC, RING.W, 0.4
+    s = {level: np.zeros((NODES, size)) for level, size in zip("xyz", (3, 4, 4), strict=True)}
+    c = {level: np.zeros_like(value) for level, value in s.items()}
+    r = np.zeros((NODES, 3))
+    for _ in range(40):
+        for _ in range(τ):
+            x, y, z = s.values()
+            r = (1 - θ) * r + θ * q.u(x, y, z)
+            steps = 0.1 * r, 0.3 * q.v(x, y), 0.3 * q.p(x, y, z)
+            s = {level: s[level] - d + c[level] for level, d in zip("xyz", steps, strict=True)}
+        for level, f in s.items():
+            δ = W @ f - f
+            c[level], s[level] = c[level] + δ / τ, f + δ
+    found = run(q.problem(), db.sparkle("ed", local_steps=τ, theta=θ, **RATES), 40)
+    for level in "xyz":
+        np.testing.assert_allclose(getattr(found.nodes, level), s[level], rtol=0, atol=1e-9)
+
+
+def test_one_local_step_is_exact_diffusion_bit_for_bit():
+    one = run(QUADRATIC.problem(), db.sparkle("ed", local_steps=1, **RATES), 30)
+    assert eqx.tree_equal(one.state, run(QUADRATIC.problem(), db.sparkle("ed", **RATES), 30).state)
+    assert db.ed(alpha=0.1, local_steps=1).name == "ed"
+
+
+@pytest.mark.parametrize("τ", [2, 4, 8])
+def test_any_number_of_local_steps_is_exact(τ):
+    result = run(QUADRATIC.problem(), db.sparkle("ed", local_steps=τ, **RATES), 1500)
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-11)
+    single = run(QUADRATIC.single(), db.ed(alpha=0.3, local_steps=τ), 800)
+    np.testing.assert_allclose(single.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-11)
+    c = np.asarray(single.state.x.carry[0].tree)
+    assert np.abs(c.sum(0)).max() < 1e-13 * np.abs(c).sum()
+
+
+def test_saves_rounds_where_the_problem_is_badly_conditioned():
+    rng = np.random.default_rng(0)
+    scales, c = np.logspace(-2, 0, 4), rng.normal(size=(NODES, 4))
+    A = rng.uniform(0.5, 1.0, (NODES, 4)) * scales
+    loss = lambda x, batch: 0.5 * jnp.mean(jnp.sum(batch["A"] * (x - batch["c"]) ** 2, -1))  # noqa: E731
+    problem = db.Problem(loss, upper_data={"A": A[:, None], "c": c[:, None]}, x0=jnp.zeros(4))
+    distance = db.metrics.distance((A * c).sum(0) / A.sum(0))
+
+    def rounds(τ):
+        trace = db.solve(problem, db.ed(alpha=1.0, local_steps=τ), RING, steps=6000, eval_every=50, metrics=[distance])
+        return np.asarray(trace.trace["rounds"])[np.argmax(np.asarray(trace.trace["distance"]) < 1e-12)]
+
+    assert 0 < rounds(4) < 0.6 * rounds(1)
+
+
+def test_counts_every_gradient_and_one_exchange():
+    cost = db.cost(QUADRATIC.problem(), db.sparkle("ed", local_steps=4, **RATES), RING)
+    one = db.cost(QUADRATIC.problem(), db.sparkle("ed", **RATES), RING)
+    for column in ("gradients", "hvps", "jvps"):
+        assert cost[column] == 4 * one[column]
+    assert (cost["rounds"], cost["bytes"]) == (one["rounds"], one["bytes"])
+
+
+def test_every_local_step_has_its_own_draw():
+    """Each batch holds one sample, so that equal draws would show as equal steps."""
+    a = np.random.default_rng(0).normal(size=(NODES, 512))
+    loss = lambda x, batch: jnp.mean(batch) * x  # noqa: E731
+    problem = db.Problem(loss, upper_data=a, x0=jnp.asarray(0.0))
+    method = db.ed(alpha=1.0, local_steps=4)
+    moves = [np.square(run(problem, method, 1, batch_size=1, seed=seed).nodes.x) for seed in range(60)]
+    # A sum of four independent samples, mixed over three nodes: 4/3 of a sample's variance; 16/3 if all were one.
+    assert 0.8 < np.mean(moves) / (4 / 3) < 1.25
+
+
+def test_other_engines_faults_and_resume(tmp_path):
+    method = db.sparkle("ed", local_steps=3, **RATES)
+    expected = run(QUADRATIC.problem(), method, 30, eval_every=10)
+    spread = run(QUADRATIC.problem(), method, 30, engine=db.Cluster())
+    np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
+    run(QUADRATIC.problem(), method, 20, eval_every=10, checkpoint=tmp_path)
+    resumed = run(QUADRATIC.problem(), method, 30, eval_every=10, checkpoint=tmp_path, resume=True)
+    assert eqx.tree_equal(resumed.state, expected.state)
+    broken = run(QUADRATIC.problem(), method, 3000, faults=db.faults.drop(0.2))
+    np.testing.assert_allclose(broken.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: db.ed(alpha=0.1, local_steps=0), "local_steps=0 must be a positive integer."),
+        (
+            lambda: db.sparkle("gt", local_steps=2, **RATES),
+            "local_steps=2 needs the strategy 'ed', not 'gt': change one of them.",
+        ),
+        (
+            lambda: db.sparkle("ed", local_steps=2, updates="alternating", **RATES),
+            "local_steps=2 takes all directions at the old point: leave out updates='alternating'.",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_rejected(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
