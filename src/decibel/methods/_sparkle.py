@@ -44,6 +44,8 @@ class Sparkle(Auxiliary):
             summary = f"SPARKLE with adaptive Exact Diffusion: a step for each node and {steps}, and none to tune"
             given = {"lower": name}
             yield Variant(f"sparkle-{name}", summary, "ours, on " + cls.paper, given, defaults={})
+        summary = "SPARKLE with adaptive Exact Diffusion and Adam's steps, for neural networks"
+        yield Variant("sparkle-adam-ed", summary, "ours, on " + cls.paper, {"lower": "adam-ed"}, defaults={})
         for name in ("ed", "extra", "gt"):
             summary = f"SPARKLE's penalty form with {name}: first derivatives only, g may be flat in y (error O(1/λ))"
             given = {"lower": name, "hypergradient": penalty()}

@@ -15,12 +15,11 @@ taken on one draw: on different ones the noise would grow with λ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
+from jax import Array
 
-from ..core._types import Loss, PyTree, Scalar
+from ..core._types import PyTree, Scalar
 from ..core._vector import Vector
 from ..problem._samples import Batch
 from ..problem.prox import Prox
@@ -43,34 +42,26 @@ class Penalty(eqx.Module):
         draw.ledger.add(gradients=4 if self.central else 3)
         problem, config, λ = draw.problem, draw.oracle.config, self.strength
 
-        def gradients(loss: Loss) -> Callable[[PyTree, Vector, Batch], tuple[Vector, Vector]]:
-            gradient = config.narrowed(jax.grad(loss, (0, 1)))
+        def gradients(sign: int, x: PyTree, y: Vector, upper: Batch, lower: Batch) -> tuple[Vector, Vector]:
+            """Of λ g ± f, or of λ g alone."""
 
-            def of(x: PyTree, y: Vector, batch: Batch) -> tuple[Vector, Vector]:
-                gx, gy = gradient(x, y.tree, batch)
-                return Vector(gx), Vector(gy)
+            def loss(x: PyTree, y: PyTree, upper: Batch, lower: Batch) -> Array:
+                g = problem.lower_loss(x, y, lower)
+                return λ * g + sign * problem.upper_loss(x, y, upper) if sign else λ * g
 
-            return of
+            gx, gy = config.narrowed(jax.grad(loss, (0, 1)))(x, y.tree, upper, lower)
+            return Vector(gx), Vector(gy)
 
-        f, g = gradients(problem.upper_loss), gradients(problem.lower_loss)
+        def node(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> tuple[Vector, Vector, Vector]:
+            y, shift = Vector(y), (1 / λ) * Vector(z)
+            ahead_x, ahead_y = gradients(1, x, y - shift, upper, lower)
+            if not self.central:
+                gx, gy = gradients(0, x, y, upper, lower)
+                return ahead_x - gx, (1 / λ) * gy, gy - ahead_y
+            behind_x, behind_y = gradients(-1, x, y + shift, upper, lower)
+            return 0.5 * (ahead_x - behind_x), (0.5 / λ) * (ahead_y + behind_y), 0.5 * (behind_y - ahead_y)
 
-        def forward(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> tuple[Vector, Vector, Vector]:
-            y, z = Vector(y), Vector(z)
-            ahead = y - (1 / λ) * z
-            (fx, fy), (gx, gy), (gx_ahead, gy_ahead) = f(x, ahead, upper), g(x, y, lower), g(x, ahead, lower)
-            return fx - λ * (gx - gx_ahead), gy, λ * (gy - gy_ahead) - fy
-
-        def central(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> tuple[Vector, Vector, Vector]:
-            y, z = Vector(y), Vector(z)
-            ahead, behind = y - (1 / λ) * z, y + (1 / λ) * z
-            (fx_ahead, fy_ahead), (fx_behind, fy_behind) = f(x, ahead, upper), f(x, behind, upper)
-            (gx_ahead, gy_ahead), (gx_behind, gy_behind) = g(x, ahead, lower), g(x, behind, lower)
-            u = 0.5 * (fx_ahead + fx_behind) - (0.5 * λ) * (gx_behind - gx_ahead)
-            v = 0.5 * (gy_ahead + gy_behind) + (0.5 / λ) * (fy_ahead - fy_behind)
-            return u, v, (0.5 * λ) * (gy_behind - gy_ahead) - 0.5 * (fy_ahead + fy_behind)
-
-        points = x.tree, y.tree, z.tree
-        return config.over_nodes(central if self.central else forward)(*points, draw.upper, draw.lower)
+        return config.over_nodes(node)(x.tree, y.tree, z.tree, draw.upper, draw.lower)
 
     def nearest(self, y: Vector, z: Vector, prox: Prox, rate: Scalar) -> tuple[Vector, Vector]:
         """y and z after the proximal map of both copies: each takes a step of its own objective, as large for both."""

@@ -26,6 +26,9 @@ NAMES: tuple[str, ...] = (
     "interact/auprc",
     "apps/domain-reweighting",
     "systems/gossip-vs-allreduce",
+    "adaptive/language-model",
+    "adaptive/label-cleaning",
+    "adaptive/ten-tasks",
 )
 
 

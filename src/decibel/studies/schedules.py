@@ -29,3 +29,14 @@ class Scaled:
 
     def __call__(self, k: Array) -> Array:
         return self.factor * self.schedule(k)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """From `rate` at the start to zero after `steps`."""
+
+    rate: float
+    steps: int
+
+    def __call__(self, k: Array) -> Array:
+        return self.rate * jnp.maximum(1 - jnp.asarray(k, float) / self.steps, 0)

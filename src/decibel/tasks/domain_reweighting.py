@@ -152,7 +152,7 @@ def domain_reweighting(
     x0 = np.zeros(len(names)) if start is None else mixture.logits(_shares(start, names, "start"))
     nodes = len(names) if nodes is None else nodes
     rng = np.random.default_rng(seed)
-    pools = {name: _windows(documents, context + 1, rng) for name, documents in texts.items()}
+    pools = {name: text_windows(documents, context + 1, rng) for name, documents in texts.items()}
 
     domain = np.repeat(np.arange(len(names), dtype=np.int32), windows)
     tokens = np.concatenate([_first(pools[name]["train"], windows, "windows", name) for name in names])
@@ -205,7 +205,7 @@ def _bytes(documents: Documents) -> bytes:
     return "\n\n".join(documents).encode()
 
 
-def _windows(documents: Documents, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def text_windows(documents: Documents, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Each part of the text as shuffled windows (count, size) that do not overlap."""
     text = np.frombuffer(_bytes(documents), np.uint8)
     cuts = np.round(np.cumsum(list(SHARES.values()))[:-1] * len(text)).astype(int)

@@ -1,0 +1,76 @@
+"""What the forms of the hypergradient cost: a step of label cleaning with an MLP, and with a transformer, by Hessian
+products, by differences of gradients and by penalty."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+import decibel as db
+from decibel.engines._program import RunConfig
+from decibel.graphs._graph import Levels
+
+from . import scale
+from .chunks import language_model
+from .records import record
+
+NODES = 10
+FORMS = {
+    "Hessian products": db.hypergradient.auxiliary(),
+    "differences": db.hypergradient.difference(),
+    "penalty": db.hypergradient.penalty(),
+    "central penalty": db.hypergradient.penalty(central=True),
+}
+CASES: dict[str, tuple[Callable[[], db.Problem], int]] = {
+    "MLP 784-300-10, batch 50": (lambda: scale.problem(NODES), 50),
+    "MLP 784-300-10, batch 500": (lambda: scale.problem(NODES), 500),
+    "transformer, batch 8": (language_model, 8),
+}
+
+
+def measure(turns: int, note: Callable[[str], Any]) -> dict[str, Any]:
+    rows = []
+    for name, (make, batch) in CASES.items():
+        note(name)
+        rows += [{"case": name, **row} for row in compare(make(), batch, turns)]
+    ratios = {f"{row['form']} ÷ Hessian products, {row['case']}": row["against"] for row in rows}
+    return record("forms", rows, ratios)
+
+
+def compare(problem: db.Problem, batch: int, turns: int, steps: int = 4) -> list[dict[str, Any]]:
+    """Seconds of a step, and bytes beside the state as the compiler plans them, each against Hessian products."""
+    assert problem.nodes is not None
+    graphs = Levels(x=db.graphs.ring(problem.nodes))
+    runs = {
+        name: db.Simulator().start(
+            problem,
+            db.sparkle("ed", alpha=0.1, beta=0.01, gamma=0.01, hypergradient=form),
+            graphs,
+            RunConfig(batch),
+        )
+        for name, form in FORMS.items()
+    }
+    beside = {name: run.compile(steps).beside for name, run in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(1 + turns):
+        for name, run in runs.items():
+            begun = time.perf_counter()
+            run.advance(steps)
+            jax.block_until_ready(run.state)
+            if turn:
+                times[name].append((time.perf_counter() - begun) / steps)
+    first = next(iter(FORMS))
+    return [
+        {
+            "form": name,
+            "seconds": float(np.median(times[name])),
+            "against": float(np.median(np.divide(times[name], times[first]))),
+            "beside_bytes": beside[name],
+            "memory_against": beside[name] / beside[first],
+        }
+        for name in FORMS
+    ]

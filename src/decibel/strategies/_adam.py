@@ -1,0 +1,151 @@
+"""Adam on a level: Exact Diffusion with Adam's steps, for neural networks, and two published methods beside it.
+
+`adam-ed` is adaptive Exact Diffusion (`_adaptive`) for short and noisy runs. Momentum averages the direction before the
+carry e is subtracted from it; averaging the difference m − e instead is wrong, since e moves at every step. The second
+moments are of g − e, and neighbours agree on them. With bias corrections as Adam's,
+
+    m ← β₁ m + (1−β₁) g,   r = m̂ − e,   v ← β₂ v + (1−β₂) (g − e)²,   b = √v̂ + ε,   φ = s − η r/b,
+    F_i = Σ_j w_ij min(b_i, b_j)/η (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + η F/b,   √v̂⁺ = Σ_j w_ij b_j − ε.
+
+`adam-diffusion` (DADAM) averages after a local step of Adam, and `adam-gt` (GTAdam) takes Adam's steps along a tracked
+gradient: where nodes differ, neither ends where the average of the gradients vanishes unless its steps do.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..core._vector import Scalar, Vector, each
+from ..network._messages import Scaled
+from ..problem.prox import Prox
+from ._adaptive import direction_and_rate
+from ._table import STRATEGIES, Carry, Flows, Level, Strategy
+
+
+class Adam(Strategy):
+    """Base class of strategies with Adam's steps. The last carries are the moments m and v and the number of steps.
+
+    Attributes:
+        momentum: β₁, of the average of directions.
+        decay: β₂, of the average of their squares.
+        epsilon: ε, which is added to the size of a direction.
+    """
+
+    momentum: float = eqx.field(static=True, default=0.9)
+    decay: float = eqx.field(static=True, default=0.99)
+    epsilon: float = eqx.field(static=True, default=1e-8)
+
+    def start(self, s: Vector) -> Level:
+        corrections = (s.zeros(),) * (self.carries - 3)
+        return Level(s, (*corrections, s.zeros(), s.zeros(), Vector(jnp.zeros_like(s.squared_norms()))))
+
+    def repair(self, carry: Carry) -> Carry:
+        """The carry after nodes left or joined: what corrects has mean zero again, and moments stay."""
+        return *(c.centred() for c in carry[:-3]), *carry[-3:]
+
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        moves = jnp.asarray(rate) > 0  # with a step size of zero nothing does
+        η = jnp.where(moves, rate, jnp.ones_like(rate))
+        new = yield from self.adapted(level.s, level.carry, direction, η)
+        s, *carry = jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, (level.s, *level.carry))
+        return s, tuple(carry)
+
+    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+        """The new s, followed by the new carry."""
+        raise NotImplementedError
+
+    def moments(self, carry: Carry, g: Vector, size: Vector) -> tuple[Carry, Vector, Vector]:
+        """The moments with g and size², and m̂ and b = √v̂ + ε from them."""
+        m, v, steps = carry[-3:]
+        steps = Vector(steps.tree + 1)
+        m = self.momentum * m + (1 - self.momentum) * g
+        v = self.decay * v + (1 - self.decay) * Vector(jax.tree.map(jnp.square, size.tree))
+        m_hat, v_hat = each(1 / _weight(self.momentum, steps), m), each(1 / _weight(self.decay, steps), v)
+        root = lambda leaf: jnp.sqrt(leaf) + jnp.asarray(self.epsilon, leaf.dtype)  # noqa: E731
+        return (m, v, steps), m_hat, Vector(jax.tree.map(root, v_hat.tree))
+
+    def allows(self, prox: Prox) -> bool:
+        """A projection of every entry by itself is the same under any scaling; others need one step for all."""
+        return self.proximal is not None and prox.is_box
+
+
+class AdamDiffusion(Adam):
+    """Exact Diffusion with Adam's steps, and second moments on which neighbours agree."""
+
+    agree: bool = eqx.field(static=True, default=True)
+
+    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+        e = carry[0]
+        (m, v, steps), m_hat, b = self.moments(carry, g, g - e)
+        φ = s - η * _divided(m_hat - e, b)
+        G, δ = yield Scaled((φ, b))
+        if self.agree:
+            size = jax.tree.map(lambda b: jnp.square(b - jnp.asarray(self.epsilon, b.dtype)), (b + δ).tree)
+            v = each(_weight(self.decay, steps), Vector(size))
+        return self.nearest(φ + _divided(G, b), η), e + (1 / η) * G, m, v, steps
+
+
+class AdamThenDiffusion(Adam):
+    """s⁺ = W (s − η m̂/(√v̂ + ε))"""
+
+    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+        moments, m_hat, b = self.moments(carry, g, g)
+        φ = s - η * _divided(m_hat, b)
+        δ = yield φ
+        return φ + δ, *moments
+
+
+class AdamTracking(Adam):
+    """h⁺ = W h + Δg, s⁺ = W s − η m̂/(√v̂ + ε) with the moments of h⁺; h = g + c."""
+
+    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+        c, h = carry[:2]
+        δh, δs = yield h, s
+        c = c + δh
+        h = g + c
+        moments, m_hat, b = self.moments(carry, h, h)
+        return s + δs - η * _divided(m_hat, b), c, h, *moments
+
+    def repair(self, carry: Carry) -> Carry:
+        c, h, *moments = carry
+        return c.centred(), h, *moments
+
+
+def _weight(factor: float, steps: Vector) -> jax.Array:
+    """What of an exponential average is not its start at zero, by node."""
+    return 1 - jnp.asarray(factor, steps.tree.dtype) ** steps.tree
+
+
+def _divided(r: Vector, b: Vector) -> Vector:
+    return Vector(jax.tree.map(jnp.divide, r.tree, b.tree))
+
+
+def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True) -> AdamDiffusion:
+    """Exact Diffusion with Adam's steps, for neural networks. It needs a symmetric W with w_ii ≥ 1/3.
+
+    At a fixed point gradients sum to zero, whatever the steps. Like Adam, it needs falling step sizes to come to rest.
+
+    Args:
+        momentum: β₁ of Adam.
+        decay: β₂ of Adam.
+        agree: whether neighbours average their second moments, which costs nothing: both travel anyway.
+    """
+    for name, value in (("momentum", momentum), ("decay", decay)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")
+    return AdamDiffusion(
+        "adam-ed" if agree else "adam-ed-alone", direction_and_rate, 4, (), (), (), pairwise=True, vectors=2,
+        requires_self_weight=1 / 3, default_rate=1e-3, proximal="after", momentum=momentum, decay=decay, agree=agree,
+    )  # fmt: skip
+
+
+def _row(kind: type[Adam], name: str, carries: int, vectors: int) -> Adam:
+    return kind(name, direction_and_rate, carries, (), (), (), vectors=vectors, default_rate=1e-3)
+
+
+STRATEGIES |= {
+    row.name: row
+    for row in (adam_ed(), _row(AdamThenDiffusion, "adam-diffusion", 3, 1), _row(AdamTracking, "adam-gt", 5, 2))
+}
