@@ -86,13 +86,7 @@ def test_the_upper_level_of_a_bilevel_problem(upper):
         prox_x=db.prox.per_node([db.prox.box(*ends) for ends in zip(low, high, strict=True)]),
     )  # fmt: skip
 
-    def gradient(x):
-        y = quadratic.lower_solution(x)
-        fy = np.einsum("nij,nj->ni", quadratic.M, y - quadratic.a).mean(0)
-        fx = np.einsum("nij,nj->ni", quadratic.R, x - quadratic.e).mean(0)
-        return fx + quadratic.B.mean(0).T @ np.linalg.solve(quadratic.H.mean(0), fy)
-
-    solution = central(lambda v, ρ: np.clip(v, low.max(0), high.min(0)), gradient, 3)
+    solution = central(lambda v, ρ: np.clip(v, low.max(0), high.min(0)), quadratic.hypergradient, 3)
     assert ((solution == low.max(0)) | (solution == high.min(0))).any()
     assert np.abs(solution - quadratic.solution()).max() > 1e-2
     method = db.sparkle("ed", upper=upper, alpha=0.05, beta=0.2, gamma=0.2)
