@@ -186,6 +186,14 @@ def test_the_kkt_residual_vanishes_where_the_gradient_does_not():
     assert last["kkt_residual"] < 1e-8 and last["stationarity"] > 1e-3
 
 
+def test_a_personal_lower_level():
+    given = constrained(random_quadratic(NODES, p=3, q=4), db.prox.nonnegative(), personal=True)
+    method = db.sparkle("local", "ed", alpha=0.05, beta=0.2, gamma=0.2)
+    result = db.solve(given, method, RING, steps=4000, **BOTH)
+    assert result.trace.last["kkt_residual"] < 1e-10 and result.trace.last["stationarity"] > 1e-3
+    assert (np.asarray(result.nodes.x) == 0).any()
+
+
 def test_the_kkt_residual_by_its_definition():
     """Before the first step; without a term it is the norm of the hypergradient."""
     given, A, c = problem(db.prox.simplex())

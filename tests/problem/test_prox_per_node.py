@@ -105,6 +105,16 @@ def test_a_device_with_some_of_the_nodes_gives_the_simulators_numbers(devices):
     assert np.abs(np.diff(runs[0].nodes.x, axis=0)).max(1).min() > 1e-4  # exchanged nodes would show
 
 
+@pytest.mark.parametrize("mixing", [pytest.param("extra", marks=pytest.mark.slow), "nids"])
+def test_faults_do_not_move_the_solution(mixing):
+    terms, average = TERMS["mixed"]
+    faults = [db.faults.drop(0.3), db.faults.pause(1, during=(50, 400))]
+    result = db.solve(
+        problem(db.prox.per_node(terms)), single(mixing), RING, steps=6000, metrics=[], faults=faults
+    )  # fmt: skip
+    np.testing.assert_allclose(result.nodes.x, np.tile(central(average), (NODES, 1)), atol=1e-10)
+
+
 def test_nodes_that_left_take_their_terms_along():
     there = [node for node in range(NODES) if node != RADII.argmin()]
     engine = db.Simulator(members=tuple(there))
