@@ -186,6 +186,15 @@ def test_wrong_terms_say_so():
         db.prox.per_node([db.prox.box(np.zeros(2)), db.prox.box(np.zeros(3))])
 
 
+def test_terms_of_y_are_the_same_at_all_nodes():
+    given = random_quadratic(NODES).problem()
+    with pytest.raises(ValueError, match="prox_y cannot differ from node to node: give one term for all nodes"):
+        db.Problem(
+            given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0,
+            y0=given.y0, prox_y=db.prox.per_node([None] * NODES),
+        )  # fmt: skip
+
+
 def test_several_runs_in_one_program_have_terms_of_their_own():
     problems = [problem(db.prox.per_node([db.prox.ball(s * r) for r in RADII])) for s in (1.0, 0.5)]
     run = BatchRun(problems, single("nids"), db.Levels(x=RING), batch_size=None, seeds=[0, 0])

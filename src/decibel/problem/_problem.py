@@ -112,6 +112,8 @@ class Problem(eqx.Module):
                 )
         if prox_y is not None and lower is None:
             raise ValueError("prox_y needs a lower level: give lower, lower_data and y0, or use prox_x.")
+        if prox_y is not None and prox_y.nodes is not None:
+            raise ValueError("prox_y cannot differ from node to node: give one term for all nodes.")
         self.upper, self.lower, self.personal, self.prox_x, self.prox_y = upper, lower, personal, prox_x, prox_y
         self.x0 = _start(x0, "x0")
         self.y0 = None if y0 is None else _start(y0, "y0")

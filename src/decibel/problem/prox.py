@@ -170,7 +170,7 @@ def nonnegative() -> Prox:
     return Box(0.0, float("inf"))
 
 
-def box(low: float | Array = -float("inf"), high: float | Array = float("inf")) -> Prox:
+def box(low: float | Array | np.ndarray = -float("inf"), high: float | Array | np.ndarray = float("inf")) -> Prox:
     """low ≤ x ≤ high, entry by entry.
 
     Args:
