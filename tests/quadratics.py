@@ -51,6 +51,12 @@ class Quadratic(NamedTuple):
     def lower_solution(self, x):
         return np.linalg.solve(self.H.mean(0), self.B.mean(0) @ x + self.c.mean(0))
 
+    def hypergradient(self, x):
+        """∇Φ of the shared problem."""
+        y = self.lower_solution(x)
+        z = np.linalg.solve(self.H.mean(0), self.fy(x, y).mean(0))
+        return self.fx(x, y).mean(0) + self.B.mean(0).T @ z
+
     def solution(self):
         """x* of the shared problem."""
         Hinv = np.linalg.inv(self.H.mean(0))

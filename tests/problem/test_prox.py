@@ -109,23 +109,52 @@ def test_the_cluster_and_faults():
         np.testing.assert_allclose(result.nodes.x, np.tile(central(given.prox_x, A, c), (NODES, 1)), atol=1e-10)
 
 
+def nonnegative_solution(quadratic):
+    """Projected gradient, in plain NumPy, with some entries at zero and some not."""
+    x = np.zeros(quadratic.e.shape[1])
+    for _ in range(1000):
+        x = np.maximum(x - 0.2 * quadratic.hypergradient(x), 0)
+    assert (x == 0).any() and (x > 0).any()
+    return x
+
+
+def constrained(quadratic, prox, **options):
+    given = quadratic.problem(**options)
+    return db.Problem(
+        given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0, y0=given.y0,
+        personal=given.personal, prox_x=prox,
+    )  # fmt: skip
+
+
 @pytest.mark.slow_except("ed")
 @pytest.mark.parametrize("lower", ["ed", "gt"])
 def test_the_upper_level_of_a_bilevel_problem(lower):
     quadratic = random_quadratic(NODES, p=3, q=4)
     prox = db.prox.nonnegative()
-    given = quadratic.problem()
-    constrained = db.Problem(
-        given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0, y0=given.y0,
-        prox_x=prox,
-    )  # fmt: skip
-    x = jnp.zeros(3)
-    for _ in range(1000):
-        x = prox(x - 0.2 * given.hypergradient(x), 0.2)
-    assert (np.asarray(x) == 0).any() and (np.asarray(x) > 0).any()
+    x = nonnegative_solution(quadratic)
     method = db.sparkle(lower, alpha=0.05, beta=0.2, gamma=0.2)
-    result = db.solve(constrained, method, RING, steps=6000, metrics=[])
-    np.testing.assert_allclose(result.nodes.x, np.tile(x, (NODES, 1)), atol=1e-9)
+    result = db.solve(constrained(quadratic, prox), method, RING, steps=6000, metrics=[])
+    np.testing.assert_allclose(result.nodes.x, np.tile(x, (NODES, 1)), atol=1e-10)
+
+
+ENGINES = {"simulator": db.Simulator(), "cluster": db.Cluster()}
+FAULTS = {"links": db.faults.drop(0.3), "nodes": [db.faults.drop(0.2), db.faults.pause(1, during=(50, 400))]}
+
+
+@pytest.mark.slow_except("ed-links-simulator", "ed-links-cluster", "nids-nodes-simulator")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("upper", ["ed", "nids", "extra", "gt"])
+def test_the_upper_level_under_faults(upper, faults, engine):
+    """Of links, both ways, and of nodes that pause."""
+    quadratic = random_quadratic(NODES, p=3, q=4)
+    x = nonnegative_solution(quadratic)
+    method = db.sparkle("ed", upper, alpha=0.05, beta=0.2, gamma=0.2)
+    given = constrained(quadratic, db.prox.nonnegative())
+    options = {"engine": ENGINES[engine], "faults": FAULTS[faults]}
+    result = db.solve(given, method, RING, steps=6000, metrics=[], **options)
+    np.testing.assert_allclose(result.nodes.x, np.tile(x, (NODES, 1)), atol=1e-10)
+    assert (np.asarray(result.nodes.x)[:, x == 0] == 0).all()
 
 
 def test_nids_without_a_map_is_exact_diffusion():
@@ -142,3 +171,50 @@ def test_what_does_not_take_it_says_so():
         problem(lambda x: x)
     with pytest.raises(ValueError, match="strength=-1 must be a positive number"):
         db.prox.l1(-1)
+
+
+BOTH = {"metrics": ["stationarity", "kkt_residual"], "eval_every": 4000}
+
+
+def test_the_kkt_residual_vanishes_where_the_gradient_does_not():
+    quadratic = random_quadratic(NODES, p=3, q=4)
+    method = db.sparkle("ed", alpha=0.05, beta=0.2, gamma=0.2)
+    last = db.solve(constrained(quadratic, db.prox.nonnegative()), method, RING, steps=4000, **BOTH).trace.last
+    assert last["kkt_residual"] < 1e-8 and last["stationarity"] > 1e-3
+    given, *_ = problem(db.prox.l1(0.1))
+    last = db.solve(given, db.ed(alpha=0.3), RING, steps=4000, **BOTH).trace.last
+    assert last["kkt_residual"] < 1e-8 and last["stationarity"] > 1e-3
+
+
+def test_a_personal_lower_level():
+    given = constrained(random_quadratic(NODES, p=3, q=4), db.prox.nonnegative(), personal=True)
+    method = db.sparkle("local", "ed", alpha=0.05, beta=0.2, gamma=0.2)
+    result = db.solve(given, method, RING, steps=4000, **BOTH)
+    assert result.trace.last["kkt_residual"] < 1e-10 and result.trace.last["stationarity"] > 1e-3
+    assert (np.asarray(result.nodes.x) == 0).any()
+
+
+def test_the_kkt_residual_by_its_definition():
+    """Before the first step; without a term it is the norm of the hypergradient."""
+    given, A, c = problem(db.prox.simplex())
+    gradient = (A * (0.1 - c)).mean(0)
+    first = lambda made: db.solve(made, db.ed(alpha=0.3), RING, steps=1, **BOTH).trace["kkt_residual"][0]  # noqa: E731
+    nearest = np.asarray(given.prox_x(jnp.asarray(0.1 - gradient), 1.0))
+    np.testing.assert_allclose(first(given), np.linalg.norm(0.1 - nearest), rtol=1e-12)
+    bare = db.Problem(given.upper, upper_data=given.upper_data, x0=given.x0)
+    np.testing.assert_allclose(first(bare), np.linalg.norm(gradient), rtol=1e-12)
+
+
+def test_the_kkt_residual_of_terms_by_node():
+    """By the average of terms of one kind; of several kinds it is not known."""
+    given, *_ = problem(db.prox.per_node([db.prox.ball(0.2 + 0.1 * node) for node in range(NODES)]))
+    last = db.solve(given, db.extra(alpha=0.3), RING, steps=4000, **BOTH).trace.last
+    assert last["kkt_residual"] < 1e-10 and last["stationarity"] > 1e-3
+    others, *_ = problem(db.prox.per_node([db.prox.ball(), db.prox.l1(0.1)] * (NODES // 2)))
+    sentence = "metric 'kkt_residual' needs terms of one kind at all nodes"
+    with pytest.raises(ValueError, match=sentence):
+        db.solve(others, db.extra(alpha=0.3), RING, steps=1, metrics=["kkt_residual"])
+    with pytest.raises(ValueError, match=sentence):  # nor of some of the nodes
+        db.solve(
+            given, db.extra(alpha=0.3), RING, steps=1, metrics=["kkt_residual"], engine=db.Simulator(members=(0, 1))
+        )  # fmt: skip

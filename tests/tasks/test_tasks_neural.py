@@ -11,7 +11,7 @@ import pytest
 import decibel as db
 from decibel.tasks import domain_reweighting, features, meta_learning, networks, personalization, speech
 from decibel.tasks.data import Dataset, Recordings
-from decibel.tasks.domain_reweighting import Mixture
+from decibel.tasks.domain_reweighting import Mixture, SimplexMixture
 
 CLASSES, FEATURES, RATE = 4, 6, 8_000
 
@@ -320,9 +320,9 @@ def test_the_floor_holds_whatever_the_logits():
         p = np.asarray(mixture(jnp.asarray(x)))
         assert p.sum() == pytest.approx(1) and p.min() >= 0.1 / 3 - 1e-12
     shares = np.array([0.5, 0.3, 0.2])
-    np.testing.assert_allclose(mixture(jnp.asarray(mixture.logits(shares))), shares)
+    np.testing.assert_allclose(mixture(jnp.asarray(mixture.point(shares))), shares)
     with pytest.raises(ValueError, match="floor"):
-        mixture.logits(np.array([0.98, 0.01, 0.01]))
+        mixture.point(np.array([0.98, 0.01, 0.01]))
 
 
 def test_the_entropy_term_pulls_back_from_a_corner():
@@ -349,6 +349,31 @@ def test_reweighting_improves_and_drops_the_noise_down_to_the_floor():
     assert_second_derivatives(task)
 
 
+@pytest.mark.slow_except("uniform")
+@pytest.mark.parametrize("start", [None, {"count": 0.5, "rhyme": 0.1, "noise": 0.4}], ids=["uniform", "given"])
+def test_the_simplex_holds_at_every_node(start):
+    """At every step; noise, which the target lacks, ends at the floor, exactly."""
+    task = domain_reweighting(
+        TEXTS, 3, target={"count": 2, "rhyme": 1}, start=start, weights="simplex", **SMALL_MODEL
+    )  # fmt: skip
+    first = list(start.values()) if start else [1 / 3] * 3
+    np.testing.assert_allclose(SimplexMixture(0.1)(task.problem.x0), first, atol=1e-12)
+
+    def simplex(snapshot):
+        x = np.asarray(snapshot.nodes.x)
+        return {"lowest": x.min(), "off": np.abs(x.sum(1) - 1).max()}
+
+    method = db.sparkle("ed", alpha=0.5, beta=0.5, gamma=0.1, theta=0.2, updates="simultaneous")
+    options = {"steps": 60, "batch_size": 8, "eval_every": 1, "metrics": [*task.metrics, simplex]}
+    trace = db.solve(task.problem, method, db.graphs.complete(3), **options).trace
+    assert min(trace["lowest"]) >= 0 and max(trace["off"]) < 1e-12
+    assert trace["validation_loss"][-1] < 0.8 * trace["validation_loss"][0]
+    weights = np.stack([trace[f"weight_{name}"] for name in TEXTS])
+    np.testing.assert_allclose(weights.sum(0), 1, atol=1e-12)
+    assert weights[2, -1] == pytest.approx(0.1 / 3)
+    assert_second_derivatives(task)
+
+
 # Refusals and real data
 
 
@@ -367,6 +392,9 @@ def test_reweighting_improves_and_drops_the_noise_down_to_the_floor():
         (lambda: domain_reweighting(TEXTS, target={"news": 1.0}), "target"),
         (lambda: domain_reweighting(TEXTS, floor=1.0), "floor=1.0"),
         (lambda: domain_reweighting(TEXTS, width=8, heads=3), "heads=3"),
+        (lambda: domain_reweighting(TEXTS, weights="sphere"), "'softmax', 'simplex'"),
+        (lambda: domain_reweighting(TEXTS, weights="simplex", floor=0, entropy=0.1), "give a floor"),
+        (lambda: domain_reweighting(TEXTS, weights="simplex", start={"count": 1}), "below floor"),
         (lambda: domain_reweighting(TEXTS, windows=10_000), "windows"),
     ],
 )

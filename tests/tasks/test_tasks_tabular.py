@@ -216,6 +216,25 @@ def test_tuning_as_printed():
     assert task.problem.lower(jnp.asarray(x), jnp.asarray(y), batch) == pytest.approx(loss + (x * y**2).sum() / 2)
 
 
+def test_tuning_by_projection_keeps_every_nodes_coefficients():
+    """x ≥ 0 where nothing keeps the printed x above zero, and the same losses otherwise."""
+    free, kept = (MAKERS["tuning"](positivity=name, strength=0.2) for name in ("identity", "projection"))
+    assert free.problem.prox_x is None and kept.summary["coefficient"]["map"] == "projection"
+    method = db.sparkle("ed", alpha=0.5, beta=0.5, gamma=0.5)
+
+    def run(task, steps):
+        watch = lambda snapshot: {"least": snapshot.nodes.x.min(), "zeros": (snapshot.nodes.x == 0).sum()}  # noqa: E731
+        return db.solve(task.problem, method, RING, steps=steps, eval_every=1, metrics=[*task.metrics, watch]).trace
+
+    assert run(free, 15)["least"][-1] < 0  # and it diverges soon
+    trace = run(kept, 60)
+    assert min(trace["least"]) == 0 and trace["zeros"][-1] > 0 and min(trace["least_coefficient"]) >= 0.01
+    assert trace["validation_loss"][-1] < trace["validation_loss"][0]
+    with pytest.raises(ValueError, match="gossip-dsbo does not take prox_x"):
+        method = db.gossip_dsbo(alpha=0.02, beta=0.1, theta=0.1, terms=2, smoothness=2.0, convexity=0.5)
+        db.solve(kept.problem, method, RING, steps=1)
+
+
 def test_g_is_strongly_convex_above_the_stated_coefficient():
     task = MAKERS["tuning"](positivity="identity", ridge=0.0)
     bound, batch = task.summary["convex_above"], task.problem.lower_data.full()
@@ -328,6 +347,18 @@ def test_australian():
     method = db.sparkle("ed", alpha=1.0, beta=0.5, gamma=0.5, theta=0.5)
     _, last = ends(task, method, steps=200, batch_size=32)
     assert last["validation_accuracy"] > 0.83
+
+
+@needs_data
+def test_australian_by_projection():
+    """Coefficients end at the ridge, where the gradient is large and the KKT residual is not."""
+    task = hyperparameter_tuning(positivity="projection")
+    method = db.sparkle("ed", alpha=1.0, beta=0.5, gamma=0.5, theta=0.5)
+    options = {"steps": 8_000, "eval_every": 8_000, "metrics": ["stationarity", "kkt_residual"]}
+    result = db.solve(task.problem, method, db.graphs.ring(5), **options)
+    assert (np.asarray(result.nodes.x) >= 0).all() and (result.x == 0).sum() >= 4
+    first, last = result.trace["kkt_residual"]
+    assert last < 1e-2 * first and result.trace.last["stationarity"] > 0.1
 
 
 @needs_data

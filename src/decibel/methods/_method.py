@@ -117,7 +117,7 @@ class Method(eqx.Module):
         """The strategy of each level, with the problem's proximal map on x."""
         strategies = self.strategies
         if oracle.problem.prox_x is not None:
-            strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x)
+            strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.nodes))
         return strategies
 
     @property
@@ -169,9 +169,9 @@ class Method(eqx.Module):
                 f"{self.name} does not take prox_x: choose a method such as db.sparkle('ed', ...) or db.ed."
             )
         if not mixing.allows(prox):
+            exact = "'ed', 'extra', 'gt' or 'nids'" if prox.nodes is None else "'extra' or 'nids'"
             raise ValueError(
-                f"strategy {mixing.name!r} on level x is not exact with prox_x={type(prox).__name__}: choose 'ed', "
-                "'extra', 'gt' or 'nids'."
+                f"strategy {mixing.name!r} on level x is not exact with prox_x={type(prox).__name__}: choose {exact}."
             )
 
 

@@ -56,8 +56,10 @@ class Problem(eqx.Module):
         y0: the initial y of every node.
         personal: whether every node has a lower-level solution of its own.
         nodes: the number of nodes; needed only if the data are functions and the problem is used without a graph.
-        prox_x: a constraint on x or a non-smooth term of Φ, the same at every node, such as `db.prox.nonnegative()`.
-        prox_y: a constraint on y or a non-smooth term of g, likewise; for the penalty form of the hypergradient.
+        prox_x: a constraint on x or a non-smooth term of Φ, such as `db.prox.nonnegative()`; the same at every node, or
+            `db.prox.per_node([...])`.
+        prox_y: a constraint on y or a non-smooth term of g, the same at every node; for the penalty form of the
+            hypergradient.
 
     Raises:
         ValueError: if the arguments contradict each other, the start or the data are empty or not finite, or a loss
@@ -110,6 +112,8 @@ class Problem(eqx.Module):
                 )
         if prox_y is not None and lower is None:
             raise ValueError("prox_y needs a lower level: give lower, lower_data and y0, or use prox_x.")
+        if prox_y is not None and prox_y.nodes is not None:
+            raise ValueError("prox_y cannot differ from node to node: give one term for all nodes.")
         self.upper, self.lower, self.personal, self.prox_x, self.prox_y = upper, lower, personal, prox_x, prox_y
         self.x0 = _start(x0, "x0")
         self.y0 = None if y0 is None else _start(y0, "y0")
@@ -156,7 +160,8 @@ class Problem(eqx.Module):
             lower_data: the data of h.
             x0: the initial x of every node.
             y0: the initial y of every node.
-            **options: `personal` and `nodes` of `Problem`; with `personal=True` node i composes f_i with its own h_i.
+            **options: `personal`, `nodes` and `prox_x` of `Problem`; with `personal=True` node i composes f_i with its
+                own h_i.
         """
 
         def track(x: PyTree, y: PyTree, batch: PyTree) -> Array:

@@ -1,23 +1,27 @@
 """Constraints and non-smooth terms of the upper level: `Problem(..., prox_x=db.prox.simplex())`.
 
-A term h that is the same at every node enters by its proximal map prox_ρ(v) = argmin_u h(u) + ‖u − v‖² / (2ρ), which
-is a projection where h is a constraint. It applies to one node's pytree.
+A term h enters by its proximal map prox_ρ(v) = argmin_u h(u) + ‖u − v‖² / (2ρ), which is a projection where h is a
+constraint. It applies to one node's pytree. It is the same at every node, or each has its own h_i by `per_node`, and
+then Φ has the term 1/N Σ_i h_i.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax.projections
 from jax import Array
+from jaxtyping import Int
 
 from ..core._types import PyTree, Scalar
 
-__all__ = ["Prox", "ball", "box", "group_l2", "l1", "nonnegative", "simplex"]
+__all__ = ["Prox", "ball", "box", "group_l2", "l1", "nonnegative", "per_node", "simplex"]
 
 
 class Prox(eqx.Module):
@@ -38,6 +42,23 @@ class Prox(eqx.Module):
             rate: ρ, the step size; a projection does not depend on it.
         """
 
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes have a term of their own; None if it is the same at all nodes."""
+        return None
+
+    def at(self, nodes: Int[Array, " nodes"]) -> Prox:
+        """The map of those nodes, by their numbers."""
+        return self
+
+    def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
+        """prox_ρ of every node's variable, with leaves (nodes, ...)."""
+        return jax.vmap(lambda tree: self(tree, rate))(tree)
+
+    def average(self) -> Prox | None:
+        """The map of 1/N Σ_i h_i, where this one's parameters have a leading axis of nodes; None if not known."""
+        return None
+
 
 class Box(Prox):
     """low ≤ x ≤ high, entry by entry."""
@@ -50,31 +71,43 @@ class Box(Prox):
         clip = lambda leaf: jnp.clip(leaf, jnp.asarray(self.low, leaf.dtype), jnp.asarray(self.high, leaf.dtype))  # noqa: E731
         return jax.tree.map(clip, tree)
 
+    def average(self) -> Box:
+        """What all boxes have in common."""
+        return Box(jnp.max(jnp.asarray(self.low), 0), jnp.min(jnp.asarray(self.high), 0))
+
 
 class Simplex(Prox):
     """x ≥ 0 with sum `total` over all entries."""
 
-    total: float
+    total: Array | float
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
         with jax.numpy_dtype_promotion("standard"):
-            return optax.projections.projection_simplex(tree, self.total)
+            return _like(tree, optax.projections.projection_simplex(tree, self.total))
+
+    def average(self) -> Simplex:
+        """The simplex itself: those of other sums have no point in common with it."""
+        return Simplex(jnp.asarray(self.total)[0])
 
 
 class Ball(Prox):
     """‖x‖₂ ≤ radius."""
 
-    radius: float
+    radius: Array | float
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
         with jax.numpy_dtype_promotion("standard"):
-            return optax.projections.projection_l2_ball(tree, self.radius)
+            return _like(tree, optax.projections.projection_l2_ball(tree, self.radius))
+
+    def average(self) -> Ball:
+        """The smallest ball."""
+        return Ball(jnp.min(jnp.asarray(self.radius), 0))
 
 
 class L1(Prox):
     """strength · ‖x‖₁."""
 
-    strength: float
+    strength: Array | float
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
         def shrink(leaf: Array) -> Array:
@@ -83,11 +116,15 @@ class L1(Prox):
 
         return jax.tree.map(shrink, tree)
 
+    def average(self) -> L1:
+        """The term of the average strength."""
+        return L1(jnp.mean(jnp.asarray(self.strength), 0))
+
 
 class GroupL2(Prox):
     """strength · Σ over groups of ‖x_g‖₂; a group is a row, the last axis of a leaf."""
 
-    strength: float
+    strength: Array | float
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
         def shrink(leaf: Array) -> Array:
@@ -97,13 +134,43 @@ class GroupL2(Prox):
 
         return jax.tree.map(shrink, tree)
 
+    def average(self) -> GroupL2:
+        """The term of the average strength."""
+        return GroupL2(jnp.mean(jnp.asarray(self.strength), 0))
+
+
+class PerNode(Prox):
+    """A term for each node, of one kind or several. Every node computes all kinds and takes its own."""
+
+    kinds: tuple[Prox, ...]  # one of each kind, whose parameters have the node axis first
+    which: Int[Array, " nodes"]  # the kind of each node
+
+    def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
+        """prox_ρ of one node's variable, where these are one node's parameters (see `over_nodes`)."""
+        found = [kind(tree, rate) for kind in self.kinds]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *found)
+
+    @property
+    def nodes(self) -> int:
+        return self.which.shape[0]
+
+    def at(self, nodes: Int[Array, " nodes"]) -> PerNode:
+        return jax.tree.map(lambda leaf: leaf[nodes], self)
+
+    def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
+        return jax.vmap(lambda own, tree: own(tree, rate))(self, tree)
+
+    def average(self) -> Prox | None:
+        """None where there are terms of several kinds."""
+        return self.kinds[0].average() if len(self.kinds) == 1 else None
+
 
 def nonnegative() -> Prox:
     """x ≥ 0, entry by entry."""
     return Box(0.0, float("inf"))
 
 
-def box(low: float | Array = -float("inf"), high: float | Array = float("inf")) -> Prox:
+def box(low: float | Array | np.ndarray = -float("inf"), high: float | Array | np.ndarray = float("inf")) -> Prox:
     """low ≤ x ≤ high, entry by entry.
 
     Args:
@@ -149,6 +216,58 @@ def group_l2(strength: float) -> Prox:
         strength: the factor.
     """
     return GroupL2(_positive("strength", strength))
+
+
+def per_node(terms: Sequence[Prox | None]) -> Prox:
+    """A term h_i for each node, so that Φ has the term 1/N Σ_i h_i; of constraints, all must hold.
+
+    Level x then needs the strategy `"extra"` or `"nids"`: others do not end at a solution. Every device and every site
+    holds all terms.
+
+    Args:
+        terms: one for each node, in the order of nodes; None is no term. Constraints need a point in common.
+    """
+    for node, term in enumerate(terms):
+        if term is not None and (not isinstance(term, Prox) or term.nodes is not None):
+            raise TypeError(
+                f"terms[{node}] is a {type(term).__name__}: give one of db.prox for a single node, or None."
+            )
+    given = [Box(-float("inf"), float("inf")) if term is None else term for term in terms]
+    if not given:
+        raise ValueError("terms is empty: give one for each node.")
+    known = list(dict.fromkeys(map(jax.tree.structure, given)))
+    which = [known.index(jax.tree.structure(term)) for term in given]
+    own = lambda k: [term if w == k else given[which.index(k)] for term, w in zip(given, which, strict=True)]  # noqa: E731
+    kinds = [_stacked(own(k)) for k in range(len(known))]
+    if any(map(_apart, kinds)):
+        raise ValueError("terms has constraints without a point in common: give sets that overlap.")
+    return PerNode(tuple(kinds), jnp.asarray(which, jnp.int32))
+
+
+def _stacked(terms: list[Prox]) -> Prox:
+    """Terms of one kind as one, whose parameters have the node axis first."""
+
+    def stack(*leaves: Array | float) -> Array:
+        try:
+            return jnp.asarray(np.stack(np.broadcast_arrays(*leaves)))
+        except ValueError:
+            shapes = sorted({np.shape(leaf) for leaf in leaves})
+            raise ValueError(f"terms has parameters of shapes {shapes}: give all nodes the same shape.") from None
+
+    return jax.tree.map(stack, *terms)
+
+
+def _apart(kind: Prox) -> bool:
+    """Whether boxes or simplices of all nodes have no point in common."""
+    if isinstance(kind, Box):
+        common = kind.average()
+        return bool(jnp.any(jnp.asarray(common.low) > jnp.asarray(common.high)))
+    return isinstance(kind, Simplex) and bool(jnp.ptp(jnp.asarray(kind.total)) > 0)
+
+
+def _like(tree: PyTree, found: PyTree) -> PyTree:
+    """In the precision of the variable, which parameters and integers may have raised."""
+    return jax.tree.map(lambda leaf, new: new.astype(leaf.dtype), tree, found)
 
 
 def _positive(name: str, value: float) -> float:

@@ -26,6 +26,7 @@ AXES = {
 }
 NAMES = {
     "stationarity": "stationarity ‖∇Φ(x̄)‖²",
+    "kkt_residual": "KKT residual ‖x̄ − prox(x̄ − ∇Φ(x̄))‖",
     "lower_error": "lower error (1/N) Σ‖yᵢ − y*(x̄)‖²",
     "distance": "distance (1/N) Σ‖xᵢ − x*‖²",
     "upper": "upper loss f",

@@ -23,6 +23,7 @@ from ..core._vector import Vector, largest
 from ..methods._method import State
 from ..problem import _exact as exact
 from ..problem._problem import Problem
+from ..problem.prox import Prox
 from ..strategies._table import Level
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "distance",
     "interact",
     "invariant",
+    "kkt_residual",
     "lower",
     "lower_error",
     "stationarity",
@@ -131,6 +133,17 @@ def stationarity(snapshot: Snapshot) -> Float[Array, ""]:
     return _bilevel_errors(snapshot)[0]
 
 
+def kkt_residual(snapshot: Snapshot) -> Float[Array, ""]:
+    """‖x̄ − prox(x̄ − ∇Φ(x̄))‖ with the proximal map of `prox_x`, at a step of 1 and with the lower level solved exactly.
+
+    It is zero where x̄ is stationary under the problem's constraints and terms, where ‖∇Φ‖ need not be, and equals ‖∇Φ‖
+    without them. Nodes with terms of their own have the map of the average term, which is known for terms of one kind.
+    """
+    term, x = _common_term(snapshot.problem), snapshot.x
+    step = jax.tree.map(jnp.subtract, x, _exact_gradient(snapshot)[0])
+    return jnp.sqrt(_square(jax.tree.map(jnp.subtract, x, step if term is None else term(step, 1.0))))
+
+
 def lower_error(snapshot: Snapshot) -> Float[Array, ""]:
     """The lower-level error 1/N Σ_i ‖y_i − y*(x̄)‖², with y_i*(x̄) if the lower level is personal."""
     return _bilevel_errors(snapshot)[1]
@@ -174,12 +187,14 @@ METRICS: dict[str, Metric] = {
     "upper": upper,
     "lower": lower,
     "stationarity": stationarity,
+    "kkt_residual": kkt_residual,
     "lower_error": lower_error,
     "interact": interact,
 }
 
 
-COMPARE_NODES = ("consensus", "invariant", "stationarity", "lower_error", "interact")  # and what needs all their data
+# And what needs all their data.
+COMPARE_NODES = ("consensus", "invariant", "stationarity", "kkt_residual", "lower_error", "interact")
 
 
 def resolve(
@@ -259,8 +274,10 @@ def _by_name(name: str, problem: Problem, state: State) -> Metric:
         raise ValueError(f"metric {name!r} needs a strategy with a carry on level {level}: leave it out.")
     if name in ("lower", "lower_error", "interact") and problem.single_level:
         raise ValueError(f"metric {name!r} needs a lower level, which this problem does not have: leave it out.")
-    if name in ("stationarity", "lower_error", "interact") and problem.prox_y is not None:
+    if name in ("stationarity", "kkt_residual", "lower_error", "interact") and problem.prox_y is not None:
         raise ValueError(f"metric {name!r} needs the exact lower solution, which prox_y does not give: leave it out.")
+    if name == "kkt_residual":
+        _common_term(problem)  # raises where there is none
     return METRICS[name]
 
 
@@ -274,11 +291,33 @@ def _spread(s: Vector, centre: PyTree) -> Float[Array, ""]:
 
 
 def _bilevel_errors(snapshot: Snapshot) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    gradient, solution = _exact_gradient(snapshot)
+    return _square(gradient), jnp.zeros(()) if solution is None else _spread(snapshot.state.y.s, solution)
+
+
+def _exact_gradient(snapshot: Snapshot) -> tuple[PyTree, PyTree]:
+    """∇Φ(x̄), and y*(x̄); None for a single level."""
     problem, x = snapshot.problem, snapshot.x
-    square = lambda tree: jax.tree.reduce(jnp.add, jax.tree.map(lambda a: jnp.sum(jnp.square(a)), tree))  # noqa: E731
     if problem.single_level:
-        return square(jax.grad(lambda x: exact.upper_mean(problem, x, None))(x)), jnp.zeros(())
+        return jax.grad(lambda x: exact.upper_mean(problem, x, None))(x), None
     tolerance = exact.default_tolerance(x)
     solution, _ = exact.lower_solution(problem, x, tolerance)
-    gap = _spread(snapshot.state.y.s, solution)
-    return square(exact.gradient_at(problem, x, solution, tolerance)), gap
+    return exact.gradient_at(problem, x, solution, tolerance), solution
+
+
+def _common_term(problem: Problem) -> Prox | None:
+    """The proximal map of the average term of all nodes; None without terms."""
+    term = problem.prox_x
+    if term is None or term.nodes is None:
+        return term
+    average = term.average() if term.nodes == problem.nodes else None
+    if average is None:
+        raise ValueError(
+            "metric 'kkt_residual' needs terms of one kind at all nodes, and prox_x has others: leave it out, or "
+            "measure db.metrics.distance from a known solution."
+        )
+    return average
+
+
+def _square(tree: PyTree) -> Float[Array, ""]:
+    return jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), tree))

@@ -258,6 +258,9 @@ def validate(
             f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: make the first axis of the data the "
             "graph's nodes."
         )
+    terms = None if problem.prox_x is None else problem.prox_x.nodes
+    if terms is not None and terms != graphs.x.nodes:
+        raise ValueError(f"prox_x has terms for {terms} nodes but the graph has {graphs.x.nodes}: give one for each.")
     method.validate(problem, graphs, batch_size)
 
 

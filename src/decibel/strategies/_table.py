@@ -17,7 +17,6 @@ from math import comb
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
-import jax
 
 from ..core._names import hint
 from ..core._vector import Scalar, Vector
@@ -152,7 +151,7 @@ class Strategy(eqx.Module):
         vectors: how many vectors a node sends to each neighbour per step; None if that is not stated.
         numbers: how many single numbers beside them.
         proximal: how it takes a proximal map of s: `"after"` the move, `"inside"` it (`move` then has an argument
-            `prox`), or None if it cannot.
+            `prox`, and nodes may have maps of their own), or None if it cannot.
         prox: the proximal map of the level, which the problem gives.
         local_steps: how many steps a node takes for each exchange; all but the last are `alone`.
     """
@@ -228,12 +227,11 @@ class Strategy(eqx.Module):
 
     def nearest(self, s: Vector, rate: Scalar) -> Vector:
         """The proximal map of every node's s. Carries never see it, so that flows still cancel."""
-        prox = self.prox
-        return s if prox is None else Vector(jax.vmap(lambda tree: prox(tree, rate))(s.tree))
+        return s if self.prox is None else Vector(self.prox.over_nodes(s.tree, rate))
 
     def allows(self, prox: Prox) -> bool:
         """Whether the fixed point is exact with that map."""
-        return self.proximal is not None
+        return self.proximal is not None if prox.nodes is None else self.proximal == "inside"
 
 
 I, W, W2 = (1.0,), (0.0, 1.0), (0.0, 0.0, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..problem import prox
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
@@ -28,12 +30,33 @@ class Mixture(eqx.Module):
     def __call__(self, x: Array) -> Array:
         return (1 - self.floor) * jax.nn.softmax(x) + self.floor / x.size
 
-    def logits(self, shares: np.ndarray) -> np.ndarray:
+    def point(self, shares: np.ndarray) -> np.ndarray:
         """The x whose mixture these shares are, where each is above the floor."""
         bare = shares - self.floor / len(shares)
         if not (bare > 0).all():
             raise ValueError(f"start has a share of at most floor / domains = {self.floor / len(shares):g}: raise it.")
-        return np.log(bare) - np.log(bare).mean()
+        return np.log(bare) - np.log(bare).mean() if np.ptp(bare) else np.zeros(len(bare))  # exactly, if uniform
+
+
+class SimplexMixture(Mixture):
+    """p = (1 − ε) x + ε / domains, for x on the simplex."""
+
+    def __call__(self, x: Array) -> Array:
+        return (1 - self.floor) * x + self.floor / x.size
+
+    def point(self, shares: np.ndarray) -> np.ndarray:
+        """The x whose mixture these shares are, where none is below the floor."""
+        bare = (shares - self.floor / len(shares)) / (1 - self.floor)
+        if not (bare >= -1e-9).all():
+            raise ValueError(f"start has a share below floor / domains = {self.floor / len(shares):g}: raise it.")
+        return np.maximum(bare, 0)
+
+
+# What x is, and the constraint that it needs.
+MIXTURES: dict[str, tuple[type[Mixture], prox.Prox | None]] = {
+    "softmax": (Mixture, None),
+    "simplex": (SimplexMixture, prox.simplex()),
+}
 
 
 def _entropy(p: Array) -> Array:
@@ -106,6 +129,7 @@ def domain_reweighting(
     windows: int = 2_000,
     validation: int = 64,
     test: int = 512,
+    weights: Literal["softmax", "simplex"] = "softmax",
     floor: float = 0.1,
     entropy: float = 0.0,
     regularization: float = 1e-4,
@@ -134,8 +158,11 @@ def domain_reweighting(
         windows: training samples of `context` + 1 bytes per domain.
         validation: validation samples per node.
         test: test samples in all.
+        weights: `"softmax"` of x; or `"simplex"`: p(x) = (1 − ε) x + ε / domains with x constrained to the simplex
+            (`prox_x`), for methods that take one.
         floor: ε; no share falls below ε / domains.
-        entropy: τ, a penalty towards the uniform mixture, which also keeps the softmax from saturating.
+        entropy: τ, a penalty towards the uniform mixture, which also keeps the softmax from saturating; on the simplex
+            it needs a floor.
         regularization: C.
         seed: of the samples and the initial weights.
     """
@@ -148,8 +175,13 @@ def domain_reweighting(
     if width < 1 or heads < 1 or width % heads:
         raise ValueError(f"width={width} must be a multiple of heads={heads}.")
     aim = _shares(target or dict.fromkeys(names[:2], 1.0), names, "target")
-    mixture = Mixture(floor)
-    x0 = np.zeros(len(names)) if start is None else mixture.logits(_shares(start, names, "start"))
+    if weights not in MIXTURES:
+        raise ValueError(f"weights={weights!r} is not known: choose one of {', '.join(map(repr, MIXTURES))}.")
+    if weights == "simplex" and entropy and not floor:
+        raise ValueError("entropy has no gradient where a share is zero: give a floor, such as floor=0.1.")
+    kind, constraint = MIXTURES[weights]
+    mixture = kind(floor)
+    x0 = mixture.point(_shares(start or dict.fromkeys(names, 1.0), names, "start"))
     nodes = len(names) if nodes is None else nodes
     rng = np.random.default_rng(seed)
     pools = {name: text_windows(documents, context + 1, rng) for name, documents in texts.items()}
@@ -176,6 +208,7 @@ def domain_reweighting(
         ],
         x0=jnp.asarray(x0, float),
         y0=start_transformer(width, layers, heads, context, np.random.default_rng(seed)),
+        prox_x=constraint,
     )
     summary = {
         "domains": {name: len(_bytes(documents)) for name, documents in texts.items()},
@@ -184,6 +217,7 @@ def domain_reweighting(
         "model": {"context": context, "width": width, "layers": layers, "heads": heads},
         "weights": int(sum(leaf.size for leaf in jax.tree.leaves(problem.y0))),
         "partition": assigned.describe(),
+        "mixture": weights,
         "floor": floor,
         "entropy": entropy,
         "regularization": regularization,

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from ..core._vector import smallest
+from ..problem import prox
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
@@ -27,6 +28,7 @@ SURROGATES: dict[str, Callable[[Array], Array]] = {
 }
 MAPS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {  # and their inverses
     "identity": (lambda x: x, lambda c: c),
+    "projection": (lambda x: x, lambda c: c),
     "softplus": (jax.nn.softplus, lambda c: c + jnp.log(-jnp.expm1(-c))),
     "exp": (jnp.exp, jnp.log),
 }
@@ -82,7 +84,7 @@ def hyperparameter_tuning(
     nodes: int = 5,
     *,
     loss: Literal["sigmoid", "logistic"] = "sigmoid",
-    positivity: Literal["softplus", "exp", "identity"] = "softplus",
+    positivity: Literal["softplus", "exp", "projection", "identity"] = "softplus",
     ridge: float = 0.01,
     strength: float = 1.0,
     heterogeneity: Heterogeneity = None,
@@ -105,9 +107,10 @@ def hyperparameter_tuning(
         nodes: the number of nodes.
         loss: ℓ(m) = 1/(1 + e^m) of the margin m (`"sigmoid"`), as in the paper; or log(1 + e^−m) (`"logistic"`), which
             is convex.
-        positivity: the map. `"softplus"` and `"exp"` keep every c_j above `ridge`. `"identity"` is as printed, and
-            nothing keeps x_j positive: on australian, the paper's step sizes take it below zero, where g has no
-            minimum.
+        positivity: the map, or how c stays positive. `"softplus"` and `"exp"` keep every c_j above `ridge`.
+            `"projection"` is c = x + ridge under the constraint x ≥ 0 (`prox_x`), for methods that take one.
+            `"identity"` is as printed, and nothing keeps x_j positive: on australian, the paper's step sizes take it
+            below zero, where g has no minimum.
         ridge: the fixed part of every coefficient.
         strength: c_j − ridge at the start.
         heterogeneity: α of the Dirichlet shares by class, `"mild"` (1), `"severe"` (0.1), or None: evenly, as in the
@@ -139,6 +142,7 @@ def hyperparameter_tuning(
         lower_data=[(source.x_train[part], source.y_train[part]) for part in split.train.indices],
         x0=inverse(jnp.full(size, strength, jnp.result_type(float))),
         y0=jnp.zeros(size),
+        prox_x=prox.nonnegative() if positivity == "projection" else None,
     )
     summary = {
         "dataset": source.name,

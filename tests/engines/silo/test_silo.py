@@ -101,6 +101,19 @@ def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy)
         assert site.trace["bytes"][-1] == expected.trace["bytes"][-1]
 
 
+def test_a_site_applies_its_own_term(tmp_path):
+    folders = Folders(tmp_path, ring(3))
+    given = random_quadratic(3).single()
+    terms = [db.prox.ball(0.3), None, db.prox.l1(0.2)]
+    problem = db.Problem(given.upper, upper_data=given.upper_data, x0=given.x0, prox_x=db.prox.per_node(terms))
+    single = OneLevel(0.1, 1.0, strategies.strategy("nids"))
+    sites = run_sites(folders, single, 5, [problem] * 3, metrics=[])
+    expected = db.solve(problem, single, folders.federation.graph, steps=5, metrics=[])
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
+    assert np.abs(np.diff(expected.nodes.x, axis=0)).max(1).min() > 1e-3
+
+
 def test_metrics_that_compare_nodes_raise(tmp_path):
     folders = Folders(tmp_path, ring(2))
     engine = db.Silo(folders.home("site-0"), "site-0")
