@@ -101,7 +101,7 @@ def path(program, state, steps):
 
 
 def xs(method, steps, batch_size):
-    graph = db.graphs.complete(NODES) if method.name == "soba" else RING
+    graph = db.graphs.complete(NODES) if method.centralized else RING
     run = db.Simulator().start(problem(method.form), method, db.Levels(x=graph), RunConfig(batch_size))
     return np.asarray(path(run.program, run.state, steps))
 
@@ -122,7 +122,7 @@ def made(name, **more):
     """A method of the catalogue with this file's step sizes, and what else it takes."""
     entry = db.CATALOG[name]
     known = inspect.signature(entry.make).parameters
-    inner = dict(lower_steps=3, auxiliary_steps=3, period=5, smoothness=SCALE, convexity=0.5)
+    inner = dict(lower_steps=3, auxiliary_steps=3, period=5, smoothness=SCALE, convexity=0.5, strength=2.0, decay=2.0)
     given = {key: value for key, value in (RATES | SERIES | inner).items() if key in known}
     return entry(**given, **more)
 
@@ -142,7 +142,7 @@ def expected(name, method):
             return limit(replace(method, hypergradient=db.hypergradient.neumann(**SERIES)))
         case "interact" | "svr-interact" | "lopa-gt":
             return personal()
-        case "soba":
+        case "soba" | "duet":
             return shared()
     if method.form == "single":
         return e.mean() if name != "dsgd" else limit(method)
