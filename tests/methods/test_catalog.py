@@ -205,6 +205,8 @@ SERIES = POWER_STEPS + 9  # products of ten terms with an automatic scale
 
 def by_hand(name, k):
     """Samples, gradients, Hessian products, Jacobian products and rounds of iteration k, with all samples."""
+    if name == "sparkle-led":
+        return 4 * BOTH, 4 * 2, 4, 4, 1  # four local steps
     if name.startswith("sparkle"):
         mix = re.fullmatch(rf"sparkle-({'|'.join(MIXED)})(?:-({'|'.join(MIXED)}))?", name)
         below, above = mix[1], mix[2] or mix[1]
@@ -223,6 +225,9 @@ def by_hand(name, k):
         "mdbo": (BOTH, 2, POWER_STEPS, 1, 1),  # one term
         "vrdbo": (BOTH, 4, POWER_STEPS, 2, 1),  # at two points, with one scale
         # ∇f and ∇g at one copy of y, ∇g at another; C²DFB five times before x moves
+        "penalty-ed": (BOTH, 3, 0, 0, 1),
+        "penalty-extra": (BOTH, 3, 0, 0, 1),
+        "penalty-gt": (BOTH, 3, 0, 0, 2),
         "f2sa": (BOTH, 3, 0, 0, 1),
         "dsgda-gt": (BOTH, 3, 0, 0, 2),
         "ahead": (BOTH, 3, 0, 0, 1),
@@ -240,6 +245,7 @@ def by_hand(name, k):
         "lopa-gt": (BOTH, 2, 1, 1, 1),
         "dsgd": (UPPER, 1, 0, 0, 1),
         "ed": (UPPER, 1, 0, 0, 1),
+        "led": (4 * UPPER, 4, 0, 0, 1),
         "extra": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
