@@ -1,6 +1,6 @@
 """The published relatives of the penalty form in plain NumPy, node by node; nothing shared with the library.
 
-The problems are `method_references.Nodes`. Every reference returns the x, y and z of all nodes after `steps` iterations.
+The problems are `method_references.Nodes`. Every reference returns x, y and z of all nodes after `steps` iterations.
 `affine_solution` finds where mean directions vanish that are affine in one common point.
 """
 

@@ -58,7 +58,8 @@ class C2dfb(Method):
         for graph in (graphs.y, graphs.z):
             if self.inner.coded and len(graph.phases) > 1:
                 raise ValueError(
-                    f"{self.name} compresses for a graph that stays, and {graph.name} changes: give one graph, or share=1."
+                    f"{self.name} compresses for a graph that stays, and {graph.name} changes: give one graph, or "
+                    "share=1 and mixing=1."
                 )
 
     def start(self, x: Vector, y: Vector | None) -> State:
@@ -96,9 +97,9 @@ def c2dfb(
     λ (∇_x g(x, y) − ∇_x g(x, z)). With `share` below 1 the inner messages are the largest entries of what variable and
     tracker have new beyond a reference point, which their neighbours know; nothing is lost, only late.
 
-    Draws: an upper and a lower batch for each of T steps and for x, the same at both copies. Differs from the paper: y and
-    z share their loop and its messages; a variable and its tracker are compressed as one vector; the outer messages mix
-    with all of W.
+    Draws: an upper and a lower batch for each of T steps and for x, the same at both copies. Differs from the paper: y
+    and z share their loop and its messages; a variable and its tracker are compressed as one vector, by their largest
+    entries; by default nothing is compressed.
 
     Args:
         alpha: the step size of x: a number, or a function of the step.

@@ -18,7 +18,8 @@ class Copies(Method):
 
     All directions are taken at the old point and on one draw: with other samples at the other copy the noise would grow
     with λ, and with an x that follows the new copies on the samples that moved them the solution would shift. The two
-    copies are variables of their own (compare `db.hypergradient.penalty`): β must fall as 1/λ, and α too unless β λ = γ.
+    copies are variables of their own, unlike those of `db.hypergradient.penalty`: β must fall as 1/λ, and α too unless
+    β λ = γ.
     """
 
     alpha: Rate
@@ -46,9 +47,12 @@ class Copies(Method):
         return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, w, γ)))
 
 
-def validate_strength(value: object) -> None:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if (number and not 0 < float(value) < float("inf")) or not (number or hasattr(value, "dtype") or callable(value)):
+def validate_strength(value: Rate) -> None:
+    if isinstance(value, int | float | np.number):
+        fits = not isinstance(value, bool) and 0 < float(value) < float("inf")
+    else:
+        fits = hasattr(value, "dtype") or callable(value)
+    if not fits:
         raise ValueError(
             f"strength={value!r} must be a positive number, or a function of the step: 10 is a good start."
         )

@@ -21,7 +21,9 @@ class Duet(Method):
 
     catalog_name = "duet"
     summary = "gradient tracking on every level, g with a vanishing ridge, for lower levels that are only convex"
-    paper = "Qin, Liu, Lu, Liang, Liu, DUET: Decentralized Bilevel Optimization without Lower-Level Strong Convexity, 2025"
+    paper = (
+        "Qin, Liu, Lu, Liang, Liu, DUET: Decentralized Bilevel Optimization without Lower-Level Strong Convexity, 2025"
+    )
     defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
     alpha: Rate
@@ -59,11 +61,13 @@ class Duet(Method):
 def duet(
     *, alpha: Rate, beta: Rate, gamma: Rate, ridge: float = 0.1, decay: float = 0.5, personal: bool = False
 ) -> Duet:
-    """DUET (Qin et al., 2025), reconstructed from the abstract: a single loop with gradient tracking on every level, for
-    g + (μ_k/2) ‖y‖² with μ_k = μ₀ (k+1)^−p. Where g is flat it tends to the y of least norm, and z may grow as 1/μ_k.
+    """DUET (Qin et al., 2025), reconstructed from the abstract: a single loop with gradient tracking on every level,
+    for g + (μ_k/2) ‖y‖² with μ_k = μ₀ (k+1)^−p. Where g is flat it tends to the y of least norm, and z may grow as
+    1/μ_k.
 
-    Draws: an upper and a lower batch. Differs from the paper: a shared lower level by default, where the paper's seems to
-    be personal; all directions at the old point and on one lower batch; no running average; trackers run in flow form.
+    Draws: an upper and a lower batch. Differs from the paper: a shared lower level by default, where the paper's seems
+    to be personal; all directions at the old point and on one lower batch; no running average; trackers run in flow
+    form.
 
     Args:
         alpha: the step size of x: a number, or a function of the step.

@@ -33,9 +33,9 @@ def f2sa(*, alpha: Rate, beta: Rate, gamma: Rate, strength: Rate = 10.0) -> F2sa
     only. β must fall as 1/λ, and so must α unless β λ = γ; `db.sparkle("ed", hypergradient=db.hypergradient.penalty())`
     has steps that do not depend on λ.
 
-    Draws: an upper and a lower batch, the same at both copies. Differs from the paper: x moves at the old copies, not at
-    the new ones; one step on y and z in each iteration (the paper's T = 1); one lower batch in place of three; its
-    λ_{k+1} = λ_k + δ_k is a `strength` that is a function of the step.
+    Draws: an upper and a lower batch, the same at both copies. Differs from the paper: x moves at the old copies, not
+    at the new ones; one step on y and z in each iteration (the paper's T = 1); one batch of each level for all
+    gradients; its λ_{k+1} = λ_k + δ_k is a `strength` that is a function of the step.
 
     Args:
         alpha: the step size of x: a number, or a function of the step.

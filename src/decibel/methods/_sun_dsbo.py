@@ -51,13 +51,13 @@ def sun_dsbo(
     envelope: float = 1.0,
     strategy: str | Strategy = "gt",
 ) -> SunDsbo:
-    """SUN-DSBO (Ma et al., 2026), reconstructed from the abstract: min over x and y of f(x, y)/c + g(x, y) − v(x, y), with
-    the Moreau envelope v(x, y) = min_z g(x, z) + ‖z − y‖²/(2ρ), in a single loop. First derivatives only, and g need not
-    be convex in y where ρ is small enough.
+    """SUN-DSBO (Ma et al., 2026), reconstructed from the abstract: min over x and y of f(x, y)/c + g(x, y) − v(x, y),
+    with the Moreau envelope v(x, y) = min_z g(x, z) + ‖z − y‖²/(2ρ), in a single loop. First derivatives only, and g
+    need not be convex in y where ρ is small enough.
 
     Draws: an upper and a lower batch, the same at both copies. Differs from the paper: all directions at the old point;
-    its c_k and γ are our `strength` and `envelope`; any strategy takes the place of its two, `"diffusion"` for SUN-DSBO-SE
-    and `"gt"` for SUN-DSBO-GT.
+    its c_k and γ are our `strength` and `envelope`; any strategy takes the place of its two, `"diffusion"` for
+    SUN-DSBO-SE and `"gt"` for SUN-DSBO-GT.
 
     Args:
         alpha: the step size of x: a number, or a function of the step. It may grow as c, since x's direction is divided

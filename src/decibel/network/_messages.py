@@ -133,7 +133,7 @@ class Coded(Message):
         return unflatten(self.flow(channel, mine, theirs)), LinkMemory(theirs, mine)
 
     def exchanged(self, channel: Channel, new: Array) -> tuple[Array, Array]:
-        """(nodes, entries) what the nodes' own codes of `new` read as, and (*slots, entries) what the neighbours' do."""
+        """What the codes of `new` read as: (nodes, entries) the nodes' own, (*slots, entries) their neighbours'."""
         links, faults = channel.links, channel.faults
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
         codec = ConcatCodec(self.code, widths, new.dtype)
