@@ -27,6 +27,7 @@ NODES, SAMPLES, STEPS, BLOCKS = 24, 4, 60_000, 24
 RATES = dict(alpha=0.1, beta=0.3, gamma=0.3, theta=0.5)
 SCALE, TERMS = 2.0, 8
 SERIES = dict(terms=TERMS, scale=SCALE)
+STRENGTH = 2.0  # of penalties
 ERRORS = 4.0  # standard errors: with all methods and both orders, chance exceeds it once in two hundred choices of seed
 RING = db.graphs.ring(NODES)
 RNG = np.random.default_rng(3)
@@ -68,6 +69,12 @@ def shared(k=None):
     """A lower level for all: s and t are those of the mean problem, and so is k unless each node has its own."""
     s, t = b.mean() / h.mean(), c.mean() / h.mean()
     return root(s if k is None else k, s, t)
+
+
+def penalized(λ):
+    """Of f(x, y) + λ (g(x, y) − g(x, z)), with y and z for all."""
+    pull = λ * b.mean() / (h.mean() * (1 + λ * h.mean()))
+    return (e.mean() + pull * (h.mean() * a.mean() - c.mean())) / (1 + pull * b.mean())
 
 
 def personal(k=None):
@@ -122,8 +129,9 @@ def made(name, **more):
     """A method of the catalogue with this file's step sizes, and what else it takes."""
     entry = db.CATALOG[name]
     known = inspect.signature(entry.make).parameters
-    inner = dict(lower_steps=3, auxiliary_steps=3, period=5, smoothness=SCALE, convexity=0.5, strength=2.0, decay=2.0)
-    given = {key: value for key, value in (RATES | SERIES | inner).items() if key in known}
+    inner = dict(lower_steps=3, auxiliary_steps=3, period=5, smoothness=SCALE, convexity=0.5)
+    copies = dict(strength=STRENGTH, decay=2.0) | (dict(beta=0.1) if name == "ahead" else {})
+    given = {key: value for key, value in (RATES | SERIES | inner | copies).items() if key in known}
     return entry(**given, **more)
 
 
@@ -144,6 +152,8 @@ def expected(name, method):
             return personal()
         case "soba" | "duet":
             return shared()
+        case "f2sa" | "dsgda-gt" | "c2dfb":
+            return penalized(STRENGTH)
     if method.form == "single":
         return e.mean() if name != "dsgd" else limit(method)
     return shared() if name in MIXTURES else limit(method)  # not corrected, or truncated
