@@ -10,6 +10,7 @@ from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
+from .methods._adaptive import ada_ed, adam_ed, dadam, gt_adam
 from .methods._ahead import ahead
 from .methods._c2dfb import c2dfb
 from .methods._catalog import CATALOG, Entry
@@ -77,9 +78,12 @@ __all__ = [
     "Trace",
     "Tuned",
     "Vector",
+    "ada_ed",
+    "adam_ed",
     "ahead",
     "c2dfb",
     "cost",
+    "dadam",
     "dbsa",
     "double_loop_dsgd",
     "dsbo",
@@ -98,6 +102,7 @@ __all__ = [
     "gossip_dsbo",
     "graphs",
     "gt",
+    "gt_adam",
     "gt_dsgd",
     "gt_hsgd",
     "hypergradient",
