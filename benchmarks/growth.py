@@ -93,7 +93,7 @@ def family(name: str) -> str:
 
 def _grows(name: str, axis: str) -> bool:
     """Whether the method has such a size: SOBA's graph is the complete one, and not all have Neumann terms."""
-    return not (axis == "degree" and name == "soba") and (axis != "terms" or _takes_terms(name))
+    return not (axis == "degree" and db.CATALOG[name].kind.centralized) and (axis != "terms" or _takes_terms(name))
 
 
 def _takes_terms(name: str) -> bool:
@@ -124,7 +124,7 @@ def start(name: str, size: Size) -> Any:
     case = regression("growth", size.nodes, size.dimension, size.batch, size.batch if whole else SAMPLES)
     method = entry(terms=size.terms) if _takes_terms(name) else entry()
     around = nx.circulant_graph(size.nodes, range(1, size.degree // 2 + 1))
-    graph = db.graphs.complete(size.nodes) if name == "soba" else db.graphs.from_networkx(around)
+    graph = db.graphs.complete(size.nodes) if entry.kind.centralized else db.graphs.from_networkx(around)
     batch = None if whole else size.batch
     return db.Simulator().start(problem(case, entry.form), method, db.Levels(x=graph), RunConfig(batch))
 

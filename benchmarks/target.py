@@ -97,7 +97,8 @@ def run(
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", db.NonFiniteWarning)
-        result = db.solve(problem, entry(**sizes), db.graphs.complete(NODES) if name == "soba" else RING, **options)
+        graph = db.graphs.complete(NODES) if entry.kind.centralized else RING
+        result = db.solve(problem, entry(**sizes), graph, **options)
     last, best = result.trace.last, float(np.max(result.trace["accuracy"]))
     there = best >= target
     cost = {column: float(last[column]) if there else None for column in COSTS}

@@ -50,7 +50,7 @@ class Case(NamedTuple):
         """On the graph of that number, all samples where a method or its place in the catalogue says so."""
         place = list(db.CATALOG).index(method)
         sampled = method != "interact" and (place + kind) % 3 == 0
-        graph = "complete" if method == "soba" else KINDS[kind % len(KINDS)]  # SOBA is centralized
+        graph = "complete" if db.CATALOG[method].kind.centralized else KINDS[kind % len(KINDS)]
         return cls(method, graph, "float64" if wide else "float32", 2 if sampled else None)
 
 

@@ -10,10 +10,16 @@ from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
+from .methods._adaptive import ada_ed, adam_ed, dadam, gt_adam
+from .methods._ahead import ahead
+from .methods._c2dfb import c2dfb
 from .methods._catalog import CATALOG, Entry
 from .methods._dbsa import dbsa, double_loop_dsgd
 from .methods._dsbo import dsbo
+from .methods._dsgda_gt import dsgda_gt
 from .methods._dsoba import dsoba, dsoba_fo
+from .methods._duet import duet
+from .methods._f2sa import f2sa
 from .methods._gossip_dsbo import gossip_dsbo
 from .methods._gt_hsgd import gt_hsgd
 from .methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
@@ -26,6 +32,7 @@ from .methods._slam import slam
 from .methods._soba import soba
 from .methods._sparkle import sparkle
 from .methods._spdb import spdb
+from .methods._sun_dsbo import sun_dsbo
 from .network import Communicator, Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
@@ -71,22 +78,31 @@ __all__ = [
     "Trace",
     "Tuned",
     "Vector",
+    "ada_ed",
+    "adam_ed",
+    "ahead",
+    "c2dfb",
     "cost",
+    "dadam",
     "dbsa",
     "double_loop_dsgd",
     "dsbo",
     "dsgd",
     "dsgd_bilevel",
+    "dsgda_gt",
     "dsoba",
     "dsoba_fo",
+    "duet",
     "ed",
     "estimators",
     "extra",
+    "f2sa",
     "faults",
     "gnsd",
     "gossip_dsbo",
     "graphs",
     "gt",
+    "gt_adam",
     "gt_dsgd",
     "gt_hsgd",
     "hypergradient",
@@ -104,6 +120,7 @@ __all__ = [
     "sparkle",
     "spdb",
     "strategies",
+    "sun_dsbo",
     "svr_interact",
     "tasks",
     "theory",

@@ -27,6 +27,7 @@ NODES, SAMPLES, STEPS, BLOCKS = 24, 4, 60_000, 24
 RATES = dict(alpha=0.1, beta=0.3, gamma=0.3, theta=0.5)
 SCALE, TERMS = 2.0, 8
 SERIES = dict(terms=TERMS, scale=SCALE)
+STRENGTH = 2.0  # of penalties
 ERRORS = 4.0  # standard errors: with all methods and both orders, chance exceeds it once in two hundred choices of seed
 RING = db.graphs.ring(NODES)
 RNG = np.random.default_rng(3)
@@ -70,6 +71,12 @@ def shared(k=None):
     return root(s if k is None else k, s, t)
 
 
+def penalized(λ):
+    """Of f(x, y) + λ (g(x, y) − g(x, z)), with y and z for all."""
+    pull = λ * b.mean() / (h.mean() * (1 + λ * h.mean()))
+    return (e.mean() + pull * (h.mean() * a.mean() - c.mean())) / (1 + pull * b.mean())
+
+
 def personal(k=None):
     return root(b / h if k is None else k, b / h, c / h)
 
@@ -101,7 +108,7 @@ def path(program, state, steps):
 
 
 def xs(method, steps, batch_size):
-    graph = db.graphs.complete(NODES) if method.name == "soba" else RING
+    graph = db.graphs.complete(NODES) if method.centralized else RING
     run = db.Simulator().start(problem(method.form), method, db.Levels(x=graph), RunConfig(batch_size))
     return np.asarray(path(run.program, run.state, steps))
 
@@ -123,7 +130,8 @@ def made(name, **more):
     entry = db.CATALOG[name]
     known = inspect.signature(entry.make).parameters
     inner = dict(lower_steps=3, auxiliary_steps=3, period=5, smoothness=SCALE, convexity=0.5)
-    given = {key: value for key, value in (RATES | SERIES | inner).items() if key in known}
+    copies = dict(strength=STRENGTH, decay=2.0) | (dict(beta=0.1) if name == "ahead" else {})
+    given = {key: value for key, value in (RATES | SERIES | inner | copies).items() if key in known}
     return entry(**given, **more)
 
 
@@ -142,8 +150,10 @@ def expected(name, method):
             return limit(replace(method, hypergradient=db.hypergradient.neumann(**SERIES)))
         case "interact" | "svr-interact" | "lopa-gt":
             return personal()
-        case "soba":
+        case "soba" | "duet":
             return shared()
+        case "f2sa" | "dsgda-gt" | "c2dfb":
+            return penalized(STRENGTH)
     if method.form == "single":
         return e.mean() if name != "dsgd" else limit(method)
     return shared() if name in MIXTURES else limit(method)  # not corrected, or truncated

@@ -92,7 +92,7 @@ def problem(name, quadratic=QUADRATIC, x0=None, y0=None, dtype=jnp.float64):
 
 
 def graph_for(name):
-    return COMPLETE if name == "soba" else STAR
+    return COMPLETE if db.CATALOG[name].kind.centralized else STAR
 
 
 def start(name, data=None, graph=None, method=None, batch_size=None):
@@ -155,13 +155,15 @@ def test_relabelling_nodes_relabels_the_answer(name, ran):
     there, _ = advance(start(name, problem(name, shuffled), db.graphs.from_matrix(renamed)))
     for a, b in zip(here, there, strict=True):
         np.testing.assert_allclose(b, a[updates], atol=1e-12)
-    assert name == "soba" or np.abs(here[0][updates] - here[0]).max() > 1e-4
+    assert graph_for(name) is COMPLETE or np.abs(here[0][updates] - here[0]).max() > 1e-4
 
 
 def test_a_common_stationary_point_is_a_fixed_point(name):
     """All gradients of all nodes vanish at (x*, y*), so that no method moves, though all H_i and J_i differ."""
     if "ada-ed" in name:
         pytest.skip("AdaGrad takes steps of full length along gradients that are rounding errors")
+    if name == "duet":
+        pytest.skip("its ridge is no part of the problem")
     x, y = np.array([1.0, -2.0]), np.array([0.5, 0.25, -1.0])
     c = np.einsum("nij,j->ni", QUADRATIC.H, y) - np.einsum("nij,j->ni", QUADRATIC.B, x)
     calm = QUADRATIC._replace(c=c, a=np.tile(y, (N, 1)), e=np.tile(x, (N, 1)))
@@ -203,6 +205,8 @@ SERIES = POWER_STEPS + 9  # products of ten terms with an automatic scale
 
 def by_hand(name, k):
     """Samples, gradients, Hessian products, Jacobian products and rounds of iteration k, with all samples."""
+    if name == "sparkle-led":
+        return 4 * BOTH, 4 * 2, 4, 4, 1  # four local steps
     if name.startswith("sparkle"):
         mix = re.fullmatch(rf"sparkle-({'|'.join(MIXED)})(?:-({'|'.join(MIXED)}))?", name)
         below, above = mix[1], mix[2] or mix[1]
@@ -220,6 +224,16 @@ def by_hand(name, k):
         "dsbo": (5 * LOWER + 5 * LOWER + UPPER, 5 + 1, 5 * Q, 5 * Q, 5 + 5 + 1),
         "mdbo": (BOTH, 2, POWER_STEPS, 1, 1),  # one term
         "vrdbo": (BOTH, 4, POWER_STEPS, 2, 1),  # at two points, with one scale
+        # ∇f and ∇g at one copy of y, ∇g at another; C²DFB five times before x moves
+        "penalty-ed": (BOTH, 3, 0, 0, 1),
+        "penalty-extra": (BOTH, 3, 0, 0, 1),
+        "penalty-gt": (BOTH, 3, 0, 0, 2),
+        "f2sa": (BOTH, 3, 0, 0, 1),
+        "dsgda-gt": (BOTH, 3, 0, 0, 2),
+        "ahead": (BOTH, 3, 0, 0, 1),
+        "sun-dsbo": (BOTH, 3, 0, 0, 2),
+        "c2dfb": (6 * BOTH, 6 * 3, 0, 0, 5 + 1),
+        "duet": (BOTH, 2, 1, 1, 2),
         "slam": (BOTH, 2, SERIES, 1, 1),
         "spdb": (BOTH, 2, Q, 1, 1),
         "interact": (BOTH, 2, Q, 1, 1),
@@ -231,6 +245,7 @@ def by_hand(name, k):
         "lopa-gt": (BOTH, 2, 1, 1, 1),
         "dsgd": (UPPER, 1, 0, 0, 1),
         "ed": (UPPER, 1, 0, 0, 1),
+        "led": (4 * UPPER, 4, 0, 0, 1),
         "extra": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
@@ -253,6 +268,8 @@ ON_BATCHES = {
     ("lopa", ""): ({}, (B + 3 * B, 2, 1, 1, 1)),
     ("gossip-dsbo", ""): ({}, (3 * B + 20 * B, 2, 20 * Q, Q, 1)),  # ∇_y g, J and b Hessians on samples of their own
     ("ma-dsbo", ""): ({}, (5 * B + 10 * B + 2 * B, 11, 5, 1, 11)),
+    ("dsgda-gt", ""): ({}, (2 * B, 3, 0, 0, 2)),  # the same samples at both copies
+    ("c2dfb", ""): ({}, (6 * 2 * B, 6 * 3, 0, 0, 6)),
     ("dsbo", ""): ({}, (5 * B + 5 * B + B, 6, 5 * Q, 5 * Q, 11)),
     ("slam", ""): ({}, (2 * B + 9 * B + B, 2, SERIES, 1, 1)),  # every factor has samples of its own, and so has L
     ("gt-dsgd", "exact"): (EXACT, (2 * B, 2, Q, 1, 1)),

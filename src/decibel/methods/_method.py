@@ -154,7 +154,13 @@ class Method(eqx.Module):
         if problem.prox_y is not None:
             self.validate_prox_y()
         for level, strategy in self.strategies.items():
-            validate_graph(getattr(graphs, level), strategy, level)
+            graph = getattr(graphs, level)
+            if self.centralized and graph.rho > 1e-12:
+                raise ValueError(
+                    f"{self.name} is centralized, and {graph.name} does not average exactly: use "
+                    "db.graphs.complete(nodes), or a decentralized method such as db.dsoba(...) on this graph."
+                )
+            validate_graph(graph, strategy, level)
 
     def validate_prox_y(self) -> None:
         """Raises a sentence unless the method takes a proximal map of y."""

@@ -6,11 +6,9 @@ from typing import ClassVar
 
 from jax import Array
 
-from ..graphs._graph import Levels
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import auxiliary
-from ..problem._problem import Problem
 from ..strategies._table import Strategy, strategy
 from ._auxiliary import Auxiliary
 from ._entry import register
@@ -32,14 +30,6 @@ class Soba(Auxiliary):
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         return self.simultaneous(k, state, oracle, network)
-
-    def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
-        super().validate(problem, graphs, batch_size)
-        if graphs.x.rho > 1e-12:
-            raise ValueError(
-                f"{self.name} is centralized, and {graphs.x.name} does not average exactly: use "
-                "db.graphs.complete(nodes), or db.dsoba(...) on this graph."
-            )
 
 
 @register(Soba)

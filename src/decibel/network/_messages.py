@@ -1,7 +1,8 @@
 """What a level sends to its neighbours: messages that know their size in bytes and the state that links keep for them.
 
 A strategy yields a vector, or several; they are sent as they are (`Plain`). `Cumulative` and `Coded` need a state of
-the links: flows that are summed over the steps, and public copies to which encoded differences are added.
+the links: flows that are summed over the steps, and public copies to which encoded differences are added. `Increment`
+leaves the public copies to the strategy, and links remember nothing.
 """
 
 from __future__ import annotations
@@ -126,21 +127,49 @@ class Coded(Message):
         return LinkMemory(by_link, _zeros(self.content, len(channel.faults.nodes)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
-        (φ, unflatten), links, faults = flatten(self.content), channel.links, channel.faults
-        theirs, mine = memory
+        (φ, unflatten), (theirs, mine) = flatten(self.content), memory
+        new, arrived = self.exchanged(channel, φ - mine)
+        theirs, mine = theirs + arrived, mine + new
+        return unflatten(self.flow(channel, mine, theirs)), LinkMemory(theirs, mine)
+
+    def exchanged(self, channel: Channel, new: Array) -> tuple[Array, Array]:
+        """What the codes of `new` read as: (nodes, entries) the nodes' own, (*slots, entries) their neighbours'."""
+        links, faults = channel.links, channel.faults
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
-        codec = ConcatCodec(self.code, widths, φ.dtype)
+        codec = ConcatCodec(self.code, widths, new.dtype)
         common, own = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
-        sent = jax.vmap(codec.encode)(φ - mine, fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes))
+        sent = jax.vmap(codec.encode)(new, fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes))
         decode = jax.vmap(codec.decode)
-        new = decode(sent, fold_in_each(common, faults.nodes))
+        mine = decode(sent, fold_in_each(common, faults.nodes))
         keys, shape = fold_in_each(common, links.neighbours.ravel()), links.neighbours.shape
         read = lambda rows: decode(rows.reshape(len(keys), -1), keys).reshape(*shape, -1)  # noqa: E731
-        theirs = theirs + channel.transport.coded(sent, new, codec, read)
-        mine = mine + new
-        weights = links.weights_at(channel.step, φ.dtype)[..., None] * jnp.asarray(self.code.mixing, φ.dtype)
-        flows = weights * jnp.where(weights != 0, theirs - links.sums.at_slots(mine), 0)
-        return unflatten(links.sums.at_nodes(flows)), LinkMemory(theirs, mine)
+        return mine, channel.transport.coded(sent, mine, codec, read)
+
+    def flow(self, channel: Channel, mine: Array, theirs: Array) -> Array:
+        """(nodes, entries) Σ_j w_ij (theirs − mine), times the code's `mixing`."""
+        links = channel.links
+        weights = links.weights_at(channel.step, mine.dtype)[..., None] * jnp.asarray(self.code.mixing, mine.dtype)
+        return links.sums.at_nodes(weights * jnp.where(weights != 0, theirs - links.sums.at_slots(mine), 0))
+
+
+class Increment(Coded):
+    """What vectors have new, encoded; the answer is what the code reads as, q, and Σ_j w_ij (q_j − q_i).
+
+    Links remember nothing, so that a step may send it again and again; a strategy that adds up both parts has a public
+    copy and its flow, where W stays the same. With random codes all of a step would draw alike: use others.
+    """
+
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        return LinkMemory()
+
+    def placeholder(self) -> PyTree:
+        return self.content, self.content
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+        new, unflatten = flatten(self.content)
+        mine, theirs = self.exchanged(channel, new)
+        own, flows = unflatten(mine), unflatten(self.flow(channel, mine, theirs))
+        return {level: (own[level], flows[level]) for level in self.content}, memory
 
 
 class Scaled(Message):

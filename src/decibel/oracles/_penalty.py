@@ -15,6 +15,8 @@ taken on one draw: on different ones the noise would grow with λ.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 from jax import Array
@@ -24,6 +26,37 @@ from ..core._vector import Vector
 from ..problem._samples import Batch
 from ..problem.prox import Prox
 from ._oracle import Draw
+
+
+class AtCopies(NamedTuple):
+    """Gradients at two copies y and z of the lower variable that are variables of their own, all on one draw.
+
+    Attributes:
+        fx: ∇_x f(x, y).
+        fy: ∇_y f(x, y).
+        gap: ∇_x g(x, y) − ∇_x g(x, z).
+        gy: ∇_y g(x, y).
+        gz: ∇_y g(x, z).
+    """
+
+    fx: Vector
+    fy: Vector
+    gap: Vector
+    gy: Vector
+    gz: Vector
+
+    @classmethod
+    def of(cls, draw: Draw, x: Vector, y: Vector, z: Vector) -> AtCopies:
+        """At every node's own point."""
+        draw.ledger.add(gradients=3)
+        config, problem = draw.oracle.config, draw.problem
+        f, g = (config.narrowed(jax.grad(loss, (0, 1))) for loss in (problem.upper_loss, problem.lower_loss))
+
+        def node(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> AtCopies:
+            (fx, fy), (gx, gy), (gx_there, gz) = f(x, y, upper), g(x, y, lower), g(x, z, lower)
+            return cls(Vector(fx), Vector(fy), Vector(gx) - Vector(gx_there), Vector(gy), Vector(gz))
+
+        return config.over_nodes(node)(x.tree, y.tree, z.tree, draw.upper, draw.lower)
 
 
 class Penalty(eqx.Module):

@@ -78,7 +78,7 @@ def test_eight_devices_give_the_simulators_numbers_in_every_pair(case):
 def test_every_kind_of_method_meets_every_graph_and_option():
     assert [case.method for case in SMALL] == METHODS
     met = set().union(*map(pairs, SMALL + MORE))
-    for kind in set().union(*map(kinds, SMALL)) - {"soba"}:  # which is centralized
+    for kind in set().union(*map(kinds, SMALL)) - {"soba", "f2sa"}:  # which are centralized
         assert {(kind, option) for option in (*KINDS, "float32", "float64", None)} <= met
         assert kind == "interact" or (kind, 2) in met  # takes no batches
     assert len(SMALL + MORE) < len(WHOLE) / 2

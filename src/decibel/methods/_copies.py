@@ -1,0 +1,58 @@
+"""The recursion of methods with two copies of the lower variable: first derivatives only, and a penalty λ."""
+
+from __future__ import annotations
+
+import numpy as np
+from jax import Array
+
+from ..core._types import Scalar
+from ..core._vector import Vector
+from ..network._communicator import Communicator
+from ..oracles._oracle import Oracle
+from ..oracles._penalty import AtCopies
+from ._method import Method, Rate, State, rate
+
+
+class Copies(Method):
+    """y minimizes f + λ g, z minimizes g, and x moves against the derivative of f(x, y) + λ (g(x, y) − g(x, z)).
+
+    All directions are taken at the old point and on one draw: with other samples at the other copy the noise would grow
+    with λ, and with an x that follows the new copies on the samples that moved them the solution would shift. The two
+    copies are variables of their own, unlike those of `db.hypergradient.penalty`: β must fall as 1/λ, and α too unless
+    β λ = γ.
+    """
+
+    alpha: Rate
+    beta: Rate
+    gamma: Rate
+    strength: Rate
+
+    def __check_init__(self) -> None:
+        validate_strength(self.strength)
+
+    def start(self, x: Vector, y: Vector | None) -> State:
+        assert y is not None
+        levels = self.strategies
+        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y))
+
+    def directions(self, λ: Scalar, here: AtCopies, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
+        """What x, y and z move against."""
+        return here.fx + λ * here.gap, here.fy + λ * here.gy, here.gz
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        (x, y, z), levels = state[:3], self.strategies
+        here = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
+        u, v, w = self.directions(rate(self.strength, k), here, y.s, z.s)
+        α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
+        return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, w, γ)))
+
+
+def validate_strength(value: Rate) -> None:
+    if isinstance(value, int | float | np.number):
+        fits = not isinstance(value, bool) and 0 < float(value) < float("inf")
+    else:
+        fits = hasattr(value, "dtype") or callable(value)
+    if not fits:
+        raise ValueError(
+            f"strength={value!r} must be a positive number, or a function of the step: 10 is a good start."
+        )

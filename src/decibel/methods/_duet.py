@@ -1,0 +1,80 @@
+"""DUET: gradient tracking with a vanishing ridge on the lower level."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from ..core._vector import Vector
+from ..network._communicator import Communicator
+from ..oracles._oracle import Oracle
+from ..strategies._table import Strategy, strategy
+from ._entry import register
+from ._method import Method, Rate, State, rate
+
+
+class Duet(Method):
+    """y⁺ = GT(y, β (∇_y g + μ y)); z⁺ = GT(z, γ (H z + μ z − ∇_y f)); x⁺ = GT(x, α (∇_x f − J z)), μ = μ₀ (k+1)^−p."""
+
+    catalog_name = "duet"
+    summary = "gradient tracking on every level, g with a vanishing ridge, for lower levels that are only convex"
+    paper = (
+        "Qin, Liu, Lu, Liang, Liu, DUET: Decentralized Bilevel Optimization without Lower-Level Strong Convexity, 2025"
+    )
+    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
+
+    alpha: Rate
+    beta: Rate
+    gamma: Rate
+    ridge: float
+    decay: float
+    personal: bool = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        for name in ("ridge", "decay"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)!r} must not be negative: 0.1 is a good start.")
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        below = strategy("local" if self.personal else "gt")
+        return {"x": strategy("gt"), "y": below, "z": below}
+
+    def start(self, x: Vector, y: Vector | None) -> State:
+        assert y is not None
+        levels = self.strategies
+        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y.zeros()))
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        (x, y, z), levels = state[:3], self.strategies
+        α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
+        μ = self.ridge * jnp.asarray(1 + k, float) ** -self.decay
+        here = oracle.draw().at(x.s, y.s)
+        u, v, p = here.u(z.s), here.v + μ * y.s, here.p(z.s) + μ * z.s
+        return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, p, γ)))
+
+
+@register(Duet)
+def duet(
+    *, alpha: Rate, beta: Rate, gamma: Rate, ridge: float = 0.1, decay: float = 0.5, personal: bool = False
+) -> Duet:
+    """DUET (Qin et al., 2025), reconstructed from the abstract: a single loop with gradient tracking on every level,
+    for g + (μ_k/2) ‖y‖² with μ_k = μ₀ (k+1)^−p. Where g is flat it tends to the y of least norm, and z may grow as
+    1/μ_k.
+
+    Draws: an upper and a lower batch. Differs from the paper: a shared lower level by default, where the paper's seems
+    to be personal; all directions at the old point and on one lower batch; no running average; trackers run in flow
+    form.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step.
+        beta: the step size of y, likewise.
+        gamma: the step size of z, likewise.
+        ridge: μ₀.
+        decay: p; 0 keeps the ridge.
+        personal: for a personal lower level: y and z stay at their node.
+    """
+    return Duet(alpha, beta, gamma, ridge, decay, personal)

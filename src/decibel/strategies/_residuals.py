@@ -1,0 +1,74 @@
+"""Compressed messages whose public copies the nodes keep themselves, so that a step may send them again and again."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import equinox as eqx
+
+from ..core._vector import Vector
+from ..network._codecs import Code, TopK
+from ..network._messages import Increment
+from ._table import Carry, Flows, Strategy, strategy
+
+
+class Residuals(eqx.Module):
+    """A strategy's move that sends encoded differences from reference points.
+
+    Beside its own carries a node keeps, for each vector φ that it sends, the reference point φ̂ and the flow δ(φ̂): what
+    the codes of φ − φ̂ so far add up to, here and between neighbours. W must not change.
+    """
+
+    base: Strategy
+    code: Code
+
+    def __call__(self, s: Vector, d: Vector, *carry: Vector) -> Flows:
+        kept = self.base.carries
+        move, answer, known, new = self.base.move(s, d, *carry[:kept]), None, list(carry[kept:]), []
+        while True:
+            try:
+                message = move.send(answer)
+            except StopIteration as end:
+                s, own = end.value
+                return s, (*own, *new)
+            vectors = message if isinstance(message, tuple) else (message,)
+            before = [(known.pop(0), known.pop(0)) for _ in vectors]
+            residuals = tuple(φ - public for φ, (public, _) in zip(vectors, before, strict=True))
+            decoded, flows = yield Increment(residuals, self.code)
+            after = [(a + q, b + δ) for (a, b), q, δ in zip(before, decoded, flows, strict=True)]
+            new += [vector for pair in after for vector in pair]
+            answer = tuple(δ for _, δ in after) if isinstance(message, tuple) else after[0][1]
+
+
+class InResiduals(Strategy):
+    """A strategy whose messages are `Residuals`."""
+
+    def repair(self, carry: Carry) -> Carry:
+        """Reference points begin at zero again, at every node."""
+        assert isinstance(self.move, Residuals)
+        kept = self.move.base.carries
+        return (*super().repair(carry[:kept]), *(c.zeros() for c in carry[kept:]))
+
+
+def top_residuals(base: str, share: float, mixing: float) -> Strategy:
+    """Sends only the largest entries of each difference from the reference point; may be repeated inside a step.
+
+    Args:
+        base: the strategy to wrap.
+        share: the share of entries sent, above 0 and at most 1.
+        mixing: factor of the flows, above 0 and at most 1.
+    """
+    for name, value in (("share", share), ("mixing", mixing)):
+        if not (isinstance(value, int | float) and 0 < value <= 1):
+            raise ValueError(f"{name}={value!r} must be above 0 and at most 1.")
+    row = strategy(base)
+    given = {field.name: getattr(row, field.name) for field in fields(row)}
+    changed = {
+        "name": f"{row.name} (top {share:g} of residuals)",
+        "move": Residuals(row, TopK(share=float(share), mixing=float(mixing))),
+        "carries": row.carries + 2 * (row.vectors or 0),
+        "coded": True,
+        "vectors": None,
+        "proximal": None,
+    }
+    return InResiduals(**given | changed)

@@ -1,0 +1,178 @@
+"""The published relatives of the penalty form in plain NumPy, node by node; nothing shared with the library.
+
+The problems are `method_references.Nodes`. Every reference returns x, y and z of all nodes after `steps` iterations.
+`affine_solution` finds where mean directions vanish that are affine in one common point.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from method_references import Consensus, Tracked, each, gossip
+
+
+def gx(nodes, i, x, y):
+    """∇_x g_i"""
+    B = nodes.quadratic.B[i]
+    return B.T @ (nodes.tau * np.tanh(y + B @ x) - y)
+
+
+class Diffusion:
+    """s⁺ = W (s − d)."""
+
+    def __init__(self, W, s):
+        self.W, self.s = W, s
+
+    def move(self, d):
+        self.s = gossip(self.W, self.s - d)
+
+
+class TrackedInside:
+    """h⁺ = W (h + d⁺ − d), h and d from zero, and s⁺ = W (s − h⁺)."""
+
+    def __init__(self, W, s):
+        self.W, self.s, self.h, self.d = W, s, 0 * s, 0 * s
+
+    def move(self, d):
+        self.h = gossip(self.W, self.h + d - self.d)
+        self.s, self.d = gossip(self.W, self.s - self.h), d
+
+
+class Alone:
+    """s⁺ = s − d."""
+
+    def __init__(self, W, s):
+        self.s = s
+
+    def move(self, d):
+        self.s = self.s - d
+
+
+STRATEGIES = {"diffusion": Diffusion, "consensus": Consensus, "gt": TrackedInside}
+
+
+def at(value, k):
+    return value(k) if callable(value) else value
+
+
+def copies(nodes, W, *, strategy, alpha, beta, gamma, strength, steps):
+    """F2SA, DSGDA-GT and AHEAD: all directions at the old point."""
+    start, below = nodes.start()
+    x, y, z = (STRATEGIES[strategy](W, s) for s in (start, below, below))
+    for k in range(steps):
+        λ = at(strength, k)
+
+        def u(i, x, y, z, λ=λ):
+            return nodes.fx(i, x, y) + λ * (gx(nodes, i, x, y) - gx(nodes, i, x, z))
+
+        def v(i, x, y, λ=λ):
+            return nodes.fy(i, x, y) + λ * nodes.gy(i, x, y)
+
+        d = each(u, x.s, y.s, z.s), each(v, x.s, y.s), each(nodes.gy, x.s, z.s)
+        for level, rate, direction in zip((x, y, z), (alpha, beta, gamma), d, strict=True):
+            level.move(at(rate, k) * direction)
+    return x.s, y.s, z.s
+
+
+def sun_dsbo(nodes, W, *, strategy, alpha, beta, gamma, strength, envelope, steps):
+    start, below = nodes.start()
+    x, y, z = (STRATEGIES[strategy](W, s) for s in (start, below, below))
+    for k in range(steps):
+        c = at(strength, k)
+
+        def u(i, x, y, z, c=c):
+            return nodes.fx(i, x, y) / c + gx(nodes, i, x, y) - gx(nodes, i, x, z)
+
+        def v(i, x, y, z, c=c):
+            return nodes.fy(i, x, y) / c + nodes.gy(i, x, y) - (y - z) / envelope
+
+        def w(i, x, y, z):
+            return nodes.gy(i, x, z) + (z - y) / envelope
+
+        d = [each(of, x.s, y.s, z.s) for of in (u, v, w)]
+        for level, rate, direction in zip((x, y, z), (alpha, beta, gamma), d, strict=True):
+            level.move(rate * direction)
+    return x.s, y.s, z.s
+
+
+def duet(nodes, W, *, alpha, beta, gamma, ridge, decay, steps, personal=False):
+    start, below = nodes.start()
+    lower = Alone if personal else TrackedInside
+    x, y, z = TrackedInside(W, start), lower(W, below), lower(W, 0 * below)
+    for k in range(steps):
+        μ = ridge / (k + 1) ** decay
+        u = each(nodes.u, x.s, y.s, z.s)
+        v, p = each(nodes.gy, x.s, y.s) + μ * y.s, each(nodes.p, x.s, y.s, z.s) + μ * z.s
+        x.move(alpha * u)
+        y.move(beta * v)
+        z.move(gamma * p)
+    return x.s, y.s, z.s
+
+
+class Compressed:
+    """Gradient tracking in which neighbours know reference points of s and h only, moved by the largest entries of the
+    two differences together."""
+
+    def __init__(self, W, s, share, mixing):
+        self.W, self.s, self.h, self.d, self.mixing = W, s, 0 * s, 0 * s, mixing
+        self.known = np.concatenate([self.h, 0 * s], 1)
+        self.count = math.ceil(share * self.known.shape[1])
+
+    def move(self, d):
+        for i, new in enumerate(np.concatenate([self.h, self.s], 1) - self.known):
+            sent = np.argsort(-np.abs(new), kind="stable")[: self.count]
+            self.known[i, sent] += new[sent]
+        flow = self.mixing * (gossip(self.W, self.known) - self.known)
+        h_flow, s_flow = np.split(flow, 2, 1)
+        self.h = self.h + h_flow + d - self.d
+        self.s, self.d = self.s + s_flow - self.h, d
+
+
+def c2dfb(nodes, W, *, alpha, beta, gamma, strength, lower_steps, steps, share=1.0, mixing=1.0):
+    start, below = nodes.start()
+    x, λ = Tracked(W, start), strength
+    y, z = (Compressed(W, below, share, mixing) for _ in range(2))
+    for _ in range(steps):
+        for _ in range(lower_steps):
+            v = each(lambda i, x, y: nodes.gy(i, x, y) + nodes.fy(i, x, y) / λ, x.s, y.s)
+            w = each(nodes.gy, x.s, z.s)
+            y.move(beta * v)
+            z.move(gamma * w)
+        gap = each(lambda i, x, y, z: gx(nodes, i, x, y) - gx(nodes, i, x, z), x.s, y.s, z.s)
+        x.move(alpha * (each(nodes.fx, x.s, y.s) + λ * gap))
+    return x.s, y.s, z.s
+
+
+def affine_solution(directions, *sizes):
+    """The common (x, y, z) at which the means over nodes of affine `directions(x, y, z)` vanish."""
+
+    def mean(point):
+        return np.concatenate([d.mean(0) for d in directions(*np.split(point, np.cumsum(sizes)[:-1]))])
+
+    offset = mean(np.zeros(sum(sizes)))
+    matrix = np.stack([mean(row) - offset for row in np.eye(sum(sizes))], 1)
+    return np.split(np.linalg.solve(matrix, -offset), np.cumsum(sizes)[:-1])
+
+
+def penalized_solution(nodes, λ):
+    """Where f(x, y) + λ (g(x, y) − g(x, z)) is stationary."""
+
+    def directions(*point):
+        x, y, z = (np.tile(level, (len(nodes), 1)) for level in point)
+        u = each(lambda i, x, y, z: nodes.fx(i, x, y) + λ * (gx(nodes, i, x, y) - gx(nodes, i, x, z)), x, y, z)
+        return u, each(nodes.fy, x, y) + λ * each(nodes.gy, x, y), each(nodes.gy, x, z)
+
+    return affine_solution(directions, len(nodes.x0), len(nodes.y0), len(nodes.y0))
+
+
+def enveloped_solution(nodes, c, ρ):
+    """Where f(x, y)/c + g(x, y) − min_z [g(x, z) + ‖z − y‖²/(2ρ)] is stationary."""
+
+    def directions(*point):
+        x, y, z = (np.tile(level, (len(nodes), 1)) for level in point)
+        u = each(lambda i, x, y, z: nodes.fx(i, x, y) / c + gx(nodes, i, x, y) - gx(nodes, i, x, z), x, y, z)
+        v = each(nodes.fy, x, y) / c + each(nodes.gy, x, y) - (y - z) / ρ
+        return u, v, each(nodes.gy, x, z) + (z - y) / ρ
+
+    return affine_solution(directions, len(nodes.x0), len(nodes.y0), len(nodes.y0))
