@@ -14,6 +14,7 @@ from .methods._catalog import CATALOG, Entry
 from .methods._dbsa import dbsa, double_loop_dsgd
 from .methods._dsbo import dsbo
 from .methods._dsoba import dsoba, dsoba_fo
+from .methods._dsvrbgd import dsvrbgd, normalized_dsvrbgd
 from .methods._gossip_dsbo import gossip_dsbo
 from .methods._gt_hsgd import gt_hsgd
 from .methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
@@ -79,6 +80,7 @@ __all__ = [
     "dsgd_bilevel",
     "dsoba",
     "dsoba_fo",
+    "dsvrbgd",
     "ed",
     "estimators",
     "extra",
@@ -96,6 +98,7 @@ __all__ = [
     "ma_dsbo",
     "mdbo",
     "metrics",
+    "normalized_dsvrbgd",
     "privacy",
     "prox",
     "slam",

@@ -1,0 +1,30 @@
+"""More published methods in plain NumPy, node by node; nothing shared with the library.
+
+As `method_references`, whose `Nodes` give the derivatives: every reference returns the levels of all nodes after
+`steps` iterations. With all samples in a batch, what the same sample gave at the point before is what the step before
+computed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from method_references import each, gossip
+
+
+def dsvrbgd(nodes, W, *, alpha, beta, gamma, theta, relax, steps, normalized=False):
+    """STORM, then h⁺ = W h + Δm, then s⁺ = s + η (W s − a h⁺ − s), on x, y and z."""
+    x, y = nodes.start()
+    levels, rates = [x, y, 0 * y], (alpha, beta, gamma)
+    d_before, m, h = [0.0] * 3, [0.0] * 3, [0.0] * 3
+    for t in range(steps):
+        x, y, z = levels
+        directions = each(nodes.u, x, y, z), each(nodes.gy, x, y), each(nodes.p, x, y, z)
+        for level, d in enumerate(directions):
+            m_before = m[level]
+            m[level] = d if t == 0 else d + (1 - theta) * (m[level] - d_before[level])
+            h[level] = d if t == 0 else gossip(W, h[level]) + m[level] - m_before
+            step = h[level] / np.linalg.norm(h[level], axis=1, keepdims=True) if normalized else h[level]
+            s = levels[level]
+            levels[level] = s + relax * (gossip(W, s) - rates[level] * step - s)
+        d_before = directions
+    return tuple(levels)
