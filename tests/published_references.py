@@ -28,3 +28,26 @@ def dsvrbgd(nodes, W, *, alpha, beta, gamma, theta, relax, steps, normalized=Fal
             levels[level] = s + relax * (gossip(W, s) - rates[level] * step - s)
         d_before = directions
     return tuple(levels)
+
+
+def k_gt(gradient, x, W, *, alpha, local_steps, relax, steps):
+    """K-GT's Algorithm 1 with c⁰ = 0: `gradient(i, x)` is node i's."""
+    c = 0 * x
+    for _ in range(steps):
+        w = x
+        for _ in range(local_steps):
+            w = w - alpha * (each(gradient, w) + c)
+        z = (x - w) / (local_steps * alpha)
+        c = c - z + gossip(W, z)
+        x = gossip(W, x - local_steps * alpha * relax * z)
+    return x
+
+
+def proxskip(gradient, x, W, *, alpha, probability, coins):
+    """x̂ = x − γ (∇f − h); where the coin says so x⁺ = W x̂ and h⁺ = h + p/γ (x⁺ − x̂)."""
+    h = 0 * x
+    for coin in coins:
+        ahead = x - alpha * (each(gradient, x) - h)
+        x = gossip(W, ahead) if coin else ahead
+        h = h + probability / alpha * (x - ahead)
+    return x

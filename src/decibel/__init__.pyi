@@ -18,6 +18,7 @@ from .methods._dsvrbgd import dsvrbgd, normalized_dsvrbgd
 from .methods._gossip_dsbo import gossip_dsbo
 from .methods._gt_hsgd import gt_hsgd
 from .methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
+from .methods._local_steps import k_gt, proxskip
 from .methods._lopa import lopa
 from .methods._ma_dsbo import ma_dsbo
 from .methods._mdbo import mdbo, vrdbo
@@ -93,6 +94,7 @@ __all__ = [
     "gt_hsgd",
     "hypergradient",
     "interact",
+    "k_gt",
     "loggers",
     "lopa",
     "ma_dsbo",
@@ -101,6 +103,7 @@ __all__ = [
     "normalized_dsvrbgd",
     "privacy",
     "prox",
+    "proxskip",
     "slam",
     "soba",
     "solve",

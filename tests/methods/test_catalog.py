@@ -45,11 +45,12 @@ KINDS = [
     "ed",
 ]
 NAMES = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in db.CATALOG]
-# Settings without chance, where the defaults draw the length of a series.
+# Settings without chance, where the defaults draw the length of a series or toss a coin.
 SURE = {
     "mdbo": dict(terms=1),
     "vrdbo": dict(terms=1),
     "svr-interact": dict(hypergradient=db.hypergradient.exact()),
+    "proxskip": dict(probability=1.0),
 }
 
 
@@ -123,7 +124,8 @@ def test_runs_with_its_defaults(name):
     for level in levels(result.state):
         assert np.isfinite(level).all()
     assert np.abs(result.nodes.x - 0.5).max() > 1e-3  # it moved
-    assert all(np.all(np.diff(result.trace[column]) > 0) for column in ("samples", "gradients", "rounds", "bytes"))
+    sent = () if name == "proxskip" else ("rounds", "bytes")  # which not every step of it does
+    assert all(np.all(np.diff(result.trace[column]) > 0) for column in ("samples", "gradients", *sent))
 
 
 def test_state_keeps_its_types(name):
@@ -237,6 +239,8 @@ def by_hand(name, k):
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
         "gt-hsgd": (UPPER, 2, 0, 0, 2),  # at two points
+        "k-gt": (5 * UPPER, 5, 0, 0, 1),
+        "proxskip": (UPPER, 1, 0, 0, 1),
     }[name]
 
 
