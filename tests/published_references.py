@@ -51,3 +51,29 @@ def proxskip(gradient, x, W, *, alpha, probability, coins):
         x = gossip(W, ahead) if coin else ahead
         h = h + probability / alpha * (x - ahead)
     return x
+
+
+def d_adast(gradients, x, y, W, *, alpha, beta, steps):
+    """D-AdaST's Algorithm 1 with exponents 0.6 and 0.4; `gradients(i, x, y)` are node i's ∇_x f and ∇_y f."""
+    mx = my = np.zeros(len(x))
+    for _ in range(steps):
+        gx, gy = (np.stack(part) for part in zip(*(gradients(i, x[i], y[i]) for i in range(len(x))), strict=True))
+        mx, my = gossip(W, mx + (gx**2).sum(1)), gossip(W, my + (gy**2).sum(1))
+        ψ = mx**0.6 / np.maximum(mx**0.6, my**0.6)
+        x = gossip(W, x - alpha * (ψ * mx**-0.6)[:, None] * gx)
+        y = gossip(W, y + beta * (my**-0.4)[:, None] * gy)
+    return x, y
+
+
+def adasdbo(nodes, W, *, alpha, beta, gamma, steps):
+    """S-TFBO's steps at every node, from sums that are mixed."""
+    x, y = nodes.start()
+    z, m = 0 * y, [np.zeros(len(nodes)) for _ in "xyz"]
+    for _ in range(steps):
+        directions = each(nodes.u, x, y, z), each(nodes.gy, x, y), each(nodes.p, x, y, z)
+        m = [gossip(W, sums + (d**2).sum(1)) for sums, d in zip(m, directions, strict=True)]
+        a, b, c = (np.sqrt(sums)[:, None] for sums in m)
+        c = np.maximum(b, c)
+        u, v, p = directions
+        x, y, z = gossip(W, x - alpha * u / (a * c)), gossip(W, y - beta * v / b), gossip(W, z - gamma * p / c)
+    return x, y, z

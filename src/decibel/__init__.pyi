@@ -28,6 +28,7 @@ from .methods._slam import slam
 from .methods._soba import soba
 from .methods._sparkle import sparkle
 from .methods._spdb import spdb
+from .methods._stepsize_tracking import adasdbo, d_adast
 from .network import Communicator, Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
@@ -73,7 +74,9 @@ __all__ = [
     "Trace",
     "Tuned",
     "Vector",
+    "adasdbo",
     "cost",
+    "d_adast",
     "dbsa",
     "double_loop_dsgd",
     "dsbo",

@@ -149,8 +149,9 @@ def expected(name, method):
     return shared() if name in MIXTURES else limit(method)  # not corrected, or truncated
 
 
-# INTERACT takes no batches, and the mean of a step of fixed length is no step along the mean.
-UNSEEN = ("interact", "normalized-dsvrbgd")
+# INTERACT takes no batches; the mean of a step of fixed length is no step along the mean; and steps that shrink with
+# the sums of squares remember where they started.
+UNSEEN = ("interact", "normalized-dsvrbgd", "d-adast", "adasdbo")
 
 
 @pytest.mark.slow_except("sparkle-ed", "slam", "ed")
