@@ -77,3 +77,24 @@ def adasdbo(nodes, W, *, alpha, beta, gamma, steps):
         u, v, p = directions
         x, y, z = gossip(W, x - alpha * u / (a * c)), gossip(W, y - beta * v / b), gossip(W, z - gamma * p / c)
     return x, y, z
+
+
+def dama(gradients, x, y, W, *, alpha, beta, theta, coins):
+    """Exact Diffusion as printed, s⁺⁺ = W (2 s⁺ − s − Δd), along GRACE estimates. `gradients(t, i, x, y)` are node i's
+    ∇_x f and −∇_y f on the samples of iteration t; t = None stands for all of its samples."""
+
+    def directions(t, x, y):
+        return [np.stack(part) for part in zip(*(gradients(t, i, x[i], y[i]) for i in range(len(x))), strict=True)]
+
+    levels, before, d_before = [x, y], None, [0.0, 0.0]
+    for t, coin in enumerate(coins):
+        if coin:
+            m = directions(None, *levels)
+        else:
+            ahead, behind = directions(t, *levels), directions(t, *before)
+            m = [a + (1 - theta) * (old - b) for a, old, b in zip(ahead, m, behind, strict=True)]
+        d = [alpha * m[0], beta * m[1]]
+        twice = levels if before is None else [2 * s - old for s, old in zip(levels, before, strict=True)]
+        before, levels = levels, [gossip(W, s - a + b) for s, a, b in zip(twice, d, d_before, strict=True)]
+        d_before = d
+    return tuple(levels)

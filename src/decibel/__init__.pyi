@@ -11,6 +11,7 @@ from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
 from .methods._catalog import CATALOG, Entry
+from .methods._dama import dama
 from .methods._dbsa import dbsa, double_loop_dsgd
 from .methods._dsbo import dsbo
 from .methods._dsoba import dsoba, dsoba_fo
@@ -77,6 +78,7 @@ __all__ = [
     "adasdbo",
     "cost",
     "d_adast",
+    "dama",
     "dbsa",
     "double_loop_dsgd",
     "dsbo",

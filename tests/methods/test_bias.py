@@ -142,6 +142,8 @@ def expected(name, method):
             return limit(replace(method, hypergradient=db.hypergradient.neumann(**SERIES)))
         case "interact" | "svr-interact" | "lopa-gt":
             return personal()
+        case "dama":  # x follows ∇_x f alone, which is right for a minimax problem only
+            return e.mean()
         case "soba" | "dsvrbgd":
             return shared()
     if method.form == "single":

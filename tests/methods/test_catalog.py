@@ -51,6 +51,7 @@ SURE = {
     "vrdbo": dict(terms=1),
     "svr-interact": dict(hypergradient=db.hypergradient.exact()),
     "proxskip": dict(probability=1.0),
+    "dama": dict(probability=1.0),
 }
 
 
@@ -224,6 +225,7 @@ def by_hand(name, k):
         "vrdbo": (BOTH, 4, POWER_STEPS, 2, 1),  # at two points, with one scale
         "dsvrbgd": (BOTH, 4, 2, 2, 1),  # at two points
         "normalized-dsvrbgd": (BOTH, 4, 2, 2, 1),
+        "dama": (BOTH, 2, 0, 0, 1),
         "d-adast": (BOTH, 2, 0, 0, 2),  # sums, then variables
         "adasdbo": (BOTH, 2, 1, 1, 2),
         "slam": (BOTH, 2, SERIES, 1, 1),
