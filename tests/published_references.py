@@ -98,3 +98,21 @@ def dama(gradients, x, y, W, *, alpha, beta, theta, coins):
         before, levels = levels, [gossip(W, s - a + b) for s, a, b in zip(twice, d, d_before, strict=True)]
         d_before = d
     return tuple(levels)
+
+
+def prometheus(nodes, M, *, alpha, beta, relax, project, steps, period, full, sampled):
+    """Prometheus's Algorithm 1 where a batch holds all samples; `full` and `sampled` are its two hypergradients."""
+    x, y = nodes.start()
+    p, v = each(full, x, y), each(nodes.gy, x, y)
+    u = p
+    for t in range(1, steps + 1):
+        old, before = (x, y), p
+        nearest = project(x - alpha * u)
+        x, y = gossip(M, x) + relax * (nearest - x), y - beta * v
+        if t % period == 0:
+            p, v = each(full, x, y), each(nodes.gy, x, y)
+        else:
+            p = p + each(sampled, x, y) - each(sampled, *old)
+            v = v + each(nodes.gy, x, y) - each(nodes.gy, *old)
+        u = gossip(M, u) + p - before
+    return x, y

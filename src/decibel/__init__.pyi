@@ -24,6 +24,7 @@ from .methods._lopa import lopa
 from .methods._ma_dsbo import ma_dsbo
 from .methods._mdbo import mdbo, vrdbo
 from .methods._method import Method, State
+from .methods._prometheus import prometheus
 from .methods._single_level import dsgd, ed, extra, gnsd, gt
 from .methods._slam import slam
 from .methods._soba import soba
@@ -107,6 +108,7 @@ __all__ = [
     "metrics",
     "normalized_dsvrbgd",
     "privacy",
+    "prometheus",
     "prox",
     "proxskip",
     "slam",

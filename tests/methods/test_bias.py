@@ -140,7 +140,7 @@ def expected(name, method):
             return personal(b * series(h))
         case "d-sgd-bilevel":  # the same, and not tracked
             return limit(replace(method, hypergradient=db.hypergradient.neumann(**SERIES)))
-        case "interact" | "svr-interact" | "lopa-gt":
+        case "interact" | "svr-interact" | "prometheus" | "lopa-gt":
             return personal()
         case "dama":  # x follows ∇_x f alone, which is right for a minimax problem only
             return e.mean()

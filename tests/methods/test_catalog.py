@@ -50,6 +50,7 @@ SURE = {
     "mdbo": dict(terms=1),
     "vrdbo": dict(terms=1),
     "svr-interact": dict(hypergradient=db.hypergradient.exact()),
+    "prometheus": dict(hypergradient=db.hypergradient.exact()),
     "proxskip": dict(probability=1.0),
     "dama": dict(probability=1.0),
 }
@@ -233,6 +234,7 @@ def by_hand(name, k):
         "interact": (BOTH, 2, Q, 1, 1),
         # all samples every ⌈√3⌉ steps; in between ⌈√3⌉ samples of each level at two points
         "svr-interact": (BOTH, 2, Q, 1, 1) if k % 2 == 0 else (2 + 2, 4, 2 * Q, 2, 1),
+        "prometheus": (BOTH, 2, Q, 1, 1) if k % 2 == 0 else (2 + 2, 4, 2 * Q, 2, 1),
         "gt-dsgd": (BOTH, 2, Q, 1, 1),
         "d-sgd-bilevel": (BOTH, 2, Q, 1, 1),
         "lopa": (BOTH, 2, 1, 1, 1),

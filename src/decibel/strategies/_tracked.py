@@ -11,7 +11,6 @@ the fixed point of gradient tracking exact.
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, each, positive
@@ -47,7 +46,7 @@ class ProximalTracking(Tracking):
         part: ν.
     """
 
-    part: Scalar = eqx.field(default=1.0)
+    part: Scalar = 1.0
 
     def taken(self, s: Vector, h: Vector, rate: Scalar) -> Vector:
         return self.part * (s - self.nearest(s - rate * h, rate))
@@ -72,10 +71,9 @@ def normalized() -> NormalizedTracking:
     return NormalizedTracking("normalized-gt", direction_and_rate, 2, (), (), (), vectors=2)
 
 
-def proximal(part: Scalar) -> ProximalTracking:
-    """Gradient tracking that goes the part ν of the way to a proximal point."""
-    made = ProximalTracking("proximal-gt", direction_and_rate, 2, (), (), (), vectors=2, proximal="inside")
-    return eqx.tree_at(lambda strategy: strategy.part, made, part)
+def proximal() -> ProximalTracking:
+    """Gradient tracking that goes part of the way to a proximal point."""
+    return ProximalTracking("proximal-gt", direction_and_rate, 2, (), (), (), vectors=2, proximal="inside")
 
 
 def local_tracking() -> LocalTracking:
