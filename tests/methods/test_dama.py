@@ -40,10 +40,14 @@ def test_dama_follows_the_recursion_on_the_drawn_samples():
     method = db.dama(**settings, probability=0.3)
     run = db.Simulator().start(problem(), method, db.Levels(x=GRAPH), RunConfig(2))
 
+    @jax.jit
+    def drawn(t):
+        draw = run.program.oracle(t, Ledger()).draw_some()
+        return draw.upper.parts[0], draw.lower.parts[0]
+
     @cache
     def batches(t):
-        draw = run.program.oracle(jnp.int32(t), Ledger()).draw_some()
-        return [{name: np.asarray(leaf) for name, leaf in part.parts[0].items()} for part in (draw.upper, draw.lower)]
+        return jax.tree.map(np.asarray, drawn(jnp.int32(t)))
 
     def gradients(t, i, x, y):
         above, below = [DATA] * 2 if t is None else batches(t)

@@ -43,6 +43,7 @@ def test_prometheus_follows_the_paper():
         assert np.ptp(wanted, 0).max() > 1e-5
 
 
+@pytest.mark.slow
 def test_prometheus_without_a_constraint_is_svr_interact():
     rates = dict(alpha=0.05, beta=0.1, period=3, terms=1, scale=L)
     plain = CURVED.problem(personal=True)

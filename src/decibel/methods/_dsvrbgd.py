@@ -104,7 +104,7 @@ def normalized_dsvrbgd(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate, rel
     and z. No sample moves a node further than its step size, and nothing is clipped.
 
     Draws: as DSVRBGD. Steps do not shrink near the solution: with constant step sizes it ends within their order of
-    it, so let them decrease.
+    it, so let them decrease. Differs from the paper: its lower level need not be strongly convex; here z is H⁻¹ ∇_y f.
 
     Args:
         alpha: the length of x's steps: a number, or a function of the step.
