@@ -2,7 +2,8 @@
 
 Each node and level has one number m, m⁺ = W (m + ‖d‖²) for its direction d. Nodes whose steps differ would end at a
 weighted solution; the mixed sums, and so the steps, differ less and less in relation to their size. Variables move by
-diffusion, without a correction: what a constant step size would leave as a bias vanishes as the steps do.
+diffusion, without a correction: what a constant step size would leave as a bias vanishes as the steps do. Messages that
+arrive late (`faults.late`) may turn a sum negative, after which nothing bounds the steps.
 """
 
 from __future__ import annotations
