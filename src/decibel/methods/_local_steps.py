@@ -111,7 +111,8 @@ def k_gt(*, alpha: Rate, local_steps: int = 5, relax: Rate = 1.0) -> KGt:
 def proxskip(*, alpha: Rate, probability: float = 0.5) -> ProxSkip:
     """ProxSkip (Mishchenko et al., 2022), its decentralized form with one gossip step, reconstructed: φ = x − α ∇f + c;
     with probability p, the same coin at every node, x⁺ = W φ and c⁺ = c + p (W − I) φ; otherwise x⁺ = φ, and nothing is
-    sent. p = 1 is Exact Diffusion. The solution is a fixed point whatever the coins are.
+    sent. p = 1 is Exact Diffusion; a message in every 1/p-th step instead of coins is LED, `ed(local_steps=...)`. The
+    solution is a fixed point whatever the coins are.
 
     Draws: one batch, and a coin. Differs from the paper: c = α h, which is a sum of flows. It runs on every engine but
     `db.Silo`, whose sites expect a message in each step.
