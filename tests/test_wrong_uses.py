@@ -90,7 +90,7 @@ PYTHON = {
         lambda: db.sparkle("ed", **RATES | {"gamma": None})
     ),
     "strategy None is not known: choose from": lambda: db.sparkle(None, **RATES),
-    "method 'foo' is not known: choose from adasdbo, d-adast, ": lambda: db.CATALOG["foo"],
+    "method 'foo' is not known: choose from ada": lambda: db.CATALOG["foo"],
     "method 'd-sobba' is not known: did you mean 'd-soba'?": lambda: db.CATALOG["d-sobba"],
     "theta=1.5 must be a number from 0 to 1": lambda: db.sparkle("ed", **RATES, theta=1.5),
     "theta=np.float32(1.5) must be a number from 0 to 1": lambda: db.ed(alpha=0.1, theta=np.float32(1.5)),

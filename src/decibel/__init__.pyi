@@ -10,6 +10,7 @@ from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
+from .methods._adaptive import ada_ed, adam_ed, dadam, gt_adam
 from .methods._catalog import CATALOG, Entry
 from .methods._dama import dama
 from .methods._dbsa import dbsa, double_loop_dsgd
@@ -76,9 +77,12 @@ __all__ = [
     "Trace",
     "Tuned",
     "Vector",
+    "ada_ed",
+    "adam_ed",
     "adasdbo",
     "cost",
     "d_adast",
+    "dadam",
     "dama",
     "dbsa",
     "double_loop_dsgd",
@@ -96,6 +100,7 @@ __all__ = [
     "gossip_dsbo",
     "graphs",
     "gt",
+    "gt_adam",
     "gt_dsgd",
     "gt_hsgd",
     "hypergradient",
