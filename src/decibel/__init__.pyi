@@ -14,24 +14,29 @@ from .methods._adaptive import ada_ed, adam_ed, dadam, gt_adam
 from .methods._ahead import ahead
 from .methods._c2dfb import c2dfb
 from .methods._catalog import CATALOG, Entry
+from .methods._dama import dama
 from .methods._dbsa import dbsa, double_loop_dsgd
 from .methods._dsbo import dsbo
 from .methods._dsgda_gt import dsgda_gt
 from .methods._dsoba import dsoba, dsoba_fo
+from .methods._dsvrbgd import dsvrbgd, normalized_dsvrbgd
 from .methods._duet import duet
 from .methods._f2sa import f2sa
 from .methods._gossip_dsbo import gossip_dsbo
 from .methods._gt_hsgd import gt_hsgd
 from .methods._interact import dsgd_bilevel, gt_dsgd, interact, svr_interact
+from .methods._local_steps import k_gt, proxskip
 from .methods._lopa import lopa
 from .methods._ma_dsbo import ma_dsbo
 from .methods._mdbo import mdbo, vrdbo
 from .methods._method import Method, State
+from .methods._prometheus import prometheus
 from .methods._single_level import dsgd, ed, extra, gnsd, gt
 from .methods._slam import slam
 from .methods._soba import soba
 from .methods._sparkle import sparkle
 from .methods._spdb import spdb
+from .methods._stepsize_tracking import adasdbo, d_adast
 from .methods._sun_dsbo import sun_dsbo
 from .network import Communicator, Network, faults
 from .oracles import estimators, hypergradient
@@ -80,10 +85,13 @@ __all__ = [
     "Vector",
     "ada_ed",
     "adam_ed",
+    "adasdbo",
     "ahead",
     "c2dfb",
     "cost",
+    "d_adast",
     "dadam",
+    "dama",
     "dbsa",
     "double_loop_dsgd",
     "dsbo",
@@ -92,6 +100,7 @@ __all__ = [
     "dsgda_gt",
     "dsoba",
     "dsoba_fo",
+    "dsvrbgd",
     "duet",
     "ed",
     "estimators",
@@ -107,13 +116,17 @@ __all__ = [
     "gt_hsgd",
     "hypergradient",
     "interact",
+    "k_gt",
     "loggers",
     "lopa",
     "ma_dsbo",
     "mdbo",
     "metrics",
+    "normalized_dsvrbgd",
     "privacy",
+    "prometheus",
     "prox",
+    "proxskip",
     "slam",
     "soba",
     "solve",

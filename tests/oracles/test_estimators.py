@@ -1,4 +1,4 @@
-"""Momentum, STORM and SPIDER against NumPy on the samples that were really drawn, and mutants that must be caught."""
+"""Momentum, STORM, SPIDER and GRACE against NumPy on the samples that were drawn, and mutants that must be caught."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from decibel import estimators, hypergradient
 from decibel.core._ledger import Ledger
 from decibel.core._vector import Vector
 from decibel.oracles._oracle import Oracle
-from decibel.oracles.estimators import Spider
+from decibel.oracles.estimators import COIN, Spider
 
 NODES, SAMPLES, BATCH, Q = 3, 12, 2, 4
 RNG = np.random.default_rng(0)
@@ -114,6 +114,23 @@ def spider_by_hand(period):
     return np.stack(out)
 
 
+def coins(probability):
+    keys = [jax.random.fold_in(jax.random.fold_in(jax.random.key(0), k), COIN) for k in range(len(POINTS))]
+    return [k == 0 or bool(jax.random.bernoulli(key, probability)) for k, key in enumerate(keys)]
+
+
+def grace_by_hand(probability, theta):
+    out, tossed = [], coins(probability)
+    for k, point in enumerate(POINTS):
+        if tossed[k]:
+            out.append(on(DATA, point))
+        else:
+            batch = samples(k, some=True)
+            out.append(on(batch, point) + (1 - theta) * (out[-1] - on(batch, POINTS[k - 1])))
+    assert probability in (0.0, 1.0) or 2 < sum(tossed) < len(tossed) - 2
+    return np.stack(out)
+
+
 def test_samples_are_drawn_afresh_each_step_and_at_each_node():
     drawn = np.stack([samples(k)["h"] for k in range(8)])
     assert drawn.shape == (8, NODES, BATCH, Q)
@@ -129,6 +146,10 @@ CASES = {
     "storm": (estimators.storm(0.3), lambda: storm_by_hand(0.3)),
     "spider": (estimators.spider(5), lambda: spider_by_hand(5)),
     "spider of ⌈√n⌉": (estimators.spider(), lambda: spider_by_hand(4)),
+    "grace": (estimators.grace(0.4, 0.3), lambda: grace_by_hand(0.4, 0.3)),
+    "grace as PAGE": (estimators.grace(0.4), lambda: grace_by_hand(0.4, 0.0)),
+    "grace of all samples": (estimators.grace(1.0), lambda: spider_by_hand(1)),
+    "grace without coins": (estimators.grace(0.0, 0.3), lambda: grace_by_hand(0.0, 0.3)),
     "spider of period one": (estimators.spider(1), lambda: spider_by_hand(1)),
 }
 
@@ -260,3 +281,9 @@ def test_variance_is_reduced():
 def test_periods_raise(period):
     with pytest.raises(ValueError, match="period"):
         estimators.spider(period)
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.5])
+def test_probabilities_raise(probability):
+    with pytest.raises(ValueError, match="probability"):
+        estimators.grace(probability)

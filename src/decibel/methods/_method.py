@@ -63,6 +63,7 @@ class Method(eqx.Module):
     paper: ClassVar[str] = ""
     loops: ClassVar[int] = 1
     takes_prox: ClassVar[bool] = False  # whether its step applies the problem's proximal map, by `levels`
+    skips_messages: ClassVar[bool] = False  # whether a step may send nothing, which sites take for a loss
     centralized: ClassVar[bool] = False  # runs on the complete graph only, which is taken where none is given
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # settings of the catalogue, where none are given
 

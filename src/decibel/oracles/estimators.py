@@ -21,10 +21,12 @@ from ..core._types import PyTree, Scalar, Schedule
 from ..core._vector import Vector
 from ._oracle import Draw, Oracle
 
-__all__ = ["Estimator", "momentum", "plain", "spider", "storm"]
+__all__ = ["Estimator", "grace", "momentum", "plain", "spider", "storm"]
 
 Directions: TypeAlias = Callable[[Draw, PyTree], PyTree]
 Weight: TypeAlias = Scalar | Schedule
+
+COIN = 2**29  # the draw that decides whether all samples are taken
 
 
 class Estimator(eqx.Module):
@@ -126,6 +128,28 @@ class Spider(Recursive):
         return new, (new, point)
 
 
+class Grace(Recursive):
+    """With probability p all samples; otherwise m⁺ = d(ξ; now) + (1−θ)(m − d(ξ; before))."""
+
+    probability: Scalar
+    theta: Weight
+
+    def __call__(
+        self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
+    ) -> tuple[PyTree, PyTree]:
+        def refresh(_: PyTree) -> PyTree:
+            return directions(oracle.draw_all(), point)
+
+        def change(memory: PyTree) -> PyTree:
+            m, before = memory
+            draw, kept = oracle.draw_some(), 1 - _weight(self.theta, k)
+            return _map(lambda m, d, e: d + kept * (m - e), m, directions(draw, point), directions(draw, before))
+
+        coin = jax.random.bernoulli(jax.random.fold_in(oracle.key, COIN), self.probability)  # the same at every node
+        new = oracle.ledger.cond((k == 0) | coin, refresh, change, memory)
+        return new, (new, point)
+
+
 def _weight(theta: Weight, k: Int[Array, ""]) -> Scalar:
     return theta(k) if callable(theta) else theta
 
@@ -183,3 +207,21 @@ def spider(period: int | None = None) -> Spider:
     if period is not None and (not isinstance(period, int) or period < 1):
         raise ValueError(f"period={period!r} must be a positive integer, or None for ⌈√n⌉.")
     return Spider(period)
+
+
+def grace(probability: float, theta: Weight = 0.0) -> Grace:
+    """GRACE: with probability p, and at first, all samples; otherwise STORM, m⁺ = d(ξ; s) + (1−θ) (m − d(ξ; s⁻)).
+
+    θ = 0 is PAGE, or loopless SARAH, SPIDER with a random period. One coin serves all nodes.
+
+    Args:
+        probability: p, from 0 to 1.
+        theta: θ, from 0 to 1; a number or a schedule.
+
+    References:
+        Cai, Alghunaim and Sayed, DAMA: A Unified Accelerated Approach for Decentralized Nonconvex Minimax Optimization,
+        2025; Li et al., PAGE: A Simple and Optimal Probabilistic Gradient Estimator for Nonconvex Optimization, 2021.
+    """
+    if not 0 <= probability <= 1:
+        raise ValueError(f"probability={probability!r} must be a number from 0 to 1: give the share of full batches.")
+    return Grace(float(probability), _share(theta))

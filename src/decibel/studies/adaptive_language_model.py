@@ -48,7 +48,7 @@ class Setup:
     batch_size: int = 16
     steps: int = 1_600
     rows: int = 8
-    rates: tuple[float, ...] = (1e-3, 3e-3)
+    rates: tuple[float, ...] = (1e-3, 3e-3, 6e-3)
     plain: tuple[float, ...] = (0.1, 0.3)
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -127,9 +127,9 @@ class WithoutAgreement(AdamEd):
         return {"x": steps_of(agree=False)}
 
 
-def methods(setup: Setup) -> dict[str, list[Method]]:
+def methods(setup: Setup) -> dict[str, dict[float, Method]]:
     """Each with every step size."""
-    falling = lambda make, rates: [make(alpha=Linear(rate, setup.steps)) for rate in rates]  # noqa: E731
+    falling = lambda make, rates: {rate: make(alpha=Linear(rate, setup.steps)) for rate in rates}  # noqa: E731
     adam: dict[str, Callable[..., Method]] = {
         CENTRAL: dadam, OURS: adam_ed, ALONE: partial(WithoutAgreement, theta=1.0), TRACKED: gt_adam, LOCAL: dadam,
     }  # fmt: skip
@@ -144,12 +144,12 @@ def arms(setup: Setup) -> list[Arm]:
     nodes = len(setup.domains)
     return [
         Arm(
-            CASE, named(label, method.alpha.rate),
+            CASE, named(label, rate),
             partial(language_model, setup.domains, central=label == CENTRAL, **sizes),
             method, complete(1) if label == CENTRAL else ring(nodes), setup.steps, setup.batch_size, setup.rows,
         )
         for label, made in methods(setup).items()
-        for method in made
+        for rate, method in made.items()
     ]  # fmt: skip
 
 
@@ -188,7 +188,7 @@ STUDY = Study(
     about="Eight nodes on a ring hold text of one kind each and train one decoder-only language model over bytes, of "
     "4.9 million weights, on all kinds. Adam's steps at each node with a carry in units of gradients (adam-ed) against "
     "Adam on the mean gradient, Adam along tracked gradients, local Adam with averaging, and Exact Diffusion without "
-    "adaptive steps. Step sizes fall linearly to zero; of two, each method is judged at the one with the lower loss on "
+    "adaptive steps. Step sizes fall linearly to zero; of three, each method is judged at the one with the lower loss on "
     "the nodes' own text. Losses are in nats a byte over all kinds, on text that no node has.",
     setups=SETUPS,
     arms=arms,

@@ -137,6 +137,13 @@ def test_graphs_that_the_federation_does_not_have_raise(tmp_path, graph, sentenc
         db.solve(problem, method("gt"), graph, steps=5, engine=db.Silo(folders.home("site-0"), "site-0"))
 
 
+def test_a_method_that_skips_messages_raises(tmp_path):
+    folders, problem = Folders(tmp_path, ring(2)), random_quadratic(2).single()
+    engine = db.Silo(folders.home("site-0"), "site-0")
+    with pytest.raises(ValueError, match=r"proxskip leaves out messages.*db\.k_gt"):
+        db.solve(problem, db.proxskip(alpha=0.1), folders.federation.graph, steps=5, engine=engine, metrics=[])
+
+
 def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path):
     """Two sites; one ends early. What must hear everything says so; its checkpoint is what it goes on from."""
     quick = FaultTolerance(beat=0.05, missed=100)

@@ -94,6 +94,10 @@ class Silo(Engine):
         federation = credentials.federation
         number = federation.number(self.name)
         _validate_graphs(graphs, federation)
+        if method.skips_messages:
+            raise ValueError(
+                f"{method.name} leaves out messages, and sites expect one in every step: choose one such as db.k_gt."
+            )
         common = json.dumps(identity(problem, method, graphs, config), sort_keys=True)
         fingerprint = hashlib.sha256(common.encode()).digest()
         site = Site(federation, number, fingerprint, lossy=_lossy(method), say=say)

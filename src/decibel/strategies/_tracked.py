@@ -1,0 +1,81 @@
+"""Gradient tracking whose tracker has the units of gradients, so that a step may be any function of it.
+
+The rows of the table track steps, the direction times the step size, and move by what they track. Here h tracks the
+direction itself,
+
+    h⁺ = W h + Δdirection,   s⁺ = W s − step(s, h⁺),
+
+combine then adapt as `non-gt`, which it is with step = α h. A step that vanishes where h does, at a common s, leaves
+the fixed point of gradient tracking exact.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from ..core._vector import Scalar, Vector, each, positive
+from ._table import Flows, Level, Strategy
+
+
+class Tracking(Strategy):
+    """s⁺ = W s − α h⁺."""
+
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        s, (c, h) = level.s, level.carry
+        δh, δs = yield h, s
+        c = c + δh
+        h = direction + c
+        return s + δs - self.taken(s, h, rate), (c, h)
+
+    def taken(self, s: Vector, h: Vector, rate: Scalar) -> Vector:
+        """What s moves against, given the tracker h."""
+        return rate * h
+
+
+class NormalizedTracking(Tracking):
+    """s⁺ = W s − α h⁺/‖h⁺‖, with the norm of each node."""
+
+    def taken(self, s: Vector, h: Vector, rate: Scalar) -> Vector:
+        return rate * each(1 / positive(jnp.sqrt(h.squared_norms())), h)
+
+
+class ProximalTracking(Tracking):
+    """s⁺ = W s + ν (prox_α(s − α h⁺) − s).
+
+    Attributes:
+        part: ν.
+    """
+
+    part: Scalar = 1.0
+
+    def taken(self, s: Vector, h: Vector, rate: Scalar) -> Vector:
+        return self.part * (s - self.nearest(s - rate * h, rate))
+
+
+class LocalTracking(Strategy):
+    """The move after local steps: with `direction` their average z, c⁺ = c + (W − I) z and s⁺ = W (s − rate z)."""
+
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        (c,), φ = level.carry, level.s - rate * direction
+        δc, δ = yield direction, φ
+        return φ + δ, (c + δc,)
+
+
+def direction_and_rate(s: Vector, d: Vector, *carry: Vector) -> Flows:
+    """These strategies have no form for steps that are made already."""
+    raise TypeError("this strategy takes a direction and a step size: call the strategy, not its move.")
+
+
+def normalized() -> NormalizedTracking:
+    """Gradient tracking with steps of equal length."""
+    return NormalizedTracking("normalized-gt", direction_and_rate, 2, (), (), (), vectors=2)
+
+
+def proximal() -> ProximalTracking:
+    """Gradient tracking that goes part of the way to a proximal point."""
+    return ProximalTracking("proximal-gt", direction_and_rate, 2, (), (), (), vectors=2, proximal="inside")
+
+
+def local_tracking() -> LocalTracking:
+    """K-GT's correction and mixing after local steps."""
+    return LocalTracking("k-gt", direction_and_rate, 1, (), (), (), vectors=2)
