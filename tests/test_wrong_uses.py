@@ -110,7 +110,7 @@ PYTHON = {
     "theta=2.0 must be a number from 0 to 1": lambda: db.tune(
         PROBLEM, db.sparkle("ed", **RATES, theta=0.5), RING, search={"theta": [0.5, 2.0]}
     ),
-    "method 'ed' has no setting 'gamma': choose from alpha, theta.": lambda: db.CATALOG["ed"](gamma=1.0),
+    "method 'ed' has no setting 'gamma': choose from alpha, theta, local_steps.": lambda: db.CATALOG["ed"](gamma=1.0),
     "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
     "strategy 'own' does not state what it sends: give it `vectors`, or measure it with db.cost": (
         lambda: db.sparkle(polynomial("own", (0.0, 1.0), (0.0,), (0.0, 1.0)), **RATES).sends

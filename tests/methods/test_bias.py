@@ -161,16 +161,18 @@ def expected(name, method):
     return shared() if name in MIXTURES else limit(method)  # not corrected, or truncated
 
 
-# INTERACT takes no batches; the mean of a step of fixed length is no step along the mean; and steps that shrink with
-# the sums of squares remember where they started.
-UNSEEN = ("interact", "normalized-dsvrbgd", "d-adast", "adasdbo")
+# INTERACT takes no batches; the mean of a step of fixed length, or of Adam's, is no step along the mean; and steps that
+# shrink with the sums of squares remember where they started.
+ADAM = ("adam-ed", "sparkle-adam-ed", "gt-adam", "dadam")
+UNSEEN = ("interact", "normalized-dsvrbgd", "d-adast", "adasdbo", *ADAM)
 
 
 @pytest.mark.slow_except("sparkle-ed", "slam", "ed")
 @pytest.mark.parametrize("name", [name for name in db.CATALOG if name not in UNSEEN])
 def test_the_mean_of_x_is_where_it_is_said_to_be(name):
     steps = 1_500 if name == "double-loop-dsgd" else STEPS  # its t-th step takes t inner ones
-    for updates in ("alternating", "simultaneous") if name.startswith("sparkle") else (None,):
+    both = name.startswith("sparkle") and name != "sparkle-led"  # local steps have one order
+    for updates in ("alternating", "simultaneous") if both else (None,):
         method = made(name, **({} if updates is None else {"updates": updates}))
         mean, error = long_run(method, steps)
         # A third of what samples that meet themselves would do; the growing loop's run is shorter.

@@ -188,7 +188,7 @@ STUDY = Study(
     about="Eight nodes on a ring hold text of one kind each and train one decoder-only language model over bytes, of "
     "4.9 million weights, on all kinds. Adam's steps at each node with a carry in units of gradients (adam-ed) against "
     "Adam on the mean gradient, Adam along tracked gradients, local Adam with averaging, and Exact Diffusion without "
-    "adaptive steps. Step sizes fall linearly to zero; of three, each method is judged at the one with the lower loss on "
+    "adapting. Step sizes fall linearly to zero; of three, each method is judged at the one with the lowest loss on "
     "the nodes' own text. Losses are in nats a byte over all kinds, on text that no node has.",
     setups=SETUPS,
     arms=arms,

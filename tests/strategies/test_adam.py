@@ -1,0 +1,126 @@
+"""Adam's steps on a level: the printed recursions, the fixed point of adam-ed, and the bias of its rivals."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import OneLevel, random_quadratic
+
+import decibel as db
+from decibel.strategies import adam_ed, strategy
+
+NODES = 8
+QUADRATIC = random_quadratic(NODES)
+PROBLEM = QUADRATIC.single()
+RING = db.graphs.ring(NODES)
+W = RING.W
+SOLUTION = np.tile(QUADRATIC.single_solution(), (NODES, 1))
+
+
+def gradient(x):
+    return np.einsum("nij,nj->ni", QUADRATIC.R, x - QUADRATIC.e)
+
+
+def run(name, steps, rate, problem=PROBLEM, **options):
+    return db.solve(problem, db.CATALOG[name](alpha=rate), RING, steps=steps, metrics=[], progress=False, **options)
+
+
+def falling(k):
+    """From 0.03 to zero, so that Adam comes to rest."""
+    return 0.03 * jnp.maximum(1 - k / 4000, 0.0) ** 2
+
+
+class Moments:
+    """Adam's, in NumPy."""
+
+    def __init__(self, shape):
+        self.m, self.v, self.t = np.zeros(shape), np.zeros(shape), 0
+
+    def add(self, g, size):
+        self.t += 1
+        self.m, self.v = 0.9 * self.m + 0.1 * g, 0.99 * self.v + 0.01 * size**2
+        return self.m / (1 - 0.9**self.t), np.sqrt(self.v / (1 - 0.99**self.t)) + 1e-8
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_adam_ed_is_the_printed_recursion(agree):
+    η, s, e, adam = 0.05, np.zeros((NODES, 3)), np.zeros((NODES, 3)), Moments((NODES, 3))
+    for _ in range(60):
+        g = gradient(s)
+        m_hat, b = adam.add(g, g - e)
+        φ, F = s - η / b * (m_hat - e), np.zeros_like(s)
+        for i in range(NODES):
+            for j in range(NODES):
+                F[i] += W[i, j] * np.minimum(b[i], b[j]) / η * (φ[j] - φ[i])
+        s, e = φ + η / b * F, e + F
+        if agree:
+            adam.v = (W @ b - 1e-8) ** 2 * (1 - 0.99**adam.t)
+    found = db.solve(PROBLEM, OneLevel(η, 1.0, adam_ed(agree=agree)), RING, steps=60, metrics=[])
+    np.testing.assert_allclose(found.nodes.x, s, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found.state.x.carry[0].tree, e, rtol=0, atol=1e-9)
+
+
+def test_dadam_is_the_printed_recursion():
+    s, adam = np.zeros((NODES, 3)), Moments((NODES, 3))
+    for _ in range(60):
+        m_hat, b = adam.add(*2 * (gradient(s),))
+        s = W @ (s - 0.05 * m_hat / b)
+    np.testing.assert_allclose(run("dadam", 60, 0.05).nodes.x, s, rtol=0, atol=1e-9)
+
+
+def test_gt_adam_is_the_printed_recursion():
+    """With h⁰ = 0 and the gradient before the first one zero."""
+    s, h, before, adam = np.zeros((NODES, 3)), np.zeros((NODES, 3)), np.zeros((NODES, 3)), Moments((NODES, 3))
+    for _ in range(60):
+        g = gradient(s)
+        h, before = W @ h + g - before, g
+        m_hat, b = adam.add(h, h)
+        s = W @ s - 0.05 * m_hat / b
+    np.testing.assert_allclose(run("gt-adam", 60, 0.05).nodes.x, s, rtol=0, atol=1e-9)
+
+
+def test_only_corrected_methods_end_at_the_solution():
+    result = run("adam-ed", 4000, falling)
+    np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-10)
+    e = np.asarray(result.state.x.carry[0].tree)
+    assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
+    np.testing.assert_allclose(run("gt-adam", 4000, falling).nodes.x, SOLUTION, rtol=0, atol=1e-6)
+    assert np.abs(np.asarray(run("dadam", 4000, falling).nodes.x) - SOLUTION).max() > 0.1
+
+
+def test_all_levels_of_sparkle():
+    method = db.sparkle("adam-ed", alpha=falling, beta=falling, gamma=falling)
+    result = db.solve(QUADRATIC.problem(), method, RING, steps=4000, metrics=[])
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), rtol=0, atol=1e-5)
+
+
+def test_a_step_size_of_zero_stands_still():
+    for name in ("adam-ed", "gt-adam", "dadam"):
+        result = run(name, 5, 0.0)
+        np.testing.assert_array_equal(result.nodes.x, 0.0)
+        assert all(not np.any(np.asarray(c.tree)) for c in result.state.x.carry)
+
+
+@pytest.mark.parametrize("name", ["adam-ed", "gt-adam", "dadam"])
+def test_other_engines_and_resume(name, tmp_path):
+    expected = run(name, 30, 0.03, eval_every=10)
+    spread = run(name, 30, 0.03, engine=db.Cluster())
+    np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
+    run(name, 20, 0.03, eval_every=10, checkpoint=tmp_path)
+    resumed = run(name, 30, 0.03, eval_every=10, checkpoint=tmp_path, resume=True)
+    assert eqx.tree_equal(resumed.state, expected.state)
+
+
+def test_faults_leave_adam_ed_exact():
+    result = run("adam-ed", 4000, falling, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
+    np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-9)
+
+
+def test_what_does_not_fit_is_rejected():
+    with pytest.raises(ValueError, match=r"momentum=1 must be at least 0 and below 1."):
+        adam_ed(momentum=1)
+    with pytest.raises(ValueError, match=r"needs w_ii ≥ 0.3333, and complete has 0.125: use graph.lazy\(\)."):
+        db.solve(PROBLEM, db.adam_ed(), db.graphs.complete(NODES), steps=1)
+    assert not strategy("adam-gt").allows(db.prox.nonnegative())
