@@ -154,6 +154,82 @@ def test_all_three_levels_of_sparkle(name):
     np.testing.assert_allclose(result.nodes.x, np.tile(quadratic.solution(), (NODES, 1)), atol=1e-8)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_short_scales_follow_a_loop_over_links(every):
+    """Both ends of a link use powers of two that are as old as the last message that had them."""
+    (_, _, (A, c)), η, W = EVEN, 0.7, RING.W
+    s, e, v, floor = (np.zeros((NODES, SIZE)) for _ in range(4))
+    known = np.zeros((NODES, SIZE))
+    share = -(-SIZE // every)
+    for k in range(60):
+        r = A * (s - c) - e
+        v = v + r**2
+        b = np.maximum(np.sqrt(v) + 1e-12, floor)
+        φ, F, δ = s - η / b * r, np.zeros_like(s), np.zeros_like(s)
+        part = slice(k % every * share, (k % every + 1) * share)
+        known[:, part] = 2.0 ** np.floor(np.log2(b[:, part]))
+        for i in range(NODES):
+            for j in range(NODES):
+                F[i] += W[i, j] * np.minimum(known[i], known[j]) / η * (φ[j] - φ[i])
+                δ[i] += W[i, j] * (known[j] - known[i])
+        floor, e, s = np.maximum(floor, 0.5 * (b + δ)), e + F, φ + η / b * F
+    found = run(ada_ed(scale_every=every), steps=60, rate=η)
+    np.testing.assert_allclose(found.nodes.x, s, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_short_scales_send_less_and_end_at_the_solution(dtype):
+    given = eqx.tree_at(lambda it: it.x0, EVEN[0], EVEN[0].x0.astype(dtype))
+    given = jax.tree.map(lambda leaf: leaf.astype(dtype) if hasattr(leaf, "dtype") else leaf, given)
+    short, whole = (OneLevel(1.0, 1.0, ada_ed(scale_every=every)) for every in (2, None))
+    size = np.dtype(dtype).itemsize
+    sent, full = (db.cost(given, method, RING)["bytes"] for method in (short, whole))
+    assert full == 2 * 2 * SIZE * size and sent == 2 * size * (SIZE + 1)  # three bytes fit into one number
+    result = run(ada_ed(scale_every=2), (given,), steps=3000)
+    assert worst(result, EVEN[1]) < (1e-10 if dtype == jnp.float64 else 1e-5)
+    e = np.asarray(result.state.x.carry[0].tree)
+    assert np.abs(e.sum(0)).max() < 8 * np.finfo(dtype).eps * np.abs(e).sum()
+
+
+def test_short_scales_elsewhere():
+    options = {"steps": 40, "rate": 0.7}
+    expected = run(ada_ed(scale_every=3), **options)
+    spread = run(ada_ed(scale_every=3), engine=db.Cluster(), **options)
+    np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
+    result = run(ada_ed(scale_every=3), steps=4000, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
+    assert worst(result, EVEN[1]) < 1e-10
+    with pytest.raises(ValueError, match=r"scale_every does not go with late messages: leave one of them out."):
+        run(ada_ed(scale_every=3), steps=1, faults=db.faults.late(2, 0.3))
+    with pytest.raises(ValueError, match=r"scale_every=0 must be a positive integer."):
+        ada_ed(scale_every=0)
+
+
+def test_all_three_levels_where_curvatures_span_four_decades():
+    """Coordinates of y have curvatures from 1 to 1e4; with the best of its steps plain ED has hardly begun."""
+    scales, b, a, d = np.logspace(0, 4, SIZE), *(np.random.default_rng(0).normal(size=(3, NODES, SIZE)))
+    h = np.random.default_rng(1).uniform(0.5, 1.5, (NODES, SIZE)) * scales
+
+    def lower(x, y, batch):
+        return jnp.mean(jnp.sum(0.5 * batch["h"] * y**2 - scales * y * (x + batch["b"]), -1))
+
+    def upper(x, y, batch):
+        return 0.5 * jnp.mean(jnp.sum(scales * ((y - batch["a"]) ** 2 + 0.1 * (x - batch["d"]) ** 2), -1))
+
+    data = [{name: value[:, None] for name, value in part.items()} for part in ({"a": a, "d": d}, {"h": h, "b": b})]
+    given = db.Problem(upper, lower, upper_data=data[0], lower_data=data[1], x0=jnp.zeros(SIZE), y0=jnp.zeros(SIZE))
+    # y* = s (x + b̄)/h̄; Φ is a sum over coordinates.
+    slope = scales / h.mean(0)
+    solution = (0.1 * d.mean(0) + slope * (a.mean(0) - slope * b.mean(0))) / (0.1 + slope**2)
+    adaptive = db.sparkle("ada-ed", beta=3.0, gamma=3.0)
+    assert worst(db.solve(given, adaptive, RING, steps=2000, metrics=[]), solution) < 1e-8
+    plain = [
+        worst(db.solve(given, db.sparkle("ed", alpha=α, beta=β, gamma=β), RING, steps=2000, metrics=[]), solution)
+        for α in (1e-5, 3e-5, 6e-5)
+        for β in (3e-5, 6e-5, 1e-4)
+    ]
+    assert np.nanmin(plain) > 1e-2
+
+
 def test_a_graph_that_keeps_too_little_is_rejected():
     with pytest.raises(ValueError, match=r"needs w_ii ≥ 0.3333, and complete has 0.125: use graph.lazy\(\)."):
         run(ada_ed(), graph=db.graphs.complete(NODES))

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
+from ..network._short_scales import ShortScaled
 from ..problem.prox import Prox
 from ._table import STRATEGIES, Carry, Flows, Level, Strategy
 
@@ -31,9 +32,11 @@ class AdaptiveDiffusion(Strategy):
 
     Attributes:
         scalar: one step for each node and level (v ← v + ‖r‖²) instead of one for each coordinate.
+        scale_every: b in one byte an entry, of which a message has one in so many; None has all of b in each.
     """
 
     scalar: bool = eqx.field(static=True, default=False)
+    scale_every: int | None = eqx.field(static=True, default=None)
 
     def start(self, s: Vector) -> Level:
         zeros = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
@@ -51,7 +54,7 @@ class AdaptiveDiffusion(Strategy):
         r = direction - e
         b, sums = self.scales(r, sums, floor)
         φ = s - η * self._divided(r, b)
-        G, δ = yield Scaled((φ, b))
+        G, δ = yield Scaled((φ, b)) if self.scale_every is None else ShortScaled((φ, b), self.scale_every)
         new = self.nearest(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
         s, *carry = jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, (s, e, *level.carry[1:]))
         return s, tuple(carry)
@@ -74,7 +77,7 @@ def _largest(a: Vector, b: Vector) -> Vector:
     return Vector(jax.tree.map(jnp.maximum, a.tree, b.tree))
 
 
-def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:
+def ada_ed(*, scalar: bool = False, scale_every: int | None = None) -> AdaptiveDiffusion:
     """Adaptive Exact Diffusion: AdaGrad's step for every node and coordinate, and still the exact solution.
 
     It needs a symmetric W with w_ii ≥ 1/3. Like AdaGrad, it does not depend on the scale of gradients: started where
@@ -83,11 +86,19 @@ def ada_ed(*, scalar: bool = False) -> AdaptiveDiffusion:
     Args:
         scalar: one step for each node and level instead of one for each coordinate. A message then has one number more
             than the vector, where it is two vectors otherwise.
+        scale_every: k, to send the second vector in one byte an entry, and each entry with every k-th message: 10 sends
+            little more than the first. Nodes mix an entry once it has been sent, so the first k steps are local.
     """
-    name = "ada-ed-scalar" if scalar else "ada-ed"
+    if scale_every is not None:
+        if scalar:
+            raise ValueError("scale_every is for a step by coordinate: leave it out, or leave out scalar=True.")
+        if isinstance(scale_every, bool) or not isinstance(scale_every, int) or scale_every < 1:
+            raise ValueError(f"scale_every={scale_every!r} must be a positive integer.")
+    name = "ada-ed-scalar" if scalar else "ada-ed" if scale_every is None else f"ada-ed-every-{scale_every}"
     return AdaptiveDiffusion(
         name, direction_and_rate, 3, (), (), (), pairwise=True, requires_self_weight=1 / 3, default_rate=0.3,
-        vectors=1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar, proximal="after",
+        vectors=None if scale_every else 1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar,
+        scale_every=scale_every, proximal="after",
     )  # fmt: skip
 
 

@@ -134,16 +134,16 @@ STUDY = Study(
     name="adaptive/ten-tasks",
     title="Ten tasks without a step size",
     paper="ours",
-    about="SPARKLE with adaptive Exact Diffusion and no step size given, against SPARKLE-ED with the best of 36 pairs of "
-    "step sizes, on all samples. Counted are the steps until the error (the distance from the solution where it is known, "
-    "the upper loss elsewhere) has fallen by 95 % of what searched ED gains in a thousand steps.",
+    about="SPARKLE with adaptive Exact Diffusion and no step size given, against SPARKLE-ED with the best of 36 pairs "
+    "of step sizes, on all samples. Counted are the steps until the error (the distance from the solution where it is "
+    "known, the upper loss elsewhere) has fallen by 95 % of what searched ED gains in a thousand steps.",
     setups=SETUPS,
     arms=arms,
     columns=("goal",),
     claims=(
         Claim(
             "D4",
-            "Without a step size to choose, ada-ed needs at most 1.5 times the steps of searched ED on eight of ten tasks.",
+            "Without a step size, ada-ed needs at most 1.5 times the steps of searched ED on eight of ten tasks.",
             within,
         ),
     ),

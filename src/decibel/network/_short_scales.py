@@ -1,0 +1,116 @@
+"""Pairs (φ, b) whose scales b travel in one byte an entry, and each entry only every so many messages.
+
+A scale is rounded down to a power of two. Both ends of a link use the scales that have arrived over it, so that flows
+still cancel to the last bit. A scale that is too small, because it was rounded or is old, only slows mixing down; so
+this is for scales that never fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+from ..core._types import PyTree
+from ..core._vector import flatten
+from ._links import Channel, LinkMemory
+from ._messages import Copies, Message
+
+MIDDLE, MOST = 63, 126  # codes of 1 and of the largest scale; four of them, read as a float, are never NaN or infinite
+
+
+class ShortScaled(Message):
+    """`Scaled` with short scales: each message has one byte for an `every`-th part of b.
+
+    The answer is Σ_j w_ij min(b_i, b_j) (φ_j − φ_i) and Σ_j w_ij (b_j − b_i), with the b that both ends know.
+    """
+
+    every: int = eqx.field(static=True)
+
+    @property
+    def kind(self) -> Hashable:
+        return type(self), self.every
+
+    def bytes(self, copies: Copies) -> float:
+        φ, b = (flatten(vector)[0] for vector in self.content)
+        return copies.to_neighbours * φ.dtype.itemsize * (φ.shape[1] + _packed(self._share(b), φ.dtype))
+
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        """The scales that have arrived over each link, by level: the node's own, and the neighbour's."""
+        if channel.faults.schedule.longest_delay:
+            raise ValueError("scale_every does not go with late messages: leave one of them out.")
+
+        def zeros(pair: tuple[PyTree, PyTree]) -> tuple[Array, Array]:
+            b, _ = flatten(pair[1])
+            none = jnp.zeros((*channel.links.neighbours.shape, self.every, self._share(b)), b.dtype)
+            return none, none
+
+        return LinkMemory({level: zeros(pair) for level, pair in self.content.items()})
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+        place = (channel.step % self.every).astype(jnp.int32)
+        pairs = {level: [flatten(vector) for vector in pair] for level, pair in self.content.items()}
+        codes = {level: self._part(b, place) for level, (_, (b, _)) in pairs.items()}
+        own = [part for level, ((φ, _), _) in pairs.items() for part in (φ, _pack(codes[level], φ.dtype))]
+        received = channel.transport.rows(jnp.concatenate(own, 1))
+        theirs = iter(jnp.split(received.rows, np.cumsum([part.shape[1] for part in own])[:-1].tolist(), -1))
+        arrives = channel.arrives if received.arrived is None else channel.arrives & received.arrived
+        answers, known = {}, {}
+        for level, ((φ, φ_back), (b, b_back)) in pairs.items():
+            there, packed = next(theirs), next(theirs)
+            new = channel.links.sums.at_slots(codes[level]), _unpack(packed, codes[level].shape[1])
+            known[level] = tuple(
+                jnp.where(arrives[..., None, None], old.at[..., place, :].set(_decode(one, b.dtype)), old)
+                for old, one in zip(memory.by_link[level], new, strict=True)
+            )
+            flows = self._flows(channel, arrives, φ, there, [it.reshape(*arrives.shape, -1) for it in known[level]])
+            answers[level] = φ_back(flows[0]), b_back(flows[1][:, : b.shape[1]])
+        return answers, LinkMemory(known)
+
+    def _flows(
+        self, channel: Channel, arrives: Array, φ: Array, there: Array, scales: list[Array]
+    ) -> tuple[Array, Array]:
+        mine, theirs = scales
+        least = jnp.minimum(mine, theirs)[..., : φ.shape[1]]
+        weights = jnp.where(arrives, channel.links.weights_at(channel.step, φ.dtype), 0)[..., None]
+        sums = lambda part: channel.links.sums.at_nodes(weights * jnp.where(weights != 0, part, 0))  # noqa: E731
+        return sums(least * (there - channel.links.sums.at_slots(φ))), sums(theirs - mine)
+
+    def _share(self, b: Array) -> int:
+        return -(-b.shape[1] // self.every)
+
+    def _part(self, b: Array, place: Array) -> Array:
+        """(nodes, share) the codes whose turn it is."""
+        share = self._share(b)
+        codes = jnp.pad(_encode(b), ((0, 0), (0, self.every * share - b.shape[1])))
+        return jax.lax.dynamic_slice_in_dim(codes, place * share, share, 1)
+
+
+def _packed(share: int, dtype: DTypeLike) -> int:
+    return -(-share // np.dtype(dtype).itemsize)
+
+
+def _encode(b: Array) -> Array:
+    """0 for what is too small, else the exponent of the largest power of two that is not above b."""
+    exponent = jnp.frexp(b)[1].astype(jnp.int32) - 1
+    return jnp.where(b > 0, jnp.clip(exponent + MIDDLE, 0, MOST), 0).astype(jnp.uint8)
+
+
+def _decode(codes: Array, dtype: DTypeLike) -> Array:
+    return jnp.where(codes > 0, jnp.exp2(codes.astype(dtype) - jnp.asarray(MIDDLE, dtype)), jnp.zeros((), dtype))
+
+
+def _pack(codes: Array, dtype: DTypeLike) -> Array:
+    size = np.dtype(dtype).itemsize
+    padded = jnp.pad(codes, ((0, 0), (0, -codes.shape[1] % size)))
+    return jax.lax.bitcast_convert_type(padded.reshape(len(codes), -1, size), dtype)
+
+
+def _unpack(packed: Array, share: int) -> Array:
+    codes = jax.lax.bitcast_convert_type(packed, jnp.uint8)
+    return codes.reshape(*packed.shape[:-1], -1)[..., :share]
