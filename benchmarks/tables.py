@@ -108,6 +108,21 @@ def chunks(content: dict[str, Any]) -> Table:
     ]
 
 
+def forms(content: dict[str, Any]) -> Table:
+    head = ["case", "form", "milliseconds a step", "time ÷", "memory beside the state", "memory ÷"]
+    return [head] + [
+        [
+            row["case"],
+            row["form"],
+            f"{1e3 * row['seconds']:.2f}",
+            f"{row['against']:.2f}",
+            f"{row['beside_bytes'] / 1e6:,.0f} MB",
+            f"{row['memory_against']:.2f}",
+        ]
+        for row in content["rows"]
+    ]
+
+
 def growth(content: dict[str, Any]) -> Table:
     """Slopes of time and, after a slash, of memory."""
     axes = list(dict.fromkeys(row["axis"] for row in content["rows"]))
@@ -223,6 +238,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "engines": engines,
     "checkpoint": checkpoint,
     "chunks": chunks,
+    "forms": forms,
     "keys": keys,
     "growth": growth,
     "updates": updates,

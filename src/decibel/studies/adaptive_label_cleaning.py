@@ -74,7 +74,13 @@ STUDY = Study(
     arms=arms,
     columns=("test_accuracy", "node_accuracy", "corrupted_weight", "clean_weight"),
     claims=(
-        Claim("D3", "Without a search, adam-ed does at least as well as Exact Diffusion with searched steps.", untuned),
+        Claim(
+            "D3",
+            "Without a search, adam-ed does at least as well as Exact Diffusion with searched steps.",
+            untuned,
+            why="It is 0.7 points above on average and 0.3 for the nodes' own networks, ± 1, which three seeds do not "
+            "settle. AdaGrad below instead of Adam is 8 points behind: its steps shrink too soon.",
+        ),
     ),
     precision="default",
 )

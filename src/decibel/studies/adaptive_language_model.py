@@ -194,7 +194,15 @@ STUDY = Study(
     arms=arms,
     columns=("test_loss", "node_test_loss", "train_loss"),
     claims=(
-        Claim("D1", f"The average of the models of adam-ed is within {NEAR} of central Adam's.", near_central),
+        Claim(
+            "D1",
+            f"The average of the models of adam-ed is within {NEAR} of central Adam's.",
+            near_central,
+            why="It is 0.083 ± 0.048 above. Central Adam does best with η = 1e-3, all others with 3e-3. A node's batch "
+            "has 2,048 bytes, and so the second moments of a node are mostly noise, which central Adam averages over "
+            "eight nodes before it squares. That neighbours agree on their moments makes no difference here (0.002). "
+            "Larger batches were not tried.",
+        ),
         Claim("D2", "adam-ed is ahead of GTAdam, of DADAM and of Exact Diffusion with SGD.", ahead),
     ),
     precision="default",

@@ -43,7 +43,7 @@ TASKS: dict[str, tuple[Callable[..., Task], int]] = {  # and the number of nodes
     "domain reweighting": (
         partial(
             domain_reweighting, ("books", "wiki", "tinyshakespeare", "speeches_state_union"), 4, context=16, width=16,
-            layers=1, heads=2, windows=100, validation=16, test=32,
+            layers=1, heads=2, windows=16, validation=8, test=16,
         ),
         4,
     ),
