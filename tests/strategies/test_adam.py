@@ -123,4 +123,8 @@ def test_what_does_not_fit_is_rejected():
         adam_ed(momentum=1)
     with pytest.raises(ValueError, match=r"needs w_ii ≥ 0.3333, and complete has 0.125: use graph.lazy\(\)."):
         db.solve(PROBLEM, db.adam_ed(), db.graphs.complete(NODES), steps=1)
+    with pytest.raises(
+        ValueError, match=r"strategy 'adam-gt' makes steps of its own, which cannot be wrapped: wrap one"
+    ):
+        db.privacy.quantize("adam-gt")
     assert not strategy("adam-gt").allows(db.prox.nonnegative())

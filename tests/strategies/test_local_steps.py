@@ -103,6 +103,14 @@ def test_other_engines_faults_and_resume(tmp_path):
     np.testing.assert_allclose(broken.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 
+def test_encoded_messages_keep_local_steps_exact():
+    given = db.strategies.led(3)
+    method = db.sparkle(db.privacy.quantize(given, bits=8), **RATES)
+    assert db.cost(QUADRATIC.problem(), method, RING)["gradients"] == 3 * 2
+    result = run(QUADRATIC.problem(), method, 3000)
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-8)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -110,6 +118,10 @@ def test_other_engines_faults_and_resume(tmp_path):
         (
             lambda: db.sparkle("gt", local_steps=2, **RATES),
             "local_steps=2 needs the strategy 'ed', not 'gt': change one of them.",
+        ),
+        (
+            lambda: db.sparkle(db.strategies.led(3), "gt", **RATES),
+            "lower takes 3 local steps and upper 1: give both the same strategy.",
         ),
         (
             lambda: db.sparkle("ed", local_steps=2, updates="alternating", **RATES),

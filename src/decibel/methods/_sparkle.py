@@ -107,11 +107,15 @@ def sparkle(
     if updates not in ("simultaneous", "alternating"):
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")
     form = _form(hypergradient)
-    if updates == "alternating" and (isinstance(form, Penalty) or local_steps != 1):
-        what = "the penalty form takes" if isinstance(form, Penalty) else f"local_steps={local_steps} takes"
-        raise ValueError(f"{what} all directions at the old point: leave out updates='alternating'.")
     low = _local(strategy(lower), local_steps)
     up = low if upper is None else _local(strategy(upper), local_steps)
+    if low.local_steps != up.local_steps:
+        raise ValueError(
+            f"lower takes {low.local_steps} local steps and upper {up.local_steps}: give both the same strategy."
+        )
+    if updates == "alternating" and (isinstance(form, Penalty) or low.local_steps > 1):
+        what = "the penalty form takes" if isinstance(form, Penalty) else f"local_steps={low.local_steps} takes"
+        raise ValueError(f"{what} all directions at the old point: leave out updates='alternating'.")
     rates = _rate("alpha", alpha, up), _rate("beta", beta, low), _rate("gamma", gamma, low)
     return Sparkle(*rates, theta, form, low, up, updates)
 

@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
 from ..problem.prox import Prox
-from ._adaptive import direction_and_rate
-from ._table import STRATEGIES, Carry, Flows, Level, Strategy
+from ._table import STRATEGIES, Carry, Flows, Level, Strategy, direction_and_rate
 
 
 class Adam(Strategy):

@@ -22,7 +22,7 @@ from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
 from ..network._short_scales import ShortScaled
 from ..problem.prox import Prox
-from ._table import STRATEGIES, Carry, Flows, Level, Strategy
+from ._table import STRATEGIES, Carry, Flows, Level, Strategy, direction_and_rate
 
 TINY = 1e-12
 
@@ -100,11 +100,6 @@ def ada_ed(*, scalar: bool = False, scale_every: int | None = None) -> AdaptiveD
         vectors=None if scale_every else 1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar,
         scale_every=scale_every, proximal="after",
     )  # fmt: skip
-
-
-def direction_and_rate(s: Vector, d: Vector, *carry: Vector) -> Flows:
-    """An adaptive strategy has no form for steps that are made already."""
-    raise TypeError("an adaptive strategy takes a direction and a step size: call the strategy, not its move.")
 
 
 STRATEGIES |= {row.name: row for row in (ada_ed(), ada_ed(scalar=True))}

@@ -124,6 +124,11 @@ def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
     return s + δs - h, (c, h)
 
 
+def direction_and_rate(s: Vector, d: Vector, *carry: Vector) -> Flows:
+    """The move of strategies that need the direction and the step size apart, which have a `moved` of their own."""
+    raise TypeError("this strategy takes a direction and a step size: call the strategy, not its move.")
+
+
 class Strategy(eqx.Module):
     """How one level corrects for heterogeneity and mixes with its neighbours.
 

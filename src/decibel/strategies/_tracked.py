@@ -14,7 +14,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, each, positive
-from ._table import Flows, Level, Strategy
+from ._table import Flows, Level, Strategy, direction_and_rate
 
 
 class Tracking(Strategy):
@@ -59,11 +59,6 @@ class LocalTracking(Strategy):
         (c,), φ = level.carry, level.s - rate * direction
         δc, δ = yield direction, φ
         return φ + δ, (c + δc,)
-
-
-def direction_and_rate(s: Vector, d: Vector, *carry: Vector) -> Flows:
-    """These strategies have no form for steps that are made already."""
-    raise TypeError("this strategy takes a direction and a step size: call the strategy, not its move.")
 
 
 def normalized() -> NormalizedTracking:

@@ -25,7 +25,7 @@ from scipy.special import log_ndtr
 from ..core._vector import Vector
 from ..network._codecs import Code, Noisy, Quantized, RandomK, TopK
 from ..network._messages import Coded
-from ._table import Flows, Strategy, strategy
+from ._table import Flows, Strategy, direction_and_rate, strategy
 
 __all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "top_k"]
 
@@ -158,17 +158,19 @@ class InCode(eqx.Module):
 
 def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     row = strategy(base)
-    if row.needs_links or not row.mixes:
+    adapts = row.move is direction_and_rate
+    if row.needs_links or not row.mixes or adapts:
         reasons = {
             "is encoded already": row.coded,
             "sends cumulative flows, which cannot be encoded": row.per_link,
             "sends scaled differences, which cannot be encoded": row.pairwise,
+            "makes steps of its own, which cannot be wrapped": adapts,
         }
         why = next((reason for reason, holds in reasons.items() if holds), "sends no message that can be encoded")
         raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
     return Strategy(
         f"{row.name} ({name})", InCode(row, code), row.carries, row.A, row.B2, row.C,
-        requires_spectrum=row.requires_spectrum, coded=True,
+        requires_spectrum=row.requires_spectrum, coded=True, local_steps=row.local_steps,
     )  # fmt: skip
 
 
