@@ -103,6 +103,12 @@ def agents(power: float):
 
 
 # For every claim, made-up curves under which it must hold and under which it must fail.
+def adam(ours: float):
+    """Central Adam is at 1 and all others at 2."""
+    losses = {"central Adam, η = 0.001": 1.0, "adam-ed, η = 0.001": ours}
+    return several(*(cases(name, losses, 2.0) for name in ("test_loss", "node_test_loss", "train_loss")))
+
+
 BOTH = {
     "C1": (regression(10, 1), regression(1, 1)),
     "C2": (regression(10, 0.5), regression(10, 2)),
@@ -182,6 +188,13 @@ BOTH = {
         cases("milliseconds", {"neighbour averaging": 1.0, "all-reduce": 2.0}),
         cases("milliseconds", {"neighbour averaging": 2.0, "all-reduce": 1.0}),
     ),
+    "D1": (adam(1.05), adam(1.2)),
+    "D2": (adam(1.05), adam(3.0)),
+    "D3": (
+        several(*(cases(name, {"ED, searched": 0.8}, 0.9) for name in ("test_accuracy", "node_accuracy"))),
+        several(*(cases(name, {"ED, searched": 0.9}, 0.8) for name in ("test_accuracy", "node_accuracy"))),
+    ),
+    "D4": (cases("goal", {}, FALLING), cases("goal", {"ED, searched": FALLING}, 1.0)),
 }  # fmt: skip
 CLAIMS = {claim.name: (name, claim) for name in NAMES for claim in find(name).claims}
 

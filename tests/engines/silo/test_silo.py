@@ -88,7 +88,9 @@ def test_four_sites_equal_the_simulator(tmp_path):
 
 @pytest.mark.slow_except("ed in 4 bits")
 @pytest.mark.parametrize(
-    "strategy", ["gt", "ada-ed", db.privacy.quantize("ed", 4)], ids=["gt", "ada-ed", "ed in 4 bits"]
+    "strategy",
+    ["gt", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4)],
+    ids=["gt", "ada-ed", "ada-ed with short scales", "adam-ed", "ed in 4 bits"],
 )
 def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy):
     folders = Folders(tmp_path, ring(3))
