@@ -15,7 +15,6 @@ from ..results import metrics
 from ..results.metrics import Distance, Metric, Snapshot
 from ..tasks import (
     Task,
-    domain_reweighting,
     hyperparameter_tuning,
     label_cleaning,
     linear_regression,
@@ -40,13 +39,7 @@ TASKS: dict[str, tuple[Callable[..., Task], int]] = {  # and the number of nodes
     "policy evaluation, residual": (partial(policy_evaluation, 10, form="residual"), 10),
     "label cleaning, linear": (partial(label_cleaning, "digits", 10), 10),
     "label cleaning, MLP": (partial(label_cleaning, "digits", 10, model="mlp", hidden=32), 10),
-    "domain reweighting": (
-        partial(
-            domain_reweighting, ("books", "wiki", "tinyshakespeare", "speeches_state_union"), 4, context=16, width=16,
-            layers=1, heads=2, windows=16, validation=8, test=16,
-        ),
-        4,
-    ),
+    "logistic regression, nodes differ more": (partial(logistic_regression, 10, heterogeneity="severe"), 10),
 }  # fmt: skip
 
 
