@@ -122,7 +122,8 @@ class Streams:
 
     def _note(self) -> None:
         if self._status is not None:
-            atomic_write(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
+            note = json.dumps(self.site.status() | {"time": time.time()})
+            atomic_write(self._status, note, durable=False)
 
     def _look_again(self) -> None:
         """A certificate may expire or be revoked while its holder is connected."""
