@@ -6,9 +6,11 @@ import os
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from decibel.core._files import append_line, atomic_write, atomic_writer
+from decibel.core import _files as files
+from decibel.core._files import append_line, atomic_write, atomic_writer, read_arrays
 
 
 @pytest.fixture
@@ -71,3 +73,12 @@ def test_lines_are_added_one_by_one(tmp_path, synced):
         file.write(b"cut sh")
     append_line(path, "three")
     assert path.read_text() == "one\ntwo\ncut sh\nthree\n"
+
+
+def test_arrays_that_claim_too_much_are_not_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, a=np.zeros(100_000), b=np.arange(3))
+    assert read_arrays(path)["b"].tolist() == [0, 1, 2]
+    monkeypatch.setattr(files, "LARGEST", 100_000)
+    with pytest.raises(ValueError, match=r"unpacks to 80\d{4} bytes, more than 100000"):
+        read_arrays(path)
