@@ -125,9 +125,13 @@ class Streams:
                 self._note()
 
     def _note(self) -> None:
-        if self._status is not None:
-            note = json.dumps(self.site.status() | {"time": time.time()})
+        if self._status is None:
+            return
+        note = json.dumps(self.site.status() | {"time": time.time()})
+        try:
             atomic_write(self._status, note, durable=False)
+        except OSError as error:
+            self._report_once(f"{self._status} cannot be written: {error.strerror or error}")
 
     def _guard(self) -> None:
         """In a thread of its own, so that no slow disk or late heartbeat keeps out who is revoked."""
