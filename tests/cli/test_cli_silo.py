@@ -125,6 +125,7 @@ class TestWhatARehearsalDeletes:
     def test_an_earlier_one(self, tmp_path):
         homes = prepare(ring(2), tmp_path / "out")
         first = (homes["site-0"] / "key.pem").read_bytes()
+        atomic_write(homes["site-0"] / ".status.json.4711", "left by a process that was killed")
         prepare(ring(2), tmp_path / "out")
         assert (homes["site-0"] / "key.pem").read_bytes() != first
         (tmp_path / "empty").mkdir()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 PUBLIC = ("authority.pem", "federation.json")
+DAYS = 30.0  # that a rehearsal may take
 MADE, AUTHORITY = "rehearsal.json", "authority/authority.pem"
 OF_A_SITE = (
     "authority.pem", "federation.json", "revoked.json", "trust.json", "key.pem", "request.pem", "certificate.pem",
@@ -161,9 +162,9 @@ def prepare(federation: Federation, folder: Path) -> dict[str, Path]:
     homes = {site.name: folder / site.name for site in federation.sites}
     made = {"authority": authority.fingerprint, "folders": ["authority", "public", *homes]}
     atomic_write(folder / MADE, json.dumps(made))
-    publish(authority, federation, folder / "public", days=1)
+    publish(authority, federation, folder / "public", DAYS)
     requests = [join(name, folder / "public", home) for name, home in homes.items()]
-    sign(requests, folder, 1, authority)
+    sign(requests, folder, DAYS, authority)
     return homes
 
 
@@ -177,7 +178,7 @@ def clear(folder: Path) -> None:
         folders, print_of_key = set(made["folders"]), made["authority"]
         others = [name for name in there if name not in {*folders, MADE}]
         for one in folders - {"authority", "public"}:
-            others += [f"{one}/{path.name}" for path in (folder / one).glob("*") if path.name not in OF_A_SITE]
+            others += [f"{one}/{path.name}" for path in (folder / one).glob("*") if not _of_a_site(path.name)]
         links = [path for path in (folder, *folder.iterdir()) if path.is_symlink()]
         real = (folder / "authority").exists() and key_print(load_certificate(folder / AUTHORITY)) != print_of_key
     except (ValueError, KeyError, TypeError, OSError):
@@ -188,3 +189,8 @@ def clear(folder: Path) -> None:
     for one in folders:
         shutil.rmtree(folder / one, ignore_errors=True)
     (folder / MADE).unlink()
+
+
+def _of_a_site(name: str) -> bool:
+    """Also what is left of a file that a killed process was writing."""
+    return name in OF_A_SITE or any(name.startswith(f".{known}.") for known in OF_A_SITE)

@@ -95,6 +95,18 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(number)
 
 
+def sync_tree(folder: str | os.PathLike[str]) -> None:
+    """Puts all files below a folder, and their names, on the disk."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            number = os.open(os.path.join(path, name), os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
+        sync_folder(path)
+
+
 def _make_folder(folder: Path, durable: bool) -> None:
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
