@@ -31,7 +31,6 @@ COMMAND = "python -m benchmarks.silo --turns {} --json benchmarks/results/silo.j
 def federation(folder: Path) -> Any:
     from decibel.cli._silo_command import prepare
     from decibel.cli._silo_rehearsal import on_loopback
-
     from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
 
     sites = (SiteAddress("left", "127.0.0.1:1"), SiteAddress("right"))
