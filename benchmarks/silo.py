@@ -29,9 +29,8 @@ COMMAND = "python -m benchmarks.silo --turns {} --json benchmarks/results/silo.j
 
 
 def federation(folder: Path) -> Any:
-    from decibel.engines.silo._command import prepare
-    from decibel.engines.silo._rehearsal import on_loopback
-
+    from decibel.cli._silo_command import prepare
+    from decibel.cli._silo_rehearsal import on_loopback
     from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
 
     sites = (SiteAddress("left", "127.0.0.1:1"), SiteAddress("right"))
@@ -65,7 +64,7 @@ def bare(home: Path, name: str, size: int, blocks: int) -> list[float]:
         return times
 
     if name == "right":
-        security = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+        security = grpc.ssl_channel_credentials(own.authority_pem, own.identity.key_pem, own.identity.certificate_pem)
         options.append(("grpc.ssl_target_name_override", "left"))
         with grpc.secure_channel(address, security, options) as channel:
             grpc.channel_ready_future(channel).result(60)
@@ -85,7 +84,7 @@ def bare(home: Path, name: str, size: int, blocks: int) -> list[float]:
     server = grpc.server(threads, options=options)
     handler = grpc.stream_stream_rpc_method_handler(answer)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Edge": handler}),))
-    pair = [(own.key_pem, own.certificate_pem)]
+    pair = [(own.identity.key_pem, own.identity.certificate_pem)]
     server.add_secure_port(address, grpc.ssl_server_credentials(pair, own.authority_pem, require_client_auth=True))
     server.start()
     times = done.get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from decibel.core._files import atomic_write
-from decibel.engines.silo._certificates import Authority, make_request, new_key, pem, save_key
+from decibel.engines.silo._authority import Authority
+from decibel.engines.silo._certificates import key_print, make_request, pem
 from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
+from decibel.engines.silo._revocation import RevocationList
+from decibel.engines.silo._signing import new_key, save_key
 
 QUICK = FaultTolerance(beat=0.2, missed=25, deadline=60.0)
 
@@ -45,6 +49,7 @@ class Folders:
     def __init__(self, folder: Path, federation: Federation, authority: Authority | None = None) -> None:
         self.folder, self.federation = folder, federation
         self.authority = authority or Authority.make(federation.name)
+        self.revoked = RevocationList.first(federation.name)
         for site in federation.sites:
             self.site(site.name)
 
@@ -59,8 +64,18 @@ class Folders:
         save_key(key, home / "key.pem")
         atomic_write(home / "certificate.pem", pem(certificate))
         atomic_write(home / "authority.pem", pem(self.authority.certificate))
-        atomic_write(home / "federation.json", self.authority.sign(self.federation.text).encode())
+        atomic_write(home / "federation.json", self.authority.sign_federation(self.federation))
+        signed = self.authority.sign_revoked(self.revoked)
+        atomic_write(home / "revoked.json", signed)
+        trust = {"authority": key_print(self.authority.certificate), "revoked": signed}
+        atomic_write(home / "trust.json", json.dumps(trust))
         return certificate
+
+    def revoke(self, home, *certificates, **options):
+        """Delivers the next list, with those certificates' keys and no other, to a site."""
+        made = self.revoked.next((key_print(one) for one in certificates), **options)
+        self.revoked = replace(made, keys=frozenset())
+        return atomic_write(home / "revoked.json", self.authority.sign_revoked(made))
 
 
 class Loopback:

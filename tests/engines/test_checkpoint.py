@@ -46,6 +46,20 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, whole):
     assert_same(db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS), whole)
 
 
+def test_every_file_of_a_checkpoint_is_on_the_disk(tmp_path, monkeypatch):
+    """Its names, too: a power cut right after the run takes nothing away."""
+    synced, fsync = set(), os.fsync
+
+    def note(number):
+        synced.add(os.fstat(number).st_ino)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, **OPTIONS)
+    there = [tmp_path, *tmp_path.rglob("*")]
+    assert len(there) > 20 and {path.stat().st_ino for path in there} <= synced
+
+
 def test_a_run_moves_from_a_cluster_to_the_simulator(tmp_path, whole):
     db.solve(PROBLEM, METHOD, GRAPH, steps=30, checkpoint=tmp_path, engine=db.Cluster(devices=4), **OPTIONS)
     moved = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)

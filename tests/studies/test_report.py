@@ -35,12 +35,14 @@ class Reader(HTMLParser):
         self.addresses: list[str] = []
         self.ids: list[str] = []
         self.tags: list[str] = []
+        self.attributes: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == [], f"never closed: {self.open}"
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
+        self.attributes += [name for name, _ in attributes]
         self.addresses += [value for name, value in attributes if name in FETCHING and value]
         self.ids += [value for name, value in attributes if name == "id"]
         if tag not in VOID:
@@ -129,6 +131,40 @@ def test_a_page_says_what_was_found_and_how(pages):
         assert words in text, words
     assert text.count("<svg") >= 8 and "currentColor" in text
     assert "prefers-color-scheme: dark" in text and "@media print" in text and "width=device-width" in text
+
+
+SCRIPT = "</title><script>alert(1)</script><img src=x onerror=alert(1)>\"' onload=alert(1) x='"
+
+
+def test_results_of_others_run_no_script(tmp_path):
+    """Every text in every file that a page is made of is hostile."""
+    name = "sparkle/linear-regression"
+    leave_results(name, tmp_path)
+
+    def hostile(value, kept=()):
+        if isinstance(value, dict):
+            return {key: part if key in kept else hostile(part, kept) for key, part in value.items()}
+        if isinstance(value, list):
+            return [hostile(part, kept) for part in value]
+        return value + SCRIPT if isinstance(value, str) else value
+
+    for file, kept in (("verdicts.json", ("verdict", "size")), ("settings.json", ())):
+        path = tmp_path / name / file
+        path.write_text(json.dumps(hostile(json.loads(path.read_text()), kept)))
+    for path in (tmp_path / name / "runs").glob("*.npz"):
+        runs = Runs.load(path)
+        Runs(runs.case + SCRIPT, runs.label + SCRIPT, runs.traces, runs.made).save(path)
+    for made in write(tmp_path, tmp_path / "out"):
+        text, reader = made.read_text(), Reader(made.read_text())
+        assert not {"script", "img"} & set(reader.tags) and "default-src 'none'" in text
+        assert not any("onerror" in key or "onload" in key for key in reader.attributes)
+        assert "&lt;script&gt;" in text
+    for key in ("verdict", "size"):
+        leave_results(name, tmp_path)
+        path = tmp_path / name / "verdicts.json"
+        path.write_text(json.dumps(hostile(json.loads(path.read_text()), ({"verdict", "size"} - {key}))))
+        with pytest.raises((KeyError, ValueError)):
+            write(tmp_path, tmp_path / "out")
 
 
 def test_pages_are_small(pages):

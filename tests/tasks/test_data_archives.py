@@ -4,6 +4,7 @@ import gzip
 import io
 import pickle
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from data_files import (
     array2,
     batch,
     cifar,
+    text2,
     wav,
     write,
     zipped,
@@ -102,6 +104,68 @@ def test_a_tar_bomb_is_not_unpacked(place_cifar, monkeypatch):
     place_cifar(cifar())
     with pytest.raises(data.DamagedData, match="more than 20000 bytes"):
         data.load("cifar10")
+
+
+def peak(call):
+    """The most memory that Python held meanwhile, in bytes, beyond what it had."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def sparse_tar(claimed):
+    """A sparse file of a hundred bytes or so that claims any size, as GNU tar writes it."""
+    entry = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+    header = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
+    header[156:157] = tarfile.GNUTYPE_SPARSE
+    header[483:495] = tarfile.itn(claimed, 12, tarfile.GNU_FORMAT)
+    header[148:156] = b" " * 8
+    header[148:155] = b"%06o\0" % sum(header)
+    return gzip.compress(bytes(header) + bytes(1024))
+
+
+def test_a_sparse_tar_does_not_get_what_it_claims(place_cifar):
+    body = sparse_tar(3_300_000_000)
+    place_cifar(body)
+
+    def read():
+        with pytest.raises(data.DamagedData, match="claims 3300000000 bytes"):
+            data.load("cifar10")
+
+    assert len(body) < 200 and peak(read) < 20e6
+
+
+def doubled(times):
+    """A batch whose labels are a list in which the one before lies twice, again and again."""
+    fields = [text2(b"data") + array2((3, 3072), PLANES.tobytes()), b"K\x00](K\x01K\x02eq\x00"]
+    fields += [b"K%c](h%ch%ceq%c" % (k + 1, k, k, k + 1) for k in range(times)]
+    return b"\x80\x02}(" + b"".join(fields) + text2(b"labels") + b"h%c" % times + b"u."
+
+
+BOMBS = {
+    "lists in lists": doubled(26),
+    "few lists in lists": doubled(7),
+    "a place far away": b"\x80\x02]r\xff\xff\xff\x07.",
+    "bytes to come": b"\x80\x05\x96" + (2**31).to_bytes(8, "little") + b".",
+    "a frame to come": b"\x80\x04\x95" + (2**31).to_bytes(8, "little") + b".",
+    "a key in which each half is a key": b"\x80\x02}K\x01q\x00"
+    + b"".join(b"h%ch%c\x86q%c" % (k, k, k + 1) for k in range(60))
+    + b"K\x01s.",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_pickle_does_not_get_memory_that_it_does_not_fill(place_cifar, name):
+    place_cifar(cifar(data_batch_1=BOMBS[name]))
+
+    def read():
+        with pytest.raises(data.DamagedData, match="data_batch_1"):
+            data.load("cifar10")
+
+    assert peak(read) < 20e6
 
 
 # Spoken digits

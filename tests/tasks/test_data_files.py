@@ -111,6 +111,7 @@ def test_libsvm_becomes_dense_with_labels_zero_and_one(roots, register):
         (ROWS.replace(b"3:-2", b"3:nan"), "line 1 has a value that is not finite"),
         (ROWS.replace(b"-1 ", b"7 "), "line 2 does not begin with the label"),
         (b"\x80\x04\x95 \n", "line 1 does not begin"),
+        (b"\n" * 2_000_001, "more than 2000000 lines"),
     ],
 )
 def test_damaged_libsvm_text_is_named(roots, register, body, reason):
@@ -178,6 +179,7 @@ def test_documents_stand_between_blank_lines(roots):
         (lzma.compress(b"words") + b"more", "followed by something else"),
         (lzma.compress(b"w\xff"), "byte 1 is not UTF-8"),
         (lzma.compress(b"\n \n"), "holds no text"),
+        (lzma.compress(b"a\n\n" * 1_000_001), "more than 2000000 lines"),
     ],
 )
 def test_damaged_text_is_named(roots, body, reason):

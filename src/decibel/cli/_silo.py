@@ -18,10 +18,29 @@ Federation = Annotated[Path, typer.Argument(help="A TOML file: sites, edges, met
 Out = Annotated[Path, typer.Option(help="Folder for the authority and for the files of the sites.")]
 
 
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(help="A file with the passphrase of the authority's key (or: $DECIBEL_SILO_PASSPHRASE, or a prompt)."),
+]
+NoPassphrase = Annotated[bool, typer.Option("--no-passphrase", help="Store the authority's key unencrypted.")]
+ListDays = Annotated[float, typer.Option(min=0, help="Days for which the list of revoked keys is valid.")]
+
+
 @app.command("init")
-def init(federation: Federation, out: Out = Path("silo")) -> None:
+def init(
+    federation: Federation,
+    out: Out = Path("silo"),
+    list_days: ListDays = 90,
+    passphrase_file: PassphraseFile = None,
+    no_passphrase: NoPassphrase = False,
+) -> None:
     """Create an authority, to be kept offline, and the signed federation file for all sites."""
-    or_exit(lambda: _silo().init(federation, out, console()), usage_error=FAILED)
+
+    def made() -> None:
+        authority = _authority()
+        authority.init(federation, out, list_days, _new_passphrase(passphrase_file, no_passphrase), console())
+
+    or_exit(made, usage_error=FAILED)
 
 
 @app.command("join")
@@ -29,9 +48,18 @@ def join(
     name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
     public: Annotated[Path, typer.Option(help="The public folder that `init` created.")] = Path("silo/public"),
     home: Annotated[Path | None, typer.Option(help="This site's folder (default: silo/NAME).")] = None,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Make a new key, which replaces the old one.")] = False,
+    authority: Annotated[
+        str | None,
+        typer.Option(help="The authority's fingerprint as you were told it; replaces the one trusted so far."),
+    ] = None,
 ) -> None:
     """Create this site's key, which never leaves it, and a certificate request."""
-    or_exit(lambda: _silo().join(name, public, home or Path("silo") / name, console()), usage_error=FAILED)
+
+    def made() -> None:
+        _silo().join(name, public, home or Path("silo") / name, console(), replace_key=new_key, told=authority)
+
+    or_exit(made, usage_error=FAILED)
 
 
 @app.command("sign")
@@ -39,18 +67,56 @@ def sign(
     requests: Annotated[list[Path], typer.Argument(help="The sites' request.pem files.")],
     out: Out = Path("silo"),
     days: Annotated[float, typer.Option(min=0, help="Days for which the certificates are valid.")] = 365,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Sign certificate requests with the authority's key; each certificate is written next to its request."""
-    or_exit(lambda: _silo().sign(requests, out, days, console()), usage_error=FAILED)
+
+    def signed() -> None:
+        authority = _authority()
+        authority.sign(requests, out, days, authority.load_authority(out, passphrase_file), console())
+
+    or_exit(signed, usage_error=FAILED)
 
 
 @app.command("revoke")
 def revoke(
-    certificates: Annotated[list[Path], typer.Argument(help="certificate.pem files to revoke.")],
+    certificates: Annotated[list[Path] | None, typer.Argument(help="certificate.pem files to revoke.")] = None,
+    site: Annotated[list[str] | None, typer.Option(help="Revoke every key ever certified for this site.")] = None,
     out: Out = Path("silo"),
+    list_days: ListDays = 90,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Add certificates to the signed list of revoked ones."""
-    or_exit(lambda: _silo().revoke(certificates, out, console()), usage_error=FAILED)
+    """Add the keys of certificates to the signed list of revoked ones; without any, renew the list."""
+
+    def revoked() -> None:
+        authority = _authority()
+        signer = authority.load_authority(out, passphrase_file)
+        authority.revoke(certificates or [], site or [], out, list_days, signer, console())
+
+    or_exit(revoked, usage_error=FAILED)
+
+
+@app.command("ledger")
+def ledger(out: Out = Path("silo")) -> None:
+    """Show everything that the authority has signed."""
+    or_exit(lambda: _authority().show_ledger(out, console()), usage_error=FAILED)
+
+
+@app.command("passphrase")
+def passphrase(
+    out: Out = Path("silo"),
+    passphrase_file: PassphraseFile = None,
+    new_file: Annotated[Path | None, typer.Option(help="A file with the new passphrase (default: a prompt).")] = None,
+    no_passphrase: NoPassphrase = False,
+) -> None:
+    """Change the passphrase of the authority's key."""
+
+    def changed() -> None:
+        authority = _authority()
+        signer = authority.load_authority(out, passphrase_file)
+        authority.change_passphrase(out, signer, _new_passphrase(new_file, no_passphrase), console())
+
+    or_exit(changed, usage_error=FAILED)
 
 
 @app.command("run")
@@ -76,7 +142,9 @@ def status(
 def rehearse(
     federation: Federation,
     problem: Problem,
-    out: Annotated[Path, typer.Option(help="Folder for the rehearsal; emptied first.")] = Path("silo-rehearsal"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the rehearsal; an earlier rehearsal in it is deleted, and nothing else.")
+    ] = Path("silo-rehearsal"),
 ) -> None:
     """Run the whole federation on this machine, one process per site."""
 
@@ -89,10 +157,25 @@ def rehearse(
     raise typer.Exit(or_exit(everyone, usage_error=FAILED))
 
 
+def _new_passphrase(file: Path | None, none: bool) -> str | None:
+    return None if none else _authority().ask_passphrase(file, new=True)
+
+
 def _silo() -> ModuleType:
-    with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
-        import cryptography  # noqa: F401
-        import grpc  # noqa: F401
+    _needed()
     from . import _silo_command as command
 
     return command
+
+
+def _authority() -> ModuleType:
+    _needed()
+    from . import _silo_authority as authority
+
+    return authority
+
+
+def _needed() -> None:
+    with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401

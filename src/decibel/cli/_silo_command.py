@@ -7,102 +7,83 @@ import json
 import shutil
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..core._files import atomic_write, atomic_writer
+from ..core._text import plain
 from ..core._types import PyTree
-from ..engines.silo._certificates import (
-    Authority,
-    check,
-    fingerprint,
-    load_certificate,
-    load_key,
-    load_request,
-    make_request,
-    new_key,
-    pem,
-    read_signed,
-    save_key,
-)
-from ..engines.silo._credentials import load_federation
+from ..engines.silo._authority import Authority, publish
+from ..engines.silo._certificates import key_print, load_certificate, make_request, pem
+from ..engines.silo._credentials import KEY, NEXT_KEY, load_federation
 from ..engines.silo._federation import Federation
+from ..engines.silo._signing import fingerprint, load_key, new_key, read_file, save_key, spoken
+from ..engines.silo._trust import Trust
 from ..problem._problem import Problem
+from ._silo_authority import sign
 
-PUBLIC = ("authority.pem", "federation.json", "revoked.json")
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-
-def init(toml: Path, out: Path, console: Console) -> None:
-    """A new authority, and what every site gets: the authority's certificate and the signed federation file."""
-    federation = Federation.from_toml(toml)
-    federation.graph  # noqa: B018 - raises on weights that do not fit and on graphs that are not connected
-    if (out / "authority" / "key.pem").exists():
-        raise ValueError(f"{out / 'authority'} already has a key: give another --out, or move it away.")
-    authority = Authority.make(federation.name)
-    authority.save(out / "authority")
-    publish(authority, federation, out / "public")
-    console.print(f"Federation [bold]{federation.name}[/], {len(federation.sites)} sites.")
-    console.print(f"Keep {out / 'authority'} offline: whoever has its key can admit sites.")
-    console.print(
-        f"Send {out / 'public'} to every site, and give them the authority's fingerprint over another channel:"
-    )
-    console.print(f"  {fingerprint(authority.certificate)}", soft_wrap=True)
+PUBLIC = ("authority.pem", "federation.json")
+DAYS = 30.0  # that a rehearsal may take
+MADE, AUTHORITY = "rehearsal.json", "authority/authority.pem"
+OF_A_SITE = (
+    "authority.pem", "federation.json", "revoked.json", "trust.json", "key.pem", "request.pem", "certificate.pem",
+    "status.json", "checkpoints", "trace.npz", "solution.npz",
+)  # fmt: skip
 
 
-def publish(authority: Authority, federation: Federation, folder: Path) -> None:
-    atomic_write(folder / "authority.pem", pem(authority.certificate))
-    atomic_write(folder / "federation.json", authority.sign(federation.text).encode())
-    if not (folder / "revoked.json").exists():
-        atomic_write(folder / "revoked.json", authority.sign("[]").encode())
-
-
-def join(name: str, public: Path, home: Path, console: Console | None = None) -> Path:
+def join(
+    name: str,
+    public: Path,
+    home: Path,
+    console: Console | None = None,
+    *,
+    replace_key: bool = False,
+    told: str | None = None,
+) -> Path:
     """A site's folder with a key that never leaves it; returns the request to sign."""
     authority = load_certificate(public / "authority.pem")
     federation = load_federation(public, authority)
     federation.number(name)
+    trust = Trust.begin(home, public, authority, federation.name, told)
     for file in PUBLIC:
-        if public.resolve() != home.resolve() and (public / file).is_file():
+        if public.resolve() != home.resolve():
             atomic_write(home / file, (public / file).read_bytes())
-    key = load_key(home / "key.pem") if (home / "key.pem").exists() else new_key()
-    save_key(key, home / "key.pem")
+    key = _key(home, replace_key)
+    own = fingerprint(key.public_key())
+    if own in trust.revoked.keys:
+        raise ValueError(f"the key in {home} is revoked: make another by --new-key.")
     request = home / "request.pem"
     atomic_write(request, pem(make_request(key, name, federation.name)))
     if console is not None:
-        console.print(f"The authority's fingerprint; compare it, over another channel, with whoever sent you {public}:")
-        console.print(f"  {fingerprint(authority)}", soft_wrap=True)
-        console.print(f"Send {request} to be signed. {home / 'key.pem'} never leaves this machine.", soft_wrap=True)
+        lines = (
+            f"The authority's fingerprint; compare it, by telephone, with whoever sent you {public}:",
+            f"  {spoken(key_print(authority))}",
+            f"Send {request} to be signed; your key, which never leaves this machine, has the fingerprint",
+            f"  {spoken(own)}",
+        )
+        for line in lines:
+            console.print(line, soft_wrap=True, markup=False)
     return request
 
 
-def sign(requests: list[Path], out: Path, days: float, console: Console | None = None) -> None:
-    """A certificate beside every request."""
-    authority = Authority.load(out / "authority")
-    federation = load_federation(out / "public", authority.certificate)
-    names = [site.name for site in federation.sites]
-    for path in requests:
-        certificate = authority.certify(load_request(path), names, timedelta(days=days))
-        target = path.with_name("certificate.pem")
-        atomic_write(target, pem(certificate))
-        if console is not None:
-            name, until = check(certificate, authority.certificate, set()), certificate.not_valid_after_utc.date()
-            console.print(
-                f"{target} identifies its holder as [bold]{name}[/] until {until}: did {name} request it?",
-                soft_wrap=True,
-            )
-
-
-def revoke(certificates: list[Path], out: Path, console: Console) -> None:
-    """Adds certificates to the signed list of those that no longer count."""
-    authority, path = Authority.load(out / "authority"), out / "public" / "revoked.json"
-    known = json.loads(read_signed(path.read_text(), authority.certificate, str(path)))
-    serials = sorted({*known, *(f"{load_certificate(one).serial_number:x}" for one in certificates)})
-    atomic_write(path, authority.sign(json.dumps(serials)).encode())
-    console.print(f"{path} now lists {len(serials)}: send it to every site, for its folder.", soft_wrap=True)
+def _key(home: Path, replace_key: bool) -> EllipticCurvePrivateKey:
+    """The key to certify: a new one waits beside the one in use until its certificate is there."""
+    current, following = home / KEY, home / NEXT_KEY
+    path = following if replace_key or following.exists() else current
+    if path.exists() and not replace_key:
+        return load_key(path)
+    path = path if current.exists() else current
+    key = new_key()
+    save_key(key, path)
+    return key
 
 
 def run(name: str, problem: str, home: Path, console: Console) -> None:
@@ -131,7 +112,7 @@ def run(name: str, problem: str, home: Path, console: Console) -> None:
     result.trace.save(home / "trace.npz")
     save_solution(result.x, result.y, home / "solution.npz")
     last = ", ".join(f"{key} {value:.6g}" for key, value in result.trace.last.items() if key not in ("step", "seconds"))
-    console.print(f"{name} is at step {result.step}: {last}", soft_wrap=True)
+    console.print(f"{name} is at step {result.step}: {last}", soft_wrap=True, markup=False)
 
 
 def load_problem(where: str) -> Problem:
@@ -170,17 +151,46 @@ def status(homes: list[Path], console: Console) -> None:
         old = time.time() - found["time"]
         now = found["state"] if old < 10 or found["state"] == "finished" else f"no update for {old:.0f} s"
         others = ", ".join(f"{name} {one['state']}" for name, one in found["neighbours"].items())
-        table.add_row(found["site"], str(found["step"]), now, others)
+        table.add_row(*(escape(plain(one)) for one in (found["site"], found["step"], now, others)))
     console.print(table)
 
 
 def prepare(federation: Federation, folder: Path) -> dict[str, Path]:
     """Everything that `init`, `join` and `sign` make, at one place: for a rehearsal."""
-    shutil.rmtree(folder, ignore_errors=True)
-    authority = Authority.make(federation.name)
-    authority.save(folder / "authority")
-    publish(authority, federation, folder / "public")
+    clear(folder)
+    authority = Authority.create(folder / "authority", federation.name, None)
     homes = {site.name: folder / site.name for site in federation.sites}
+    made = {"authority": authority.fingerprint, "folders": ["authority", "public", *homes]}
+    atomic_write(folder / MADE, json.dumps(made))
+    publish(authority, federation, folder / "public", DAYS)
     requests = [join(name, folder / "public", home) for name, home in homes.items()]
-    sign(requests, folder, days=1)
+    sign(requests, folder, DAYS, authority)
     return homes
+
+
+def clear(folder: Path) -> None:
+    """Deletes an earlier rehearsal, and nothing that is not one."""
+    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if not there and not folder.is_symlink() and (folder.is_dir() or not folder.exists()):
+        return
+    try:
+        made = json.loads(read_file(folder / MADE))
+        folders, print_of_key = set(made["folders"]), made["authority"]
+        others = [name for name in there if name not in {*folders, MADE}]
+        for one in folders - {"authority", "public"}:
+            others += [f"{one}/{path.name}" for path in (folder / one).glob("*") if not _of_a_site(path.name)]
+        links = [path for path in (folder, *folder.iterdir()) if path.is_symlink()]
+        real = (folder / "authority").exists() and key_print(load_certificate(folder / AUTHORITY)) != print_of_key
+    except (ValueError, KeyError, TypeError, OSError):
+        raise ValueError(f"{folder} was not made by a rehearsal: name another --out, or an empty one.") from None
+    if others or links or real:
+        what = others[0] if others else links[0] if links else AUTHORITY
+        raise ValueError(f"{folder} has {what}, which no rehearsal made: move it away, or name another --out.")
+    for one in folders:
+        shutil.rmtree(folder / one, ignore_errors=True)
+    (folder / MADE).unlink()
+
+
+def _of_a_site(name: str) -> bool:
+    """Also what is left of a file that a killed process was writing."""
+    return name in OF_A_SITE or any(name.startswith(f".{known}.") for known in OF_A_SITE)

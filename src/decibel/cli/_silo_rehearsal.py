@@ -14,6 +14,7 @@ from typing import IO
 
 from rich.console import Console
 
+from ..core._text import plain
 from ..engines.silo._federation import LOOPBACK, Federation
 from ._silo_command import prepare, status
 
@@ -51,7 +52,7 @@ def rehearse(toml: Path, problem: str, out: Path, console: Console) -> int:
     for reader in readers:
         reader.join(2.0)
     status(list(homes.values()), console)
-    console.print(f"Every site's trace and solution are in its folder under {out}.", soft_wrap=True)
+    console.print(f"Every site's trace and solution are in its folder under {out}.", soft_wrap=True, markup=False)
     return code
 
 
@@ -80,5 +81,5 @@ def start(name: str, problem: str, home: Path) -> subprocess.Popen[bytes]:
 
 def _show(name: str, pipe: IO[bytes]) -> None:
     for raw in pipe:
-        line = raw.decode(errors="replace").rstrip("\n")
+        line = plain(raw.decode(errors="replace").rstrip("\r\n"), longest=10_000)
         print(line if line.startswith(f"{name}: ") else f"{name}: {line}", flush=True)

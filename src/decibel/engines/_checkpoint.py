@@ -25,6 +25,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..core._files import sync_folder, sync_tree
 from ..core._json import JSON
 from ..core._optional import optional
 from ..core._types import PyTree
@@ -51,8 +52,9 @@ class Checkpoints:
         logging.getLogger("absl").setLevel(logging.ERROR)
         self._ocp, self._fingerprint, self._members = ocp, fingerprint, members
         self._told, self._before = False, None
+        self._path, self._synced = Path(path).absolute(), set[int]()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
-        self._manager = ocp.CheckpointManager(Path(path).absolute(), options=options)
+        self._manager = ocp.CheckpointManager(self._path, options=options)
 
     def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
         """Starts writing in the background."""
@@ -67,6 +69,8 @@ class Checkpoints:
             "spent": spent,
             "step": run.step,
         }
+        self._sync()
+        self._synced.discard(run.step)
         if run.step in self._manager.all_steps():
             self._manager.delete(run.step)  # one that could not be read, or the end of the run before
         self._manager.save(
@@ -137,8 +141,20 @@ class Checkpoints:
         """Waits until the last save is on disk."""
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
-        self._manager.wait_until_finished()
+        self._sync()
         self._manager.close()
+
+    def _sync(self) -> None:
+        """Puts what was written on the disk, before anything older is deleted: orbax does so for arrays, but not for
+        its notes about them and the names of files."""
+        self._manager.wait_until_finished()
+        if jax.process_index() == 0:
+            new = set(self._manager.all_steps()) - self._synced
+            for step in new:
+                sync_tree(self._path / str(step))
+            if new:
+                sync_folder(self._path)
+            self._synced |= new
 
     def interrupted(self) -> bool:
         """Whether any process of the run received a signal to terminate."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core._files import atomic_writer
+from ..core._files import atomic_writer, read_arrays
 from ..core._json import JSON, Row
 from ..core._names import hint
 from ..core._optional import optional
@@ -105,9 +105,9 @@ class Trace(Mapping[str, np.ndarray]):
             ValueError: if the file is not a trace.
         """
         try:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                columns = {n.removeprefix("column/"): file[n] for n in file.files if n.startswith("column/")}
-                return cls(columns, json.loads(str(file[_PROVENANCE])))
+            file = read_arrays(path)
+            columns = {n.removeprefix("column/"): file[n] for n in file if n.startswith("column/")}
+            return cls(columns, json.loads(str(file[_PROVENANCE])))
         except FileNotFoundError:
             raise FileNotFoundError(f"{path} is not a file: give the path of a trace that Trace.save wrote.") from None
         except Exception as error:

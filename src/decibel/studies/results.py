@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, cast
 import numpy as np
 from jaxtyping import Float
 
-from ..core._files import atomic_writer
+from ..core._files import atomic_writer, read_arrays
 from ..core._ledger import COSTS
 from ..results._trace import Trace
 
@@ -132,9 +132,9 @@ class Runs:
     @classmethod
     def load(cls, path: Path) -> Runs:
         try:
-            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                columns = {n.removeprefix("column/"): file[n] for n in file.files if n.startswith("column/")}
+            file = read_arrays(path)
+            about = json.loads(str(file["about"]))
+            columns = {n.removeprefix("column/"): file[n] for n in file if n.startswith("column/")}
         except FileNotFoundError:
             raise
         except Exception as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,12 +13,12 @@ import pytest
 from silo_messages import message
 from silo_sites import Folders, ring
 
-from decibel.core._files import atomic_write
 from decibel.engines.silo import _frames as frames
-from decibel.engines.silo._certificates import Authority, NotTrusted
+from decibel.engines.silo._authority import Authority
 from decibel.engines.silo._credentials import Credentials
 from decibel.engines.silo._edge import NOWHERE
 from decibel.engines.silo._frames import Beat, Entry, Hello, Join, Roll
+from decibel.engines.silo._signing import NotTrusted
 from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import METHOD, Outgoing, Streams
 
@@ -110,8 +109,7 @@ class TestWhoIsLetIn:
 
     def test_revoked(self, listener, tmp_path):
         certificate = listener.folders.site("site-1", home=tmp_path)
-        revoked = listener.folders.home("site-0") / "revoked.json"
-        atomic_write(revoked, listener.folders.authority.sign(f'["{certificate.serial_number:x}"]').encode())
+        listener.folders.revoke(listener.folders.home("site-0"), certificate)
         received, code, details = listener.call(listener.hello, home=tmp_path)
         assert not received and code is DENIED and "revoked" in details
 
@@ -172,28 +170,27 @@ class TestWhoIsLetIn:
 
     def test_a_listener_is_checked_too(self, listener, tmp_path):
         """The connecting end rejects a listener whose certificate is revoked or of another site."""
-        said = []
-        dialler = Credentials.load(listener.folders.home("site-1"), "site-1")
-        own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
-        revoked = tmp_path / "revoked.json"
-        atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]').encode())
-        site = Site(listener.folders.federation, 1, b"p" * 32, lossy=True, say=said.append)
-        streams = Streams(site, replace(dialler, revoked_list=revoked), said.append)
+        folders, said = listener.folders, []
+        folders.site("site-1", home=tmp_path)
+        dialler = Credentials.load(tmp_path, "site-1")
+        folders.revoke(tmp_path, Credentials.load(folders.home("site-0"), "site-0").certificate)
+        site = Site(folders.federation, 1, b"p" * 32, lossy=True, say=said.append)
+        streams = Streams(site, dialler, said.append)
         streams.start()
         wait_until(lambda: said)
         streams.close()
         assert "site-0 was rejected: the certificate is revoked" in said[0] and site.edges[0].stream is None
 
     def test_a_certificate_that_is_revoked_while_its_holder_talks(self, listener, tmp_path):
-        said, revoked = [], tmp_path / "revoked.json"
-        dialler = Credentials.load(listener.folders.home("site-3"), "site-3")
-        site = Site(listener.folders.federation, 3, b"p" * 32, lossy=True, say=said.append)
-        streams = Streams(site, replace(dialler, revoked_list=revoked), said.append)
+        folders, said = listener.folders, []
+        folders.site("site-3", home=tmp_path)
+        dialler = Credentials.load(tmp_path, "site-3")
+        site = Site(folders.federation, 3, b"p" * 32, lossy=True, say=said.append)
+        streams = Streams(site, dialler, said.append)
         streams.start()
         wait_until(lambda: site.edges[0].stream)
-        own = Credentials.load(listener.folders.home("site-0"), "site-0").certificate
-        atomic_write(revoked, listener.folders.authority.sign(f'["{own.serial_number:x}"]'))
-        wait_until(lambda: site.edges[0].stream is None)
+        folders.revoke(tmp_path, Credentials.load(folders.home("site-0"), "site-0").certificate)
+        wait_until(lambda: site.edges[0].stream is None, 2)
         streams.close()
         assert "site-0 was rejected: the certificate is revoked." in said
 

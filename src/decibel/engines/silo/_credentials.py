@@ -2,82 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
+from ...core._files import durable_replace
 from ...core._optional import optional
-from ._certificates import (
-    NotTrusted,
-    check,
-    der,
-    key_pem,
-    load_certificate,
-    load_key,
-    pem,
-    prove,
-    proven,
-    read_signed,
-    revoked_serials,
-)
+from ._certificates import check, der, key_print, load_certificate, pem, read_signed
 from ._federation import Federation
+from ._signing import NotTrusted, fingerprint, key_pem, load_key, public_key, read_file, sign, verified
+from ._trust import Trust
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
+SOON = timedelta(days=7)  # or a tenth of the time from its beginning, if that is less
+KEY, NEXT_KEY, CERTIFICATE = "key.pem", "next-key.pem", "certificate.pem"
 
-@dataclass(frozen=True)
-class Credentials:
-    """What a site shows, and what it checks others by. The list of revoked certificates is read at every greeting."""
 
-    federation: Federation
-    name: str
-    authority: x509.Certificate
+class Identity(NamedTuple):
+    """A key and its certificate, which change together."""
+
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
-    revoked_list: Path | None = None
-
-    @classmethod
-    def load(cls, home: str | Path, name: str) -> Credentials:
-        """From the folder that `decibel silo join` made and `decibel silo sign` completed."""
-        home = Path(home)
-        authority = load_certificate(home / "authority.pem")
-        federation = load_federation(home, authority)
-        own = cls(
-            federation, name, authority, load_key(home / "key.pem"), load_certificate(home / "certificate.pem"),
-            home / "revoked.json",
-        )  # fmt: skip
-        federation.number(name)
-        try:
-            known = own.check(own.certificate)
-        except NotTrusted as error:
-            raise ValueError(f"{home / 'certificate.pem'}: {error} Request a new one (decibel silo sign).") from None
-        if known != name:
-            raise ValueError(f"{home / 'certificate.pem'} belongs to {known!r}, not to {name!r}: use the right folder.")
-        return own
-
-    def check(self, certificate: x509.Certificate) -> str:
-        """The name in a certificate, if it holds."""
-        path = self.revoked_list
-        text = path.read_text() if path is not None and path.is_file() else None
-        return check(certificate, self.authority, revoked_serials(text, self.authority))
-
-    def proof(self, listener: str, dialler: str, nonce: bytes) -> bytes:
-        """That this site holds the key of its certificate, now: the answer to a dialler's nonce."""
-        return prove(self.key, self._text(listener, dialler, nonce))
-
-    def check_proof(self, certificate: bytes, proof: bytes, listener: str, nonce: bytes) -> str:
-        """The listener's name, from a certificate that holds and whose key answered this dialler's nonce."""
-        try:
-            found = x509.load_der_x509_certificate(certificate)
-        except ValueError:
-            raise NotTrusted("no certificate was presented.") from None
-        if not proven(found, proof, self._text(listener, self.name, nonce)):
-            raise NotTrusted("the certificate does not belong to the site that answered.")
-        return self.check(found)
-
-    def _text(self, listener: str, dialler: str, nonce: bytes) -> bytes:
-        return b"\0".join((b"decibel silo", self.federation.hash, listener.encode(), dialler.encode(), nonce))
 
     @property
     def key_pem(self) -> bytes:
@@ -91,13 +39,109 @@ class Credentials:
     def certificate_der(self) -> bytes:
         return der(self.certificate)
 
+
+class Credentials:
+    """What a site shows, and what it checks others by. Both are read again while it runs (`refresh`)."""
+
+    def __init__(self, home: Path, name: str, authority: x509.Certificate, federation: Federation) -> None:
+        self.home, self.name, self.authority, self.federation = home, name, authority, federation
+        self.trust = Trust(home, authority, federation.name)
+        self.identity = load_identity(home)
+        self._seen = read_file(home / CERTIFICATE)
+
+    @classmethod
+    def load(cls, home: str | Path, name: str) -> Credentials:
+        """From the folder that `decibel silo join` made and `decibel silo sign` completed."""
+        home = Path(home)
+        authority = load_certificate(home / "authority.pem")
+        federation = load_federation(home, authority)
+        federation.number(name)
+        own = cls(home, name, authority, federation)
+        own._validate(own.identity)
+        return own
+
+    def _validate(self, identity: Identity) -> None:
+        path = self.home / CERTIFICATE
+        try:
+            known = self.check(identity.certificate)
+        except NotTrusted as error:
+            raise ValueError(f"{path}: {error} Request a new one (decibel silo join, then sign).") from None
+        if known != self.name:
+            raise ValueError(f"{path} belongs to {known!r}, not to {self.name!r}: use the right folder.")
+
+    def refresh(self) -> list[str]:
+        """Takes what is new in the folder: a list of revoked keys, a renewed certificate. What people should know."""
+        said = [trouble] if (trouble := self.trust.refresh()) else []
+        try:
+            if (raw := read_file(self.home / CERTIFICATE)) != self._seen:
+                identity = load_identity(self.home)
+                self._validate(identity)
+                self.identity, self._seen = identity, raw
+                said.append(f"a new certificate is in use, valid until {identity.certificate.not_valid_after_utc}")
+        except (ValueError, OSError) as error:
+            said.append(f"the certificate in use is not the one in {self.home}: {error}")
+        own, revoked = self.certificate, self.trust.revoked
+        said += _ends_soon("this site's certificate", own.not_valid_before_utc, own.not_valid_after_utc)
+        said += _ends_soon("the list of revoked keys", revoked.issued, revoked.expires)
+        return said
+
+    def check(self, certificate: x509.Certificate) -> str:
+        """The name in a certificate, if it holds."""
+        self.trust.refresh()
+        return check(certificate, self.authority, self.trust.revoked)
+
+    def proof(self, identity: Identity, listener: str, dialler: str, nonce: bytes) -> bytes:
+        """That this site holds the key of its certificate, now: the answer to a dialler's nonce."""
+        return sign(identity.key, "greeting", self._text(listener, dialler, nonce))
+
+    def check_proof(self, certificate: bytes, proof: bytes, listener: str, nonce: bytes) -> str:
+        """The listener's name, from a certificate that holds and whose key answered this dialler's nonce."""
+        try:
+            found = x509.load_der_x509_certificate(certificate)
+        except ValueError:
+            raise NotTrusted("no certificate was presented.") from None
+        key = public_key(found, "the certificate")
+        if not verified(key, proof, "greeting", self._text(listener, self.name, nonce)):
+            raise NotTrusted("the certificate does not belong to the site that answered.")
+        return self.check(found)
+
+    def _text(self, listener: str, dialler: str, nonce: bytes) -> bytes:
+        return b"\0".join((self.federation.hash, listener.encode(), dialler.encode(), nonce))
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        return self.identity.certificate
+
     @property
     def authority_pem(self) -> bytes:
         return pem(self.authority)
+
+
+def load_identity(home: Path) -> Identity:
+    """The certificate and its key: the one in use, or one that was made to follow it and is certified by now."""
+    certificate = load_certificate(home / CERTIFICATE)
+    wanted = key_print(certificate)
+    for name in (KEY, NEXT_KEY):
+        if (home / name).exists() and fingerprint((key := load_key(home / name)).public_key()) == wanted:
+            if name == NEXT_KEY:
+                durable_replace(home / NEXT_KEY, home / KEY)
+            return Identity(key, certificate)
+    if not (home / KEY).exists():
+        raise ValueError(f"{home / KEY} is missing.")
+    raise ValueError(f"{home / CERTIFICATE} is not of the key beside it: request a new one (decibel silo join).")
 
 
 def load_federation(folder: Path, authority: x509.Certificate) -> Federation:
     path = folder / "federation.json"
     if not path.is_file():
         raise ValueError(f"{path} is missing: copy it from whoever made the federation.")
-    return Federation.from_text(read_signed(path.read_text(), authority, str(path)))
+    return Federation.from_text(read_signed(read_file(path), authority, "federation", str(path)))
+
+
+def _ends_soon(what: str, begins: datetime, ends: datetime) -> list[str]:
+    left = ends - datetime.now(UTC)
+    return (
+        [f"{what} expires on {ends}: get a new one from the organiser"]
+        if left < min(SOON, (ends - begins) / 10)
+        else []
+    )

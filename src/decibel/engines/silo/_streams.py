@@ -21,11 +21,12 @@ from typing import Any
 
 from ...core._files import atomic_write
 from ...core._optional import optional
-from ._certificates import NotTrusted
+from ...core._text import plain
 from ._credentials import Credentials
 from ._edge import Edge, Rejected
 from ._federation import LOOPBACK
 from ._frames import Hello, Malformed, parse, write
+from ._signing import NotTrusted
 from ._site import Site
 
 with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):
@@ -34,6 +35,8 @@ with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):
 
 METHOD = "/decibel.Silo/Edge"
 STATUS = 1.0  # seconds between notes of how it goes
+LOOK = 0.5  # seconds between looks at certificates and the list of revoked keys
+MOST_SENTENCES = 1000  # that are remembered, so as not to say them again
 LAST_WORDS = 2.0  # seconds for them to arrive
 GREETING = 10.0  # seconds for HELLO
 ROOM = 4096  # bytes of a frame besides its tensor; a roll call may be longer
@@ -43,7 +46,8 @@ LARGEST = 2**31 - 1
 class Outgoing:
     """What is to be sent; the end of it closes the stream."""
 
-    def __init__(self, close: Callable[[], object]) -> None:
+    def __init__(self, close: Callable[[], object], certificate: x509.Certificate | None = None) -> None:
+        self.certificate = certificate  # what the other end of this very stream has shown
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._close = close
 
@@ -65,7 +69,8 @@ class Streams:
     """All streams of one site."""
 
     def __init__(self, site: Site, credentials: Credentials, say: Callable[[str], None], status: Path | None = None):
-        self.site, self.credentials, self._say, self._status = site, credentials, say, status
+        self.site, self.credentials, self._status = site, credentials, status
+        self._say = lambda sentence: say(plain(sentence))  # parts of it may be a stranger's
         limit = site.largest_message + ROOM + 64 * 1024
         if limit > LARGEST:
             raise ValueError(
@@ -81,8 +86,7 @@ class Streams:
         self._closed = threading.Event()
         self._server: grpc.Server | None = None
         self._threads: list[threading.Thread] = []
-        self._last_words: dict[str, str] = {}
-        self._shown: dict[str, x509.Certificate] = {}  # by neighbours, when they last came
+        self._said: set[str] = set()
 
     def start(self) -> None:
         self._listen()
@@ -90,6 +94,7 @@ class Streams:
             if edge.dials:
                 self._run(self._dial, edge)
         self._run(self._beat)
+        self._run(self._guard)
 
     def close(self) -> None:
         self._closed.set()
@@ -118,23 +123,40 @@ class Streams:
             if time.monotonic() > told + STATUS:
                 told = time.monotonic()
                 self._note()
-                self._look_again()
 
     def _note(self) -> None:
-        if self._status is not None:
-            atomic_write(self._status, json.dumps(self.site.status() | {"time": time.time()}).encode())
+        if self._status is None:
+            return
+        note = json.dumps(self.site.status() | {"time": time.time()})
+        try:
+            atomic_write(self._status, note, durable=False)
+        except OSError as error:
+            self._report_once(f"{self._status} cannot be written: {error.strerror or error}")
+
+    def _guard(self) -> None:
+        """In a thread of its own, so that no slow disk or late heartbeat keeps out who is revoked."""
+        while not self._closed.wait(LOOK):
+            try:
+                for sentence in self.credentials.refresh():
+                    self._report_once(sentence)
+                self._look_again()
+            except Exception as error:  # whatever it is, the next look is to come
+                self._report_once(f"certificates could not be looked at: {error!r}")
 
     def _look_again(self) -> None:
         """A certificate may expire or be revoked while its holder is connected."""
         for edge in self.site.edges.values():
+            stream = edge.stream
+            if not isinstance(stream, Outgoing) or stream.certificate is None:
+                continue
             try:
-                if edge.stream is not None and edge.name in self._shown:
-                    self.credentials.check(self._shown[edge.name])
+                self.credentials.check(stream.certificate)
             except NotTrusted as error:
-                edge.rejected += 1
                 self._report_once(f"{edge.name} was rejected: {error}")
                 with self.site.lock:
-                    edge.hang_up()
+                    edge.rejected += 1
+                    stream.hang_up()
+                    self.site.disconnected(edge, stream)
 
     # The end that listens
 
@@ -148,45 +170,48 @@ class Streams:
         handler = grpc.stream_stream_rpc_method_handler(self._answer)
         service, name = METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
-        own = self.credentials
-        security = grpc.ssl_server_credentials(
-            [(own.key_pem, own.certificate_pem)], own.authority_pem, require_client_auth=True
-        )
+        # Asked at every handshake, so that a renewed certificate is shown without a stop.
+        security = grpc.dynamic_ssl_server_credentials(self._papers(), self._papers, True)
         try:
             self._server.add_secure_port(place.listens, security)
         except RuntimeError:
             raise ValueError(f"{self.site.name} cannot listen at {place.listens}: is the port in use?") from None
         self._server.start()
 
+    def _papers(self) -> grpc.ServerCertificateConfiguration:
+        own = self.credentials.identity
+        pair = (own.key_pem, own.certificate_pem)
+        return grpc.ssl_server_certificate_configuration([pair], self.credentials.authority_pem)
+
     def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         stream = Outgoing(context.cancel)
         try:
-            edge = self._who(context)
+            edge, stream.certificate = self._who(context)
             with _within(GREETING, context.cancel):
                 hello = self._greeting(frames, edge.name)
-            proof = self.credentials.proof(self.site.name, edge.name, hello.nonce)
-            stream.send(self._hello(_nonce(), self.credentials.certificate_der, proof))
+            own = self.credentials.identity
+            proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
+            stream.send(self._hello(_nonce(), own.certificate_der, proof))
             self.site.connected(edge, hello, stream)
         except ValueError as error:  # NotTrusted, Rejected and Malformed are
             self._report_once(str(error))
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, plain(error))
             raise AssertionError from None  # abort raises
         self._run(self._read, edge, frames, stream)
         yield from stream
 
-    def _who(self, context: grpc.ServicerContext) -> Edge:
+    def _who(self, context: grpc.ServicerContext) -> tuple[Edge, x509.Certificate]:
         shown = x509.load_pem_x509_certificate(bytes(context.auth_context().get("x509_pem_cert", [b""])[0]))
         name = self.credentials.check(shown)
         for edge in self.site.edges.values():
             if edge.name == name and not edge.dials:
-                self._shown[name] = shown
-                return edge
+                return edge, shown
         raise Rejected(f"{name} is not a neighbour that connects to {self.site.name}")
 
     # The end that dials
 
     def _dial(self, edge: Edge) -> None:
-        own, address = self.credentials, self.site.federation.sites[edge.number].address
+        address = self.site.federation.sites[edge.number].address
         assert address is not None
         outside = int(not address.startswith(f"{LOOPBACK}:"))  # no proxy leads back to this machine
         options = [
@@ -194,9 +219,10 @@ class Streams:
             ("grpc.ssl_target_name_override", edge.name),
             ("grpc.enable_http_proxy", outside),
         ]
-        security = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
         pause = 0.1
         while not self._closed.is_set():
+            own = self.credentials.identity  # it may have been renewed
+            security = grpc.ssl_channel_credentials(self.credentials.authority_pem, own.key_pem, own.certificate_pem)
             # A channel of its own for every attempt: one that hangs must not be used again.
             with grpc.secure_channel(address, security, options) as channel:
                 begun = time.monotonic()
@@ -221,7 +247,7 @@ class Streams:
         name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
         if name != edge.name:
             raise NotTrusted(f"the certificate belongs to {name}.")
-        self._shown[name] = x509.load_der_x509_certificate(hello.certificate)
+        stream.certificate = x509.load_der_x509_certificate(hello.certificate)
         self.site.connected(edge, hello, stream)
         self._read(edge, call, stream)
 
@@ -264,8 +290,11 @@ class Streams:
 
     def _report_once(self, sentence: str) -> None:
         """A neighbour that tries again every second is not worth a line every second."""
-        if self._last_words.get(sentence) is None:
-            self._last_words[sentence] = sentence
+        sentence = plain(sentence)
+        if sentence not in self._said:
+            if len(self._said) >= MOST_SENTENCES:
+                self._said.clear()
+            self._said.add(sentence)
             self._say(sentence)
 
 

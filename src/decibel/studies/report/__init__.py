@@ -91,7 +91,7 @@ def _smoke(verdicts: Verdicts) -> list[str]:
         return []
     only_runs = verdicts["size"] == "smoke"
     words = "only shows that the study runs" if only_runs else "is smaller than the paper’s experiment"
-    return [f'<p class="soft">These are results of size “{verdicts["size"]}”, which {words}.</p>']
+    return [f'<p class="soft">These are results of size “{escape(str(verdicts["size"]))}”, which {words}.</p>']
 
 
 def _curves(study: Study[S], column: str, runs: list[Runs], styles: Mapping[str, figures.Style], *, full: bool) -> str:
@@ -169,13 +169,13 @@ def _provenance(verdicts: Verdicts) -> dict[str, JSON]:
 
 def _row(study: Study[S], verdicts: Verdicts, address: str) -> list[str]:
     words = [
-        f'<span class="verdict {claim["verdict"]}" title="{escape(claim["text"])}">{claim["claim"]} '
+        f'<span class="verdict {claim["verdict"]}" title="{escape(claim["text"])}">{escape(claim["claim"])} '
         f"{page.WORDS[claim['verdict']]}</span>"
         for claim in verdicts["claims"]
     ]
     link = f'<a href="{address}">{escape(study.title)}</a><br><small>{escape(study.name)}</small>'
     date = f'<span class="date">{escape(verdicts["date"][:10])}</span>'
-    return [link, escape(study.paper), "<br>".join(words), verdicts["size"], date]
+    return [link, escape(study.paper), "<br>".join(words), escape(str(verdicts["size"])), date]
 
 
 def _index(rows: list[list[str]]) -> str:

@@ -58,6 +58,7 @@ figcaption { font-size: .88rem; color: var(--soft) }
   .panels figure, .graphs figure, .claim > p, tr { break-inside: avoid } .wide { overflow: visible }
   details::details-content { content-visibility: visible; block-size: auto } }
 """
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"  # no script ever runs
 WORDS = {"holds": "holds", "fails": "does not hold", "undecided": "undecided"}
 OF_SEVERAL = {"holds": "hold", "fails": "do not hold", "undecided": "are undecided"}
 
@@ -66,6 +67,7 @@ def page(title: str, body: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
@@ -75,7 +77,7 @@ def claim(verdict: ClaimRecord) -> str:
     why = f"<p>{escape(verdict['why'])}</p>" if verdict.get("why") else ""
     rows = [
         [escape(check["text"]), _number(check["mean"]), "± " + _number(check["margin"]), _number(check["spread"]),
-         f"{check['side']} {_number(check['threshold'])}", _word(check["verdict"])]
+         f"{escape(str(check['side']))} {_number(check['threshold'])}", _word(check["verdict"])]
         for check in verdict["checks"]
     ]  # fmt: skip
     headings = ["check", "mean", "margin", "spread", "should be", "verdict"]

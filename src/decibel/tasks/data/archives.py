@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import pickletools
 import re
 import tarfile
 import wave
@@ -20,6 +21,15 @@ from .formats import LIMIT
 CIFAR_FOLDER = "cifar-10-batches-py"
 CIFAR_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 PIXELS = 3 * 32 * 32
+BATCH_LIMIT = 64 * 2**20  # a batch has 31 million bytes
+MOST_REUSES = 16  # of a remembered object: with more, one that contains itself twice at every level grows without end
+# What Python 2 wrote for CIFAR's authors. Other opcodes name a size and get it, before a byte of it is there.
+OPCODES = {
+    "PROTO", "STOP", "MARK", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    "APPEND", "APPENDS", "SETITEM", "SETITEMS", "SHORT_BINSTRING", "BINSTRING", "BININT", "BININT1", "BININT2",
+    "NONE", "NEWTRUE", "NEWFALSE", "GLOBAL", "REDUCE", "BUILD", "BINPUT", "LONG_BINPUT", "BINGET",
+    "LONG_BINGET",
+}  # fmt: skip
 SAMPLE_RATE = 8_000
 RECORDING = re.compile(r"recordings/([0-9])_([a-z]+)_([0-9]{1,4})\.wav")
 
@@ -49,6 +59,19 @@ class _CifarUnpickler(pickle.Unpickler):
         if (module, name) not in self.ADMITTED:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which CIFAR-10's batches do not")
         return _Part
+
+
+def _validate_pickle(data: bytes) -> None:
+    """Looks at a pickle without loading it: small opcodes, and no memory that the bytes do not fill."""
+    reuses = 0
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if opcode.name not in OPCODES:
+            raise pickle.UnpicklingError(f"it has a {opcode.name}, which CIFAR-10's batches do not")
+        if opcode.name.endswith("BINPUT") and isinstance(argument, int) and argument > count:
+            raise pickle.UnpicklingError(f"it remembers object {argument} after {count}")
+        reuses += opcode.name.endswith("BINGET")
+        if reuses > MOST_REUSES:
+            raise pickle.UnpicklingError(f"it uses remembered objects more than {MOST_REUSES} times")
 
 
 def read_cifar(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -81,6 +104,8 @@ def _tar_members(path: Path) -> dict[str, bytes]:
         with gzip.open(path) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r|") as archive:
             for member in archive:
                 if member.name in wanted and member.isreg():
+                    if member.issparse() or member.size > BATCH_LIMIT:  # a sparse file of 100 bytes may claim any size
+                        raise tarfile.ReadError(f"{member.name} claims {member.size} bytes")
                     body = archive.extractfile(member)
                     found[wanted[member.name]] = body.read() if body else b""
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
@@ -90,13 +115,17 @@ def _tar_members(path: Path) -> dict[str, bytes]:
 
 def _cifar_batch(path: Path, name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
     try:
+        _validate_pickle(data)
         batch = _CifarUnpickler(io.BytesIO(data), encoding="bytes").load()
     except Exception as error:  # a hostile pickle can raise anything at all
         raise DamagedData(path, f"{name} cannot be read: {error}") from error
     try:
         # ndarray.__reduce__: (version, shape, dtype, is_fortran, bytes)
         _, shape, dtype, fortran, body = batch[b"data"].state
-        labels = np.array(batch[b"labels"], dtype=np.int64)
+        listed = batch[b"labels"]
+        if type(listed) is not list or not all(type(label) is int for label in listed):
+            raise TypeError("labels")  # lists in lists could make an array of any size
+        labels = np.array(listed, dtype=np.int64)
         sound = labels.ndim == 1 and dtype.arguments[0] == b"u1" and not fortran and shape == (len(labels), PIXELS)
         images = np.frombuffer(body, np.uint8).reshape(len(labels), 3, 32, 32)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:

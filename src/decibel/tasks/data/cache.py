@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ...core._files import durable_replace
 from ...core._optional import optional
 from . import formats
 from .errors import DamagedData, DataError, MissingData
@@ -185,7 +186,7 @@ def _download(origin: Source, file: File) -> Path:
                 f"or place {file.path} below {VARIABLE} by hand."
             ) from error
         target.parent.mkdir(exist_ok=True)
-        return got.replace(target)
+        return durable_replace(got, target)
 
 
 def available() -> list[Status]:

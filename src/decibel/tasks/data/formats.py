@@ -15,6 +15,7 @@ import numpy as np
 from .errors import DamagedData
 
 LIMIT = 512 * 2**20  # no file of ours unpacks to more, so anything beyond is a bomb
+MOST_LINES = 2_000_000  # none has more; a line of one byte takes a hundred in memory
 XZ_MEMORY = 256 * 2**20
 IDX_UBYTE = 0x08
 
@@ -77,6 +78,7 @@ def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     data = content(path)
     if not data[-1:].isspace():
         raise DamagedData(path, "it ends in the middle of a row")
+    _validate_lines(path, data)
     lines = data.splitlines()
     x = np.zeros((len(lines), features), np.float32)
     y = np.zeros(len(lines), np.int32)
@@ -86,6 +88,11 @@ def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
         except ValueError as error:
             raise DamagedData(path, f"line {row + 1} {error}") from None
     return x, y
+
+
+def _validate_lines(path: Path, data: bytes) -> None:
+    if data.count(b"\n") + data.count(b"\r") > MOST_LINES:
+        raise DamagedData(path, f"it has more than {MOST_LINES} lines")
 
 
 def _parse_row(line: bytes, out: np.ndarray) -> int:
@@ -131,8 +138,10 @@ def read_npz(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
 
 def read_text(path: Path) -> tuple[str, ...]:
     """The documents of a text file: what stands between blank lines."""
+    data = content(path)
+    _validate_lines(path, data)
     try:
-        text = content(path).decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamagedData(path, f"byte {error.start} is not UTF-8") from error
     documents = tuple(part.strip("\n") for part in re.split(r"\n(?:[ \t\r\f]*\n)+", text) if part.strip())

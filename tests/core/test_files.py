@@ -1,0 +1,84 @@
+"""Files that are replaced whole, and are on the disk when the call returns."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from decibel.core import _files as files
+from decibel.core._files import append_line, atomic_write, atomic_writer, read_arrays
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What was synced, in order: "folder", or the content of the file at that time; and "replace"."""
+    order, fsync, replace = [], os.fsync, Path.replace
+
+    def note(number):
+        is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
+        order.append("folder" if is_folder else os.pread(number, 100, 0))
+        fsync(number)
+
+    def noted(path, target):
+        order.append("replace")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "replace", noted)
+    return order
+
+
+def test_the_content_is_on_the_disk_before_the_name_and_then_the_name(tmp_path, synced):
+    atomic_write(tmp_path / "a", "new")
+    assert synced == [b"new", "replace", "folder"]
+
+
+def test_a_new_folders_own_name_is_on_the_disk_too(tmp_path, synced):
+    atomic_write(tmp_path / "one" / "two" / "a", b"new")
+    assert synced == ["folder", "folder", b"new", "replace", "folder"]
+
+
+def test_notes_that_are_written_again_every_second_do_not_wait_for_the_disk(tmp_path, synced):
+    atomic_write(tmp_path / "a", "new", durable=False)
+    assert synced == ["replace"] and (tmp_path / "a").read_text() == "new"
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "write"])
+def test_a_crash_before_the_end_leaves_the_old_file_alone(tmp_path, monkeypatch, call):
+    path = tmp_path / "a"
+    atomic_write(path, "old")
+
+    def crash(*_):
+        raise OSError("no space left on device")
+
+    if call != "write":
+        monkeypatch.setattr(os if call == "fsync" else Path, call, crash)
+    with pytest.raises(OSError, match="no space"), atomic_writer(path) as file:
+        file.write(b"ne")
+        if call == "write":
+            crash()
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_lines_are_added_one_by_one(tmp_path, synced):
+    path = tmp_path / "lines"
+    append_line(path, "one")
+    assert synced == [b"one\n", "folder"]
+    append_line(path, "two")
+    with path.open("ab") as file:
+        file.write(b"cut sh")
+    append_line(path, "three")
+    assert path.read_text() == "one\ntwo\ncut sh\nthree\n"
+
+
+def test_arrays_that_claim_too_much_are_not_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, a=np.zeros(100_000), b=np.arange(3))
+    assert read_arrays(path)["b"].tolist() == [0, 1, 2]
+    monkeypatch.setattr(files, "LARGEST", 100_000)
+    with pytest.raises(ValueError, match=r"unpacks to 80\d{4} bytes, more than 100000"):
+        read_arrays(path)
