@@ -6,6 +6,7 @@ from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import published_references as references
 from method_references import Nodes
 from quadratics import random_quadratic
@@ -56,6 +57,7 @@ def test_dsvrbgd_is_sparkle_with_storm_and_reaches_the_solution():
     np.testing.assert_allclose(found.y, np.tile(QUADRATIC.lower_solution(x), (NODES, 1)), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_storm_in_dsvrbgd_has_less_noise_than_plain_directions():
     """With batches of one sample of a fixed noise, at the same step sizes and the same mean."""
     noisy, steps = scattered(lambda rng, shape: rng.normal(size=shape)), 3000
@@ -87,6 +89,7 @@ def test_normalized_dsvrbgd_follows_the_recursion():
     agree(result, references.dsvrbgd(CURVED, GRAPH.W, steps=STEPS, normalized=True, **settings))
 
 
+@pytest.mark.slow
 def test_normalized_dsvrbgd_with_constant_steps_ends_within_their_order():
     """Steps keep their length, so x ends 0.77 α away (measured, for α = 0.01 and 0.005); decreasing, it arrives."""
     x, theta = QUADRATIC.solution(), 1.0
@@ -104,6 +107,7 @@ def test_normalized_dsvrbgd_with_constant_steps_ends_within_their_order():
 RATES = ("alpha", "beta", "gamma")
 
 
+@pytest.mark.slow
 def test_normalized_dsvrbgd_is_not_thrown_about_by_heavy_tails():
     """Student's t with 1.5 degrees of freedom, which has no variance: one sample throws plain directions far away."""
     noisy, x = scattered(lambda rng, shape: rng.standard_t(1.5, size=shape), 4000), QUADRATIC.solution()

@@ -104,6 +104,7 @@ PENALIZED = {
 }
 
 
+@pytest.mark.slow_except("dsgda-gt")
 @pytest.mark.parametrize("name", PENALIZED)
 def test_ends_at_the_penalized_solution(name):
     """The one that `db.hypergradient.penalty` ends at too, O(1/λ) from the solution."""
@@ -172,6 +173,7 @@ def flat():
     return db.Problem(upper, lower, **data, x0=jnp.asarray(0.0), y0=jnp.ones(2)), 1 / 1.1
 
 
+@pytest.mark.slow
 def test_the_ridge_picks_the_y_of_least_norm():
     given, solution = flat()
     kept = db.duet(**QUICK, ridge=1.0, decay=0.3)
@@ -209,6 +211,7 @@ def test_sun_dsbo_on_a_lower_level_that_is_not_convex():
     assert abs(lower_gradient) < 0.02 and abs(hypergradient) < 0.02
 
 
+@pytest.mark.slow
 def test_compression_sends_less_and_counts_positions():
     plain, coded = (db.cost(problem(FLAT), db.c2dfb(**given), GRAPH) for given in (LOOPS, CODED))
     degree, q = GRAPH.degrees.mean(), 4
@@ -223,7 +226,7 @@ def test_compression_sends_less_and_counts_positions():
 ENGINES = {"cluster": lambda: db.Cluster(devices=NODES), "chunks": lambda: db.Simulator(node_chunk=4)}
 
 
-@pytest.mark.slow_except("dsgda-gt-chunks", "c2dfb, compressed-cluster")
+@pytest.mark.slow_except("dsgda-gt-chunks")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", [name for name in FOLLOWED if "growing" not in name])
 def test_other_engines_and_chunks_of_nodes(name, engine):
@@ -233,6 +236,7 @@ def test_other_engines_and_chunks_of_nodes(name, engine):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_noise_does_not_grow_with_the_strength():
     """One draw serves both copies."""
     rng = np.random.default_rng(1)

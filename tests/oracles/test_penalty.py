@@ -87,6 +87,7 @@ def test_the_bias_falls_with_the_strength(central, order):
     np.testing.assert_allclose(found, biases[0], rtol=0.1)
 
 
+@pytest.mark.slow
 def test_no_step_depends_on_the_strength():
     """The same step sizes reach the limit of each λ in as many steps."""
 
@@ -133,6 +134,7 @@ def with_nonnegative_y(problem):
     return eqx.tree_at(lambda it: it.prox_y, problem, db.prox.nonnegative(), is_leaf=lambda leaf: leaf is None)
 
 
+@pytest.mark.slow_except("forward-ed")
 @pytest.mark.parametrize("lower", ["ed", "gt"])
 @pytest.mark.parametrize("central", [False, True], ids=["forward", "central"])
 def test_a_constrained_lower_level(lower, central):
@@ -140,7 +142,7 @@ def test_a_constrained_lower_level(lower, central):
     quadratic, λ = random_quadratic(NODES, seed=4), 100.0
     given = with_nonnegative_y(quadratic.problem())
     x, y, z = np.zeros(3), np.zeros(4), np.zeros(4)
-    for _ in range(20000):
+    for _ in range(3000):
         u, v, p = (d.mean(0) for d in directions(*(np.tile(s, (NODES, 1)) for s in (x, y, z)), λ, central, quadratic))
         x, y, z = x - 0.1 * u, y - 0.3 * v, z - 0.3 * p
         ahead, behind = np.maximum(y - z / λ, 0), np.maximum(y + z / λ if central else y, 0)
@@ -159,6 +161,7 @@ def test_a_constrained_lower_level(lower, central):
     assert np.abs(gradient).max() < 1 / λ
 
 
+@pytest.mark.slow
 def test_one_draw_serves_both_copies():
     """With batches the noise of p does not grow with λ: the same steps stay finite and near."""
     rng = np.random.default_rng(1)
@@ -185,6 +188,7 @@ def test_counts_gradients_and_no_products():
         assert cost["gradients"] == gradients and cost["hvps"] == cost["jvps"] == 0
 
 
+@pytest.mark.slow
 def test_other_engines_and_chunks_of_nodes():
     for form in (penalty(10.0), penalty(10.0, central=True)):
         expected = run(PROBLEM, "ed", form, 30)

@@ -100,6 +100,7 @@ def test_bounds_by_entry_are_part_of_what_a_run_is(tmp_path):
         db.solve(other, method, RING, steps=4100, metrics=[], checkpoint=tmp_path, resume=True)
 
 
+@pytest.mark.slow
 def test_the_cluster_and_faults():
     given, A, c = problem(db.prox.nonnegative())
     method = db.ed(alpha=0.3)
@@ -141,7 +142,7 @@ ENGINES = {"simulator": db.Simulator(), "cluster": db.Cluster()}
 FAULTS = {"links": db.faults.drop(0.3), "nodes": [db.faults.drop(0.2), db.faults.pause(1, during=(50, 400))]}
 
 
-@pytest.mark.slow_except("ed-links-simulator", "ed-links-cluster", "nids-nodes-simulator")
+@pytest.mark.slow_except("ed-links-simulator")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("upper", ["ed", "nids", "extra", "gt"])
@@ -176,6 +177,7 @@ def test_what_does_not_take_it_says_so():
 BOTH = {"metrics": ["stationarity", "kkt_residual"], "eval_every": 4000}
 
 
+@pytest.mark.slow
 def test_the_kkt_residual_vanishes_where_the_gradient_does_not():
     quadratic = random_quadratic(NODES, p=3, q=4)
     method = db.sparkle("ed", alpha=0.05, beta=0.2, gamma=0.2)
@@ -186,6 +188,7 @@ def test_the_kkt_residual_vanishes_where_the_gradient_does_not():
     assert last["kkt_residual"] < 1e-8 and last["stationarity"] > 1e-3
 
 
+@pytest.mark.slow
 def test_a_personal_lower_level():
     given = constrained(random_quadratic(NODES, p=3, q=4), db.prox.nonnegative(), personal=True)
     method = db.sparkle("local", "ed", alpha=0.05, beta=0.2, gamma=0.2)

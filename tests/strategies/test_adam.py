@@ -113,6 +113,7 @@ def test_other_engines_and_resume(name, tmp_path):
     assert eqx.tree_equal(resumed.state, expected.state)
 
 
+@pytest.mark.slow
 def test_faults_leave_adam_ed_exact():
     result = run("adam-ed", 4000, falling, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
     np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-9)

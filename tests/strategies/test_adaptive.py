@@ -103,6 +103,7 @@ def test_coordinates_scaled_over_four_decades():
     assert min(plain) > 1e-2
 
 
+@pytest.mark.slow
 def test_other_engines_and_faults():
     options = {"steps": 40, "rate": 0.7}
     expected = run(ada_ed(), **options)
@@ -191,6 +192,7 @@ def test_short_scales_send_less_and_end_at_the_solution(dtype):
     assert np.abs(e.sum(0)).max() < 8 * np.finfo(dtype).eps * np.abs(e).sum()
 
 
+@pytest.mark.slow
 def test_short_scales_elsewhere():
     options = {"steps": 40, "rate": 0.7}
     expected = run(ada_ed(scale_every=3), **options)

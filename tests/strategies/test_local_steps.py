@@ -91,6 +91,7 @@ def test_every_local_step_has_its_own_draw():
     assert 0.8 < np.mean(moves) / (4 / 3) < 1.25
 
 
+@pytest.mark.slow
 def test_other_engines_faults_and_resume(tmp_path):
     method = db.sparkle("ed", local_steps=3, **RATES)
     expected = run(QUADRATIC.problem(), method, 30, eval_every=10)
@@ -103,6 +104,7 @@ def test_other_engines_faults_and_resume(tmp_path):
     np.testing.assert_allclose(broken.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_encoded_messages_keep_local_steps_exact():
     given = db.strategies.led(3)
     method = db.sparkle(db.privacy.quantize(given, bits=8), **RATES)

@@ -18,7 +18,7 @@ from decibel.strategies import STRATEGIES, polynomial, strategy
 
 NODES, SIZE, STEPS = 7, 3, 48
 # What the network remembers by link is another matter: tests/network/test_faults.py.
-EVERY = tuple(name for name, row in STRATEGIES.items() if not row.needs_links)
+EVERY = tuple(name for name, row in STRATEGIES.items() if row.A and not row.needs_links)
 CARRYING = [name for name in EVERY if STRATEGIES[name].carries]
 RING = graphs.ring(NODES)
 CHANGING = graphs.cycle(graphs.ring(NODES), graphs.star(NODES), graphs.path(NODES))

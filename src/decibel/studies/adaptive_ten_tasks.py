@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import equinox as eqx
 import numpy as np
 from jax import Array
 
@@ -38,7 +39,7 @@ TASKS: dict[str, tuple[Callable[..., Task], int]] = {  # and the number of nodes
     "policy evaluation, target": (partial(policy_evaluation, 10), 10),
     "policy evaluation, residual": (partial(policy_evaluation, 10, form="residual"), 10),
     "label cleaning, linear": (partial(label_cleaning, "digits", 10), 10),
-    "label cleaning, MLP": (partial(label_cleaning, "digits", 10, model="mlp", hidden=32), 10),
+    "label cleaning, MLP": (partial(label_cleaning, "digits", 10, model="mlp", hidden=16), 10),
     "logistic regression, nodes differ more": (partial(logistic_regression, 10, heterogeneity="severe"), 10),
 }  # fmt: skip
 
@@ -46,8 +47,8 @@ TASKS: dict[str, tuple[Callable[..., Task], int]] = {  # and the number of nodes
 @dataclass(frozen=True)
 class Setup:
     tasks: tuple[str, ...] = tuple(TASKS)
-    steps: int = 1_000
-    rows: int = 200
+    steps: int = 500
+    rows: int = 100
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -58,26 +59,24 @@ SETUPS = {
 }
 
 
-def goal(snapshot: Snapshot) -> Array:
-    """f at the averages of x and y, where no solution is known."""
-    return metrics.upper(snapshot)
+class Goal(eqx.Module):
+    """What should fall: the distance from the solution where it is known, else f at the averages of x and y."""
+
+    known: Distance | None
+
+    def __call__(self, snapshot: Snapshot) -> Array:
+        return metrics.upper(snapshot) if self.known is None else self.known(snapshot)["distance"]
+
+
+def measured(make: Callable[..., Task], *, seed: int) -> Task:
+    """A task with its goal as the only metric."""
+    task = make(seed=seed)
+    return replace(task, metrics=(Goal(next((one for one in task.metrics if isinstance(one, Distance)), None)),))
 
 
 def error(task: Task) -> Metric:
-    """What should fall: the distance from the solution where it is known, else f."""
-    known = next((metric for metric in task.metrics if isinstance(metric, Distance)), None)
-    if known is None:
-        return goal
-
-    def squared(snapshot: Snapshot) -> Array:
-        return known(snapshot)["distance"]
-
-    squared.__name__ = "goal"
-    return squared
-
-
-def measures(task: Task) -> tuple[Metric, ...]:
-    return (error(task),)
+    """What a search compares."""
+    return task.metrics[0]
 
 
 def arms(setup: Setup) -> list[Arm]:
@@ -91,7 +90,7 @@ def arms(setup: Setup) -> list[Arm]:
         }
         made += [
             Arm(
-                case, label, task, method, ring(nodes), setup.steps, None, setup.rows, measures=measures,
+                case, label, partial(measured, task), method, ring(nodes), setup.steps, None, setup.rows,
                 tuned=case if label == TUNED else None,
             )
             for label, method in methods.items()
@@ -127,9 +126,9 @@ STUDY = Study(
     name="adaptive/ten-tasks",
     title="Ten tasks without a step size",
     paper="ours",
-    about="SPARKLE with adaptive Exact Diffusion and no step size given, against SPARKLE-ED with the best of 36 pairs "
+    about="SPARKLE with adaptive Exact Diffusion and no step size given, against SPARKLE-ED with the best of 24 pairs "
     "of step sizes, on all samples. Counted are the steps until the error (the distance from the solution where it is "
-    "known, the upper loss elsewhere) has fallen by 95 % of what searched ED gains in a thousand steps.",
+    "known, the upper loss elsewhere) has fallen by 95 % of what searched ED gains in 500 steps.",
     setups=SETUPS,
     arms=arms,
     columns=("goal",),
@@ -141,11 +140,12 @@ STUDY = Study(
         ),
     ),
     search=Search(
-        alpha=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1000.0),
+        alpha=(0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
         beta=(0.03, 0.1, 0.3, 1.0),
         metric=error,
         cases=lambda setup: setup.tasks,
         steps=lambda setup: setup.steps,
-        note="by the error itself, on data of another seed",
+        seeds=(0, 1, 2),
+        note="by the error itself, on the data that is judged, which favours ED",
     ),
 )
