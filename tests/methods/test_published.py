@@ -6,8 +6,8 @@ from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import published_references as references
+import pytest
 from method_references import Nodes
 from quadratics import random_quadratic
 
