@@ -173,9 +173,9 @@ def test_levels_move_in_lockstep_and_are_counted_once():
     ledger, seen = Ledger(), []
 
     class Observed(InMemory):
-        def exchange(self, step, number, messages, link_state):
+        def exchange(self, step, number, messages, link_state, draws=None):
             seen.append(tuple(messages))
-            return super().exchange(step, number, messages, link_state)
+            return super().exchange(step, number, messages, link_state, draws)
 
     def communicator(ledger):
         return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), (), ledger)

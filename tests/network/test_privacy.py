@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from quadratics import OneLevel, random_quadratic
 
 import decibel as db
 from decibel.network._codecs import Code
+from decibel.network._links import Channel
 from decibel.strategies._table import STRATEGIES, strategy
 
 NODES = 8
@@ -161,6 +164,37 @@ class TestNoise:
         alike = np.corrcoef(steps) - np.eye(2 * NODES)
         assert np.abs(alike[0, NODES + 3]) < 0.5 and np.abs(steps).min(1).max() < np.abs(steps).max()
         assert len({row.tobytes() for row in steps}) == 2 * NODES
+
+    @pytest.mark.parametrize("apart", ["graph", "code", "level"])
+    def test_noise_is_new_in_every_level_of_one_exchange(self, apart):
+        """Two levels that send in one exchange: on two graphs, in two codes of one graph, or together."""
+        flat = lambda batch, *vectors: 0.0 * sum(v.sum() for v in vectors)  # noqa: E731
+        problem = db.Problem(
+            lambda x, y, batch: flat(batch, x, y), lambda x, y, batch: flat(batch, x, y) + 0.0 * (y**2).sum(),
+            upper_data=np.zeros((NODES, 1)), lower_data=np.zeros((NODES, 1)), x0=jnp.zeros(50), y0=jnp.zeros(50),
+        )  # fmt: skip
+        first = db.privacy.noisy("consensus", 1.0, 1.0)
+        second = db.privacy.noisy("consensus", 2.0, 1.0) if apart == "code" else first
+        method = db.sparkle(first, second, alpha=0.0, beta=0.0, gamma=0.0, updates="simultaneous")
+        graph = db.Levels(x=RING, y=db.graphs.ring(NODES, weights="metropolis")) if apart == "graph" else RING
+        found = db.solve(problem, method, graph, steps=1, metrics=[])
+        x, y = (np.asarray(level).ravel() for level in (found.nodes.x, found.nodes.y))
+        assert np.abs(x).max() > 0.1 and np.abs(y).max() > 0.1
+        assert abs(np.corrcoef(x, y)[0, 1]) < 0.25  # 400 entries: five deviations
+
+    def test_a_step_that_would_draw_the_same_noise_twice_raises_when_it_is_traced(self, monkeypatch):
+        method = db.sparkle(db.privacy.noisy("ed", 1.0, 1.0), db.privacy.noisy("ed", 2.0, 1.0), alpha=0.1, beta=0.1,
+                            gamma=0.1, updates="simultaneous")  # fmt: skip
+        db.cost(QUADRATIC.problem(), method, RING)
+        monkeypatch.setattr(Channel, "claim", lambda channel, part: channel.draws.claim(channel.number, part))
+        with pytest.raises(ValueError, match="two messages of one step would draw the same noise"):
+            db.cost(QUADRATIC.problem(), method, RING)
+
+    def test_a_random_code_inside_a_loop_raises(self):
+        method = db.c2dfb(alpha=0.1, beta=0.1, gamma=0.1, share=0.5)
+        move = replace(method.inner.move, code=code(db.privacy.noisy("ed", 1.0, 1.0)))
+        with pytest.raises(ValueError, match=r"repeats exchanges.*same noise again"):
+            db.cost(QUADRATIC.problem(), replace(method, inner=replace(method.inner, move=move)), RING)
 
     @pytest.mark.parametrize(
         ("noise", "messages", "delta", "expected"),

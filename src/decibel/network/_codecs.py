@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import reduce
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,6 +25,7 @@ class Code(eqx.Module):
     """
 
     mixing: eqx.AbstractVar[float]
+    draws: ClassVar[bool] = True  # whether it draws at random, by its keys
 
     @abstractmethod
     def bytes(self, entries: int, dtype: DTypeLike) -> int:
@@ -43,6 +46,7 @@ class Code(eqx.Module):
 
 
 class TopK(Code):
+    draws: ClassVar[bool] = False
     share: float = eqx.field(static=True)
     mixing: float = eqx.field(static=True)
 
@@ -84,6 +88,7 @@ class RandomK(Code):
 
 
 class Quantized(Code):
+    draws: ClassVar[bool] = False
     bits: int = eqx.field(static=True)
     mixing: float = eqx.field(static=True)
 
@@ -142,6 +147,7 @@ class ConcatCodec(NamedTuple):
     code: Code
     widths: list[int]
     dtype: DTypeLike  # of what is written
+    places: Sequence[tuple[int, ...]]  # of each part in the step: what it draws is its own
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
@@ -156,7 +162,7 @@ class ConcatCodec(NamedTuple):
         return jnp.concatenate(parts)
 
     def _keys(self, part: int, *keys: Array) -> list[Array]:
-        return [jax.random.fold_in(key, part) for key in keys]
+        return [reduce(jax.random.fold_in, self.places[part], key) for key in keys]
 
 
 def _count(share: float, entries: int) -> int:

@@ -10,7 +10,7 @@ from jax import Array
 
 from ..core._ledger import Ledger
 from ..core._types import PyTree
-from ._links import LinkStates
+from ._links import Draws, LinkStates
 from ._messages import as_message
 from ._network import Network
 
@@ -29,6 +29,7 @@ class Communicator:
     ) -> None:
         self._network, self._step, self._before, self._ledger = network, step, link_states, ledger
         self._outermost = ledger.step_cost
+        self._draws = Draws()
         self.link_states: tuple[LinkStates, ...] = ()  # after each exchange of the step so far
 
     def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
@@ -42,8 +43,14 @@ class Communicator:
             after = self._network.first_link_state(self._step, number, sent)
         else:
             before = self._before[number] if self._before else None
-            received, after = self._network.exchange(self._step, number, sent, before)
-        if jax.tree.leaves(after) and self._ledger.step_cost is not self._outermost:
+            received, after = self._network.exchange(self._step, number, sent, before, self._draws)
+        repeated = self._ledger.step_cost is not self._outermost
+        if repeated and any(message.draws for message in sent.values()):
+            raise ValueError(
+                "the method repeats exchanges inside a step, where a random code would draw the same noise again: choose "
+                "a single-loop method, or a code that draws nothing, such as top_k."
+            )
+        if jax.tree.leaves(after) and repeated:
             raise ValueError(
                 "the method repeats exchanges inside a step, where links cannot remember what they carried: choose a "
                 "single-loop method, or leave out late links, codes and edge-ed."

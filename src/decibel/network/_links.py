@@ -77,6 +77,24 @@ class LinkFaults(eqx.Module):
         return links.sums.at_slots(found[:nodes]) | found[nodes:].reshape(there.shape)
 
 
+class Draws:
+    """Who has drawn at random in a step: what a message draws has a place of its own in the step, and keys by it."""
+
+    def __init__(self) -> None:
+        self._taken: set[tuple[int, ...]] = set()
+
+    def claim(self, *place: int) -> tuple[int, ...]:
+        """The place, whose numbers are folded into the keys; raises, when a step is traced, if it is taken: whoever
+        receives two messages with the same noise subtracts them, and the noise is gone."""
+        if place in self._taken:
+            raise ValueError(
+                f"two messages of one step would draw the same noise, at place {place}: give each an exchange, a graph "
+                "or a level of its own."
+            )
+        self._taken.add(place)
+        return place
+
+
 class Transport(NamedTuple):
     """How rows reach the slots of one graph in one step; the network's own functions."""
 
@@ -93,6 +111,13 @@ class Channel(NamedTuple):
     number: int  # of the exchange in the step
     faults: LinkFaults
     transport: Transport
+    place: tuple[int, int] = (0, 0)  # the number of the graph, and of the kind of message on it
+    draws: Draws | None = None  # of the step; None where nothing is sent
+
+    def claim(self, part: int) -> tuple[int, ...]:
+        """The place in the step of what a part of the message draws."""
+        assert self.draws is not None
+        return self.draws.claim(self.number, *self.place, part)
 
     @property
     def arrives(self) -> Array:

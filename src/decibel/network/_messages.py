@@ -42,6 +42,11 @@ class Message(eqx.Module):
     needs_links: ClassVar[bool] = True  # whether a network without links cannot carry it
 
     @property
+    def draws(self) -> bool:
+        """Whether sending it draws at random."""
+        return False
+
+    @property
     def kind(self) -> Hashable:
         """Messages of one kind on one graph travel together."""
         return type(self)
@@ -117,6 +122,10 @@ class Coded(Message):
     def kind(self) -> Hashable:
         return type(self), self.code
 
+    @property
+    def draws(self) -> bool:
+        return self.code.draws
+
     def bytes(self, copies: Copies) -> float:
         leaves = jax.tree.leaves(self.content)
         return copies.to_all * self.code.bytes(sum(leaf[0].size for leaf in leaves), leaves[0].dtype)
@@ -136,7 +145,7 @@ class Coded(Message):
         """What the codes of `new` read as: (nodes, entries) the nodes' own, (*slots, entries) their neighbours'."""
         links, faults = channel.links, channel.faults
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
-        codec = ConcatCodec(self.code, widths, new.dtype)
+        codec = ConcatCodec(self.code, widths, new.dtype, [channel.claim(part) for part in range(len(widths))])
         common, own = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
         sent = jax.vmap(codec.encode)(new, fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes))
         decode = jax.vmap(codec.decode)
@@ -156,7 +165,8 @@ class Increment(Coded):
     """What vectors have new, encoded; the answer is what the code reads as, q, and Σ_j w_ij (q_j − q_i).
 
     Links remember nothing, so that a step may send it again and again; a strategy that adds up both parts has a public
-    copy and its flow, where W stays the same. With random codes all of a step would draw alike: use others.
+    copy and its flow, where W stays the same. Codes that draw at random would draw alike in every repetition, so that
+    they raise there.
     """
 
     def link_memory(self, channel: Channel) -> LinkMemory:
@@ -259,4 +269,5 @@ def _size(content: PyTree) -> int:
 
 
 def _keys(key: Array, channel: Channel) -> Array:
-    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, CODES), channel.step), channel.number)
+    """Of the step; the codec adds the place in it."""
+    return jax.random.fold_in(jax.random.fold_in(key, CODES), channel.step)

@@ -11,7 +11,7 @@ from jax import Array
 
 from ..core._types import PyTree
 from ._codecs import ConcatCodec
-from ._links import Channel, LinkFaults, LinkMemory, Links, LinkStates, Received, Transport
+from ._links import Channel, Draws, LinkFaults, LinkMemory, Links, LinkStates, Received, Transport
 from ._messages import Copies, Message, by_kind
 
 LEVELS = ("x", "y", "z")
@@ -36,7 +36,12 @@ class Network(eqx.Module):
     faults: LinkFaults | None
 
     def exchange(
-        self, step: Array, number: int, messages: dict[str, Message], link_state: LinkStates | None
+        self,
+        step: Array,
+        number: int,
+        messages: dict[str, Message],
+        link_state: LinkStates | None,
+        draws: Draws | None = None,
     ) -> tuple[dict[str, PyTree], LinkStates]:
         """Sends every level's message to the neighbours, levels on the same graph together.
 
@@ -45,10 +50,12 @@ class Network(eqx.Module):
             number: of this exchange in the step, from 0.
             messages: by level.
             link_state: of the same exchange in the previous step; None where links remember nothing.
+            draws: what the step's messages have drawn so far, so that no two draw alike; None for this exchange's own.
 
         Returns:
             What each level receives, and the new link state.
         """
+        draws = draws or Draws()
         received: dict[str, PyTree] = {}
         after: list[tuple[LinkMemory, ...]] = []
         for graph, here in enumerate(self._by_graph(messages)):
@@ -63,8 +70,9 @@ class Network(eqx.Module):
             if not self.links:
                 received |= self.mix(step, graph, {level: message.content for level, message in here.items()})
                 continue
-            channel, memories = self._channel(step, number, graph), []
+            channel, memories = self._channel(step, number, graph)._replace(draws=draws), []
             for place, message in enumerate(by_kind(here)):
+                channel = channel._replace(place=(graph, place))
                 memory = message.link_memory(channel) if link_state is None else link_state[graph][place]
                 contents, memory = message.receive(channel, memory)
                 received |= contents

@@ -71,7 +71,7 @@ class TestEdge:
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_what_is_not_finite_raises_in_code_too(self, made, bad):
         """Two levels in one message; only what is a float is looked at."""
-        parts = ConcatCodec(made.move.code, [5, 9], np.float64)
+        parts = ConcatCodec(made.move.code, [5, 9], np.float64, [(0,), (1,)])
         layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
         good = np.asarray(parts.encode(jnp.arange(14.0) - 3, *keys))
         known = {(good.dtype, good.shape): {layout}}
@@ -96,7 +96,7 @@ class TestEdge:
                 return floats
 
         with pytest.raises(ValueError, match=f"Wrong.float_bytes gives {floats} for a message of 16 bytes"):
-            in_code(ConcatCodec(Wrong(), [8], np.dtype(np.float64)))
+            in_code(ConcatCodec(Wrong(), [8], np.dtype(np.float64), [(0,)]))
 
     def test_no_more_waits_than_can_be_ahead(self):
         edge = opened()
