@@ -15,19 +15,21 @@ consensus step size of CHOCO-SGD.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TypeGuard
 
 import equinox as eqx
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
+import numpy as np
 
+from ..core import _zcdp
 from ..core._vector import Vector
 from ..network._codecs import Code, Noisy, Quantized, RandomK, TopK
 from ..network._messages import Coded
 from ._table import Flows, Strategy, direction_and_rate, strategy
 
 __all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "top_k"]
+
+NOISE = "give the deviation of the noise on an entry, divided by clip"
+LEAST_NOISE = 1e-6  # its integers fit into 32 bits
 
 
 def top_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
@@ -66,17 +68,24 @@ def quantize(base: str | Strategy, bits: int = 8, *, mixing: float = 1.0) -> Str
 
 
 def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.0) -> Strategy:
-    """Clips each difference and adds Gaussian noise to it; `epsilon` gives the differential privacy.
+    """Clips each difference and adds discrete Gaussian noise to it; `epsilon` gives the differential privacy.
+
+    A difference is cut to the norm `clip`, written as integers times a step of at most `noise` · `clip`/256, rounded
+    towards zero, so that its norm does not grow, and integer noise is added (Canonne, Kamath and Steinke, 2020). Only
+    integers are sent, so that no low bits of floats tell anything. In a silo (`db.Silo`) all this is done in exact
+    integers, with randomness of the operating system, and every message is counted; the simulator and the cluster draw
+    normal numbers by the run's seed, which anyone can repeat: they show what the noise costs, and protect nothing.
 
     Args:
         base: the strategy to wrap, by name or as a `Strategy`.
         clip: the largest Euclidean norm of a difference.
-        noise: the standard deviation of the noise on each entry, divided by `clip`.
+        noise: the standard deviation of the noise on each entry, divided by `clip`; at least 1e-6.
         mixing: factor of the flows, above 0 and at most 1.
     """
-    for name, value in (("clip", clip), ("noise", noise)):
-        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value!r} must be a positive number.")
+    _positive("clip", clip, "give the largest norm of a difference")
+    _positive("noise", noise, NOISE)
+    if noise < LEAST_NOISE:
+        raise ValueError(f"noise={noise!r} must be at least {LEAST_NOISE:g}: less hides nothing.")
     code = Noisy(clip=float(clip), noise=float(noise), mixing=_mixing(mixing))
     return _in_code(base, code, f"clip {clip:g} noise {noise:g}")
 
@@ -84,28 +93,23 @@ def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.
 def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
     """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`.
 
-    Whatever the data, a clipped difference changes by at most 2 `clip`. Gaussian mechanisms compose exactly: together
-    they are one with μ = 2 √messages / noise, for which δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), Φ the standard normal
-    distribution function.
+    Whatever the data, a clipped difference changes by at most 2 `clip`, so that each message is ρ-zCDP with ρ = 2/noise²
+    and all together messages · ρ; ε is the smallest ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over α > 1. This holds for the
+    discrete Gaussian, exactly, and for messages that depend on earlier ones. It promises something in a silo only.
 
     Args:
         noise: of `noisy`.
-        messages: sent in all: one per level, step and vector that the strategy sends.
+        messages: sent in all: one per level and exchange, so that SPARKLE with ED sends three in a step.
         delta: δ.
 
     References:
-        Dong, Roth and Su, Gaussian Differential Privacy, 2019.
+        Canonne, Kamath and Steinke, The Discrete Gaussian for Differential Privacy, 2020; Bun and Steinke, Concentrated
+        Differential Privacy, 2016.
     """
-    if messages == 0:
-        return 0.0
+    _positive("noise", noise, NOISE)
+    _validate_messages(messages, 0)
     _validate_delta(delta)
-    μ = 2 * math.sqrt(messages) / noise
-    if _log_delta(0.0, μ) <= math.log(delta):
-        return 0.0
-    high = 1.0
-    while _log_delta(high, μ) > math.log(delta):
-        high *= 2
-    return _root(lambda ε: _log_delta(ε, μ) - math.log(delta), 0.0, high)
+    return _zcdp.epsilon(_zcdp.rho(float(noise), int(messages)), float(delta))
 
 
 def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
@@ -113,31 +117,35 @@ def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
 
     Args:
         ε: the privacy budget.
-        messages: sent in all: one per level, step and vector that the strategy sends.
+        messages: sent in all: one per level and exchange.
         delta: δ.
     """
-    if not ε > 0:
-        raise ValueError(f"ε={ε!r} must be a positive number.")
+    _positive("ε", ε, "give the privacy budget, such as 1.0")
+    _validate_messages(messages, 1)
     _validate_delta(delta)
-    low, high = 1e-9, 1.0
-    while epsilon(high, messages, delta) > ε:
-        low, high = high, 2 * high
-    return _root(lambda noise: epsilon(noise, messages, delta) - ε, low, high)
+    return math.sqrt(2 * int(messages) / _zcdp.rho_for(float(ε), float(delta)))
 
 
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    found: Any = brentq(function, low, high, xtol=1e-12)
-    return float(found)
+def _positive(name: str, value: object, fix: str) -> None:
+    if not (_is_number(value) and math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}={value!r} must be a positive number: {fix}.")
 
 
-def _validate_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ValueError(f"delta={delta!r} must lie between 0 and 1, and be well below 1/samples.")
+def _validate_messages(messages: object, least: int) -> None:
+    if not isinstance(messages, int | np.integer) or isinstance(messages, bool) or messages < least:
+        raise ValueError(
+            f"messages={messages!r} must be an integer of at least {least}: give how many are sent, one per level and "
+            "exchange."
+        )
 
 
-def _log_delta(ε: float, μ: float) -> float:
-    first, second = log_ndtr(μ / 2 - ε / μ), ε + log_ndtr(-μ / 2 - ε / μ)
-    return first + math.log1p(-math.exp(second - first)) if second < first else -math.inf
+def _validate_delta(delta: object) -> None:
+    if not (_is_number(delta) and 0 < delta < 1):
+        raise ValueError(f"delta={delta!r} must be between 0 and 1: give one well below 1/samples, such as 1e-5.")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 class InCode(eqx.Module):
@@ -175,12 +183,12 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
 
 
 def _share(share: float) -> float:
-    if not (isinstance(share, int | float) and 0 < share <= 1):
+    if not (_is_number(share) and 0 < share <= 1):
         raise ValueError(f"share={share!r} must be the share of entries to send, above 0 and at most 1.")
     return float(share)
 
 
 def _mixing(mixing: float) -> float:
-    if not (isinstance(mixing, int | float) and 0 < mixing <= 1):
+    if not (_is_number(mixing) and 0 < mixing <= 1):
         raise ValueError(f"mixing={mixing!r} must be above 0 and at most 1.")
     return float(mixing)
