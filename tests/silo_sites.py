@@ -7,12 +7,14 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import decibel as db
 from decibel.core._files import atomic_write
 from decibel.engines.silo._authority import Authority
 from decibel.engines.silo._certificates import key_print, make_request, pem
@@ -76,6 +78,33 @@ class Folders:
         made = self.revoked.next((key_print(one) for one in certificates), **options)
         self.revoked = replace(made, keys=frozenset())
         return atomic_write(home / "revoked.json", self.authority.sign_revoked(made))
+
+
+def run_sites(folders, method, steps, problems, engines=None, **options):
+    """Every site in a thread of its own; their results."""
+    results = {}
+
+    def run(number, name):
+        try:
+            engine = db.Silo(folders.home(name), name, say=lambda sentence: None, **(engines or {}))
+            own = {key: value(name) if callable(value) else value for key, value in options.items()}
+            results[number] = db.solve(
+                problems[number], method, folders.federation.graph, steps=steps, engine=engine, **own
+            )
+        except BaseException as error:
+            results[number] = error
+
+    threads = [
+        threading.Thread(target=run, args=(number, site.name)) for number, site in enumerate(folders.federation.sites)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    failed = [result for result in results.values() if isinstance(result, BaseException)]
+    if failed:
+        raise failed[0]
+    return [results[number] for number in range(len(threads))]
 
 
 class Loopback:

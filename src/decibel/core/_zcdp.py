@@ -11,9 +11,8 @@ References:
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 
 def rho(noise: float, messages: int) -> float:
@@ -30,15 +29,14 @@ def epsilon(ρ: float, delta: float) -> float:
         return ρ * order + t - math.log(order) - (math.log(delta) + math.log(order)) / math.exp(t)
 
     near = 0.5 * math.log(-math.log(delta) / ρ)
-    found: Any = minimize_scalar(at, bounds=(min(near, 0.0) - 5, max(near, 0.0) + 5), method="bounded")
+    found = minimize_scalar(at, bounds=(min(near, 0.0) - 5, max(near, 0.0) + 5), method="bounded")
     return max(0.0, min(at(near), float(found.fun)))
 
 
 def rho_for(ε: float, delta: float) -> float:
     """The largest ρ whose `epsilon` is at most ε."""
-    low, high = -80.0, 80.0
-    found: Any = brentq(lambda t: epsilon(math.exp(t), delta) - ε, low, high, xtol=1e-13)
-    ρ = math.exp(float(found))
-    while epsilon(ρ, delta) > ε:  # the root is one to its last digits
-        ρ *= 1 - 1e-12
-    return ρ
+    low, high = -80.0, 80.0  # of its logarithm
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon(math.exp(middle), delta) <= ε else (low, middle)
+    return math.exp(low)

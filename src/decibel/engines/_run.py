@@ -98,6 +98,10 @@ class Run:
         """Of the steps that were saved, newest first, those to continue from, best first."""
         return saved
 
+    def reach(self, steps: int) -> tuple[int, str]:
+        """The last of so many steps that the run may do, and, where it is earlier, why."""
+        return steps, ""
+
     def close(self, *, finished: bool) -> None:
         """The run is over, or ended early."""
 

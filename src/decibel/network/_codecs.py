@@ -58,12 +58,12 @@ class TopK(Code):
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         places = jax.lax.top_k(jnp.abs(new), _count(self.share, new.size))[1]
-        return jnp.concatenate([_raw(new[places]), _raw(places.astype(_place(new.size)))])
+        return jnp.concatenate([raw(new[places]), raw(places.astype(_place(new.size)))])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         values, places = jnp.split(row, [self.float_bytes(entries, dtype)])
-        found = _read(places, _place(entries)).astype(jnp.int32)
-        return jnp.zeros(entries, dtype).at[found].set(_read(values, dtype), mode="drop")
+        found = read(places, _place(entries)).astype(jnp.int32)
+        return jnp.zeros(entries, dtype).at[found].set(read(values, dtype), mode="drop")
 
 
 class RandomK(Code):
@@ -77,10 +77,10 @@ class RandomK(Code):
         return self.bytes(entries, dtype)
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        return _raw(new[self._places(key, new.size)])
+        return raw(new[self._places(key, new.size)])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
-        return jnp.zeros(entries, dtype).at[self._places(key, entries)].set(_read(row, dtype))
+        return jnp.zeros(entries, dtype).at[self._places(key, entries)].set(read(row, dtype))
 
     def _places(self, key: Array, entries: int) -> Array:
         chances = jax.random.uniform(key, (entries,), jnp.float32)
@@ -109,36 +109,14 @@ class Quantized(Code):
         each = 8 // self.bits
         numbers = jnp.pad(numbers, (0, int(-new.size % each))).reshape(-1, each)
         shifts = jnp.arange(each, dtype=jnp.uint8) * jnp.uint8(self.bits)
-        return jnp.concatenate([_raw(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
+        return jnp.concatenate([raw(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         scale, numbers = jnp.split(row, [self.float_bytes(entries, dtype)])
         shifts = jnp.arange(8 // self.bits, dtype=jnp.uint8) * jnp.uint8(self.bits)
         steps = ((numbers[:, None] >> shifts) & jnp.uint8(2**self.bits - 1)).reshape(-1)[:entries]
         end = jnp.asarray(self._largest, dtype)
-        return (steps.astype(dtype) - end) / end * _read(scale, dtype)[0]
-
-
-class Noisy(Code):
-    clip: float = eqx.field(static=True)
-    noise: float = eqx.field(static=True)
-    mixing: float = eqx.field(static=True)
-
-    def bytes(self, entries: int, dtype: DTypeLike) -> int:
-        return entries * np.dtype(dtype).itemsize
-
-    def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
-        return self.bytes(entries, dtype)
-
-    def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        clip = jnp.asarray(self.clip, new.dtype)
-        norm = jnp.linalg.norm(new)
-        cut = new * jnp.where(norm > clip, clip / jnp.where(norm > 0, norm, 1), jnp.ones_like(norm))
-        chance = jax.random.normal(secret, new.shape, new.dtype)
-        return _raw(cut + jnp.asarray(self.noise, new.dtype) * clip * chance)
-
-    def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
-        return _read(row, dtype)
+        return (steps.astype(dtype) - end) / end * read(scale, dtype)[0]
 
 
 class ConcatCodec(NamedTuple):
@@ -173,9 +151,9 @@ def _place(entries: int) -> np.dtype:
     return np.dtype(np.uint16 if entries <= 2**16 else np.uint32)
 
 
-def _raw(array: Array) -> Array:
+def raw(array: Array) -> Array:
     return jax.lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
 
 
-def _read(row: Array, dtype: DTypeLike) -> Array:
+def read(row: Array, dtype: DTypeLike) -> Array:
     return jax.lax.bitcast_convert_type(row.reshape(-1, np.dtype(dtype).itemsize), dtype)

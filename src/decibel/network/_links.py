@@ -101,6 +101,7 @@ class Transport(NamedTuple):
     rows: Callable[[Array], Received]  # (nodes, entries): every neighbour's row
     links: Callable[[Array], Received]  # (*slots, entries): what each neighbour keeps for this node
     coded: Callable[..., Array]  # (*slots, entries) of neighbours' rows in code, decoded
+    encode: Callable[..., Array] | None = None  # (nodes, entries) → (nodes, bytes); None where no codes are sent
 
 
 class Channel(NamedTuple):

@@ -147,7 +147,9 @@ class Coded(Message):
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
         codec = ConcatCodec(self.code, widths, new.dtype, [channel.claim(part) for part in range(len(widths))])
         common, own = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
-        sent = jax.vmap(codec.encode)(new, fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes))
+        assert channel.transport.encode is not None
+        keys = fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes)
+        sent = channel.transport.encode(codec, new, *keys)
         decode = jax.vmap(codec.decode)
         mine = decode(sent, fold_in_each(common, faults.nodes))
         keys, shape = fold_in_each(common, links.neighbours.ravel()), links.neighbours.shape

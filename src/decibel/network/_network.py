@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import equinox as eqx
+import jax
 from jax import Array
 
 from ..core._types import PyTree
@@ -104,7 +105,10 @@ class Network(eqx.Module):
     def _channel(self, step: Array, number: int, graph: int) -> Channel:
         assert self.faults is not None
         transport = Transport(
-            partial(self.rows, step, graph), partial(self.link_rows, step, graph), partial(self.coded_rows, step, graph)
+            partial(self.rows, step, graph),
+            partial(self.link_rows, step, graph),
+            partial(self.coded_rows, step, graph),
+            partial(self.encoded, step),
         )
         return Channel(self.links[graph], step, number, self.faults, transport)
 
@@ -123,6 +127,10 @@ class Network(eqx.Module):
     @abstractmethod
     def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
         """What each neighbour holds for this node in a (*slots, entries) buffer."""
+
+    def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
+        """(nodes, bytes): every node's row of a (nodes, entries) buffer in code, by keys that all know and own ones."""
+        return jax.vmap(codec.encode)(new, keys, secrets)
 
     def coded_rows(
         self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]

@@ -10,7 +10,7 @@ class Status(StrEnum):
 
     Attributes:
         COMPLETED: all steps were done.
-        STOPPED: a callback returned True.
+        STOPPED: a callback returned True, or a site's privacy budget is spent.
         INTERRUPTED: the process received a signal to terminate.
         DIVERGED: values became non-finite; the result holds the last finite state.
         FAILED: an exception ended the run; callbacks receive this status, and `solve` raises.

@@ -157,7 +157,8 @@ def solve(
             return callback_list.notify(run.step, snapshot, row)
 
         ended = recorder.trace.rows == 0 and record()
-        for chunk in () if ended else drive(run, steps, every):
+        goal, limit = run.reach(steps)
+        for chunk in () if ended else drive(run, goal, every):
             if chunk.cost is None:
                 status = Status.DIVERGED
                 message = f"non-finite values between steps {run.step} and {run.step + chunk.length}"
@@ -167,12 +168,12 @@ def solve(
             if saves and saves.interrupted():
                 status, message = Status.INTERRUPTED, f"the process received a signal to terminate at step {run.step}"
                 ended = True
-            if saves and (ended or run.step >= steps or recorder.trace.rows % checkpoint_every == 0):
+            if saves and (ended or run.step >= goal or recorder.trace.rows % checkpoint_every == 0):
                 saves.save(run, recorder.trace, recorder.spent)
             if ended:
                 break
-        if ended and status is Status.COMPLETED and run.step < steps:
-            status = Status.STOPPED
+        if status is Status.COMPLETED and run.step < steps:
+            status, message = Status.STOPPED, message if ended else limit
         callback_list.status, callback_list.message = status, message
     if status is Status.DIVERGED:
         warnings.warn(

@@ -22,8 +22,9 @@ import numpy as np
 
 from ..core import _zcdp
 from ..core._vector import Vector
-from ..network._codecs import Code, Noisy, Quantized, RandomK, TopK
+from ..network._codecs import Code, Quantized, RandomK, TopK
 from ..network._messages import Coded
+from ..network._noisy import Noisy
 from ._table import Flows, Strategy, direction_and_rate, strategy
 
 __all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "top_k"]
@@ -82,8 +83,8 @@ def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.
         noise: the standard deviation of the noise on each entry, divided by `clip`; at least 1e-6.
         mixing: factor of the flows, above 0 and at most 1.
     """
-    _positive("clip", clip, "give the largest norm of a difference")
-    _positive("noise", noise, NOISE)
+    validate_positive("clip", clip, "give the largest norm of a difference")
+    validate_positive("noise", noise, NOISE)
     if noise < LEAST_NOISE:
         raise ValueError(f"noise={noise!r} must be at least {LEAST_NOISE:g}: less hides nothing.")
     code = Noisy(clip=float(clip), noise=float(noise), mixing=_mixing(mixing))
@@ -93,9 +94,9 @@ def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.
 def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
     """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`.
 
-    Whatever the data, a clipped difference changes by at most 2 `clip`, so that each message is ρ-zCDP with ρ = 2/noise²
-    and all together messages · ρ; ε is the smallest ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over α > 1. This holds for the
-    discrete Gaussian, exactly, and for messages that depend on earlier ones. It promises something in a silo only.
+    Whatever the data, a clipped difference changes by at most 2 `clip`, so that each message is zCDP with 2/noise²
+    and all with ρ = 2 messages/noise²; ε is the smallest ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over α > 1. This holds
+    exactly for the discrete Gaussian, and for messages that depend on earlier ones. Only a silo promises it.
 
     Args:
         noise: of `noisy`.
@@ -106,9 +107,9 @@ def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
         Canonne, Kamath and Steinke, The Discrete Gaussian for Differential Privacy, 2020; Bun and Steinke, Concentrated
         Differential Privacy, 2016.
     """
-    _positive("noise", noise, NOISE)
+    validate_positive("noise", noise, NOISE)
     _validate_messages(messages, 0)
-    _validate_delta(delta)
+    validate_delta(delta)
     return _zcdp.epsilon(_zcdp.rho(float(noise), int(messages)), float(delta))
 
 
@@ -120,13 +121,13 @@ def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
         messages: sent in all: one per level and exchange.
         delta: δ.
     """
-    _positive("ε", ε, "give the privacy budget, such as 1.0")
+    validate_positive("ε", ε, "give the privacy budget, such as 1.0")
     _validate_messages(messages, 1)
-    _validate_delta(delta)
+    validate_delta(delta)
     return math.sqrt(2 * int(messages) / _zcdp.rho_for(float(ε), float(delta)))
 
 
-def _positive(name: str, value: object, fix: str) -> None:
+def validate_positive(name: str, value: object, fix: str) -> None:
     if not (_is_number(value) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name}={value!r} must be a positive number: {fix}.")
 
@@ -139,7 +140,7 @@ def _validate_messages(messages: object, least: int) -> None:
         )
 
 
-def _validate_delta(delta: object) -> None:
+def validate_delta(delta: object) -> None:
     if not (_is_number(delta) and 0 < delta < 1):
         raise ValueError(f"delta={delta!r} must be between 0 and 1: give one well below 1/samples, such as 1e-5.")
 

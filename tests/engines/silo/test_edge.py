@@ -19,7 +19,6 @@ CODES = [
     db.privacy.top_k("ed", 0.4),
     db.privacy.random_k("ed", 1.0),
     db.privacy.quantize("ed", 4),
-    db.privacy.noisy("ed", 1.0, 0.1),
 ]
 KNOWN = {(np.dtype("f8"), (3,)): {None}}
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from quadratics import OneLevel, random_quadratic
 from silo_messages import Exponents, Poisoned, in_own_code
-from silo_sites import Folders, ring
+from silo_sites import Folders, ring, run_sites
 
 import decibel as db
 from decibel.engines.silo._federation import FaultTolerance
@@ -37,32 +37,6 @@ def by_node(nodes_called):
         whole.upper, whole.lower, upper_data=part(whole.upper_data), lower_data=part(whole.lower_data),
         x0=whole.x0, y0=whole.y0,
     )  # fmt: skip
-
-
-def run_sites(folders, method, steps, problems=None, **options):
-    """Every site in a thread of its own; their results."""
-    results = {}
-
-    def run(number, name):
-        try:
-            problem = problems[number] if problems else QUADRATIC.problem()
-            engine = db.Silo(folders.home(name), name, say=lambda sentence: None)
-            own = {key: value(name) if callable(value) else value for key, value in options.items()}
-            results[number] = db.solve(problem, method, folders.federation.graph, steps=steps, engine=engine, **own)
-        except BaseException as error:
-            results[number] = error
-
-    threads = [
-        threading.Thread(target=run, args=(number, site.name)) for number, site in enumerate(folders.federation.sites)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(240)
-    failed = [result for result in results.values() if isinstance(result, BaseException)]
-    if failed:
-        raise failed[0]
-    return [results[number] for number in range(len(threads))]
 
 
 def method(strategy):

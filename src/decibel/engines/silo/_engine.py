@@ -26,6 +26,7 @@ from ...graphs._graph import Graph, Levels
 from ...methods._method import Method, State
 from ...problem._problem import Data, Problem
 from ...problem._samples import NodeData, lay_out, node_data
+from ...strategies.privacy import validate_delta, validate_positive
 from .. import _memory as memory
 from .._checkpoint import identity
 from .._engine import Engine
@@ -34,6 +35,7 @@ from .._run import Compiled, Run
 from ._errors import NotFinite
 from ._federation import Federation
 from ._host_callback import call, in_place_works
+from ._privacy import Privacy, spent
 from ._site import Site
 from ._wire import Wire
 
@@ -62,15 +64,31 @@ class Silo(Engine):
     Args:
         home: the site's folder, created by `decibel silo join` and completed by `decibel silo sign`.
         name: the site's name in the federation file; its position there is the index of its node.
+        budget: the largest ε that all noisy messages from `home` may cost together, over all runs: a run stops before
+            the step that would exceed it, and every message must be of `db.privacy.noisy`. None counts only.
+        delta: the δ of that ε; well below 1/samples.
         say: called with one sentence when a neighbour connects or disconnects; None prints to standard error.
     """
 
     home: Path = eqx.field(static=True)
     name: str = eqx.field(static=True)
+    budget: float | None = eqx.field(static=True)
+    delta: float = eqx.field(static=True)
     say: Callable[[str], None] | None = eqx.field(static=True)
 
-    def __init__(self, home: str | Path, name: str, *, say: Callable[[str], None] | None = None) -> None:
-        self.home, self.name, self.say = Path(home), name, say
+    def __init__(
+        self,
+        home: str | Path,
+        name: str,
+        *,
+        budget: float | None = None,
+        delta: float = 1e-5,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        if budget is not None:
+            validate_positive("budget", budget, "give the largest ε, such as 4.0, or None")
+        validate_delta(delta)
+        self.home, self.name, self.budget, self.delta, self.say = Path(home), name, budget, delta, say
 
     @property
     def credentials(self) -> Credentials:
@@ -83,6 +101,11 @@ class Silo(Engine):
     def graph(self) -> Graph:
         """The graph of the federation file."""
         return self.credentials.federation.graph
+
+    @property
+    def epsilon(self) -> float:
+        """ε, at `delta`, of all noisy messages that were sent from `home` so far."""
+        return spent(self.home, self.delta)
 
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return None
@@ -104,12 +127,23 @@ class Silo(Engine):
         here = jnp.asarray([number], jnp.int32)
         # The seed is known to all, so what must stay secret has a key of its own, new at every start.
         secret = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32))
-        network = Wire.of(site, graphs, config.link_faults(here, secret))
+        privacy = Privacy(self.home, self.budget, self.delta)
+        network = Wire.of(site, graphs, config.link_faults(here, secret), privacy)
         program = Program.of(_alone(problem, number), method, network, here, config)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        run = SiteRun(program, site)
+        run = SiteRun(program, site, privacy)
+        if self.budget is not None and privacy.sends_others:
+            raise ValueError(
+                f"budget={self.budget:g} needs every message with noise, and {method.name} sends others: wrap every "
+                "strategy that sends in db.privacy.noisy, or leave out budget."
+            )
         site.in_place = site.exchanges == 1 and in_place_works()
-        run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
+        privacy.begin()
+        try:
+            run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
+        except BaseException:
+            privacy.end()
+            raise
         return run
 
 
@@ -118,11 +152,13 @@ class SiteRun(Run):
 
     alone = True
 
-    def __init__(self, program: Program, site: Site) -> None:
+    def __init__(self, program: Program, site: Site, privacy: Privacy) -> None:
         super().__init__(program, full=FULL)
-        self.site = site
+        self.site, self.privacy = site, privacy
         site.exchanges = 0
         self._costs = program.costs(self.state)  # its trace tells the site what messages will come
+        privacy.settled = True
+        self._goal = 2**62
         self._streams: Streams | None = None
         self._any_length: Compiled | None = None
 
@@ -148,6 +184,15 @@ class SiteRun(Run):
         """The step that all sites have saved; this site's newest, where the others run already."""
         step = self.site.agree(saved)
         return [step] if step else []
+
+    def reach(self, steps: int) -> tuple[int, str]:
+        """As far as the privacy budget goes."""
+        left = self.privacy.steps_left(steps - self.step)
+        self._goal = self.step + left
+        if self._goal >= steps:
+            return steps, ""
+        self.site._say(f"will end at step {self._goal}: {self.privacy.sentence(left)}")
+        return self._goal, self.privacy.sentence(left)
 
     def advance(self, length: int) -> Counts | None:
         chunk, costs, beside = self.compile(length)
@@ -175,9 +220,10 @@ class SiteRun(Run):
         return outcome
 
     def close(self, *, finished: bool) -> None:
-        self.site.goodbye(finished)
+        self.site.goodbye(finished or self.step >= self._goal)
         if self._streams is not None:
             self._streams.close()
+        self.privacy.end()
 
 
 def _chunk(program: Program, site: Site, repeated: int, state: State, first: Array, end: Array) -> Outcome:

@@ -18,8 +18,10 @@ from ...network._incidence import Sums, of_node
 from ...network._links import LinkFaults, Links, Received
 from ...network._messages import Copies
 from ...network._network import Network
+from ...network._noisy import Noisy
 from ._host_callback import call
 from ._payload_layout import Layout, in_code
+from ._privacy import Privacy
 from ._site import Site
 
 
@@ -28,12 +30,15 @@ class Wire(Network):
 
     site: Site = eqx.field(static=True)
     others: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # of each graph, by slot; −1 where there is none
+    privacy: Privacy = eqx.field(static=True)
 
     @classmethod
-    def of(cls, site: Site, graphs: Levels, faults: LinkFaults) -> Wire:
+    def of(cls, site: Site, graphs: Levels, faults: LinkFaults, privacy: Privacy) -> Wire:
         distinct, graph_of = graphs.distinct()
         made = [_links(graph, site.number) for graph in distinct]
-        return cls(graph_of, tuple(links for links, _ in made), faults, site, tuple(others for _, others in made))
+        return cls(
+            graph_of, tuple(links for links, _ in made), faults, site, tuple(others for _, others in made), privacy
+        )
 
     def copies_on(self, graph: int) -> Copies:
         neighbours = float(sum(other >= 0 for other in self.others[graph]))
@@ -43,10 +48,23 @@ class Wire(Network):
         raise NotImplementedError("a site's messages go link by link")
 
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        self.privacy.expect(None)
         return self._exchange(step, graph, buffer[0])
 
     def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
+        self.privacy.expect(None)
         return self._exchange(step, graph, buffer[0])
+
+    def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
+        """Noise that protects is drawn outside of the compiled step, where there is randomness that is fit for it."""
+        if not isinstance(codec.code, Noisy):
+            self.privacy.expect(None)
+            return super().encoded(step, codec, new, keys, secrets)
+        self.privacy.expect(codec.code.noise, len(codec.widths))
+        size = sum(codec.code.bytes(width, codec.dtype) for width in codec.widths)
+        shape = jax.ShapeDtypeStruct((1, size), np.uint8)
+        # It takes the step's number, so that the step has begun.
+        return call(partial(self._release, codec), (shape,), step, new, in_place=self.site.in_place)[0]
 
     def coded_rows(
         self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
@@ -90,6 +108,12 @@ class Wire(Network):
             return
         for part in out:
             part[...] = 0
+
+    def _release(self, codec: ConcatCodec, out: tuple[np.ndarray, ...], k: np.ndarray, new: np.ndarray) -> None:
+        out[0][...] = 0
+        with self.site.failing_later():
+            if self.site.error is None:
+                out[0][0] = self.privacy.release(codec, new[0])
 
     def _reject(self, graph: int, out: tuple[np.ndarray, ...], finite: np.ndarray) -> None:
         out[0][...] = finite

@@ -1,0 +1,120 @@
+"""Exact draws of the discrete Gaussian P(X = x) ∝ exp(−x²/(2σ²)) over the integers, σ = 256 · 2^a.
+
+A draw is its high part h ≥ 0 by a table of σ = 256, a uniform low part w of a bits and a sign. It is accepted with the
+probability exp(−w (2 · 2^a h + w)/(2σ²)), which is what x = 2^a h + w has less than 2^a h, and minus zero is not. Both
+choices compare a uniform number, of which 64 bits are drawn, with one known to an error bound. Where the bits leave it
+open, more are drawn and the number is computed to more digits: draws are exact, as far as the bytes are random.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_left
+from collections.abc import Callable
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from functools import lru_cache
+
+import numpy as np
+
+Source = Callable[[int], bytes]  # so many random bytes
+
+TABLE = 256  # σ of the table
+NEAR = 1  # how far the table's 64-bit numbers may be off
+NEAR_EXP = 2.0**15  # in units of 2^−64: what rounding may move exp and its comparison by, many times over
+
+
+def discrete_gaussian(σ: int, count: int, source: Source = os.urandom) -> np.ndarray:
+    """(count,) independent draws, of int64.
+
+    Args:
+        σ: 256 times a power of two.
+        count: how many.
+        source: gives random bytes; the operating system's are fit for cryptography.
+    """
+    low = σ // TABLE
+    if low < 1 or low * TABLE != σ or low & (low - 1) or σ > 2**28:
+        raise ValueError(f"σ={σ!r} must be 256 times a power of two, and at most 2**28.")
+    found, todo = np.zeros(count, np.int64), np.arange(count)
+    while todo.size:
+        h, (w, sign) = _high(todo.size, source), _low_and_sign(low, todo.size, source)
+        taken = _accepts(w * (2 * low * h + w), 2 * σ**2, source)
+        size = low * h + w
+        taken &= (size > 0) | (sign > 0)
+        found[todo[taken]] = (sign * size)[taken]
+        todo = todo[~taken]
+    return found
+
+
+def _high(count: int, source: Source) -> np.ndarray:
+    table, u = _table(), _words(count, source)
+    h = np.searchsorted(table, u, "left").astype(np.int64)
+    near = np.uint64(NEAR)
+    floor, ceiling = u - np.minimum(u, near), u + np.minimum(~u, near)  # open if a number of the table lies between
+    for i in np.flatnonzero(np.searchsorted(table, floor, "left") != np.searchsorted(table, ceiling, "right")):
+        h[i] = _settle(int(u[i]), _cumulative, source)
+    return h
+
+
+def _low_and_sign(low: int, count: int, source: Source) -> tuple[np.ndarray, np.ndarray]:
+    bits = np.frombuffer(source(4 * count), np.uint32).astype(np.int64)
+    return (bits >> 1) & (low - 1), 2 * (bits & 1) - 1
+
+
+def _accepts(numerators: np.ndarray, denominator: int, source: Source) -> np.ndarray:
+    """Each with probability exp(−numerator/denominator); the quotients are exact, being over a power of two."""
+    u, chances = _words(len(numerators), source), np.exp(-numerators / denominator) * 2.0**64
+    margin = chances - u.astype(np.float64)
+    accepted = margin > 0
+    for i in np.flatnonzero((np.abs(margin) <= NEAR_EXP) & (numerators > 0)):
+        n = int(numerators[i])
+        accepted[i] = _settle(int(u[i]), lambda bits, n=n: [_exp(n, denominator, bits)], source) == 0
+    return accepted | (numerators == 0)
+
+
+def _settle(u: int, numbers: Callable[[int], list[int]], source: Source) -> int:
+    """How many of the numbers in [0, 1], known to one unit of any many bits, lie below the number whose first 64 bits
+    are u: more of its bits are drawn until that is certain."""
+    bits = 64
+    while True:
+        bits, u = bits + 64, (u << 64) | int.from_bytes(source(8), "little")
+        known = numbers(bits)
+        below = bisect_left(known, u - 2)
+        if below == bisect_left(known, u + 3) and u + 3 < 2**bits:
+            return below
+
+
+def _words(count: int, source: Source) -> np.ndarray:
+    return np.frombuffer(source(8 * count), np.uint64)
+
+
+@lru_cache(maxsize=1)
+def _table() -> np.ndarray:
+    return np.asarray(_cumulative(64), np.uint64)
+
+
+@lru_cache(maxsize=4)
+def _cumulative(bits: int) -> list[int]:
+    """P(h ≤ j) for j = 0, 1, ... in units of 2^−bits, rounded down and off by one at most; the last are 2^bits − 1."""
+    with localcontext(prec=_digits(bits)):
+        end = math.ceil(TABLE * math.sqrt(2 * math.log(2) * (bits + 40)))  # beyond, all is below one unit
+        weights = [(-Decimal(j * j) / (2 * TABLE**2)).exp() for j in range(end)]
+        total, so_far, found = sum(weights), Decimal(0), []
+        for weight in weights:
+            so_far += weight
+            found.append(min(2**bits - 1, _floor(so_far / total * 2**bits)))
+        return found
+
+
+def _exp(numerator: int, denominator: int, bits: int) -> int:
+    """exp(−numerator/denominator) in units of 2^−bits, rounded down and off by one at most."""
+    with localcontext(prec=_digits(bits)):
+        return _floor((-Decimal(numerator) / denominator).exp() * 2**bits)
+
+
+def _digits(bits: int) -> int:
+    return math.ceil(bits * math.log10(2)) + 30
+
+
+def _floor(number: Decimal) -> int:
+    return int(number.to_integral_value(ROUND_FLOOR))
