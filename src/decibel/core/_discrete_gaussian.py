@@ -48,10 +48,9 @@ def discrete_gaussian(σ: int, count: int, source: Source = os.urandom) -> np.nd
 
 def _high(count: int, source: Source) -> np.ndarray:
     table, u = _table(), _words(count, source)
-    h = np.searchsorted(table, u, "left").astype(np.int64)
-    near = np.uint64(NEAR)
-    floor, ceiling = u - np.minimum(u, near), u + np.minimum(~u, near)  # open if a number of the table lies between
-    for i in np.flatnonzero(np.searchsorted(table, floor, "left") != np.searchsorted(table, ceiling, "right")):
+    h = np.searchsorted(table, u, "left")  # table[h − 1] < u ≤ table[h], of which the last is the largest that u can be
+    below = np.where(h > 0, u - table[h - 1], np.uint64(2**64 - 1))
+    for i in np.flatnonzero(np.minimum(below, table[h] - u) <= NEAR):
         h[i] = _settle(int(u[i]), _cumulative, source)
     return h
 

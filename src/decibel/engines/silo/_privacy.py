@@ -1,7 +1,7 @@
 """What a site's noisy messages have cost, kept in its folder over all its runs, and where its budget ends.
 
-A message is written down before it leaves, and that is on the disk before noise is drawn: after a crash the count is what
-was sent, or more. Steps that are done again after a restart send new noise, and count again.
+A message is written down before it leaves, on the disk before its noise is drawn: after a crash the count is what was
+sent, or more. Steps that are done again after a restart send new noise, and count again.
 """
 
 from __future__ import annotations
