@@ -47,8 +47,8 @@ class Communicator:
         repeated = self._ledger.step_cost is not self._outermost
         if repeated and any(message.draws for message in sent.values()):
             raise ValueError(
-                "the method repeats exchanges inside a step, where a random code would draw the same noise again: choose "
-                "a single-loop method, or a code that draws nothing, such as top_k."
+                "the method repeats exchanges inside a step, where a random code would draw the same noise again: "
+                "choose a single-loop method, or a code that draws nothing, such as top_k."
             )
         if jax.tree.leaves(after) and repeated:
             raise ValueError(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core import _zcdp
 from ...core._discrete_gaussian import Source
-from ...core._files import atomic_writer
+from ...core._files import atomic_write
 from ...network._codecs import ConcatCodec
 from ...network._noisy import Noisy
 from ._errors import BudgetSpent, NotFinite
@@ -81,17 +81,8 @@ class Privacy:
         self.sent = after
 
     def _write(self, counts: Counter[float]) -> None:
-        """Durably: the file has its new content and its name when this returns."""
         messages = [{"noise": noise, "messages": count} for noise, count in sorted(counts.items())]
-        with atomic_writer(self.home / FILE, 0o600) as file:
-            file.write(json.dumps({"version": 1, "sent": messages}).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        folder = os.open(self.home, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        atomic_write(self.home / FILE, json.dumps({"version": 1, "sent": messages}), 0o600)
 
     def begin(self) -> None:
         """No other run counts in this folder until the end of this one."""
