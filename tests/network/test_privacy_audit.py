@@ -7,6 +7,8 @@ count. Where a share p of the one and q of the other exceed it, ε ≥ log((p �
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -167,6 +169,14 @@ class TestGrid:
                 assert (steps * np.sign(new) >= 0).all() and np.abs(steps).max() + 12 * grid.scale < 2**31
         short = 0.2 * np.full(entries, 1 / np.sqrt(entries))
         np.testing.assert_allclose(grid.integers(short) * grid.step, short, atol=grid.step * 1.001)
+
+    def test_a_norm_that_rounding_made_too_small_is_noticed(self, monkeypatch):
+        """What decides is the sum of the integers' squares."""
+        short = SimpleNamespace(**{**vars(math), "sqrt": lambda square: math.sqrt(square) * (1 - 1e-3)})
+        grid, new = Grid.of(0.3, 0.001, 100), np.random.default_rng(0).normal(size=100)
+        monkeypatch.setattr("decibel.network._noisy.math", short)
+        steps = grid.integers(new)
+        assert 0.99 * grid.limit**2 < sum(int(step) ** 2 for step in steps) <= grid.limit**2
 
     def test_the_dtype_changes_nothing(self):
         """Of the same numbers, the same bytes."""

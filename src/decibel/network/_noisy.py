@@ -50,11 +50,12 @@ class Grid(NamedTuple):
             return np.zeros(new.shape, np.int64)
         shape = new / top
         factor = min(top / self.step, self.limit / math.sqrt(float(np.dot(shape, shape))))
+        less = 2.0**-40
         while True:
             steps = np.trunc(shape * factor).astype(np.int64)
             if int(np.dot(steps, steps)) <= self.limit**2:  # below 2^62, with what rounding adds
                 return steps
-            factor *= 1 - 2.0**-30
+            factor, less = factor * (1 - less), 2 * less
 
 
 class Noisy(Code):
