@@ -67,6 +67,7 @@ def test_local_steps_end_at_the_solution(method):
     np.testing.assert_allclose(found, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_local_steps_save_messages():
     """To 1e-6 of the solution: fewer rounds than Exact Diffusion with the same step size."""
 

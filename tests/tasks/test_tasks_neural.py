@@ -349,7 +349,7 @@ def test_reweighting_improves_and_drops_the_noise_down_to_the_floor():
     assert_second_derivatives(task)
 
 
-@pytest.mark.slow_except("uniform")
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [None, {"count": 0.5, "rhyme": 0.1, "noise": 0.4}], ids=["uniform", "given"])
 def test_the_simplex_holds_at_every_node(start):
     """At every step; noise, which the target lacks, ends at the floor, exactly."""
