@@ -29,7 +29,7 @@ N, P, Q, UPPER, LOWER = 4, 2, 3, 2, 3  # nodes, entries of x and y, samples per 
 STEPS = 5
 QUADRATIC = random_quadratic(N, P, Q, seed=2)
 STAR, COMPLETE = db.graphs.star(N), db.graphs.complete(N)
-MIXED = (*Sparkle.mixed, "edge-ed", "ada-ed", "ada-ed-scalar")
+MIXED = (*Sparkle.mixed, "edge-ed", "ada-ed", "ada-ed-scalar", "adam-ed")
 # One of each kind; the others are slow tests.
 KINDS = [
     "sparkle-ed",
@@ -256,6 +256,7 @@ def by_hand(name, k):
         "dsgd": (UPPER, 1, 0, 0, 1),
         "ed": (UPPER, 1, 0, 0, 1),
         "led": (4 * UPPER, 4, 0, 0, 1),
+        **dict.fromkeys(("ada-ed", "ada-ed-scalar", "adam-ed", "dadam", "gt-adam"), (UPPER, 1, 0, 0, 1)),
         "extra": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
