@@ -49,6 +49,17 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 2) -> dict
         for name, part in (("at once", None), ("in parts", PART))
     }
     beside = {name: run.compile(steps).beside for name, run in runs.items()}
+    times = in_turns(runs, steps, turns)
+    return {
+        "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(runs["at once"].state)),
+        "beside_bytes": beside,
+        "against": beside["in parts"] / beside["at once"],
+        "time_against": float(np.median(np.divide(times["in parts"], times["at once"]))),
+    }
+
+
+def in_turns(runs: dict[str, Run], steps: int, turns: int) -> dict[str, list[float]]:
+    """Seconds of so many steps of each run, which take turns; the first turn is not counted."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(1 + turns):
         for name, run in runs.items():
@@ -57,9 +68,4 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 2) -> dict
             jax.block_until_ready(run.state)
             if turn:
                 times[name].append(time.perf_counter() - begun)
-    return {
-        "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(runs["at once"].state)),
-        "beside_bytes": beside,
-        "against": beside["in parts"] / beside["at once"],
-        "time_against": float(np.median(np.divide(times["in parts"], times["at once"]))),
-    }
+    return times

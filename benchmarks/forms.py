@@ -3,11 +3,9 @@ products, by differences of gradients and by penalty."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 import decibel as db
@@ -15,7 +13,7 @@ from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 
 from . import scale
-from .chunks import language_model
+from .chunks import in_turns, language_model
 from .records import record
 
 NODES = 10
@@ -56,19 +54,12 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 4) -> list
         for name, form in FORMS.items()
     }
     beside = {name: run.compile(steps).beside for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(1 + turns):
-        for name, run in runs.items():
-            begun = time.perf_counter()
-            run.advance(steps)
-            jax.block_until_ready(run.state)
-            if turn:
-                times[name].append((time.perf_counter() - begun) / steps)
+    times = in_turns(runs, steps, turns)
     first = next(iter(FORMS))
     return [
         {
             "form": name,
-            "seconds": float(np.median(times[name])),
+            "seconds": float(np.median(times[name])) / steps,
             "against": float(np.median(np.divide(times[name], times[first]))),
             "beside_bytes": beside[name],
             "memory_against": beside[name] / beside[first],

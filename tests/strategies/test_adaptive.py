@@ -13,6 +13,9 @@ from quadratics import OneLevel, random_quadratic
 
 import decibel as db
 from decibel.core._vector import Vector
+from decibel.engines._program import RunConfig
+from decibel.network._messages import Scaled
+from decibel.network._short_scales import _decode
 from decibel.strategies import ada_ed, strategy
 from decibel.strategies._adaptive import AdaptiveDiffusion
 
@@ -204,6 +207,22 @@ def test_short_scales_elsewhere():
         run(ada_ed(scale_every=3), steps=1, faults=db.faults.late(2, 0.3))
     with pytest.raises(ValueError, match=r"scale_every=0 must be a positive integer."):
         ada_ed(scale_every=0)
+
+
+def test_no_scale_of_a_neighbour_is_negative_or_overflows():
+    """A lie may slow a node down; it must not turn mixing around or make a number infinite."""
+    program = db.Simulator().start(EVEN[0], OneLevel(1.0, 1.0, ada_ed()), db.Levels(x=RING), RunConfig()).program
+    network = program.network
+    φ = Vector(jnp.arange(NODES * 2.0).reshape(NODES, 2) ** 2)
+    b = Vector(jnp.ones((NODES, 2)).at[1].set(jnp.asarray([-5.0, 1e308])))
+    state = network.first_link_state(jnp.int32(0), 0, {"x": Scaled((φ, b))})
+    answers, _ = network.exchange(jnp.int32(0), 0, {"x": Scaled((φ, b))}, state)
+    G, δ = (np.asarray(part.tree) for part in answers["x"])
+    W = RING.W
+    assert G[0, 0] == W[0, 7] * (φ.tree[7, 0] - φ.tree[0, 0])  # nothing flows to the negative scale
+    assert np.isfinite(np.square(np.asarray(b.tree)[0] + δ[0])).all()
+    for dtype in (jnp.float32, jnp.float64):
+        assert np.asarray(_decode(jnp.arange(256, dtype=jnp.uint8), dtype)).max() == 2.0**63
 
 
 def test_all_three_levels_where_curvatures_span_four_decades():

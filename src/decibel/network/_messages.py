@@ -203,6 +203,8 @@ class Scaled(Message):
         own, ends = jnp.concatenate([part for part, _ in parts], 1), np.cumsum([part.shape[1] for part, _ in parts])
         received = channel.transport.rows(own)
         mine, theirs = (_split(rows, ends) for rows in (channel.links.sums.at_slots(own), received.rows))
+        # No scale is negative or too large to be squared, whatever a neighbour sends.
+        theirs[1::2] = [jnp.clip(b, 0, float(jnp.finfo(b.dtype).max) ** 0.5 / 4) for b in theirs[1::2]]
         differences = [there - here for here, there in zip(mine, theirs, strict=True)]
         for φ in range(0, len(parts), 2):
             differences[φ] = jnp.minimum(mine[φ + 1], theirs[φ + 1]) * differences[φ]

@@ -65,12 +65,16 @@ class ShortScaled(Message):
             there, packed = next(theirs), next(theirs)
             new = channel.links.sums.at_slots(codes[level]), _unpack(packed, codes[level].shape[1])
             known[level] = tuple(
-                jnp.where(arrives[..., None, None], old.at[..., place, :].set(_decode(one, b.dtype)), old)
+                self._renewed(channel, arrives, old, old.at[..., place, :].set(_decode(one, b.dtype)))
                 for old, one in zip(memory.by_link[level], new, strict=True)
             )
             flows = self._flows(channel, arrives, φ, there, [it.reshape(*arrives.shape, -1) for it in known[level]])
             answers[level] = φ_back(flows[0]), b_back(flows[1][:, : b.shape[1]])
         return answers, LinkMemory(known)
+
+    def _renewed(self, channel: Channel, arrives: Array, old: Array, new: Array) -> Array:
+        """What a link knows: nothing where one of its ends has left."""
+        return jnp.where(channel.forgotten[..., None, None], 0, jnp.where(arrives[..., None, None], new, old))
 
     def _flows(
         self, channel: Channel, arrives: Array, φ: Array, there: Array, scales: list[Array]
@@ -102,7 +106,10 @@ def _encode(b: Array) -> Array:
 
 
 def _decode(codes: Array, dtype: DTypeLike) -> Array:
-    return jnp.where(codes > 0, jnp.exp2(codes.astype(dtype) - jnp.asarray(MIDDLE, dtype)), jnp.zeros((), dtype))
+    codes = jnp.minimum(codes, jnp.uint8(MOST)).astype(jnp.uint32)  # whatever a neighbour sends
+    # The exponent of a float32 written into its bits: exp2 rounds, and not on every machine alike.
+    powers = jax.lax.bitcast_convert_type((codes + (127 - MIDDLE)) << 23, jnp.float32)
+    return jnp.where(codes > 0, powers.astype(dtype), jnp.zeros((), dtype))
 
 
 def _pack(codes: Array, dtype: DTypeLike) -> Array:

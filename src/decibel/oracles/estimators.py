@@ -90,6 +90,11 @@ class Recursive(Estimator):
     def start(self, point: PyTree, directions: PyTree) -> PyTree:
         return directions, point
 
+    def change(self, draw: Draw, kept: Scalar, memory: PyTree, point: PyTree, directions: Directions) -> PyTree:
+        """d(ξ; now) + kept · (m − d(ξ; before))"""
+        m, before = memory
+        return _map(lambda m, d, e: d + kept * (m - e), m, directions(draw, point), directions(draw, before))
+
 
 class Storm(Recursive):
     """m⁺ = d(ξ; now) + (1−θ)(m − d(ξ; before)); m⁰ = d(ξ; start)"""
@@ -99,10 +104,8 @@ class Storm(Recursive):
     def __call__(
         self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
     ) -> tuple[PyTree, PyTree]:
-        m, before = memory
         kept = jnp.where(k == 0, 0.0, 1.0 - jnp.asarray(_weight(self.theta, k)))  # there is no point before the first
-        draw = oracle.draw()
-        new = _map(lambda m, d, e: d + kept * (m - e), m, directions(draw, point), directions(draw, before))
+        new = self.change(oracle.draw(), kept, memory, point, directions)
         return new, (new, point)
 
 
@@ -141,9 +144,7 @@ class Grace(Recursive):
             return directions(oracle.draw_all(), point)
 
         def change(memory: PyTree) -> PyTree:
-            m, before = memory
-            draw, kept = oracle.draw_some(), 1 - _weight(self.theta, k)
-            return _map(lambda m, d, e: d + kept * (m - e), m, directions(draw, point), directions(draw, before))
+            return self.change(oracle.draw_some(), 1 - _weight(self.theta, k), memory, point, directions)
 
         coin = jax.random.bernoulli(jax.random.fold_in(oracle.key, COIN), self.probability)  # the same at every node
         new = oracle.ledger.cond((k == 0) | coin, refresh, change, memory)

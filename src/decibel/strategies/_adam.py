@@ -19,11 +19,11 @@ import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
-from ..problem.prox import Prox
-from ._table import STRATEGIES, Carry, Flows, Level, Strategy, direction_and_rate
+from ._adaptive import Adaptive, divided
+from ._table import STRATEGIES, Carry, Flows, Level, direction_and_rate
 
 
-class Adam(Strategy):
+class Adam(Adaptive):
     """Base class of strategies with Adam's steps. The last carries are the moments m and v and the number of steps.
 
     Attributes:
@@ -44,17 +44,6 @@ class Adam(Strategy):
         """The carry after nodes left or joined: what corrects has mean zero again, and moments stay."""
         return *(c.centred() for c in carry[:-3]), *carry[-3:]
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
-        moves = jnp.asarray(rate) > 0  # with a step size of zero nothing does
-        η = jnp.where(moves, rate, jnp.ones_like(rate))
-        new = yield from self.adapted(level.s, level.carry, direction, η)
-        s, *carry = jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, (level.s, *level.carry))
-        return s, tuple(carry)
-
-    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
-        """The new s, followed by the new carry."""
-        raise NotImplementedError
-
     def moments(self, carry: Carry, g: Vector, size: Vector) -> tuple[Carry, Vector, Vector]:
         """The moments with g and size², and m̂ and b = √v̂ + ε from them."""
         m, v, steps = carry[-3:]
@@ -65,10 +54,6 @@ class Adam(Strategy):
         root = lambda leaf: jnp.sqrt(leaf) + jnp.asarray(self.epsilon, leaf.dtype)  # noqa: E731
         return (m, v, steps), m_hat, Vector(jax.tree.map(root, v_hat.tree))
 
-    def allows(self, prox: Prox) -> bool:
-        """A projection of every entry by itself is the same under any scaling; others need one step for all."""
-        return self.proximal is not None and prox.is_box
-
 
 class AdamDiffusion(Adam):
     """Exact Diffusion with Adam's steps, and second moments on which neighbours agree."""
@@ -78,12 +63,12 @@ class AdamDiffusion(Adam):
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         e = carry[0]
         (m, v, steps), m_hat, b = self.moments(carry, g, g - e)
-        φ = s - η * _divided(m_hat - e, b)
+        φ = s - η * divided(m_hat - e, b)
         G, δ = yield Scaled((φ, b))
         if self.agree:
             size = jax.tree.map(lambda b: jnp.square(b - jnp.asarray(self.epsilon, b.dtype)), (b + δ).tree)
             v = each(_weight(self.decay, steps), Vector(size))
-        return self.nearest(φ + _divided(G, b), η), e + (1 / η) * G, m, v, steps
+        return self.nearest(φ + divided(G, b), η), e + (1 / η) * G, m, v, steps
 
 
 class AdamThenDiffusion(Adam):
@@ -91,7 +76,7 @@ class AdamThenDiffusion(Adam):
 
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         moments, m_hat, b = self.moments(carry, g, g)
-        φ = s - η * _divided(m_hat, b)
+        φ = s - η * divided(m_hat, b)
         δ = yield φ
         return φ + δ, *moments
 
@@ -105,7 +90,7 @@ class AdamTracking(Adam):
         c = c + δh
         h = g + c
         moments, m_hat, b = self.moments(carry, h, h)
-        return s + δs - η * _divided(m_hat, b), c, h, *moments
+        return s + δs - η * divided(m_hat, b), c, h, *moments
 
     def repair(self, carry: Carry) -> Carry:
         c, h, *moments = carry
@@ -115,10 +100,6 @@ class AdamTracking(Adam):
 def _weight(factor: float, steps: Vector) -> jax.Array:
     """What of an exponential average is not its start at zero, by node."""
     return 1 - jnp.asarray(factor, steps.tree.dtype) ** steps.tree
-
-
-def _divided(r: Vector, b: Vector) -> Vector:
-    return Vector(jax.tree.map(jnp.divide, r.tree, b.tree))
 
 
 def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True) -> AdamDiffusion:

@@ -14,6 +14,8 @@ of the neighbours' and its own, of the steps before.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,7 +29,26 @@ from ._table import STRATEGIES, Carry, Flows, Level, Strategy, direction_and_rat
 TINY = 1e-12
 
 
-class AdaptiveDiffusion(Strategy):
+class Adaptive(Strategy):
+    """Base class of strategies that make a step of their own for each node from directions."""
+
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        moves = jnp.asarray(rate) > 0  # with a step size of zero nothing does
+        η = jnp.where(moves, rate, jnp.ones_like(rate))
+        new = yield from self.adapted(level.s, level.carry, direction, η)
+        s, *carry = jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, (level.s, *level.carry))
+        return s, tuple(carry)
+
+    @abstractmethod
+    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+        """The new s, followed by the new carry; g is the direction and η > 0 the step size."""
+
+    def allows(self, prox: Prox) -> bool:
+        """A projection of every entry by itself is the same under any scaling; others need one step for all."""
+        return self.proximal is not None and prox.is_box
+
+
+class AdaptiveDiffusion(Adaptive):
     """Exact Diffusion with the steps of AdaGrad: D = η/b, b = √v + 1e-12, v ← v + r², with the method's step size as η.
 
     Attributes:
@@ -47,17 +68,13 @@ class AdaptiveDiffusion(Strategy):
         e, sums, floor = carry
         return e.centred(), sums, floor
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
-        s, (e, sums, floor) = level.s, level.carry
-        moves = jnp.asarray(rate) > 0  # with a step size of zero nothing does
-        η = jnp.where(moves, rate, jnp.ones_like(rate))
-        r = direction - e
+    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+        e, sums, floor = carry
+        r = g - e
         b, sums = self.scales(r, sums, floor)
         φ = s - η * self._divided(r, b)
         G, δ = yield Scaled((φ, b)) if self.scale_every is None else ShortScaled((φ, b), self.scale_every)
-        new = self.nearest(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
-        s, *carry = jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, (s, e, *level.carry[1:]))
-        return s, tuple(carry)
+        return self.nearest(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
 
     def scales(self, r: Vector, sums: Vector, floor: Vector) -> tuple[Vector, Vector]:
         """b, and the sums with r²."""
@@ -66,11 +83,12 @@ class AdaptiveDiffusion(Strategy):
         return _largest(root, floor), sums
 
     def _divided(self, r: Vector, b: Vector) -> Vector:
-        return each(1 / b.tree, r) if self.scalar else Vector(jax.tree.map(jnp.divide, r.tree, b.tree))
+        return each(1 / b.tree, r) if self.scalar else divided(r, b)
 
-    def allows(self, prox: Prox) -> bool:
-        """A projection of every entry by itself is the same under any scaling; others need one step for all."""
-        return prox.is_box
+
+def divided(r: Vector, b: Vector) -> Vector:
+    """r/b, entry by entry."""
+    return Vector(jax.tree.map(jnp.divide, r.tree, b.tree))
 
 
 def _largest(a: Vector, b: Vector) -> Vector:

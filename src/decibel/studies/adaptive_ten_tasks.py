@@ -113,13 +113,10 @@ def steps_needed(results: Results[Setup], label: str) -> np.ndarray:
 
 
 def within(results: Results[Setup]) -> list[Check]:
-    counts = [
-        (steps_needed(results, label) <= FACTOR * np.maximum(steps_needed(results, TUNED), 1)).sum(0)
-        for label in (COORDINATE, SCALAR)
-    ]
+    counts = (steps_needed(results, COORDINATE) <= FACTOR * np.maximum(steps_needed(results, TUNED), 1)).sum(0)
     share = ENOUGH / 10 * len(results.setup.tasks)
     text = f"tasks, of {len(results.setup.tasks)}, where {COORDINATE} needs at most {FACTOR} times the steps"
-    return [Check.of(text, counts[0], share - 0.5)]
+    return [Check.of(text, counts, share - 0.5)]
 
 
 STUDY = Study(
