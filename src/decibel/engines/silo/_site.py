@@ -6,8 +6,6 @@ those of the streams, which deliver frames. What a neighbour's silence means is 
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,6 +14,7 @@ from jax.typing import DTypeLike
 
 from ...core._json import JSON
 from ...network._links import LinkState
+from ._clock import Clock
 from ._edge import Edge, Known, Rejected, Stream
 from ._errors import NotFinite, SiteLost
 from ._federation import Federation
@@ -26,11 +25,21 @@ from ._payload_layout import Layout, all_finite
 class Site:
     """`lossy`: whether the method tolerates lost messages (`"edge-ed"`)."""
 
-    def __init__(self, federation: Federation, number: int, problem: bytes, *, lossy: bool, say: Callable[[str], None]):
+    def __init__(
+        self,
+        federation: Federation,
+        number: int,
+        problem: bytes,
+        *,
+        lossy: bool,
+        say: Callable[[str], None],
+        clock: Clock | None = None,
+    ) -> None:
         self.federation, self.number, self.problem, self.lossy, self._say = federation, number, problem, lossy, say
+        self.clock = clock or Clock()
         self.fault_tolerance = federation.fault_tolerance
-        self.incarnation = time.time_ns()
-        self.lock = threading.Condition()
+        self.incarnation = self.clock.incarnation()
+        self.lock = self.clock.lock()
         self.edges = {
             other: Edge(other, federation.sites[other].name, federation.dials(number, other))
             for other in federation.neighbours(number)
@@ -66,11 +75,11 @@ class Site:
         with self.lock:
             self._roll[self.number] = Entry(self.number, self.incarnation, tuple(steps))
             self._tell_roll()
-            told = time.monotonic()
+            told = self.clock.now()
             while not self._settled and not self._settle(steps):
-                if time.monotonic() > told + 10:
+                if self.clock.now() > told + 10:
                     self._say(f"waiting for {self._absent()}")
-                    told = time.monotonic() + 50
+                    told = self.clock.now() + 50
                 self.lock.wait(self.fault_tolerance.beat)
                 self._validate_open()
             return self.next
@@ -141,11 +150,11 @@ class Site:
 
     def _wait_at_the_start(self) -> None:
         """For every neighbour that was counted; one that returns waits for any."""
-        begun = time.monotonic()
+        begun = self.clock.now()
         while True:
             self._join()
             ready = [edge.open or edge.finished for edge in self.edges.values()]
-            slow = time.monotonic() > begun + self.fault_tolerance.patience
+            slow = self.clock.now() > begun + self.fault_tolerance.patience
             if all(ready) or (any(ready) and self.lossy and (slow or self._agreed < 0)):
                 return
             self.lock.wait(self.fault_tolerance.beat / 4)
@@ -157,8 +166,8 @@ class Site:
             if edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining):
                 edge.joining = True
                 edge.say(write(edge.view(self.next)))
-        until = time.monotonic() + self.fault_tolerance.patience
-        while any(edge.joining for edge in self.edges.values()) and time.monotonic() < until:
+        until = self.clock.now() + self.fault_tolerance.patience
+        while any(edge.joining for edge in self.edges.values()) and self.clock.now() < until:
             self.lock.wait(self.fault_tolerance.beat)
             self._validate_open()
         for edge in self.edges.values():
@@ -219,11 +228,11 @@ class Site:
             raise SiteLost(self._not_without(sentence))
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
-        late = time.monotonic() + self.fault_tolerance.deadline
+        late = self.clock.now() + self.fault_tolerance.deadline
         while awaited := [edge for edge in edges if edge.awaited(at)]:
-            self.lock.wait(min(self.fault_tolerance.beat, max(0.0, late - time.monotonic())))
+            self.lock.wait(min(self.fault_tolerance.beat, max(0.0, late - self.clock.now())))
             self._validate_open()
-            if time.monotonic() < late or self.fault_tolerance.quorum == "wait":
+            if self.clock.now() < late or self.fault_tolerance.quorum == "wait":
                 continue
             names = ", ".join(edge.name for edge in awaited)
             sentence = f"{names} sent no message for {self.fault_tolerance.deadline:g} seconds (deadline), though alive"
@@ -272,7 +281,7 @@ class Site:
                 edge.close(forget=False)  # it has started anew, and will take its flows from here
                 edge.running = edge.finished = False
             edge.incarnation, edge.stream = hello.incarnation, stream
-            edge.touch()
+            edge.touch(self.clock.now())
             self._tell_roll(edge)
             if edge.dials and edge.open:
                 edge.say(write(edge.view(self.next)))
@@ -288,7 +297,7 @@ class Site:
         with self.lock:
             if edge.stream is not stream:
                 return  # by a stream that another has replaced
-            edge.touch()
+            edge.touch(self.clock.now())
             match frame:
                 case Data():
                     edge.receive(frame, self.known)
@@ -360,7 +369,7 @@ class Site:
     def watch(self) -> None:
         """Now and then: a sign of life to everyone, and who gave none is gone."""
         with self.lock:
-            beat, now = write(Beat()), time.monotonic()
+            beat, now = write(Beat()), self.clock.now()
             for edge in self.edges.values():
                 edge.say(beat)
                 if edge.alive and now - edge.last_seen > self.fault_tolerance.patience:
@@ -377,8 +386,8 @@ class Site:
             reason = "finished" if finished else "left"
             for edge in self.edges.values():
                 edge.say(write(Bye(reason)))
-            until = time.monotonic() + self.fault_tolerance.patience
-            while finished and time.monotonic() < until:
+            until = self.clock.now() + self.fault_tolerance.patience
+            while finished and self.clock.now() < until:
                 if all(edge.finished or not edge.alive for edge in self.edges.values()):
                     break
                 self.lock.wait(self.fault_tolerance.beat / 4)
@@ -387,7 +396,7 @@ class Site:
 
     def status(self) -> dict[str, JSON]:
         with self.lock:
-            now = time.monotonic()
+            now = self.clock.now()
             return {
                 "site": self.name,
                 "step": self.next if self._finished else self._at.step,

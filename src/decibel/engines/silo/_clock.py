@@ -1,0 +1,34 @@
+"""The time of a site, and how its threads wait for each other. A simulation of sites has a clock of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+
+class Lock(AbstractContextManager[Any, Any], Protocol):
+    """What a site uses of `threading.Condition`."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool: ...
+
+    def notify_all(self) -> None: ...
+
+
+class Clock:
+    """That of the machine."""
+
+    def now(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def incarnation(self) -> int:
+        """Larger at every start of a site."""
+        return time.time_ns()
+
+    def lock(self) -> Lock:
+        return threading.Condition()
