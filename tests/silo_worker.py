@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree  # noqa: E402
 from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
-from decibel.engines.silo._edge import Rejected  # noqa: E402
+from decibel.engines.silo._errors import Rejected  # noqa: E402
 
 
 class Gate:

@@ -11,8 +11,9 @@ import json
 import logging
 import signal
 import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,9 @@ from ._program import RunConfig
 from ._run import Run
 
 
+ASIDE = "aside"  # a folder for checkpoints of steps to which a run went back
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint could not be read, and an older one was used."""
 
@@ -51,13 +55,16 @@ class Checkpoints:
 
         logging.getLogger("absl").setLevel(logging.ERROR)
         self._ocp, self._fingerprint, self._members = ocp, fingerprint, members
-        self._told, self._before = False, None
+        self._told, self._before, self._newest = False, None, -1
         self._path, self._synced = Path(path).absolute(), set[int]()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
         self._manager = ocp.CheckpointManager(self._path, options=options)
 
     def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
-        """Starts writing in the background."""
+        """Starts writing in the background, unless this run has saved or restored that very step."""
+        if run.step == self._newest:
+            return
+        self._newest = run.step
         columns = {name: np.asarray(trace[name]).tolist() for name in trace}
         args, leaves = self._ocp.args, dict(_named(run.state))
         meta = {
@@ -106,13 +113,23 @@ class Checkpoints:
             saved_state = jax.tree.unflatten(jax.tree.structure(kinds), [found[name] for name, _ in _named(kinds)])
             run.state = self._placed(saved_state, run, before, int(meta["devices"]), kinds)
             run.step = int(meta["step"])
-            for passed_over in set(saved).difference(chosen):
-                if passed_over > step:
-                    self._manager.delete(passed_over)  # of a future that will not be
+            self._set_aside(later for later in set(saved).difference(chosen) if later > step)
+            self._newest = step
             return meta
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state)):
             run.state = run.begin()
         return None
+
+    def _set_aside(self, steps: Iterable[int]) -> None:
+        """Out of the way of what will be saved, and not deleted: only others say that they are of no use."""
+        for step in steps:
+            aside = self._path / ASIDE / f"{step}-{time.time_ns()}"
+            aside.parent.mkdir(exist_ok=True)
+            (self._path / str(step)).rename(aside)
+            sync_folder(aside.parent)
+            sync_folder(self._path)
+            self._synced.discard(step)
+        self._manager.reload()
 
     def _placed(self, saved: State, run: Run, before: Members, devices: int, kinds: PyTree) -> State:
         """The state for the members and the devices that there are now."""
@@ -163,11 +180,12 @@ class Checkpoints:
             told = multihost_utils.process_allgather(told)
         return bool(np.any(told))
 
-    def listen(self) -> None:
-        """From now on SIGTERM makes the run save and end instead of killing it."""
+    def listen(self, interrupt: Callable[[], None]) -> None:
+        """From now on SIGTERM makes the run save and end instead of killing it; a run that waits is interrupted."""
 
         def hear(*_: object) -> None:
             self._told = True
+            interrupt()
 
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, hear)
@@ -184,7 +202,7 @@ def saving(
     problem = run.program.problem
     data = {"upper_data": _checksum(problem.upper_data), "lower_data": _checksum(problem.lower_data)}
     saves = Checkpoints(path, identity | data, members)
-    saves.listen()
+    saves.listen(run.interrupt)
     try:
         yield saves
     finally:

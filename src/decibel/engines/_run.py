@@ -102,6 +102,9 @@ class Run:
         """The last of so many steps that the run may do, and, where it is earlier, why."""
         return steps, ""
 
+    def interrupt(self) -> None:
+        """The process is to end; one that waits for others waits no longer. A signal's handler calls it."""
+
     def close(self, *, finished: bool) -> None:
         """The run is over, or ended early."""
 

@@ -164,7 +164,7 @@ def solve(
                 message = f"non-finite values between steps {run.step} and {run.step + chunk.length}"
                 break
             recorder.spend(chunk.cost, chunk.seconds)
-            ended = record()
+            ended = run.step > chunk.first and record()
             if saves and saves.interrupted():
                 status, message = Status.INTERRUPTED, f"the process received a signal to terminate at step {run.step}"
                 ended = True

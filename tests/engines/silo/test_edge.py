@@ -9,8 +9,11 @@ import pytest
 from silo_messages import Exponents, message
 
 import decibel as db
-from decibel.engines.silo._edge import NOWHERE, WINDOW, Edge, Rejected
+from decibel.engines.silo._edge import WINDOW, Edge
+from decibel.engines.silo._errors import Rejected
+from decibel.engines.silo._federation import FaultTolerance
 from decibel.engines.silo._frames import Data, Join, Position
+from decibel.engines.silo._limits import NOWHERE
 from decibel.engines.silo._payload_layout import in_code
 from decibel.network._codecs import ConcatCodec
 from decibel.network._links import LinkState
@@ -24,9 +27,9 @@ KNOWN = {(np.dtype("f8"), (3,)): {None}}
 
 
 def opened(mine=(True, 5), theirs=(True, 5)):
-    edge = Edge(1, "other", dials=True)
+    edge = Edge(1, "other", True, FaultTolerance())
     (edge.holds, step), (holds, there) = mine, theirs
-    edge.settle(edge.view(step), Join(0, False, holds, there, NOWHERE))
+    edge.settle(edge.view(step), Join(0, 1, False, holds, there, NOWHERE, True))
     return edge
 
 
@@ -35,16 +38,16 @@ class TestEdge:
         edge = opened()
         assert edge.awaited(Position(5, 0)) and not edge.takes_part(4)
         for at in (Position(5, 0), Position(5, 1), Position(6, 0)):
-            edge.receive(Data(1, at, np.full(3, float(at.exchange))), KNOWN)
+            edge.receive(Data(1, at, np.full(3, float(at.exchange))), KNOWN, 0.0)
             row, tie = edge.take(at)
             assert row[0] == at.exchange and tie == LinkState.TIED
 
     def test_repeated_and_old_messages_do_nothing(self):
         edge = opened()
-        edge.receive(message(5, 0), KNOWN)
-        edge.receive(message(5, 0, tensor=np.zeros(3)), KNOWN)
-        edge.receive(message(4, 0), KNOWN)
-        edge.receive(message(5, 1, epoch=0), KNOWN)
+        edge.receive(message(5, 0), KNOWN, 0.0)
+        edge.receive(message(5, 0, tensor=np.zeros(3)), KNOWN, 0.0)
+        edge.receive(message(4, 0), KNOWN, 0.0)
+        edge.receive(message(5, 1, epoch=0), KNOWN, 0.0)
         assert edge.repeated == 3 and edge.take(Position(5, 0))[0][0] == 1
 
     @pytest.mark.parametrize(
@@ -61,9 +64,9 @@ class TestEdge:
     )
     def test_raises(self, data, sentence):
         edge = opened()
-        edge.receive(message(5, 0), KNOWN)
+        edge.receive(message(5, 0), KNOWN, 0.0)
         with pytest.raises(Rejected, match=sentence):
-            edge.receive(data, KNOWN)
+            edge.receive(data, KNOWN, 0.0)
 
     @pytest.mark.slow_except("nan-ed (top 0.4)", "inf-ed (4 bits)")
     @pytest.mark.parametrize("made", CODES, ids=lambda made: made.name)
@@ -74,11 +77,11 @@ class TestEdge:
         layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
         good = np.asarray(parts.encode(jnp.arange(14.0) - 3, *keys))
         known = {(good.dtype, good.shape): {layout}}
-        opened().receive(message(5, 0, tensor=good), known)
+        opened().receive(message(5, 0, tensor=good), known, 0.0)
         for place in (0, 5):  # the first entry of each level, and far larger than the others, so that it travels
             spoilt = np.asarray(parts.encode(jnp.full(14, 1e-9).at[place : place + 5].set(bad), *keys))
             with pytest.raises(Rejected, match="NaN"):
-                opened().receive(message(5, 0, tensor=spoilt), known)
+                opened().receive(message(5, 0, tensor=spoilt), known, 0.0)
         # Neither steps of a quantizer nor places are floats: whatever bits they have, they are taken.
         bits = good.copy()
         ends = [
@@ -86,7 +89,7 @@ class TestEdge:
         ]
         for first, end in ends:
             bits[first:end] = 255
-        opened().receive(message(5, 0, tensor=bits), known)
+        opened().receive(message(5, 0, tensor=bits), known, 0.0)
 
     @pytest.mark.parametrize("floats", [-8, 12, 24])
     def test_a_code_that_misstates_its_floats_raises(self, floats):
@@ -101,16 +104,16 @@ class TestEdge:
         edge = opened()
         with pytest.raises(Rejected, match="ahead"):
             for exchange in range(WINDOW + 1):
-                edge.receive(message(5, exchange), KNOWN)
+                edge.receive(message(5, exchange), KNOWN, 0.0)
 
     def test_a_jump_is_announced_and_then_not_awaited(self):
         edge = opened()
-        edge.receive(message(5, 0), KNOWN)
+        edge.receive(message(5, 0), KNOWN, 0.0)
         with pytest.raises(Rejected, match="not ahead"):
             edge.skip(5)
         edge.skip(40)
         assert not edge.awaited(Position(6, 0)) and edge.awaited(Position(40, 0))
-        edge.receive(message(40, 0), KNOWN)
+        edge.receive(message(40, 0), KNOWN, 0.0)
         assert edge.take(Position(6, 0)) == (None, LinkState.TIED) and edge.take(Position(40, 0))[0] is not None
 
     @pytest.mark.parametrize("mine", [True, False])

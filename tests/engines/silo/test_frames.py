@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from decibel.engines.silo import _frames as frames
-from decibel.engines.silo._frames import Beat, Bye, Data, Entry, Hello, Join, Malformed, Position, Roll, Skip
+from decibel.engines.silo._frames import Beat, Bye, Data, Hello, Join, Malformed, Position, Roll, Skip, Stand, Statement
 
 TENSOR = np.arange(6.0).reshape(2, 3)
+STATEMENTS = (Statement(0, 5, 0, ()), Statement(3, 2**64 - 1, 250, (100, 200), b"signature", b"certificate"))
 FRAMES = [
     Hello(b"f" * 32, b"p" * 32, 7, b"n" * 32, b"certificate", b"proof"),
-    Roll(-1, False, (Entry(0, 5, ()), Entry(3, 9, (100, 200)))),
-    Join(4, True, False, 17, Position(16, 2), True),
+    Roll(True, False, STATEMENTS),
+    Join(4, 2**64 - 1, True, False, 17, Position(16, 2), True),
     Data(3, Position(12, 1), TENSOR),
     Data(3, Position(12, 1), np.arange(5, dtype=np.uint8)),
     Skip(99),
+    Stand(STATEMENTS),
     Beat(),
     *(Bye(reason) for reason in frames.REASONS),
 ]
@@ -42,6 +44,11 @@ class TestFrames:
                 frames.parse(raw[:length])
         with pytest.raises(Malformed):
             frames.parse(raw + b"\0")
+
+    def test_another_version_is_named(self):
+        raw = frames.write(FRAMES[0]._replace(version=3))
+        with pytest.raises(Malformed, match="protocol version 3, and this site speaks 2"):
+            frames.parse(raw[:7] + b"whatever that version has")
 
     def test_any_bytes_give_a_frame_or_malformed(self):
         chance = random.Random(0)

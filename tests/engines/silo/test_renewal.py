@@ -40,7 +40,7 @@ class Talking:
         self.name, self.said = f"site-{number}", []
         self.home = home or folders.home(self.name)
         self.credentials = Credentials.load(self.home, self.name)
-        self.site = Site(folders.federation, number, b"p" * 32, lossy=True, say=self.said.append)
+        self.site = Site(folders.federation, number, b"p" * 32, self.credentials, lossy=True, say=self.said.append)
         self.site.expect(np.float64, (3,))
         self.streams = Streams(self.site, self.credentials, self.said.append, status)
         self.streams.start()

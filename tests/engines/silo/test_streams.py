@@ -16,11 +16,12 @@ from silo_sites import Folders, ring
 from decibel.engines.silo import _frames as frames
 from decibel.engines.silo._authority import Authority
 from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._edge import NOWHERE
-from decibel.engines.silo._frames import Beat, Entry, Hello, Join, Roll
+from decibel.engines.silo._frames import Beat, Hello, Join, Roll, Statement
+from decibel.engines.silo._limits import NOWHERE
+from decibel.engines.silo._outgoing import Outgoing
 from decibel.engines.silo._signing import NotTrusted
 from decibel.engines.silo._site import Site
-from decibel.engines.silo._streams import METHOD, Outgoing, Streams
+from decibel.engines.silo._streams import METHOD, Streams
 
 
 def wait_until(condition, seconds=10):
@@ -36,7 +37,7 @@ class Listener:
     def __init__(self, folders):
         self.folders, self.said = folders, []
         credentials = Credentials.load(folders.home("site-0"), "site-0")
-        self.site = Site(folders.federation, 0, b"p" * 32, lossy=True, say=self.said.append)
+        self.site = Site(folders.federation, 0, b"p" * 32, credentials, lossy=True, say=self.said.append)
         self.site.expect(np.float64, (3,))
         self.streams = Streams(self.site, credentials, self.said.append)
         self.streams.start()
@@ -134,11 +135,10 @@ class TestWhoIsLetIn:
         ("frame", "sentence"),
         [
             (b"nonsense", "not a frame"),
-            (message(0, 0, tensor=np.full(3, np.nan)), "NaN"),
             (message(0, 0, tensor=np.ones(4)), "shape"),
             (Hello(b"f" * 32, b"p" * 32, 1, b"n" * 32), "second HELLO"),
-            (Roll(0, True, (Entry(9, 1, ()),)), "more sites"),
-            (Join(1, True, True, 3, NOWHERE, True), "JOINED"),
+            (Roll(False, True, (Statement(9, 1, 0, ()),)), "site 9, of 4"),
+            (Join(1, 2, True, True, 3, NOWHERE, True), "JOINED"),
         ],
     )
     def test_a_neighbour_that_misbehaves_is_cut_off(self, listener, frame, sentence):
@@ -174,7 +174,7 @@ class TestWhoIsLetIn:
         folders.site("site-1", home=tmp_path)
         dialler = Credentials.load(tmp_path, "site-1")
         folders.revoke(tmp_path, Credentials.load(folders.home("site-0"), "site-0").certificate)
-        site = Site(folders.federation, 1, b"p" * 32, lossy=True, say=said.append)
+        site = Site(folders.federation, 1, b"p" * 32, dialler, lossy=True, say=said.append)
         streams = Streams(site, dialler, said.append)
         streams.start()
         wait_until(lambda: said)
@@ -185,7 +185,7 @@ class TestWhoIsLetIn:
         folders, said = listener.folders, []
         folders.site("site-3", home=tmp_path)
         dialler = Credentials.load(tmp_path, "site-3")
-        site = Site(folders.federation, 3, b"p" * 32, lossy=True, say=said.append)
+        site = Site(folders.federation, 3, b"p" * 32, dialler, lossy=True, say=said.append)
         streams = Streams(site, dialler, said.append)
         streams.start()
         wait_until(lambda: site.edges[0].stream)
@@ -198,7 +198,7 @@ class TestWhoIsLetIn:
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
         monkeypatch.delenv("no_proxy", raising=False)
         dialler = Credentials.load(listener.folders.home("site-3"), "site-3")
-        site = Site(listener.folders.federation, 3, b"p" * 32, lossy=True, say=lambda sentence: None)
+        site = Site(listener.folders.federation, 3, b"p" * 32, dialler, lossy=True, say=lambda sentence: None)
         streams = Streams(site, dialler, lambda sentence: None)
         streams.start()
         wait_until(lambda: site.edges[0].stream)

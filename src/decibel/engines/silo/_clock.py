@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,10 @@ class Clock:
     def incarnation(self) -> int:
         """Larger at every start of a site."""
         return time.time_ns()
+
+    def nonce(self) -> int:
+        """64 bits that nobody can foresee."""
+        return secrets.randbits(64)
 
     def lock(self) -> Lock:
         return threading.Condition()

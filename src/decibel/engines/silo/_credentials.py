@@ -105,6 +105,23 @@ class Credentials:
             raise NotTrusted("the certificate does not belong to the site that answered.")
         return self.check(found)
 
+    def sign_statement(self, text: bytes) -> tuple[bytes, bytes]:
+        """What this site says of itself, for all to verify; and the certificate to verify it by."""
+        own = self.identity
+        return sign(own.key, "statement", text), own.certificate_der
+
+    def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
+        """Whether a signature is that of a certificate, which has to be the site's."""
+        try:
+            found = x509.load_der_x509_certificate(certificate)
+        except ValueError:
+            return False
+        if not verified(public_key(found, "the certificate"), signature, "statement", text):
+            return False
+        if (known := check(found, self.authority, self.trust.revoked)) != name:
+            raise NotTrusted(f"the certificate belongs to {known}.")
+        return True
+
     def _text(self, listener: str, dialler: str, nonce: bytes) -> bytes:
         return b"\0".join((self.federation.hash, listener.encode(), dialler.encode(), nonce))
 

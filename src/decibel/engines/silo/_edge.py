@@ -2,7 +2,8 @@
 
 Both ends pair what they send by position (step, exchange). An end waits only for a neighbour that is behind it; one
 that is ahead has skipped this position and sends nothing in it. The site that is furthest behind therefore never waits,
-and no two can wait for each other, whoever leaves, returns or jumps ahead.
+and no two can wait for each other, whoever leaves, returns or jumps ahead. The states and what leads from one to another
+are in docs/silo-protocol.md.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ import numpy as np
 
 from ...core._json import JSON
 from ...network._links import LinkState
-from ._frames import Data, Join, Position, Roll
+from ._errors import Rejected
+from ._federation import FaultTolerance
+from ._frames import Data, Join, Position, Roll, Statement, write
+from ._limits import NOWHERE, Allowance, WaitingTime
 from ._payload_layout import Layout, all_finite
 
-NOWHERE = Position(-1, -1)
 Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
 WINDOW = 4  # messages of a neighbour that wait here; in step with it there are at most two
-
-
-class Rejected(ValueError):
-    """What a neighbour said is not accepted; the stream that it came by is closed."""
 
 
 class Stream(Protocol):
@@ -39,14 +38,18 @@ class Stream(Protocol):
 class Edge:
     """All of it is read and written under the site's lock."""
 
-    def __init__(self, number: int, name: str, dials: bool) -> None:
+    def __init__(self, number: int, name: str, dials: bool, rules: FaultTolerance) -> None:
         self.number, self.name, self.dials = number, name, dials
+        self.allowance = Allowance(rules.beat)
+        self.waiting = WaitingTime(rules.waiting, rules.deadline)
         # The stream, and who is at its other end.
         self.stream: Stream | None = None
         self.incarnation = 0
         self.last_seen = 0.0
         self.alive = self.running = self.finished = self.joining = False
+        self.asked_at = self.ask_after = 0.0  # when JOIN was said, and when it may be said again
         self.roll: Roll | None = None
+        self.told: dict[int, Statement] = {}  # the newest statements that were passed on by this stream
         # The conversation.
         self.open = self.holds = False
         self.epoch, self.first, self.tie, self.tied_at = 0, 0, LinkState.RESET, -1
@@ -61,16 +64,17 @@ class Edge:
 
     # Opening and closing
 
-    def view(self, step: int, answer: bool = False) -> Join:
+    def view(self, step: int, following: int = 0, *, answer: bool = False) -> Join:
         """How it stands here; `step` is the next that begins here."""
-        return Join(self.epoch, self.open, self.holds, step, self.got, answer)
+        return Join(self.epoch, following, self.open, self.holds, step, self.got, answer)
 
     def settle(self, mine: Join, theirs: Join) -> None:
-        """Both ends do this with the same two views, and come to the same conclusion."""
+        """Both ends do this with the same two views, and come to the same conclusion. The end that listens has chosen
+        the number of a new epoch, at random, so that no message of another is taken for one of it."""
         if mine.open and theirs.open and mine.epoch == theirs.epoch:
             self.resend(theirs.got)
             return
-        self.epoch = max(mine.epoch, theirs.epoch) + 1
+        self.epoch = mine.next if mine.answer else theirs.next
         self.tie = {
             (True, True): LinkState.TIED,
             (True, False): LinkState.KEEPS,
@@ -82,6 +86,36 @@ class Edge:
         self.theirs, self.got = Position(theirs.step, -1), NOWHERE
         self.inbox.clear()
         self.outbox.clear()
+
+    def asked(self, theirs: Join, mine: Join) -> None:
+        """JOIN came, to the end that listens: answers it."""
+        if self.open and not theirs.open:
+            self.close(forget=not theirs.holds)
+            mine = mine._replace(open=False, holds=self.holds)
+        if theirs.open and not (self.open and self.epoch == theirs.epoch):
+            self.say(write(mine._replace(open=False)))  # that conversation is over
+            return
+        self.say(write(mine))
+        self.settle(mine, theirs)
+
+    def answered(self, theirs: Join, step: int) -> None:
+        """JOINED came, to the end that dials."""
+        if self.open and not theirs.open:
+            self.close(forget=not theirs.holds)
+            return  # and will ask again
+        if not self.open and not self.joining:
+            return
+        mine = self.view(step)
+        self.joining = False
+        self.settle(mine, theirs)
+
+    def farewell(self, reason: str, *, forget: bool) -> None:
+        self.finished = reason == "finished"
+        self.running = self.running and reason == "aside"
+        if self.finished:
+            self.theirs = Position(2**62, 0)  # what it has sent still counts; nothing more is awaited
+        else:
+            self.close(forget=forget)
 
     def close(self, *, forget: bool) -> None:
         """Takes no further part; with `forget` its flow is dropped."""
@@ -99,6 +133,7 @@ class Edge:
         if self.stream is not None:
             self.stream.hang_up()
         self.stream, self.roll, self.joining = None, None, False
+        self.told = {}
 
     def resend(self, got: Position) -> None:
         for at, frame in self.outbox:
@@ -129,23 +164,21 @@ class Edge:
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step
 
-    def receive(self, data: Data, known: Known) -> None:
+    def receive(self, data: Data, known: Known, now: float) -> None:
         """Stores a message for the step, or rejects it."""
         layouts = known.get((data.tensor.dtype, data.tensor.shape))
         if layouts is None:
             raise Rejected(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
-        if not any(all_finite(data.tensor, layout) for layout in layouts):
-            raise Rejected("a tensor with a NaN or infinity")
-        if not self.open or data.epoch != self.epoch:
-            self.repeated += 1  # of a conversation that is over
-            return
-        if data.at <= self.got:
-            self.repeated += 1
+        if not self.open or data.epoch != self.epoch or data.at <= self.got:
+            self.repeated += 1  # of a conversation that is over, or a second time
+            self.allowance.spend(now)
             return
         if not self._follows(data.at):
             raise Rejected(f"a message of step {data.at.step}, exchange {data.at.exchange}, out of order")
         if len(self.inbox) >= WINDOW:
             raise Rejected("more messages ahead than the protocol allows")
+        if not any(all_finite(data.tensor, layout) for layout in layouts):
+            raise Rejected("a tensor with a NaN or infinity")
         self.got = self.theirs = data.at
         self.may_skip = False
         self.inbox[data.at] = data.tensor

@@ -32,23 +32,22 @@ from .._checkpoint import identity
 from .._engine import Engine
 from .._program import Program, RunConfig, all_finite
 from .._run import Compiled, Run
-from ._errors import NotFinite
+from ._errors import NotFinite, Stopped
 from ._federation import Federation
 from ._host_callback import call, in_place_works
 from ._privacy import Privacy, spent
-from ._site import Site
+from ._site import STOP, Site
 from ._wire import Wire
 
 Outcome = tuple[State, Array, Array, Array, list[Array]]  # the state, whether it is finite, the next step, and counts
 Fetched = tuple[State, bool, int, int, list[float]]  # the same in Python's numbers
-Carry = tuple[Array, Array, State, list[Array]]
+Carry = tuple[Array, Array, Array, State, list[Array]]
 
 if TYPE_CHECKING:
     from ._credentials import Credentials
     from ._streams import Streams
 
 
-NEVER = 2**30  # beyond every step: the loop ends
 FULL = (
     "This site's model and the temporary arrays of a step do not fit into the device's memory: use smaller batches, a "
     "smaller model, or a device with more memory."
@@ -123,7 +122,7 @@ class Silo(Engine):
             )
         common = json.dumps(identity(problem, method, graphs, config), sort_keys=True)
         fingerprint = hashlib.sha256(common.encode()).digest()
-        site = Site(federation, number, fingerprint, lossy=_lossy(method), say=say)
+        site = Site(federation, number, fingerprint, credentials, lossy=_lossy(method), say=say)
         here = jnp.asarray([number], jnp.int32)
         # The seed is known to all, so what must stay secret has a key of its own, new at every start.
         secret = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32))
@@ -185,8 +184,16 @@ class SiteRun(Run):
         step = self.site.agree(saved)
         return [step] if step else []
 
+    def interrupt(self) -> None:
+        self.site.stop()
+
     def reach(self, steps: int) -> tuple[int, str]:
-        """As far as the privacy budget goes."""
+        """As far as the federation file and the privacy budget go."""
+        if steps > self.site.limits.steps:
+            raise ValueError(
+                f"steps={steps} is more than the federation file allows ({self.site.limits.steps}): sites would reject "
+                "the rest."
+            )
         left = self.privacy.steps_left(steps - self.step)
         self._goal = self.step + left
         if self._goal >= steps:
@@ -200,6 +207,9 @@ class SiteRun(Run):
             good = memory.copied(self.state, beside)
             arrays, ends = eqx.filter(self.program, eqx.is_array), (np.int32(self.step), np.int32(self.step + length))
             self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
+            if isinstance(self.site.error, Stopped):  # in the middle of a step: back to the last row
+                self.state = good()
+                return costs.total(0, [0.0 for _ in repetitions])
             if not finite or self.site.error is not None:
                 self.state = good()
                 return None
@@ -215,7 +225,7 @@ class SiteRun(Run):
             except KeyboardInterrupt:
                 self.site.give_up()
                 raise
-        if self.site.error is not None and not isinstance(self.site.error, NotFinite):
+        if self.site.error is not None and not isinstance(self.site.error, NotFinite | Stopped):
             raise self.site.error
         return outcome
 
@@ -231,21 +241,28 @@ def _chunk(program: Program, site: Site, repeated: int, state: State, first: Arr
     and how often what varies (`repeated` counts) was repeated. Which step comes next is the site's to say."""
 
     def begin(out: tuple[np.ndarray, ...], k: np.ndarray) -> None:
-        out[0][...] = NEVER
+        out[0][...] = STOP
         with site.failing_later():
             out[0][...] = site.begin(int(k))
 
-    def body(carry: Carry) -> Carry:
-        k, done, state, totals = carry
-        (k,) = call(begin, (jax.ShapeDtypeStruct((), jnp.int32),), k, in_place=site.in_place)
+    def step(carry: Carry) -> Carry:
+        k, _, done, state, totals = carry
         state, cost = program.step(k, state)
         totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
-        return k + 1, done + 1, state, totals
+        return k, k + 1, done + 1, state, totals
+
+    def body(carry: Carry) -> Carry:
+        _, following, done, *_ = carry
+        (k,) = call(begin, (jax.ShapeDtypeStruct((), jnp.int32),), following, in_place=site.in_place)
+        # Once, or not at all: a loop hands on the state without a copy, where `cond` might make one.
+        return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, (k, *carry[1:]))
 
     none = [jnp.zeros((), jnp.float32) for _ in range(repeated)]
-    start = (first, jnp.int32(0), state, none)
-    k, done, state, totals = jax.lax.while_loop(lambda carry: carry[0] < end, body, start)
-    return state, all_finite(state), k, done, totals
+    start = (first, first, jnp.int32(0), state, none)
+    _, following, done, state, totals = jax.lax.while_loop(
+        lambda carry: (carry[0] < STOP) & (carry[1] < end), body, start
+    )
+    return state, all_finite(state), following, done, totals
 
 
 def _fetch(outcome: Outcome) -> Fetched:

@@ -42,12 +42,20 @@ class FaultTolerance:
     - `quorum`: without a neighbour, `wait` for it, `continue` with the others, or `stop`.
     - `beat`, `missed`: a neighbour is gone after that many seconds times that many, without a sign of life.
     - `deadline`: seconds to wait for one message of a neighbour that is alive.
+    - `waiting`: the largest share of its time that a site waits for one neighbour; 1 sets no limit. With less, a
+      neighbour that is late again and again is suspended, be it hostile or only slow.
     """
 
     quorum: str = "continue"
     beat: float = 1.0
     missed: int = 10
     deadline: float = 600.0
+    waiting: float = 1.0
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the flow of an edge is dropped when its other end has gone."""
+        return self.quorum != "wait"
 
     @property
     def patience(self) -> float:
@@ -173,6 +181,8 @@ def _validate(federation: Federation) -> None:
     fault_tolerance = federation.fault_tolerance
     if fault_tolerance.quorum not in QUORUMS:
         raise ValueError(f"quorum={fault_tolerance.quorum!r} is not known: choose from {', '.join(QUORUMS)}.")
+    if not 0 < fault_tolerance.waiting <= 1:
+        raise ValueError(f"waiting={fault_tolerance.waiting!r} must be a share of the time, above 0 and at most 1.")
     for name in ("beat", "missed", "deadline"):
         if not getattr(fault_tolerance, name) > 0:
             raise ValueError(f"{name}={getattr(fault_tolerance, name)!r} must be positive.")

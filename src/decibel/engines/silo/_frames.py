@@ -1,6 +1,7 @@
 """What travels over an edge: small frames of fixed layout, little-endian. Nothing in them is ever executed.
 
 `parse` takes any bytes and gives a frame or raises `Malformed`; it allocates nothing larger than what it was given.
+Which values a field may have is in `_limits`, and which frame may come when in `_edge` (docs/silo-protocol.md).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-MAGIC = b"dBs1"
+MAGIC = b"dBsi"
+VERSION = 2  # of the protocol; the beginning of HELLO, with this number, is the same in every version
 DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 3: np.dtype("u1")}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MOST_AXES = 4
@@ -37,27 +39,45 @@ class Hello(NamedTuple):
     nonce: bytes
     certificate: bytes = b""
     proof: bytes = b""
+    version: int = VERSION
 
 
-class Entry(NamedTuple):
+class Statement(NamedTuple):
+    """What a site says of itself, signed by it: its step, and those that it had saved when it started."""
+
     site: int
     incarnation: int
-    steps: tuple[int, ...]
+    step: int
+    saved: tuple[int, ...]
+    signature: bytes = b""
+    certificate: bytes = b""  # left out where it was sent before
+
+    def text(self) -> bytes:
+        """What is signed."""
+        return _STATEMENT.pack(self.site, self.incarnation, self.step, len(self.saved), 0, 0) + _steps(self.saved)
 
 
 class Roll(NamedTuple):
-    """Who is there, as far as known, and the steps each has saved; the step that was agreed on, or −1."""
+    """What every site has said of itself, as far as known. The sender has `settled` from which step it starts, by these
+    statements and no others; it is `running`."""
 
-    agreed: int
+    settled: bool
     running: bool
-    entries: tuple[Entry, ...]
+    statements: tuple[Statement, ...]
+
+
+class Stand(NamedTuple):
+    """Newer statements, while the run goes on."""
+
+    statements: tuple[Statement, ...]
 
 
 class Join(NamedTuple):
-    """`step` is the first in which the sender takes part; `open` that it still does, and `got` what it had last;
-    `holds` that it remembers the flow of this edge."""
+    """`step` is the first in which the sender takes part; `open` that it still does, in `epoch`, and `got` what it had
+    last; `holds` that it remembers the flow of this edge. An answer names the `next` epoch, if there is to be one."""
 
     epoch: int
+    next: int
     open: bool
     holds: bool
     step: int
@@ -87,16 +107,18 @@ class Bye(NamedTuple):
     reason: str
 
 
-Frame = Hello | Roll | Join | Data | Skip | Beat | Bye
+Frame = Hello | Roll | Stand | Join | Data | Skip | Beat | Bye
 REASONS = ("finished", "left", "aside")
-KINDS = {Hello: 1, Roll: 2, Join: 3, Data: 4, Skip: 5, Beat: 6, Bye: 7}
+KINDS = {Hello: 1, Roll: 2, Join: 3, Data: 4, Skip: 5, Beat: 6, Bye: 7, Stand: 8}
 
 _HEAD = struct.Struct("<4sB")
+_VERSION = struct.Struct("<H")
 _HELLO = struct.Struct(f"<{HASH}s{HASH}sQ{NONCE}sHH")
-_ROLL = struct.Struct("<q?H")
-_ENTRY = struct.Struct("<HQH")
-_JOIN = struct.Struct("<I???Iqi")
-_DATA = struct.Struct("<IIHBB3x")  # so that the numbers of a tensor of one axis begin at a multiple of 8
+_ROLL = struct.Struct("<BH")
+_COUNT = struct.Struct("<H")
+_STATEMENT = struct.Struct("<HQIBBH")  # site, incarnation, step, and how much of saved, signature and certificate
+_JOIN = struct.Struct("<QQBIii")
+_DATA = struct.Struct("<QIHBB7x")  # so that the numbers of a tensor of one axis begin at a multiple of 8
 _SKIP = struct.Struct("<I")
 _BYE = struct.Struct("<B")
 
@@ -115,16 +137,16 @@ def write_data(epoch: int, at: Position, tensor: np.ndarray) -> bytes:
 
 def _body(frame: Frame) -> bytes:
     match frame:
-        case Hello(federation, problem, incarnation, nonce, certificate, proof):
+        case Hello(federation, problem, incarnation, nonce, certificate, proof, version):
             head = _HELLO.pack(federation, problem, incarnation, nonce, len(certificate), len(proof))
-            return head + certificate + proof
-        case Roll(agreed, running, entries):
-            parts = [_ROLL.pack(agreed, running, len(entries))]
-            for site, incarnation, steps in entries:
-                parts.append(_ENTRY.pack(site, incarnation, len(steps)) + struct.pack(f"<{len(steps)}I", *steps))
-            return b"".join(parts)
-        case Join(epoch, is_open, holds, step, got, answer):
-            return _JOIN.pack(epoch, is_open, holds, answer, step, got.step, got.exchange)
+            return _VERSION.pack(version) + head + certificate + proof
+        case Roll(settled, running, statements):
+            head = _ROLL.pack(_flags(settled, running), len(statements))
+            return head + b"".join(map(_statement, statements))
+        case Stand(statements):
+            return _COUNT.pack(len(statements)) + b"".join(map(_statement, statements))
+        case Join(epoch, following, is_open, holds, step, got, answer):
+            return _JOIN.pack(epoch, following, _flags(is_open, holds, answer), step, got.step, got.exchange)
         case Data(epoch, at, tensor):
             return write_data(epoch, at, tensor)[_HEAD.size :]
         case Skip(step):
@@ -135,12 +157,26 @@ def _body(frame: Frame) -> bytes:
             return b""
 
 
+def _statement(one: Statement) -> bytes:
+    sizes = (len(one.saved), len(one.signature), len(one.certificate))
+    head = _STATEMENT.pack(one.site, one.incarnation, one.step, *sizes)
+    return head + _steps(one.saved) + one.signature + one.certificate
+
+
+def _steps(saved: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(saved)}I", *saved)
+
+
+def _flags(*flags: bool) -> int:
+    return sum(flag << place for place, flag in enumerate(flags))
+
+
 def parse(raw: bytes) -> Frame:
     reader = Reader(raw)
     magic, kind = reader.take(_HEAD)
     if magic != MAGIC:
         raise Malformed("these bytes are not a frame.")
-    read = {1: _hello, 2: _roll, 3: _join, 4: _data, 5: _skip, 6: lambda _: Beat(), 7: _bye}.get(kind)
+    read = {1: _hello, 2: _roll, 3: _join, 4: _data, 5: _skip, 6: _beat, 7: _bye, 8: _stand}.get(kind)
     if read is None:
         raise Malformed(f"frame of unknown kind {kind}.")
     frame = read(reader)
@@ -170,22 +206,47 @@ class Reader:
 
 
 def _hello(reader: Reader) -> Hello:
+    (version,) = reader.take(_VERSION)
+    if version != VERSION:
+        raise Malformed(
+            f"HELLO of protocol version {version}, and this site speaks {VERSION}: install the same release."
+        )
     federation, problem, incarnation, nonce, certificate, proof = reader.take(_HELLO)
-    return Hello(federation, problem, incarnation, nonce, bytes(reader.bytes(certificate)), bytes(reader.bytes(proof)))
+    shown, proved = bytes(reader.bytes(certificate)), bytes(reader.bytes(proof))
+    return Hello(federation, problem, incarnation, nonce, shown, proved, version)
 
 
 def _roll(reader: Reader) -> Roll:
-    agreed, running, count = reader.take(_ROLL)
-    entries = []
-    for _ in range(count):
-        site, incarnation, steps = reader.take(_ENTRY)
-        entries.append(Entry(site, incarnation, struct.unpack(f"<{steps}I", reader.bytes(4 * steps))))
-    return Roll(agreed, running, tuple(entries))
+    flags, count = reader.take(_ROLL)
+    settled, running = _flagged(flags, 2)
+    return Roll(settled, running, tuple(_read_statement(reader) for _ in range(count)))
+
+
+def _stand(reader: Reader) -> Stand:
+    (count,) = reader.take(_COUNT)
+    return Stand(tuple(_read_statement(reader) for _ in range(count)))
+
+
+def _beat(_: Reader) -> Beat:
+    return Beat()
+
+
+def _read_statement(reader: Reader) -> Statement:
+    site, incarnation, step, saved, signature, certificate = reader.take(_STATEMENT)
+    steps = struct.unpack(f"<{saved}I", reader.bytes(4 * saved))
+    return Statement(site, incarnation, step, steps, bytes(reader.bytes(signature)), bytes(reader.bytes(certificate)))
 
 
 def _join(reader: Reader) -> Join:
-    epoch, is_open, holds, answer, step, got_step, got_exchange = reader.take(_JOIN)
-    return Join(epoch, is_open, holds, step, Position(got_step, got_exchange), answer)
+    epoch, following, flags, step, got_step, got_exchange = reader.take(_JOIN)
+    is_open, holds, answer = _flagged(flags, 3)
+    return Join(epoch, following, is_open, holds, step, Position(got_step, got_exchange), answer)
+
+
+def _flagged(flags: int, count: int) -> list[bool]:
+    if flags >> count:
+        raise Malformed(f"flags of {flags}, of which {count} bits are known.")
+    return [bool(flags >> place & 1) for place in range(count)]
 
 
 def _data(reader: Reader) -> Data:

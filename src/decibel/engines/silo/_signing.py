@@ -19,7 +19,7 @@ with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-Purpose = Literal["federation", "revocation list", "greeting"]
+Purpose = Literal["federation", "revocation list", "greeting", "statement"]
 PREFIX = b"decibel silo, second version"
 ECDSA = ec.ECDSA(hashes.SHA256())
 SHORTEST = 12  # characters of a passphrase

@@ -15,11 +15,17 @@ from jax.typing import DTypeLike
 from ...core._json import JSON
 from ...network._links import LinkState
 from ._clock import Clock
-from ._edge import Edge, Known, Rejected, Stream
-from ._errors import NotFinite, SiteLost
+from ._edge import Edge, Known, Stream
+from ._errors import NotFinite, Rejected, SiteLost, Stopped
 from ._federation import Federation
-from ._frames import Beat, Bye, Data, Entry, Frame, Hello, Join, Position, Roll, Skip, write, write_data
+from ._frames import Beat, Bye, Data, Frame, Hello, Join, Position, Roll, Skip, Stand, write, write_data
+from ._limits import LAST, Limits
 from ._payload_layout import Layout, all_finite
+from ._roll_call import RollCall, Signer
+
+TICK = 0.5  # seconds, at most, between looks at whether to stop
+GRACE = 1.0  # seconds for a step to end after the signal to stop
+STOP = LAST + 1  # no step: the run ends here
 
 
 class Site:
@@ -30,6 +36,7 @@ class Site:
         federation: Federation,
         number: int,
         problem: bytes,
+        signer: Signer,
         *,
         lossy: bool,
         say: Callable[[str], None],
@@ -38,18 +45,19 @@ class Site:
         self.federation, self.number, self.problem, self.lossy, self._say = federation, number, problem, lossy, say
         self.clock = clock or Clock()
         self.fault_tolerance = federation.fault_tolerance
+        self.limits = Limits.of(federation)
         self.incarnation = self.clock.incarnation()
         self.lock = self.clock.lock()
         self.edges = {
-            other: Edge(other, federation.sites[other].name, federation.dials(number, other))
+            other: Edge(other, federation.sites[other].name, federation.dials(number, other), self.fault_tolerance)
             for other in federation.neighbours(number)
         }
         self.known: Known = {}  # what exchanges send
         self.exchanges = 0  # of a step, as far as one was traced
         self.in_place = False  # how the step calls (`_host_callback`)
-        self._roll: dict[int, Entry] = {}
-        self._agreed, self._settled, self.running, self.closing = -1, False, False, False
-        self._finished = False
+        self._roll_call = RollCall(federation, number, problem, self.incarnation, signer)
+        self.running = self.closing = self.stopping = self._finished = False
+        self._stopped_at: float | None = None
         self.next = 0  # the step that begins next
         self._at = Position(0, -1)
         self.error: Exception | None = None
@@ -73,106 +81,81 @@ class Site:
         """The saved step to start from, 0 for the beginning: the largest that every site has saved. Where neighbours
         run already, this site returns, and takes up its own newest."""
         with self.lock:
-            self._roll[self.number] = Entry(self.number, self.incarnation, tuple(steps))
-            self._tell_roll()
+            self._roll_call.say(0, steps)
+            self._roll_call.tell(self.edges.values())
             told = self.clock.now()
-            while not self._settled and not self._settle(steps):
+            while (start := self._roll_call.settle(steps, self.edges.values(), returns=self.lossy)) is None:
                 if self.clock.now() > told + 10:
-                    self._say(f"waiting for {self._absent()}")
+                    absent = self._roll_call.absent
+                    self._say(f"waiting for {', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}")
                     told = self.clock.now() + 50
-                self.lock.wait(self.fault_tolerance.beat)
-                self._validate_open()
+                self._wait()
+                if self.stopping:
+                    return max(steps, default=0)
+            self.next = max(self.next, start)
             return self.next
-
-    def _settle(self, steps: Sequence[int]) -> bool:
-        for edge in self.edges.values():
-            if edge.stream and edge.roll is not None:
-                counts_me = self._roll[self.number] in edge.roll.entries
-                if edge.roll.agreed >= 0 and counts_me:
-                    return self._start_from(edge.roll.agreed, counted=True)
-                if edge.running and self.lossy:
-                    return self._start_from(max(steps, default=0), counted=False)
-        if len(self._roll) == len(self.federation.sites):
-            common = set.intersection(*({0, *entry.steps} for entry in self._roll.values()))
-            return self._start_from(max(common), counted=True)
-        return False
-
-    def _start_from(self, step: int, *, counted: bool) -> bool:
-        """`counted`: every neighbour starts from this step, too, and both ends remember the same."""
-        self._settled, self.next = True, step
-        if counted:
-            self._agreed = step
-            for edge in self.edges.values():
-                edge.holds = True
-        self._tell_roll()
-        return True
-
-    def _absent(self) -> str:
-        missing = [site.name for number, site in enumerate(self.federation.sites) if number not in self._roll]
-        return ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-
-    def _tell_roll(self, edge: Edge | None = None) -> None:
-        frame = write(Roll(self._agreed, self.running, tuple(self._roll.values())))
-        for one in [edge] if edge else self.edges.values():
-            one.say(frame)
 
     # The step
 
     def begin(self, step: int) -> int:
-        """Waits until a step can begin; returns it, or a later one where neighbours are ahead."""
+        """Waits until a step can begin; returns it, or a later one where neighbours are ahead; `STOP` where none will."""
         with self.lock:
             self._validate_open()
-            if not self._settled:
+            if not self._roll_call.settled:
                 self.agree([])
-            if not self.running and step != self.next and not self.lossy:
+            if not self.running and step != self.next and not (self.lossy or self.stopping):
                 raise SiteLost(f"all sites start from step {self.next}, whose checkpoint this one could not read.")
             self.next = max(step, self.next)
-            if not self.running:
+            if not self.running and not self.stopping:
                 self.running = True
-                self._tell_roll()
+                self._roll_call.tell(self.edges.values(), running=True)
                 self._wait_at_the_start()
             self._join()
-            while not self._may_go_on():
-                self.lock.wait(self.fault_tolerance.beat)
-                self._validate_open()
+            while not self.stopping and not self._may_go_on():
+                self._wait()
                 self._join()
-            talking = [edge for edge in self.edges.values() if edge.open and not edge.finished]
-            ahead = max((edge.theirs.step for edge in talking), default=0)
-            if ahead > self.next:
-                if not self.lossy:
-                    raise SiteLost(self._not_without("its neighbours are ahead of it"))
-                self.next = ahead
-                for edge in talking:
-                    edge.say(write(Skip(ahead)))
+            if self.stopping:
+                return STOP
+            self._catch_up()
             now, self.next = self.next, self.next + 1
             self._at = Position(now, -1)
             return now
 
+    def _catch_up(self) -> None:
+        """Skips the steps that neighbours have done without this site, as far as two sites say that they have."""
+        talking = [edge for edge in self.edges.values() if edge.open and not edge.finished]
+        ahead = max((edge.theirs.step for edge in talking), default=0)
+        ahead = min(ahead, self._roll_call.confirmed) if self.lossy else ahead
+        if ahead > self.next:
+            if not self.lossy:
+                raise SiteLost(self._not_without("its neighbours are ahead of it"))
+            self.next = ahead
+            for edge in talking:
+                edge.say(write(Skip(ahead)))
+
     def _wait_at_the_start(self) -> None:
         """For every neighbour that was counted; one that returns waits for any."""
         begun = self.clock.now()
-        while True:
+        while not self.stopping:
             self._join()
             ready = [edge.open or edge.finished for edge in self.edges.values()]
             slow = self.clock.now() > begun + self.fault_tolerance.patience
-            if all(ready) or (any(ready) and self.lossy and (slow or self._agreed < 0)):
+            if all(ready) or (any(ready) and self.lossy and (slow or not self._roll_call.counted)):
                 return
-            self.lock.wait(self.fault_tolerance.beat / 4)
-            self._validate_open()
+            self._wait(self.fault_tolerance.beat / 4)
 
     def _join(self) -> None:
-        """Opens the edges that this site dials and whose other end runs; their answers come without a step there."""
+        """Opens the edges that this site dials and whose other end runs. Nobody waits for the answer but at the start:
+        one that never comes must not hold up the others."""
+        now = self.clock.now()
         for edge in self.edges.values():
-            if edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining):
-                edge.joining = True
-                edge.say(write(edge.view(self.next)))
-        until = self.clock.now() + self.fault_tolerance.patience
-        while any(edge.joining for edge in self.edges.values()) and self.clock.now() < until:
-            self.lock.wait(self.fault_tolerance.beat)
-            self._validate_open()
-        for edge in self.edges.values():
-            if edge.joining:
+            if edge.joining and now > edge.asked_at + self.fault_tolerance.patience:
+                edge.ask_after = now + self.fault_tolerance.patience
                 edge.hang_up()
+            ready = edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining)
+            if ready and now >= edge.ask_after and edge.waiting.enough(now):
+                edge.joining, edge.asked_at = True, now
+                edge.say(write(edge.view(self.next)))
 
     def _may_go_on(self) -> bool:
         away = [edge for edge in self.edges.values() if not (edge.open or edge.finished)]
@@ -182,7 +165,7 @@ class Site:
             raise SiteLost(self._not_without(", ".join(edge.name for edge in away) + " cannot be reached"))
         if self.fault_tolerance.quorum == "wait":
             return False
-        return len(away) < len(self.edges)  # alone it would only find its own solution
+        return any(edge.open and not edge.finished for edge in self.edges.values())  # alone it would find its own
 
     def exchange(
         self,
@@ -204,7 +187,7 @@ class Site:
             at = self._at = Position(self._at.step, self._at.exchange + 1)
             slots = [(slot, self.edges[other]) for slot, other in enumerate(others) if other >= 0]
             for slot, edge in slots:
-                if edge.takes_part(at.step):
+                if edge.takes_part(at.step) and not edge.finished:
                     row = rows if rows.ndim == 1 else rows[slot]
                     edge.say_data(at, write_data(edge.epoch, at, row))
             self._wait_for([edge for _, edge in slots], at)
@@ -228,20 +211,35 @@ class Site:
             raise SiteLost(self._not_without(sentence))
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
-        late = self.clock.now() + self.fault_tolerance.deadline
+        since = self.clock.now()
+        late = since + self.fault_tolerance.deadline
         while awaited := [edge for edge in edges if edge.awaited(at)]:
-            self.lock.wait(min(self.fault_tolerance.beat, max(0.0, late - self.clock.now())))
+            self._wait(late - since)
+            now, before = self.clock.now(), since
+            since = now
+            for edge in awaited:
+                edge.waiting.spend(now, now - before)
             self._validate_open()
-            if self.clock.now() < late or self.fault_tolerance.quorum == "wait":
+            if self.fault_tolerance.quorum == "wait":
                 continue
-            names = ", ".join(edge.name for edge in awaited)
-            sentence = f"{names} sent no message for {self.fault_tolerance.deadline:g} seconds (deadline), though alive"
+            over = awaited if now >= late else [edge for edge in awaited if edge.waiting.over]
+            if not (over := [edge for edge in over if edge.awaited(at)]):
+                continue
+            names, deadline = ", ".join(edge.name for edge in over), self.fault_tolerance.deadline
+            reason = f"for {deadline:g} seconds (deadline)" if now >= late else "in its share of the time (waiting)"
+            sentence = f"{names} sent no message {reason}, though alive"
             if not self.lossy or self.fault_tolerance.quorum == "stop":
                 raise SiteLost(self._not_without(sentence))
             self._say(f"{sentence}: edge suspended")
-            for edge in awaited:
+            for edge in over:
                 edge.say(write(Bye("aside")))
                 edge.close(forget=True)
+
+    def _wait(self, longest: float | None = None) -> None:
+        """Until something happens, or a little while."""
+        most = min(self.fault_tolerance.beat, TICK)
+        self.lock.wait(most if longest is None else max(0.0, min(most, longest)))
+        self._validate_open()
 
     def _not_without(self, what: str) -> str:
         if not self.lossy:
@@ -256,6 +254,10 @@ class Site:
             raise self.error
         if self.closing:
             raise SiteLost("the site was closed.")
+        if self.stopping and self._at.exchange >= 0:
+            self._stopped_at = self.clock.now() if self._stopped_at is None else self._stopped_at
+            if self.clock.now() > self._stopped_at + GRACE:
+                raise Stopped(f"step {self._at.step} was given up: a neighbour's message did not come.")
 
     @contextmanager
     def failing_later(self) -> Iterator[None]:
@@ -264,6 +266,10 @@ class Site:
             yield
         except Exception as error:
             self.error = error
+
+    def stop(self) -> None:
+        """No further step begins, and whoever waits is told soon. It takes no lock: a signal's handler calls it."""
+        self.stopping = True
 
     def give_up(self) -> None:
         """Whoever waits for a neighbour waits no longer."""
@@ -282,7 +288,7 @@ class Site:
                 edge.running = edge.finished = False
             edge.incarnation, edge.stream = hello.incarnation, stream
             edge.touch(self.clock.now())
-            self._tell_roll(edge)
+            self._roll_call.tell([edge], running=self.running)
             if edge.dials and edge.open:
                 edge.say(write(edge.view(self.next)))
             self.lock.notify_all()
@@ -297,87 +303,65 @@ class Site:
         with self.lock:
             if edge.stream is not stream:
                 return  # by a stream that another has replaced
-            edge.touch(self.clock.now())
-            match frame:
-                case Data():
-                    edge.receive(frame, self.known)
-                case Join():
-                    self._joined(edge, frame) if frame.answer else self._join_asked(edge, frame)
-                case Roll():
-                    self._roll_received(edge, frame)
-                case Skip(step):
-                    edge.skip(step)
-                case Bye(reason):
-                    self._farewell(edge, reason)
-                case Beat():
-                    return
-                case Hello():
-                    raise Rejected("a second HELLO")
-            self.lock.notify_all()
+            now = self.clock.now()
+            edge.touch(now)
+            self.limits.validate(frame)
+            if isinstance(frame, Data):
+                edge.receive(frame, self.known, now)
+            else:
+                edge.allowance.spend(now)
+                self._control(edge, frame)
+            if not isinstance(frame, Beat | Stand):
+                self.lock.notify_all()
 
-    def _roll_received(self, edge: Edge, roll: Roll) -> None:
-        if any(entry.site >= len(self.federation.sites) for entry in roll.entries):
-            raise Rejected("a list of more sites than there are")
-        edge.roll, edge.running = roll, roll.running
-        if self._settled:
-            return
-        own = {entry.site: entry for entry in roll.entries if entry.site != self.number}
-        newer = {
-            site: entry
-            for site, entry in own.items()
-            if site not in self._roll or self._roll[site].incarnation < entry.incarnation
-        }
-        self._roll |= newer
-        if newer:
-            self._tell_roll()
+    def _control(self, edge: Edge, frame: Frame) -> None:
+        match frame:
+            case Join():
+                self._joined(edge, frame) if frame.answer else self._join_asked(edge, frame)
+            case Roll(_, running, statements):
+                edge.roll, edge.running = frame, running
+                if self._roll_call.take(statements) and not self._roll_call.settled:
+                    self._roll_call.tell(self.edges.values())
+            case Stand(statements):
+                self._roll_call.take(statements)
+            case Skip(step):
+                edge.skip(step)
+            case Bye(reason):
+                edge.farewell(reason, forget=self.fault_tolerance.forgets)
+            case Hello():
+                raise Rejected("a second HELLO")
+            case _:
+                pass
 
     def _join_asked(self, edge: Edge, theirs: Join) -> None:
         if edge.dials:
             raise Rejected("a JOIN from the listening end")
-        if not self.running:
-            return  # it will ask again
-        if edge.open and not theirs.open:
-            edge.close(forget=not theirs.holds)
-        mine = edge.view(self.next, answer=True)
-        if theirs.open and not (edge.open and edge.epoch == theirs.epoch):
-            edge.say(write(mine._replace(open=False)))  # that conversation is over
-            return
-        edge.say(write(mine))
-        edge.settle(mine, theirs)
+        if self.running and (edge.open or edge.waiting.enough(self.clock.now())):  # or it will ask again
+            edge.asked(theirs, edge.view(self.next, self.clock.nonce(), answer=True))
 
     def _joined(self, edge: Edge, theirs: Join) -> None:
         if not edge.dials:
             raise Rejected("a JOINED from the connecting end")
-        if edge.open and not theirs.open:
-            edge.close(forget=not theirs.holds)
-        if not edge.open and not edge.joining:
-            return
-        mine = edge.view(self.next)
-        edge.joining = False
-        edge.settle(mine, theirs)
-
-    def _farewell(self, edge: Edge, reason: str) -> None:
-        edge.finished = reason == "finished"
-        edge.running = edge.running and reason == "aside"
-        if reason == "finished":
-            edge.theirs = Position(2**62, 0)  # what it has sent still counts; nothing more is awaited
-        else:
-            edge.close(forget=self.fault_tolerance.quorum != "wait")
+        edge.answered(theirs, self.next)
 
     # Life and death
 
     def watch(self) -> None:
-        """Now and then: a sign of life to everyone, and who gave none is gone."""
+        """Now and then: a sign of life and the newest statements to everyone, and who gave no sign is gone."""
         with self.lock:
             beat, now = write(Beat()), self.clock.now()
+            if self.running:
+                self._roll_call.say(self.next)
             for edge in self.edges.values():
                 edge.say(beat)
+                if edge.stream and self.running and (new := self._roll_call.positions(edge.told)):
+                    edge.say(write(Stand(new)))
                 if edge.alive and now - edge.last_seen > self.fault_tolerance.patience:
                     edge.alive = edge.running = False
                     edge.hang_up()
                     if edge.open:
                         self._say(f"no heartbeat from {edge.name}")
-                        edge.close(forget=self.fault_tolerance.quorum != "wait")
+                        edge.close(forget=self.fault_tolerance.forgets)
             self.lock.notify_all()
 
     def goodbye(self, finished: bool) -> None:
@@ -387,10 +371,10 @@ class Site:
             for edge in self.edges.values():
                 edge.say(write(Bye(reason)))
             until = self.clock.now() + self.fault_tolerance.patience
-            while finished and self.clock.now() < until:
+            while finished and not self.stopping and self.clock.now() < until:
                 if all(edge.finished or not edge.alive for edge in self.edges.values()):
                     break
-                self.lock.wait(self.fault_tolerance.beat / 4)
+                self.lock.wait(min(TICK, self.fault_tolerance.beat / 4))
             self.running, self.closing, self._finished = False, True, finished
             self.lock.notify_all()
 

@@ -8,7 +8,6 @@ that is neither expired nor revoked, and have named the same federation and the 
 from __future__ import annotations
 
 import json
-import queue
 import random
 import secrets
 import threading
@@ -23,9 +22,12 @@ from ...core._files import atomic_write
 from ...core._optional import optional
 from ...core._text import plain
 from ._credentials import Credentials
-from ._edge import Edge, Rejected
+from ._edge import WINDOW, Edge
+from ._errors import Rejected
 from ._federation import LOOPBACK
 from ._frames import Hello, Malformed, parse, write
+from ._limits import validate_greeting
+from ._outgoing import Outgoing
 from ._signing import NotTrusted
 from ._site import Site
 
@@ -38,31 +40,12 @@ STATUS = 1.0  # seconds between notes of how it goes
 LOOK = 0.5  # seconds between looks at certificates and the list of revoked keys
 MOST_SENTENCES = 1000  # that are remembered, so as not to say them again
 LAST_WORDS = 2.0  # seconds for them to arrive
-GREETING = 10.0  # seconds for HELLO
-ROOM = 4096  # bytes of a frame besides its tensor; a roll call may be longer
+AGAIN = 0.5  # seconds before what failed is tried again
+GREETING = 5.0  # seconds for the handshake of TLS, and again for HELLO
+IDLE = 5.0  # seconds that a connection without a stream stays
+ROOM = 4096  # bytes of a frame besides its tensor
 LARGEST = 2**31 - 1
-
-
-class Outgoing:
-    """What is to be sent; the end of it closes the stream."""
-
-    def __init__(self, close: Callable[[], object], certificate: x509.Certificate | None = None) -> None:
-        self.certificate = certificate  # what the other end of this very stream has shown
-        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._close = close
-
-    def send(self, frame: bytes) -> None:
-        self._queue.put(frame)
-
-    def end(self) -> None:
-        self._queue.put(None)
-
-    def hang_up(self) -> None:
-        self.end()
-        self._close()
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._queue.get, None)
+CONNECTIONS = 64  # beside 8 for every neighbour; the next ones are closed when they come
 
 
 class Streams:
@@ -71,7 +54,8 @@ class Streams:
     def __init__(self, site: Site, credentials: Credentials, say: Callable[[str], None], status: Path | None = None):
         self.site, self.credentials, self._status = site, credentials, status
         self._say = lambda sentence: say(plain(sentence))  # parts of it may be a stranger's
-        limit = site.largest_message + ROOM + 64 * 1024
+        limit = max(site.largest_message + ROOM, site.limits.largest_roll) + 64 * 1024
+        self._room = (WINDOW + 2) * (site.largest_message + ROOM) + 2 * site.limits.largest_roll
         if limit > LARGEST:
             raise ValueError(
                 f"a message has {site.largest_message} bytes, and gRPC carries {LARGEST}: choose a method or a code "
@@ -86,15 +70,16 @@ class Streams:
         self._closed = threading.Event()
         self._server: grpc.Server | None = None
         self._threads: list[threading.Thread] = []
+        self._greeting: dict[int, Callable[[], object]] = {}  # neighbours whose HELLO is awaited, and how to stop it
         self._said: set[str] = set()
 
     def start(self) -> None:
         self._listen()
         for edge in self.site.edges.values():
             if edge.dials:
-                self._run(self._dial, edge)
-        self._run(self._beat)
-        self._run(self._guard)
+                self._keep(self._dial, edge)
+        self._keep(self._beat)
+        self._keep(self._guard)
 
     def close(self) -> None:
         self._closed.set()
@@ -107,14 +92,29 @@ class Streams:
                 edge.hang_up()
         if self._server is not None:
             self._server.stop(0.5).wait()
+        until = time.monotonic() + LAST_WORDS / 2
         for thread in self._threads:
-            thread.join(2.0)
+            thread.join(max(0.0, until - time.monotonic()))
         self._note()
 
     def _run(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True, name=f"silo {target.__name__}")
         thread.start()
-        self._threads.append(thread)
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+
+    def _keep(self, target: Callable[..., None], *arguments: object) -> None:
+        """In a thread that goes on until the site is closed, whatever goes wrong in it."""
+
+        def kept() -> None:
+            while not self._closed.is_set():
+                try:
+                    target(*arguments)
+                except Exception as error:
+                    self._report_once(f"{target.__name__.strip('_')} failed and is tried again: {error!r}")
+                    self._closed.wait(AGAIN)
+
+        kept.__name__ = target.__name__
+        self._run(kept)
 
     def _beat(self) -> None:
         told = 0.0
@@ -139,9 +139,8 @@ class Streams:
             try:
                 for sentence in self.credentials.refresh():
                     self._report_once(sentence)
+            finally:
                 self._look_again()
-            except Exception as error:  # whatever it is, the next look is to come
-                self._report_once(f"certificates could not be looked at: {error!r}")
 
     def _look_again(self) -> None:
         """A certificate may expire or be revoked while its holder is connected."""
@@ -164,9 +163,17 @@ class Streams:
         place = self.site.federation.sites[self.site.number]
         if place.listens is None or all(edge.dials for edge in self.site.edges.values()):
             return
-        # A thread per neighbour's stream, and a few for those who are turned away.
-        threads = ThreadPoolExecutor(len(self.site.edges) * 2 + 4, thread_name_prefix="silo stream")
-        self._server = grpc.server(threads, options=self._options)
+        # A thread per neighbour's stream, one for the stream that replaces it, and a few for those who are turned away.
+        most = len(self.site.edges) * 2 + 4
+        threads = ThreadPoolExecutor(most, thread_name_prefix="silo stream")
+        options = [
+            *self._options,
+            ("grpc.max_concurrent_streams", 2),  # of one connection
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS + 8 * len(self.site.edges)),
+            ("grpc.server_handshake_timeout_ms", int(1000 * GREETING)),
+            ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
+        ]
+        self._server = grpc.server(threads, options=options, maximum_concurrent_rpcs=most)
         handler = grpc.stream_stream_rpc_method_handler(self._answer)
         service, name = METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
@@ -184,11 +191,11 @@ class Streams:
         return grpc.ssl_server_certificate_configuration([pair], self.credentials.authority_pem)
 
     def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        stream = Outgoing(context.cancel)
+        stream = Outgoing(context.cancel, self._room)
         try:
             edge, stream.certificate = self._who(context)
-            with _within(GREETING, context.cancel):
-                hello = self._greeting(frames, edge.name)
+            with self._one_greeting(edge, context.cancel), _within(GREETING, context.cancel):
+                hello = self._heard(frames, edge.name)
             own = self.credentials.identity
             proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
             stream.send(self._hello(_nonce(), own.certificate_der, proof))
@@ -197,6 +204,8 @@ class Streams:
             self._report_once(str(error))
             context.abort(grpc.StatusCode.PERMISSION_DENIED, plain(error))
             raise AssertionError from None  # abort raises
+        except grpc.RpcError:  # it went, or took too long
+            return
         self._run(self._read, edge, frames, stream)
         yield from stream
 
@@ -207,6 +216,20 @@ class Streams:
             if edge.name == name and not edge.dials:
                 return edge, shown
         raise Rejected(f"{name} is not a neighbour that connects to {self.site.name}")
+
+    @contextmanager
+    def _one_greeting(self, edge: Edge, stop: Callable[[], object]) -> Iterator[None]:
+        """A neighbour has one stream on which HELLO is awaited: another one ends it."""
+        with self.site.lock:
+            before, self._greeting[edge.number] = self._greeting.get(edge.number), stop
+        if before is not None:
+            before()
+        try:
+            yield
+        finally:
+            with self.site.lock:
+                if self._greeting.get(edge.number) is stop:
+                    del self._greeting[edge.number]
 
     # The end that dials
 
@@ -238,12 +261,12 @@ class Streams:
             self._closed.wait(pause * random.uniform(0.5, 1.5))
 
     def _converse(self, edge: Edge, channel: grpc.Channel) -> None:
-        stream = Outgoing(lambda: call.cancel())
+        stream = Outgoing(lambda: call.cancel(), self._room)
         call: Any = channel.stream_stream(METHOD)(iter(stream))
         own = _nonce()
         stream.send(self._hello(own))
         with _within(GREETING, call.cancel):
-            hello = self._greeting(call, edge.name)
+            hello = self._heard(call, edge.name)
         name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
         if name != edge.name:
             raise NotTrusted(f"the certificate belongs to {name}.")
@@ -257,18 +280,10 @@ class Streams:
         site = self.site
         return write(Hello(site.federation.hash, site.problem, site.incarnation, own, certificate, proof))
 
-    def _greeting(self, frames: Iterator[bytes], name: str) -> Hello:
-        hello = parse(next(frames, b""))
-        if not isinstance(hello, Hello):
-            raise Rejected("no HELLO")
-        if hello.federation != self.site.federation.hash:
-            raise Rejected(f"{name} and {self.site.name} have different federation files: compare them")
-        if hello.problem != self.site.problem:
-            raise Rejected(
-                f"{name} and {self.site.name} run different problems: compare method, step sizes, batch_size, seed, "
-                "x0 and y0"
-            )
-        return hello
+    def _heard(self, frames: Iterator[bytes], name: str) -> Hello:
+        return validate_greeting(
+            parse(next(frames, b"")), self.site.federation.hash, self.site.problem, name, self.site.name
+        )
 
     def _read(self, edge: Edge, frames: Iterator[bytes], stream: Outgoing) -> None:
         try:

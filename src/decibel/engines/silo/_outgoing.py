@@ -1,0 +1,60 @@
+"""What waits to be sent over one stream. A neighbour that does not read is disconnected before it costs memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+ALWAYS = 2**18  # bytes that may wait besides messages
+
+
+class Outgoing:
+    """Frames in order; the end of them closes the stream. `room` is for how many bytes of messages may wait."""
+
+    def __init__(self, close: Callable[[], object], room: int = 0, certificate: x509.Certificate | None = None) -> None:
+        self.certificate = certificate  # what the other end of this very stream has shown
+        self._close, self._room = close, room + ALWAYS
+        self._waiting: deque[bytes | None] = deque()
+        self._size, self._ended = 0, False
+        self._changed = threading.Condition()
+
+    def send(self, frame: bytes) -> None:
+        with self._changed:
+            full = self._size + len(frame) > self._room
+            if not (full or self._ended):
+                self._put(frame)
+        if full:
+            self.hang_up()
+
+    def end(self) -> None:
+        with self._changed:
+            if not self._ended:
+                self._put(None)
+
+    def hang_up(self) -> None:
+        with self._changed:
+            self._waiting.clear()
+            self._size = 0
+            self._put(None)
+        self._close()
+
+    def _put(self, frame: bytes | None) -> None:
+        self._ended = frame is None
+        self._size += len(frame or b"")
+        self._waiting.append(frame)
+        self._changed.notify()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                frame = self._waiting.popleft()
+                self._size -= len(frame or b"")
+            if frame is None:
+                return
+            yield frame
