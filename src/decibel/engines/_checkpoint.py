@@ -38,7 +38,6 @@ from ._membership import Members, migrate_state
 from ._program import RunConfig
 from ._run import Run
 
-
 ASIDE = "aside"  # a folder for checkpoints of steps to which a run went back
 
 

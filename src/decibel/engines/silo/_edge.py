@@ -2,8 +2,8 @@
 
 Both ends pair what they send by position (step, exchange). An end waits only for a neighbour that is behind it; one
 that is ahead has skipped this position and sends nothing in it. The site that is furthest behind therefore never waits,
-and no two can wait for each other, whoever leaves, returns or jumps ahead. The states and what leads from one to another
-are in docs/silo-protocol.md.
+and no two can wait for each other, whoever leaves, returns or jumps ahead. The states, and what leads from one to the
+other, are in docs/silo-protocol.md.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Site:
     # The step
 
     def begin(self, step: int) -> int:
-        """Waits until a step can begin; returns it, or a later one where neighbours are ahead; `STOP` where none will."""
+        """Waits until a step can begin; returns it, a later one where neighbours are ahead, or `STOP` if none will."""
         with self.lock:
             self._validate_open()
             if not self._roll_call.settled:
