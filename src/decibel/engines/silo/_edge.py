@@ -150,16 +150,21 @@ class Edge:
         self.outbox.append((at, frame))
         self.say(frame)
 
+    @property
+    def state(self) -> str:
+        """One of those in docs/silo-protocol.md."""
+        if self.finished:
+            return "finished"
+        if self.open:
+            return "talking" if self.stream else "reconnecting"
+        if self.joining:
+            return "joining"
+        return "connected" if self.stream else "away"
+
     def status(self, now: float) -> dict[str, JSON]:
         """What `decibel silo status` shows of it."""
-        if self.finished:
-            state = "finished"
-        elif self.open:
-            state = "talking" if self.stream else "reconnecting"
-        else:
-            state = "connected" if self.stream else "away"
         seen = round(now - self.last_seen, 1) if self.last_seen else None
-        return {"state": state, "last_seen_seconds_ago": seen, "rejected": self.rejected}
+        return {"state": self.state, "last_seen_seconds_ago": seen, "rejected": self.rejected}
 
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step

@@ -321,7 +321,7 @@ class Site:
             case Roll(_, running, statements):
                 edge.roll, edge.running = frame, running
                 if self._roll_call.take(statements) and not self._roll_call.settled:
-                    self._roll_call.tell(self.edges.values())
+                    self._roll_call.tell(self.edges.values(), running=self.running)
             case Stand(statements):
                 self._roll_call.take(statements)
             case Skip(step):

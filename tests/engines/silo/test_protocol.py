@@ -1,0 +1,332 @@
+"""The protocol as a model: every row of the table in docs/silo-protocol.md, and two ends under every order of events."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from silo_ends import End, Signer
+from silo_messages import message
+from silo_sites import ring
+
+from decibel.engines.silo._federation import FaultTolerance
+from decibel.engines.silo._frames import Bye, Data, Hello, Join, Position, Roll, Skip, Stand, Statement, parse, write
+from decibel.engines.silo._limits import BURST, NOWHERE
+from decibel.network._links import LinkState
+
+PAGE = Path(__file__).parents[3] / "docs" / "silo-protocol.md"
+RULES = FaultTolerance(beat=1.0, missed=3, deadline=5.0)
+FEDERATION = ring(3, fault_tolerance=RULES, steps=100)
+STEP, EPOCH = 10, 1001
+
+
+def table():
+    rows = [line.strip("|\n ").split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    first = cells.index(["state", "end", "event", "next", "says"])
+    found = []
+    for row in cells[first + 1 :]:
+        if len(row) < 4 or row[0] == "what":
+            break
+        state, end, event, following, *says = row
+        ends = ("dials", "listens") if end == "both" else (end,)
+        found += [(state, one, event, following, says[0] if says else "") for one in ends]
+    return found
+
+
+def an_end(kind):
+    """The site that is there already, at step `STEP`."""
+    end = End(FEDERATION, *((1, 0) if kind == "dials" else (0, 1)))
+    assert end.edge.dials == (kind == "dials")
+    end.site.running, end.site.next = True, STEP
+    end.site._roll_call.settled = True
+    return end
+
+
+def runs(end, running=True):
+    end.deliver(Roll(True, running, ()))
+
+
+def bring_to(state, kind):
+    end = an_end(kind)
+    if state != "away":
+        end.connect()
+        runs(end)
+    if state in ("joining", "talking", "reconnecting", "finished") and kind == "dials":
+        end.site._join()
+    if state in ("talking", "reconnecting", "finished"):
+        end.deliver(Join(0, EPOCH, False, False, STEP, NOWHERE, kind == "dials"))
+        end.deliver(message(STEP, 0, epoch=EPOCH))
+    if state == "reconnecting":
+        end.disconnect()
+    if state == "finished":
+        end.deliver(Bye("finished"))
+    assert end.edge.state == state
+    end.sent()
+    return end
+
+
+def late(end):
+    end.site._at = Position(STEP, 0)
+    end.deliver(message(STEP, 1, epoch=EPOCH))
+    end.site._wait_for([end.edge], Position(STEP, 2))
+
+
+def silence(end):
+    end.clock.time += RULES.patience + 1
+    end.site.watch()
+
+
+def no_answer(end):
+    end.clock.time += RULES.patience + 1
+    end.site._join()
+
+
+def begin_without(end):
+    runs(end, running=False)
+    end.site._join()
+
+
+FORGED = Statement(2, 9, 50, (40,), b"forged", b"site-2")
+EVENTS = {
+    "stream and HELLO": lambda end: end.connect(),
+    "stream ends": lambda end: end.disconnect(),
+    "neighbour runs, a step begins": lambda end: end.site._join(),
+    "neighbour does not run, a step begins": begin_without,
+    "no answer, a step begins": no_answer,
+    "JOIN": lambda end: end.deliver(Join(0, 0, False, False, STEP, NOWHERE)),
+    "JOIN, not open": lambda end: end.deliver(Join(0, 0, False, False, STEP, NOWHERE)),
+    "JOIN, open": lambda end: end.deliver(Join(EPOCH, 0, True, True, STEP, NOWHERE)),
+    "JOINED, not open": lambda end: end.deliver(Join(0, EPOCH, False, False, STEP, NOWHERE, True)),
+    "JOINED, open": lambda end: end.deliver(Join(EPOCH, 0, True, True, STEP, NOWHERE, True)),
+    "DATA": lambda end: end.deliver(message(STEP, 1, epoch=EPOCH)),
+    "DATA out of order": lambda end: end.deliver(message(STEP + 5, 3, epoch=EPOCH)),
+    "DATA with a NaN": lambda end: end.deliver(message(STEP, 1, epoch=EPOCH, tensor=np.full(3, np.nan))),
+    "DATA of another shape": lambda end: end.deliver(message(STEP, 1, epoch=EPOCH, tensor=np.ones(4))),
+    "SKIP ahead": lambda end: end.deliver(Skip(STEP + 20)),
+    "SKIP back": lambda end: end.deliver(Skip(STEP - 1)),
+    "a step beyond the run": lambda end: end.deliver(Skip(101)),
+    "a second HELLO": lambda end: end.deliver(Hello(b"f" * 32, b"p" * 32, 1, b"n" * 32)),
+    "a statement that is not signed": lambda end: end.deliver(Stand((FORGED,))),
+    "BYE left": lambda end: end.deliver(Bye("left")),
+    "BYE aside": lambda end: end.deliver(Bye("aside")),
+    "BYE finished": lambda end: end.deliver(Bye("finished")),
+    "no sign of life": silence,
+    "deadline": late,
+    "neighbour started anew": lambda end: end.connect(incarnation=2),
+}
+
+
+def test_the_table_has_every_state_and_every_event():
+    rows = table()
+    assert {row[0] for row in rows} == {"away", "connected", "joining", "talking", "reconnecting", "finished"}
+    assert {row[2] for row in rows} == set(EVENTS) and len(rows) > 60
+
+
+@pytest.mark.parametrize(("state", "kind", "event", "following", "says"), table())
+def test_every_row_is_what_a_site_does(state, kind, event, following, says):
+    end = bring_to(state, kind)
+    EVENTS[event](end)
+    names = [type(frame).__name__.upper() for frame in end.sent()]
+    names = ["JOINED" if one == "JOIN" and kind == "listens" else one for one in names if one not in ("BEAT", "STAND")]
+    assert (end.edge.state, " ".join(names)) == (following, says)
+
+
+class TestNoFrameEndsANeighbour:
+    """Each of these ended an honest site, or made it skip steps, in the first version."""
+
+    @pytest.mark.parametrize("kind", ["dials", "listens"])
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            Join(2**64 - 1, 2**64 - 1, False, False, STEP, NOWHERE),
+            Join(2**64 - 1, 2**64 - 1, True, True, STEP, Position(2**31 - 1, 2**31 - 1), True),
+            Join(0, 0, False, False, 2**32 - 1, NOWHERE),
+            Skip(2**32 - 1),
+            Stand((Statement(2, 2**64 - 1, 2**32 - 1, (2**32 - 1,) * 255),)),
+            Roll(True, True, tuple(Statement(i, 2**64 - 1, 0, ()) for i in range(300))),
+            Data(2**64 - 1, Position(2**32 - 1, 2**16 - 1), np.ones(3)),
+        ],
+    )
+    def test_with_fields_as_large_as_they_can_be(self, frame, kind):
+        end = bring_to("talking", kind)
+        end.deliver(frame)
+        assert end.site.error is None and end.site.next == STEP
+        end.edge.close(forget=True)
+        end.connect()
+        runs(end)
+        end.site._join()
+        end.deliver(Join(0, 2**64 - 1, False, False, STEP, NOWHERE, kind == "dials"))
+        assert end.site.begin(STEP) == STEP
+
+    def test_a_jump_is_followed_only_as_far_as_two_sites_say(self):
+        end, statement = bring_to("talking", "dials"), lambda site, step: Statement(site, 3, step, ())
+        signed = lambda one: _signed(end, one)  # noqa: E731
+        end.deliver(Skip(90), Stand((signed(statement(0, 90)),)))
+        assert end.site.begin(STEP) == STEP
+        end.deliver(Stand((signed(statement(2, 40)),)))
+        assert end.site.begin(STEP + 1) == 40
+        assert Skip(40) in end.sent()
+
+    def test_no_statement_of_another_site_is_believed_unless_it_has_signed_it(self):
+        end = bring_to("talking", "dials")
+        end.deliver(Stand((_signed(end, Statement(2, 3, 50, ()), by="site-0"),)))
+        assert 2 not in end.site._roll_call.known and end.edge.rejected == 1
+
+    def test_an_old_statement_does_not_replace_a_newer_one(self):
+        end = bring_to("talking", "dials")
+        new, old = (_signed(end, Statement(2, 3, step, ())) for step in (50, 20))
+        end.deliver(Stand((new,)), Stand((old,)))
+        assert end.site._roll_call.known[2].step == 50 and end.edge.rejected == 0
+
+    def test_a_basis_that_was_not_signed_settles_nothing(self):
+        """ROLL with statements of its own making for others, and an agreed step beyond the run."""
+        end = End(FEDERATION, 1, 0)
+        end.connect()
+        own = end.site._roll_call.known[1]
+        forged = (Statement(0, 1, 0, (60,), b"forged", b"site-0"), own, FORGED)
+        end.deliver(Roll(True, True, forged))
+        assert end.edge.stream is None and set(end.site._roll_call.known) == {1}
+        assert not end.site._roll_call.settled
+
+    def test_all_start_from_what_all_have_saved(self):
+        end = End(FEDERATION, 1, 0)
+        end.connect()
+        end.site._roll_call.say(0, [30, 60])
+        others = tuple(_signed(end, Statement(site, 1, 0, (30, 60 + site))) for site in (0, 2))
+        end.deliver(Roll(False, False, others))
+        assert len(end.site._roll_call.known) == 3  # or it would wait
+        assert end.site.agree([30, 60]) == 30
+
+    def test_a_flood_of_frames_closes_the_stream(self):
+        for frame in (Bye("aside"), message(STEP, 0, epoch=EPOCH), message(1, 0, epoch=5)):
+            end = bring_to("talking", "listens")
+            end.deliver(*[frame] * BURST)
+            assert end.edge.stream is None and "more frames" in end.said[-1]
+
+    def test_a_neighbour_that_is_behind_takes_its_share_of_the_time_and_no_more(self):
+        """It beats and never sends: with `waiting` the site goes on with nine tenths of its time."""
+        federation = ring(3, fault_tolerance=FaultTolerance(beat=0.1, missed=10, deadline=5.0, waiting=0.1), steps=100)
+        end = End(federation, 0, 1)
+        end.site.running, end.site.next = True, STEP
+        waited, begun = 0.0, end.clock.time
+        for step in range(STEP, 90):
+            if end.edge.stream is None:
+                end.connect()
+                runs(end)
+            end.deliver(Join(0, 0, False, False, STEP, NOWHERE))  # again and again
+            end.site._at, before = Position(step, 0), end.clock.time
+            end.site._wait_for([end.edge], Position(step, 0))
+            waited += end.clock.time - before
+            end.clock.time += 1.0
+        assert waited < 0.11 * (end.clock.time - begun) + 0.5
+        assert waited > 0  # it was waited for
+
+
+def _signed(end, statement, by=None):
+    name = by or f"site-{statement.site}"
+    text = end.site.federation.hash + b"p" * 32 + statement.text()
+    signature, certificate = Signer(name).sign_statement(text)
+    return statement._replace(signature=signature, certificate=certificate)
+
+
+# Two ends under every order of events
+
+MATCHING = {
+    (LinkState.TIED, LinkState.TIED),
+    (LinkState.RESET, LinkState.RESET),
+    (LinkState.KEEPS, LinkState.RESTORE),
+    (LinkState.RESTORE, LinkState.KEEPS),
+}
+
+
+class Pair:
+    """Both ends of an edge, and what is under way between them."""
+
+    def __init__(self):
+        self.ends = {"dials": an_end("dials"), "listens": an_end("listens")}
+        for end in self.ends.values():
+            end.edge.holds = True
+
+    def happen(self, event):
+        """Whether it could."""
+        what, *who = event.split()
+        dials, listens = self.ends.values()
+        if what == "connect":
+            if dials.edge.stream or listens.edge.stream:
+                return False
+            for end in self.ends.values():
+                end.connect()
+                runs(end)
+        elif what == "break":
+            if dials.edge.stream is None:
+                return False
+            for end in self.ends.values():
+                end.disconnect()  # what is under way is lost
+        elif what == "deliver":
+            end, other = (self.ends[who[0]], self.ends["listens" if who[0] == "dials" else "dials"])
+            if other.line is None or not other.line.sent or end.edge.stream is None:
+                return False
+            end.deliver(parse(other.line.sent.pop(0)))
+        elif what == "join":
+            before = dials.edge.joining
+            dials.site._join()
+            return dials.edge.joining and not before
+        elif what == "forget":
+            edge = self.ends[who[0]].edge
+            if not edge.open:
+                return False
+            edge.say(write(Bye("aside")))
+            edge.close(forget=True)
+        return True
+
+    @property
+    def key(self):
+        return tuple(
+            (
+                end.edge.state,
+                end.edge.holds,
+                end.edge.epoch,
+                int(end.edge.tie),
+                tuple(end.line.sent) if end.line else (),
+            )
+            for end in self.ends.values()
+        )
+
+    def check(self):
+        dials, listens = (end.edge for end in self.ends.values())
+        assert not dials.rejected and not listens.rejected  # two honest ends understand each other
+        if dials.open and listens.open and dials.epoch == listens.epoch:
+            assert (dials.tie, listens.tie) in MATCHING
+
+
+DEPTH = 16
+
+
+@pytest.mark.slow
+def test_two_honest_ends_always_find_back_to_each_other():
+    """All orders of connecting, breaking, joining, forgetting and delivering, to a depth; from each the ends come to talk
+    in one epoch, with ties that match, once nothing is disturbed any more."""
+    events = ["connect", "break", "join", "deliver dials", "deliver listens", "forget dials", "forget listens"]
+    level, seen = [Pair()], set()
+    for _ in range(DEPTH):
+        following = []
+        for pair in level:
+            for event in events:
+                new = copy.deepcopy(pair)
+                if not new.happen(event) or new.key in seen:
+                    continue
+                seen.add(new.key)
+                new.check()
+                following.append(new)
+        level = following[:4000]
+        for pair in level[::7]:
+            settled = copy.deepcopy(pair)
+            for _ in range(40):
+                for event in ("connect", "join", "deliver dials", "deliver listens"):
+                    settled.happen(event)
+            ends = [end.edge for end in settled.ends.values()]
+            assert [edge.state for edge in ends] == ["talking", "talking"] and ends[0].epoch == ends[1].epoch
+    assert len(seen) > 500, len(seen)

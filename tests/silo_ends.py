@@ -1,0 +1,117 @@
+"""One end of an edge without a network: a real site, with a clock and signatures of the test's own."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from decibel.engines.silo import _frames as frames
+from decibel.engines.silo._clock import Clock
+from decibel.engines.silo._errors import Rejected
+from decibel.engines.silo._frames import Hello
+from decibel.engines.silo._site import Site
+
+PROBLEM = b"p" * 32
+
+
+class Signer:
+    """Anybody can forge these, but no test does so by accident."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def sign_statement(self, text):
+        return self._signature(self.name, text), self.name.encode()
+
+    def check_statement(self, name, certificate, signature, text):
+        return certificate == name.encode() and signature == self._signature(name, text)
+
+    def _signature(self, name, text):
+        return hashlib.sha256(name.encode() + text).digest()
+
+
+class Manual(Clock):
+    """Time passes when somebody waits."""
+
+    def __init__(self):
+        self.time, self.drawn = 100.0, 0
+
+    def now(self):
+        return self.time
+
+    def incarnation(self):
+        return 7
+
+    def nonce(self):
+        self.drawn += 1
+        return 1000 + self.drawn
+
+    def lock(self):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def wait(self, timeout=None):
+        self.time += timeout or 0.0
+        return True
+
+    def notify_all(self):
+        pass
+
+
+class Line:
+    """A stream that remembers what was sent."""
+
+    def __init__(self):
+        self.sent, self.over = [], False
+
+    def send(self, frame):
+        if not self.over:
+            self.sent.append(frame)
+
+    def end(self):
+        self.over = True
+
+    hang_up = end
+
+
+class End:
+    """Site `number` of a federation, at its edge with one neighbour."""
+
+    def __init__(self, federation, number, other, *, lossy=True):
+        self.said, self.clock = [], Manual()
+        name = federation.sites[number].name
+        self.site = Site(federation, number, PROBLEM, Signer(name), lossy=lossy, say=self.said.append, clock=self.clock)
+        self.site.expect(np.float64, (3,))
+        self.edge = self.site.edges[other]
+        self.site._roll_call.say(0, [])
+        self.line = None
+
+    def connect(self, incarnation=1):
+        self.line = Line()
+        hello = Hello(self.site.federation.hash, PROBLEM, incarnation, b"n" * 32)
+        self.site.connected(self.edge, hello, self.line)
+
+    def disconnect(self):
+        self.site.disconnected(self.edge, self.line)
+
+    def deliver(self, *given):
+        for frame in given:
+            try:
+                self.site.receive(self.edge, frames.parse(frames.write(frame)), self.line)
+            except Rejected as error:
+                self.edge.rejected += 1
+                self.said.append(str(error))
+                self.disconnect()
+
+    def sent(self):
+        """What it has sent since it was asked last."""
+        if self.line is None:
+            return []
+        found, self.line.sent = [frames.parse(raw) for raw in self.line.sent], []
+        return found
