@@ -47,7 +47,7 @@ class Edge:
         self.incarnation = 0
         self.last_seen = 0.0
         self.alive = self.running = self.finished = self.joining = False
-        self.asked_at = self.ask_after = 0.0  # when JOIN was said, and when it may be said again
+        self.asking, self.asked_at, self.ask_after = 0, 0.0, 0.0  # JOIN was said, and when it may be said again
         self.roll: Roll | None = None
         self.told: dict[int, Statement] = {}  # the newest statements that were passed on by this stream
         # The conversation.
@@ -69,12 +69,12 @@ class Edge:
         return Join(self.epoch, following, self.open, self.holds, step, self.got, answer)
 
     def settle(self, mine: Join, theirs: Join) -> None:
-        """Both ends do this with the same two views, and come to the same conclusion. The end that listens has chosen
-        the number of a new epoch, at random, so that no message of another is taken for one of it."""
+        """Both ends do this with the same two views, and come to the same conclusion. The end that dials has chosen the
+        number of a new epoch, at random, so that no message of another is taken for one of it."""
         if mine.open and theirs.open and mine.epoch == theirs.epoch:
             self.resend(theirs.got)
             return
-        self.epoch = mine.next if mine.answer else theirs.next
+        self.epoch = theirs.next
         self.tie = {
             (True, True): LinkState.TIED,
             (True, False): LinkState.KEEPS,
@@ -103,8 +103,8 @@ class Edge:
         if self.open and not theirs.open:
             self.close(forget=not theirs.holds)
             return  # and will ask again
-        if not self.open and not self.joining:
-            return
+        if not self.open and not (self.joining and theirs.next == self.asking):
+            return  # the answer to what was asked before
         mine = self.view(step)
         self.joining = False
         self.settle(mine, theirs)

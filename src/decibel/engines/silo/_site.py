@@ -154,8 +154,8 @@ class Site:
                 edge.hang_up()
             ready = edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining)
             if ready and now >= edge.ask_after and edge.waiting.enough(now):
-                edge.joining, edge.asked_at = True, now
-                edge.say(write(edge.view(self.next)))
+                edge.joining, edge.asking, edge.asked_at = True, self.clock.nonce(), now
+                edge.say(write(edge.view(self.next, edge.asking)))
 
     def _may_go_on(self) -> bool:
         away = [edge for edge in self.edges.values() if not (edge.open or edge.finished)]
@@ -337,7 +337,7 @@ class Site:
         if edge.dials:
             raise Rejected("a JOIN from the listening end")
         if self.running and (edge.open or edge.waiting.enough(self.clock.now())):  # or it will ask again
-            edge.asked(theirs, edge.view(self.next, self.clock.nonce(), answer=True))
+            edge.asked(theirs, edge.view(self.next, theirs.next, answer=True))
 
     def _joined(self, edge: Edge, theirs: Join) -> None:
         if not edge.dials:
