@@ -12,7 +12,7 @@ import decibel as db
 from decibel.engines.silo._edge import WINDOW, Edge
 from decibel.engines.silo._errors import Rejected
 from decibel.engines.silo._federation import FaultTolerance
-from decibel.engines.silo._frames import Data, Join, Position
+from decibel.engines.silo._frames import Data, Join, Position, Skip, parse, write
 from decibel.engines.silo._limits import NOWHERE
 from decibel.engines.silo._payload_layout import in_code
 from decibel.network._codecs import ConcatCodec
@@ -150,6 +150,29 @@ class TestEdge:
         view = edge.view(6)
         edge.settle(view, view._replace(got=Position(5, 0)))
         assert sent == [b"1", b"2"]
+
+    def test_where_more_is_missing_than_is_kept_the_other_end_is_told(self):
+        """It was far behind, and its neighbour did not wait for it: neither rejects the other after a break."""
+        here, there, sent = opened(), opened(), []
+        for step in range(5, 40):
+            here.say_data(Position(step, 0), write(message(step, 0)))
+            here.say_data(Position(step, 1), write(message(step, 1)))
+
+        class Stream:
+            send = staticmethod(sent.append)
+
+        here.stream = Stream()
+        there.receive(message(5, 0), KNOWN, 0.0)
+        here.resend(there.got)
+        for frame in map(parse, sent):
+            there.skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0, Position(50, 0))
+        assert there.got == Position(39, 1) and len(sent) == WINDOW + 1
+
+    def test_messages_for_steps_that_are_over_take_no_room(self):
+        edge = opened()
+        for step in range(5, 60):
+            edge.receive(message(step, 0), KNOWN, 0.0, Position(100, 0))
+        assert not edge.inbox and edge.theirs == Position(59, 0)
 
     def test_a_closed_edge_is_apart_unless_its_flow_is_held(self):
         for forget, tie in ((True, LinkState.DROPPED), (False, LinkState.TIED)):

@@ -17,7 +17,7 @@ from ...core._json import JSON
 from ...network._links import LinkState
 from ._errors import Rejected
 from ._federation import FaultTolerance
-from ._frames import Data, Join, Position, Roll, Statement, write
+from ._frames import Data, Join, Position, Roll, Skip, Statement, write
 from ._limits import NOWHERE, Allowance, WaitingTime
 from ._payload_layout import Layout, all_finite
 
@@ -136,9 +136,16 @@ class Edge:
         self.told = {}
 
     def resend(self, got: Position) -> None:
-        for at, frame in self.outbox:
-            if at > got:
-                self.say(frame)
+        """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""
+        missing = [(at, frame) for at, frame in self.outbox if at > got]
+        if missing and not follows(got, missing[0][0]):
+            missing = [(at, frame) for at, frame in missing if at >= (got.step + 1, 0)]
+            while missing and missing[0][0].exchange > 0:
+                del missing[0]
+            if missing:
+                self.say(write(Skip(missing[0][0].step)))
+        for _, frame in missing:
+            self.say(frame)
 
     # Talking
 
@@ -169,8 +176,8 @@ class Edge:
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step
 
-    def receive(self, data: Data, known: Known, now: float) -> None:
-        """Stores a message for the step, or rejects it."""
+    def receive(self, data: Data, known: Known, now: float, at: Position = NOWHERE) -> None:
+        """Stores a message for the step, or rejects it; those of before `at`, where this end is, are of no use."""
         layouts = known.get((data.tensor.dtype, data.tensor.shape))
         if layouts is None:
             raise Rejected(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
@@ -186,13 +193,14 @@ class Edge:
             raise Rejected("a tensor with a NaN or infinity")
         self.got = self.theirs = data.at
         self.may_skip = False
-        self.inbox[data.at] = data.tensor
+        if data.at >= at:
+            self.inbox[data.at] = data.tensor
 
     def _follows(self, at: Position) -> bool:
         """The next exchange of the same step, or the first of the next; where a jump was announced, of a later."""
         if self.may_skip:
             return at.exchange == 0 and at.step >= self.theirs.step
-        return at in (Position(self.theirs.step, self.theirs.exchange + 1), Position(self.theirs.step + 1, 0))
+        return follows(self.theirs, at)
 
     def skip(self, step: int) -> None:
         if not self.open:
@@ -216,3 +224,8 @@ class Edge:
         if self.tied_at < 0:
             self.tied_at = at.step
         return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else LinkState.TIED
+
+
+def follows(before: Position, at: Position) -> bool:
+    """Whether nothing comes between two positions: an end does not tell how many exchanges its step has."""
+    return at in (Position(before.step, before.exchange + 1), Position(before.step + 1, 0))

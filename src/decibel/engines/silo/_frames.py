@@ -74,8 +74,8 @@ class Stand(NamedTuple):
 
 class Join(NamedTuple):
     """`step` is the first in which the sender takes part; `open` that it still does, in `epoch`, and `got` what it had
-    last; `holds` that it remembers the flow of this edge. `next` is the epoch to begin, if there is to be one; the answer
-    repeats it."""
+    last; `holds` that it remembers the flow of this edge. `next` is the epoch to begin, if there is to be one; an
+    answer repeats it."""
 
     epoch: int
     next: int

@@ -307,7 +307,7 @@ class Site:
             edge.touch(now)
             self.limits.validate(frame)
             if isinstance(frame, Data):
-                edge.receive(frame, self.known, now)
+                edge.receive(frame, self.known, now, self._at)
             else:
                 edge.allowance.spend(now)
                 self._control(edge, frame)
