@@ -40,6 +40,7 @@ from ..results.metrics import Metric, Snapshot, resolve
 if TYPE_CHECKING:
     from ..engines.silo._engine import Silo
 
+INTERRUPTED = "the process received a signal to terminate at step {}"
 PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
 
 
@@ -156,8 +157,13 @@ def solve(
             bar.show(run.step, row)
             return callback_list.notify(run.step, snapshot, row)
 
+        def interrupted() -> bool:
+            return saves is not None and saves.interrupted()
+
         ended = recorder.trace.rows == 0 and record()
         goal, limit = run.reach(steps)
+        if interrupted():  # while it waited for others
+            status, message, ended = Status.INTERRUPTED, INTERRUPTED.format(run.step), True
         for chunk in () if ended else drive(run, goal, every):
             if chunk.cost is None:
                 status = Status.DIVERGED
@@ -165,9 +171,8 @@ def solve(
                 break
             recorder.spend(chunk.cost, chunk.seconds)
             ended = run.step > chunk.first and record()
-            if saves and saves.interrupted():
-                status, message = Status.INTERRUPTED, f"the process received a signal to terminate at step {run.step}"
-                ended = True
+            if interrupted():
+                status, message, ended = Status.INTERRUPTED, INTERRUPTED.format(run.step), True
             if saves and (ended or run.step >= goal or recorder.trace.rows % checkpoint_every == 0):
                 saves.save(run, recorder.trace, recorder.spent)
             if ended:
