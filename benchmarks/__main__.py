@@ -14,7 +14,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch share
 from rich.console import Console
 from rich.table import Table
 
-from . import checkpoints, chunks, engines, forms, growth, keys, network, records, steps, tables
+from . import checkpoints, chunks, engines, forms, frames, growth, keys, network, records, steps, tables
 from .compare import TOLERANCE, compare
 
 Note = Callable[[str], Any]
@@ -59,6 +59,7 @@ BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "checkpoint": (lambda full, note: checkpoints.measure(5 if full else 2, note), "runs with and without checkpoints"),
     "chunks": (lambda full, note: chunks.measure(5 if full else 2, note), "memory with and without node_chunk"),
     "forms": (lambda full, note: forms.measure(15 if full else 3, note), "steps by Hessian products and by penalty"),
+    "frames": (lambda full, note: frames.measure(9 if full else 3, note), "a silo's messages and protocol buffers"),
     "keys": (lambda full, note: keys.measure(21 if full else 5, note), "steps with our random keys and with JAX's"),
     "growth": (_growth, "time and memory against nodes, degree, dimension, batch and Neumann terms"),
     "updates": (_updates, "simultaneous and alternating SPARKLE, for equal samples, bytes and seconds"),

@@ -108,6 +108,14 @@ def chunks(content: dict[str, Any]) -> Table:
     ]
 
 
+def frames(content: dict[str, Any]) -> Table:
+    head = ["bytes of a message", "ours, µs", "protobuf, µs", "ratio"]
+    return [head] + [
+        [f"{row['bytes']:,}", f"{row['ours']:.0f}", f"{row['protobuf']:.0f}", f"{row['against']:.2f}"]
+        for row in content["rows"]
+    ]
+
+
 def forms(content: dict[str, Any]) -> Table:
     head = ["case", "form", "milliseconds a step", "time ÷", "memory beside the state", "memory ÷"]
     return [head] + [
@@ -239,6 +247,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "checkpoint": checkpoint,
     "chunks": chunks,
     "forms": forms,
+    "frames": frames,
     "keys": keys,
     "growth": growth,
     "updates": updates,

@@ -3,15 +3,11 @@ parted, slow. All of it takes minutes."""
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -22,10 +18,8 @@ from quadratics import random_quadratic
 from silo_fleet import Fleet
 from silo_sites import Loopback, Namespaces, ring
 from silo_worker import RATES
-from xla import environment, kept_in
 
 import decibel as db
-from decibel.core._files import atomic_write
 from decibel.engines.silo._federation import FaultTolerance
 
 pytestmark = pytest.mark.slow
