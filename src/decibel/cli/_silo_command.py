@@ -152,7 +152,7 @@ def status(homes: list[Path], console: Console) -> None:
         old = time.time() - found["time"]
         now = found["state"] if old < 10 or found["state"] == "finished" else f"no update for {old:.0f} s"
         others = ", ".join(
-            f"{name} {one['state']}{saturated(one['flows'])}" for name, one in found["neighbours"].items()
+            f"{name} {one['state']}{saturated(one.get('flows', {}))}" for name, one in found["neighbours"].items()
         )
         table.add_row(*(escape(plain(one)) for one in (found["site"], found["step"], now, others)))
     console.print(table)

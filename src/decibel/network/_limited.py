@@ -60,7 +60,10 @@ class Limited(Cumulative):
         parts, sizes = [], {}
         for level, part in zip(sorted(self.content), jnp.split(F, np.cumsum(widths)[:-1].tolist(), -1), strict=True):
             _, rate, limit = self.content[level]
-            limit = limit[level] if isinstance(limit, Mapping) else limit
+            if isinstance(limit, Mapping):
+                if level not in limit:
+                    raise ValueError(f"limit of edge_ed lacks level {level}: add it, or give one number for all.")
+                limit = limit[level]
             part, size = cut(part, jnp.asarray(rate, F.dtype), jnp.asarray(limit, F.dtype))
             parts.append(part)
             sizes[level] = jnp.stack([size, jnp.maximum(size, memory.by_link.sizes[level][..., 1])], -1)
@@ -69,7 +72,8 @@ class Limited(Cumulative):
 
 
 def cut(F: Array, rate: Array, limit: Array) -> tuple[Array, Array]:
-    """F with no row's norm above rate · limit, and the norms divided by the rate. No finite F overflows."""
+    """F with no row's norm above rate · limit, and the norms divided by the rate. Up to an eighth of the largest number
+    nothing overflows, nor does an inverse vanish."""
     most = jnp.finfo(F.dtype).max
     entry = jnp.abs(F).max(-1)
     shares = F / positive(entry)[..., None]
@@ -82,8 +86,8 @@ def cut(F: Array, rate: Array, limit: Array) -> tuple[Array, Array]:
 
 
 def _clamped(received: Received) -> Received:
-    """No sum of what is received overflows."""
-    most = float(jnp.finfo(received.rows.dtype).max) / 8
+    """No flow that is made of what is received is too large to be `cut`."""
+    most = float(jnp.finfo(received.rows.dtype).max) / 16
     return received._replace(rows=jnp.clip(received.rows, -most, most))
 
 
