@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -229,6 +230,23 @@ class TestOneLiarOfEightOnATorus:
         by_link = db.faults.drop(links=[(0, 1)], during=(10**6, 10**6 + 1))  # which never occurs
         once = single("ed", once, faults=by_link)
         assert np.abs(np.asarray(once.nodes.x) - QUADRATIC.single_solution()).max() > 10
+
+
+@pytest.mark.slow
+def test_the_table_of_the_docs():
+    """docs/silo.md, "A limit on lies": how far honest nodes end from their solution."""
+    μ = np.linalg.eigvalsh(QUADRATIC.R[HONEST].mean(0))[0]
+    measured = {name: [] for name in ("bound", *ATTACKS)}
+    for graph in (TORUS, db.graphs.complete(NODES), db.graphs.ring(NODES)):
+        B = 1.2 * sizes(single(edge_ed(INFINITY), graph=graph, steps=3000))["x"]
+        measured["bound"].append(graph.degrees[LIAR] * B / (μ * len(HONEST)))
+        for name in ATTACKS:
+            result = single(edge_ed(B), lie(name), graph=graph, steps=3000)
+            measured[name].append(distances(np.asarray(result.nodes.x)).max())
+    text = (Path(__file__).parents[2] / "docs" / "silo.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    written = {row[0].strip("`"): list(map(float, row[-3:])) for row in rows if row[0].strip("`") in measured}
+    assert written == {name: [round(float(far), 2) for far in found] for name, found in measured.items()}
 
 
 @pytest.mark.slow_except("hubs")

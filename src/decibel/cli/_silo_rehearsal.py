@@ -85,6 +85,7 @@ def start(name: str, problem: str, home: Path) -> subprocess.Popen[bytes]:
 
 
 def _show(name: str, pipe: IO[bytes]) -> None:
-    for raw in pipe:
-        line = plain(raw.decode(errors="replace").rstrip("\r\n"), longest=10_000)
-        print(line if line.startswith(f"{name}: ") else f"{name}: {line}", flush=True)
+    with pipe:
+        for raw in pipe:
+            line = plain(raw.decode(errors="replace").rstrip("\r\n"), longest=10_000)
+            print(line if line.startswith(f"{name}: ") else f"{name}: {line}", flush=True)
