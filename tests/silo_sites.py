@@ -35,14 +35,14 @@ def free_ports(count):
     return ports
 
 
-def ring(count, *, fault_tolerance=QUICK, reachable=None, **options):
+def ring(count, *, fault_tolerance=QUICK, reachable=None, trust_members=True, **options):
     ports = free_ports(count)
     sites = tuple(
         SiteAddress(f"site-{i}", f"127.0.0.1:{ports[i]}" if reachable is None or i in reachable else None)
         for i in range(count)
     )
     edges = tuple((i, (i + 1) % count) for i in range(count)) if count > 2 else ((0, 1),)
-    return Federation("test", sites, edges, fault_tolerance=fault_tolerance, **options)
+    return Federation("test", sites, edges, fault_tolerance=fault_tolerance, trust_members=trust_members, **options)
 
 
 class Folders:

@@ -25,8 +25,13 @@ VARIABLE = "DECIBEL_SILO_PASSPHRASE"
 
 def init(toml: Path, out: Path, days: float, passphrase: str | None, console: Console) -> None:
     """A new authority, and what every site gets: its certificate, the signed federation file, an empty list."""
+    from ..engines.silo._lies import protected
+    from ..methods._catalog import CATALOG
+
     federation = Federation.from_toml(toml)
     federation.graph  # noqa: B018 - raises on weights that do not fit and on graphs that are not connected
+    if federation.method is not None:
+        protected(CATALOG[federation.method](**federation.settings), federation)
     authority = Authority.create(out / "authority", federation.name, passphrase)
     publish(authority, federation, out / "public", days)
     console.print(f"Federation [bold]{federation.name}[/], {len(federation.sites)} sites.")

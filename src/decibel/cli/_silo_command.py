@@ -26,6 +26,7 @@ from ..engines.silo._signing import fingerprint, load_key, new_key, read_file, s
 from ..engines.silo._trust import Trust
 from ..problem._problem import Problem
 from ._silo_authority import sign
+from ._silo_flows import saturated
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -150,7 +151,9 @@ def status(homes: list[Path], console: Console) -> None:
         found = json.loads(path.read_text())
         old = time.time() - found["time"]
         now = found["state"] if old < 10 or found["state"] == "finished" else f"no update for {old:.0f} s"
-        others = ", ".join(f"{name} {one['state']}" for name, one in found["neighbours"].items())
+        others = ", ".join(
+            f"{name} {one['state']}{saturated(one.get('flows', {}))}" for name, one in found["neighbours"].items()
+        )
         table.add_row(*(escape(plain(one)) for one in (found["site"], found["step"], now, others)))
     console.print(table)
 

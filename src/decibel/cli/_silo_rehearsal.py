@@ -17,11 +17,14 @@ from rich.console import Console
 from ..core._text import plain
 from ..engines.silo._federation import LOOPBACK, Federation
 from ._silo_command import prepare, status
+from ._silo_flows import report
 
 
 def rehearse(toml: Path, problem: str, out: Path, console: Console) -> int:
     """Runs all sites to their end; the first exit status that is not 0. Where one fails, all end."""
     federation = on_loopback(Federation.from_toml(toml))
+    if federation.flow_limit is None:
+        federation = replace(federation, trust_members=True)  # all of them are this machine
     homes = prepare(federation, out)
     processes = {name: start(name, problem, home) for name, home in homes.items()}
     readers = [
@@ -52,6 +55,8 @@ def rehearse(toml: Path, problem: str, out: Path, console: Console) -> int:
     for reader in readers:
         reader.join(2.0)
     status(list(homes.values()), console)
+    for line in report(homes):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(f"Every site's trace and solution are in its folder under {out}.", soft_wrap=True, markup=False)
     return code
 
@@ -80,6 +85,7 @@ def start(name: str, problem: str, home: Path) -> subprocess.Popen[bytes]:
 
 
 def _show(name: str, pipe: IO[bytes]) -> None:
-    for raw in pipe:
-        line = plain(raw.decode(errors="replace").rstrip("\r\n"), longest=10_000)
-        print(line if line.startswith(f"{name}: ") else f"{name}: {line}", flush=True)
+    with pipe:
+        for raw in pipe:
+            line = plain(raw.decode(errors="replace").rstrip("\r\n"), longest=10_000)
+            print(line if line.startswith(f"{name}: ") else f"{name}: {line}", flush=True)

@@ -131,6 +131,11 @@ class Method(eqx.Module):
         """Whether any message travels in code."""
         return any(strategy.coded for strategy in self.strategies.values())
 
+    @property
+    def integrates(self) -> bool:
+        """Whether a level sums up what neighbours send, so that what one of them sends wrong is never forgotten."""
+        return any(strategy.integrates for strategy in self.strategies.values())
+
     @abstractmethod
     def start(self, x: Vector, y: Vector | None) -> State: ...
 

@@ -39,6 +39,11 @@ class StepsizeTracking(Method):
         return f"{super().sends.removesuffix(' numbers')} + {len(self.levels_moved)} numbers"
 
     @property
+    def integrates(self) -> bool:
+        """Its sums never fall, whoever made them large."""
+        return True
+
+    @property
     @abstractmethod
     def rates(self) -> dict[str, Rate]:
         """The step size of each level."""

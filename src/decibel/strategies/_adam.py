@@ -74,6 +74,11 @@ class AdamDiffusion(Adam):
 class AdamThenDiffusion(Adam):
     """s⁺ = W (s − η m̂/(√v̂ + ε))"""
 
+    @property
+    def integrates(self) -> bool:
+        """Its moments are of its own directions."""
+        return False
+
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         moments, m_hat, b = self.moments(carry, g, g)
         φ = s - η * divided(m_hat, b)

@@ -190,6 +190,11 @@ class Strategy(eqx.Module):
         """Whether its messages go link by link, also where none is lost."""
         return self.per_link or self.coded or self.pairwise
 
+    @property
+    def integrates(self) -> bool:
+        """Whether it sums up what neighbours send, so that what one of them sends wrong is never forgotten."""
+        return self.carries > 0 or self.coded
+
     def start(self, s: Vector) -> Level:
         """The level at a variable that all nodes share, with zero carries."""
         return Level(s, (s.zeros(),) * self.carries)

@@ -58,6 +58,7 @@ class Edge:
         self.outbox: deque[tuple[Position, bytes]] = deque(maxlen=WINDOW)
         self.may_skip = False
         self.rejected = self.repeated = 0
+        self.flows: dict[str, JSON] = {}  # how large they are, by level (`_lies`)
 
     def touch(self, now: float) -> None:
         self.last_seen, self.alive = now, True
@@ -171,7 +172,7 @@ class Edge:
     def status(self, now: float) -> dict[str, JSON]:
         """What `decibel silo status` shows of it."""
         seen = round(now - self.last_seen, 1) if self.last_seen else None
-        return {"state": self.state, "last_seen_seconds_ago": seen, "rejected": self.rejected}
+        return {"state": self.state, "last_seen_seconds_ago": seen, "rejected": self.rejected, "flows": self.flows}
 
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step

@@ -35,6 +35,7 @@ from .._run import Compiled, Run
 from ._errors import NotFinite, Stopped
 from ._federation import Federation
 from ._host_callback import call, in_place_works
+from ._lies import note_flows, protected
 from ._privacy import Privacy, spent
 from ._site import STOP, Site
 from ._wire import Wire
@@ -120,6 +121,7 @@ class Silo(Engine):
             raise ValueError(
                 f"{method.name} leaves out messages, and sites expect one in every step: choose one such as db.k_gt."
             )
+        method = protected(method, federation)
         common = json.dumps(identity(problem, method, graphs, config), sort_keys=True)
         fingerprint = hashlib.sha256(common.encode()).digest()
         site = Site(federation, number, fingerprint, credentials, lossy=_lossy(method), say=say)
@@ -214,6 +216,7 @@ class SiteRun(Run):
                 self.state = good()
                 return None
         self.step = step
+        note_flows(self.program, self.site, self.state.links)
         return costs.total(steps, repetitions)
 
     def _patiently(self, chunk: Callable[[], Outcome]) -> Fetched:

@@ -19,6 +19,7 @@ from ...graphs._graph import Graph
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 LOOPBACK = "127.0.0.1"
+LEVELS = ("x", "y", "z")
 QUORUMS = ("wait", "continue", "stop")
 
 
@@ -64,7 +65,11 @@ class FaultTolerance:
 
 @dataclass(frozen=True)
 class Federation:
-    """Names, addresses, edges, weights, method, steps: what every site must agree on."""
+    """Names, addresses, edges, weights, method, steps: what every site must agree on.
+
+    - `flow_limit`: the largest flow of a link, in the units of gradients, for every level or by level (`"edge-ed"`).
+    - `trust_members`: run without such limits a method that sums up what neighbours send, whatever they send.
+    """
 
     name: str
     sites: tuple[SiteAddress, ...]
@@ -78,6 +83,8 @@ class Federation:
     eval_every: int | None = None
     checkpoint_every: int = 1
     fault_tolerance: FaultTolerance = FaultTolerance()
+    flow_limit: float | dict[str, float] | None = None
+    trust_members: bool = False
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -178,6 +185,7 @@ def _validate(federation: Federation) -> None:
             raise ValueError(
                 f"{names[a]} and {names[b]} are neighbours and neither has an address: give one of them an address."
             )
+    _validate_limits(federation.flow_limit, federation.trust_members)
     fault_tolerance = federation.fault_tolerance
     if fault_tolerance.quorum not in QUORUMS:
         raise ValueError(f"quorum={fault_tolerance.quorum!r} is not known: choose from {', '.join(QUORUMS)}.")
@@ -186,6 +194,23 @@ def _validate(federation: Federation) -> None:
     for name in ("beat", "missed", "deadline"):
         if not getattr(fault_tolerance, name) > 0:
             raise ValueError(f"{name}={getattr(fault_tolerance, name)!r} must be positive.")
+
+
+def _validate_limits(flow_limit: JSON, trust_members: JSON) -> None:
+    by_level = flow_limit if isinstance(flow_limit, dict) else {"x": flow_limit}
+    if flow_limit is not None:
+        _validate_known(by_level, set(LEVELS), "flow_limit")
+        if not by_level or not all(_is_positive(limit) for limit in by_level.values()):
+            raise ValueError(
+                f"flow_limit={flow_limit!r} must be a positive number, or one for each of x, y and z: "
+                "`decibel silo rehearse` suggests them."
+            )
+    if not isinstance(trust_members, bool):
+        raise ValueError(f"trust_members={trust_members!r} must be true or false.")
+
+
+def _is_positive(value: JSON) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _validate_known(found: Mapping[str, JSON], known: set[str], where: str) -> None:

@@ -1,0 +1,127 @@
+"""Nodes that send other numbers than they have: a hook for the tests, over the simulator's and a site's network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+import decibel as db
+from decibel.engines.silo._wire import Wire
+from decibel.network._in_memory import InMemory
+
+FIRST, LAST = 0, 10**9
+
+
+# What a liar sends for `row`, its honest message [φ, F] to a neighbour, who has `own`; v is a direction.
+
+
+def push(step, row, own, v):
+    """A constant far away, with the flow that the neighbour knows."""
+    return jnp.concatenate([jnp.broadcast_to(100 * v, own.shape[:-1] + v.shape), _halves(row)[1]], -1)
+
+
+def flip(step, row, own, v):
+    return -3 * row
+
+
+def random(step, row, own, v):
+    """Another in every step, the same to all."""
+    drawn = 1e6 * jax.random.normal(jax.random.fold_in(jax.random.key(7), step), row.shape[-1:], row.dtype)
+    return jnp.broadcast_to(drawn, row.shape)
+
+
+def huge(step, row, own, v):
+    """The largest numbers that there are, or nearly, with a sign that changes now and then."""
+    size = 1e300 if row.dtype == jnp.float64 else 1e38
+    return jnp.where(step // 50 % 2 == 0, size, -size) * jnp.ones_like(row)
+
+
+def growing(step, row, own, v):
+    """Little by little, so that no message stands out."""
+    φ, F = _halves(row)
+    return jnp.concatenate([φ + 1e-3 * step.astype(row.dtype) * v, F], -1)
+
+
+def mirror(step, row, own, v):
+    """What the neighbour has, as if nothing flowed."""
+    return own
+
+
+def flattest(step, row, own, v):
+    """Flows that are cut to the limit, all along v."""
+    φ, F = _halves(row)
+    return jnp.concatenate([φ, jnp.broadcast_to(-1e6 * v, F.shape)], -1)
+
+
+SIX = {attack.__name__: attack for attack in (push, flip, random, huge, growing, mirror)}
+ATTACKS = SIX | {"flattest": flattest}
+
+
+def _halves(row):
+    return jnp.split(row, 2, -1)
+
+
+class Lie(eqx.Module):
+    """Who sends what, and in which steps."""
+
+    liar: int = eqx.field(static=True)
+    attack: Callable = eqx.field(static=True)
+    direction: jax.Array
+    first: int = eqx.field(static=True, default=FIRST)
+    last: int = eqx.field(static=True, default=LAST)
+
+    def instead(self, step, row, own):
+        told = self.attack(step, row, own, self.direction.astype(row.dtype)).astype(row.dtype)
+        return jnp.where((step >= self.first) & (step < self.last), told, row)
+
+
+class LyingInMemory(InMemory):
+    lie: Lie
+
+    def link_rows(self, step, graph, buffer):
+        honest = super().link_rows(step, graph, buffer)
+        liars = (self.links[graph].neighbours == self.lie.liar)[..., None]
+        return honest._replace(rows=jnp.where(liars, self.lie.instead(step, honest.rows, buffer), honest.rows))
+
+    def rows(self, step, graph, buffer):
+        honest, own = super().rows(step, graph, buffer), self.links[graph].sums.at_slots(buffer)
+        liars = (self.links[graph].neighbours == self.lie.liar)[..., None]
+        return honest._replace(rows=jnp.where(liars, self.lie.instead(step, honest.rows, own), honest.rows))
+
+
+class LyingWire(Wire):
+    """The network of the liar's own site; it knows nothing of what its neighbours have."""
+
+    lie: Lie
+
+    def link_rows(self, step, graph, buffer):
+        return super().link_rows(step, graph, self.lie.instead(step, buffer, buffer))
+
+
+def _with(kind, run, lie):
+    network = run.program.network
+    lying = kind(**{field.name: getattr(network, field.name) for field in fields(network)}, lie=lie)
+    run.program = replace(run.program, network=lying)
+    return run
+
+
+class LyingSimulator(db.Simulator):
+    lie: Lie = None
+
+    def start(self, *arguments):
+        return _with(LyingInMemory, super().start(*arguments), self.lie)
+
+
+class LyingSite(db.Silo):
+    lie: Lie
+
+    def __init__(self, *arguments, lie, **options):
+        super().__init__(*arguments, **options)
+        self.lie = lie
+
+    def start(self, *arguments):
+        return _with(LyingWire, super().start(*arguments), self.lie)

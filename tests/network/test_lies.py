@@ -1,0 +1,307 @@
+"""A limit on what a link may carry: no change where nobody lies, and the documented bounds where somebody does."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+from liars import ATTACKS, Lie, LyingSimulator, huge
+from quadratics import OneLevel, Quadratic, random_quadratic
+
+import decibel as db
+from decibel.graphs._graph import Levels
+from decibel.network._incidence import slots
+from decibel.network._limited import cut, sizes_by_graph
+from decibel.network._links import moved
+from decibel.strategies import STRATEGIES
+
+NODES, LIAR, ALPHA, INFINITY = 8, 3, 0.3, float("inf")
+HONEST = [node for node in range(NODES) if node != LIAR]
+QUADRATIC = random_quadratic(NODES, p=4, seed=1, spread=4.0)
+TORUS = db.graphs.torus(2, 4)
+RATES = {"x": 0.03, "y": 0.1, "z": 0.1}
+HUBS = db.graphs.from_networkx(nx.Graph([*((0, j) for j in range(1, 8)), *((6, j) for j in (1, 2, 3))]))
+DIRECTION = np.random.default_rng(5).normal(size=4)
+DIRECTION /= np.linalg.norm(DIRECTION)
+FLATTEST = np.linalg.eigh(QUADRATIC.R[HONEST].mean(0))[1][:, 0]
+edge_ed = db.strategies.edge_ed
+
+
+def single(strategy, lie=None, *, graph=TORUS, steps=1500, alpha=ALPHA, **options):
+    engine = db.Simulator() if lie is None else LyingSimulator(lie=lie)
+    method = OneLevel(alpha, 1.0, db.strategies.strategy(strategy))
+    options = {"metrics": [], "eval_every": steps, "engine": engine} | options
+    return db.solve(QUADRATIC.single(), method, graph, steps=steps, **options)
+
+
+def sparkle(strategy, *, steps=200, dtype=jnp.float64, updates="simultaneous", graph=TORUS, engine=None, **options):
+    rates = {"alpha": RATES["x"], "beta": RATES["y"], "gamma": RATES["z"]}
+    method = db.sparkle(strategy, **rates, updates=updates)
+    options = {"metrics": [], "eval_every": steps, "engine": engine or db.Simulator()} | options
+    return db.solve(QUADRATIC.problem(dtype=dtype), method, graph, steps=steps, **options)
+
+
+def sizes(result, column=1):
+    """By level, how large the flows are at most: so far, or in the last step (column 0)."""
+    return {level: float(found[..., column].max()) for _, level, found in sizes_by_graph(result.state.links)}
+
+
+@functools.cache
+def limit():
+    return 1.2 * sizes(single(edge_ed(INFINITY)))["x"]
+
+
+def lie(name, **during):
+    return Lie(LIAR, ATTACKS[name], jnp.asarray(FLATTEST if name == "flattest" else DIRECTION), **during)
+
+
+def own_distances(x):
+    return np.linalg.norm(x - QUADRATIC.e, axis=-1)
+
+
+def distances(x):
+    """Of honest nodes from the solution of their own mean problem."""
+    theirs = Quadratic(*(part[HONEST] for part in QUADRATIC)).single_solution()
+    return np.linalg.norm(x[..., HONEST, :] - theirs, axis=-1)
+
+
+def clipped(F, bound):
+    """By the norm of each row, in NumPy, with a rescaling of its own."""
+    scale = np.abs(F).max(-1, keepdims=True)
+    norm = np.linalg.norm(np.divide(F, scale, where=scale > 0, out=np.zeros_like(F)), axis=-1, keepdims=True)
+    longer = (scale > bound / np.maximum(norm, 1)) & (scale > 0)
+    return np.where(longer, F / np.where(longer, scale, 1) * (bound / np.maximum(norm, 1)), F), longer[..., 0]
+
+
+def reference(directions, rates, limits, lie, steps, widths):
+    """F_ij ← clip((F_ij − F_ji)/2 + w_ij (φ_j − φ_i)) by link and level; every iterate, and which honest links
+    were cut."""
+    W = TORUS.matrix.toarray()
+    i, j = np.nonzero(W - np.diag(np.diag(W)))
+    back = np.asarray([np.flatnonzero((i == b) & (j == a))[0] for a, b in zip(i, j, strict=True)])
+    levels, from_liar, honest = sorted(widths), j == LIAR, (i != LIAR) & (j != LIAR)
+    told = jax.jit(lambda *rows: lie.instead(*rows))
+    sums = lambda F: np.stack([F[i == node].sum(0) for node in range(NODES)])  # noqa: E731
+    s = {level: np.zeros((NODES, widths[level])) for level in levels}
+    F = {level: np.zeros((len(i), widths[level])) for level in levels}
+    path, saturated = [], set()
+    for k in range(steps):
+        d = directions(s)
+        half = {level: s[level] - rates[level] * d[level] for level in levels}
+        φ = {level: half[level] + sums(F[level]) for level in levels}
+        own = np.concatenate([φ[level][i] for level in levels] + [F[level] for level in levels], 1)
+        received = own[back]
+        received[from_liar] = told(jnp.int32(k), received[from_liar], own[from_liar])
+        parts = np.split(received, np.cumsum([widths[level] for level in levels] * 2)[:-1], 1)
+        for level, theirs, other in zip(levels, parts, parts[len(levels) :], strict=False):
+            raw = W[i, j][:, None] * (theirs - φ[level][i]) + 0.5 * (F[level] - other)
+            F[level], longer = clipped(raw, rates[level] * limits[level])
+            saturated |= set(np.flatnonzero(longer & honest))
+        s = {level: half[level] + sums(F[level]) for level in levels}
+        path.append(s)
+    return {level: np.stack([s[level] for s in path]) for level in levels}, saturated
+
+
+class TestCut:
+    @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+    def test_norms_never_exceed_the_limit(self, dtype):
+        rng, info = np.random.default_rng(0), np.finfo(dtype)
+        scales = 10.0 ** np.linspace(np.log10(info.tiny), np.log10(info.max) - 1, 60)
+        F = np.asarray(rng.normal(size=(60, 7)) * scales[:, None], dtype)
+        F[0] = 0
+        F[-1] = info.max / 8
+        found, size = map(np.asarray, cut(jnp.asarray(F), dtype(0.5), dtype(3.0)))
+        assert np.isfinite(found).all() and np.isfinite(size).all()
+        norms = np.linalg.norm(found.astype(np.longdouble), axis=1)
+        whole = np.linalg.norm(F.astype(np.longdouble), axis=1)
+        assert norms.max() <= 1.5 * (1 + 4 * info.eps)
+        np.testing.assert_array_equal(found[whole < 1.49], F[whole < 1.49])  # to the last bit
+        np.testing.assert_allclose(norms[whole > 1.5], 1.5, rtol=8 * info.eps)
+        np.testing.assert_array_equal(cut(jnp.asarray(-F), dtype(0.5), dtype(3.0))[0], -found)
+        small = whole < info.max / 8
+        np.testing.assert_allclose(size[small], whole[small] / 0.5, rtol=8 * info.eps, atol=4 * info.tiny)
+
+    def test_a_step_size_of_zero_lets_nothing_through(self):
+        found, size = cut(jnp.ones((2, 3)) * jnp.asarray([[0.0], [1.0]]), jnp.zeros(()), jnp.asarray(3.0))
+        assert not np.asarray(found).any() and float(size[0]) == 0 and float(size[1]) > 1e300
+
+
+@pytest.mark.slow_except("simultaneous-float64-none")
+@pytest.mark.parametrize("faults", [None, db.faults.drop(0.3, one_way=True)], ids=["none", "lost"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("updates", ["simultaneous", "alternating"])
+def test_nothing_changes_where_nobody_lies(updates, dtype, faults):
+    """The same numbers, to the last bit, as without a limit, with 1.2 times the largest flow."""
+    same = {"dtype": dtype, "updates": updates, "faults": faults}
+    plain, measured = sparkle("edge-ed", **same), sparkle(edge_ed(INFINITY), **same)
+    limited = sparkle(edge_ed({level: 1.2 * size for level, size in sizes(measured).items()}), **same)
+    for other in (measured, limited):
+        for a, b in zip(jax.tree.leaves(plain.nodes), jax.tree.leaves(other.nodes), strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert plain.trace["rounds"][-1] == other.trace["rounds"][-1]
+        assert plain.trace["bytes"][-1] == other.trace["bytes"][-1]
+    for levels in ({"x"}, {"y"}, {"z"}):  # so that the lines above say something
+        low = {level: (0.5 if level in levels else 1.2) * size for level, size in sizes(measured).items()}
+        assert not np.array_equal(plain.nodes.x, sparkle(edge_ed(low), **same).nodes.x)
+
+
+def test_a_limit_does_not_depend_on_the_step_size():
+    found = [sizes(single(edge_ed(INFINITY), alpha=alpha, steps=4000), 0)["x"] for alpha in (0.05, 0.3)]
+    np.testing.assert_allclose(*found, rtol=1e-6)
+    own = QUADRATIC.single_solution()
+    gradients = np.einsum("nij,nj->ni", QUADRATIC.R, own - QUADRATIC.e)
+    # A node's flows sum up to its gradient at the solution.
+    assert max(np.linalg.norm(gradients, axis=1) / TORUS.degrees) <= found[0] * (1 + 1e-6)
+
+
+def test_too_low_a_limit_biases_and_flows_still_cancel():
+    result = single(edge_ed(0.5 * limit() / 1.2))
+    assert np.abs(np.asarray(result.nodes.x) - QUADRATIC.single_solution()).max() > 0.1
+    F = np.asarray(result.state.links[0][0][0].by_link.flows).reshape(-1, 4)
+    np.testing.assert_array_equal(F, -F[slots(TORUS).back])
+    gradients = np.einsum("nij,nj->ni", QUADRATIC.R, np.asarray(result.nodes.x) - QUADRATIC.e)
+    assert np.abs(gradients.sum(0)).max() < 1e-9 < np.abs(gradients).max()
+
+
+class TestOneLiarOfEightOnATorus:
+    @pytest.mark.parametrize("name", ATTACKS)
+    def test_within_the_documented_bounds(self, name):
+        """And the recursion is the one that is documented: NumPy's, written by hand, finds the same."""
+        B, steps = limit(), 1500
+        result = single(edge_ed(B), lie(name), steps=steps)
+        assert result.status == "completed" and all(
+            np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(result.state)
+        )
+        directions = lambda s: {"x": np.einsum("nij,nj->ni", QUADRATIC.R, s["x"] - QUADRATIC.e)}  # noqa: E731
+        path, saturated = reference(directions, {"x": ALPHA}, {"x": B}, lie(name), steps, {"x": 4})
+        np.testing.assert_allclose(np.asarray(result.nodes.x)[HONEST], path["x"][-1][HONEST], atol=1e-9)
+        curvature = np.linalg.eigvalsh(QUADRATIC.R)
+        assert ALPHA * curvature.max() <= 1
+        μ, k = curvature[:, 0], np.arange(1, steps + 1)[:, None]
+        bound = (1 - ALPHA * μ) ** k * own_distances(np.zeros((NODES, 4))) + TORUS.degrees * B / μ
+        assert (own_distances(path["x"]) <= bound * (1 + 1e-12))[:, HONEST].all()
+        μ = np.linalg.eigvalsh(QUADRATIC.R[HONEST].mean(0))[0]
+        far = distances(path["x"][-1]).max()
+        if not saturated:
+            assert far <= TORUS.degrees[LIAR] * B / (μ * len(HONEST)) * (1 + 1e-9)
+        # Neither bound is idle: the attack along the flattest direction takes all of the second.
+        assert name != "flattest" or (not saturated and far > 0.99 * TORUS.degrees[LIAR] * B / (μ * len(HONEST)))
+
+    def test_three_levels(self):
+        limits = {level: 1.2 * size for level, size in sizes(sparkle(edge_ed(INFINITY))).items()}
+
+        def directions(s):
+            x, y, z = s["x"], s["y"], s["z"]
+            return {"x": QUADRATIC.u(x, y, z), "y": QUADRATIC.v(x, y), "z": QUADRATIC.p(x, y, z)}
+
+        for name in ("flip", "huge"):
+            told = lie(name)
+            result = sparkle(edge_ed(limits), engine=LyingSimulator(lie=told))
+            path, _ = reference(directions, RATES, limits, told, 200, {"x": 4, "y": 4, "z": 4})
+            for level in "xyz":
+                found = np.asarray(getattr(result.nodes, level))[HONEST]
+                np.testing.assert_allclose(found, path[level][-1][HONEST], atol=1e-9)
+            assert np.abs(path["x"]).max() < 1e3
+
+    def test_without_a_limit_there_is_no_bound(self):
+        for name, far in (("huge", 1e290), ("flattest", 1e5)):
+            assert np.abs(np.asarray(single("edge-ed", lie(name), steps=50).nodes.x)[HONEST]).max() > far
+
+    def test_in_single_precision(self):
+        problem, told = QUADRATIC.single(dtype=jnp.float32), Lie(LIAR, huge, jnp.asarray(DIRECTION))
+        method = OneLevel(ALPHA, 1.0, edge_ed(limit()))
+        result = db.solve(problem, method, TORUS, steps=500, metrics=[], engine=LyingSimulator(lie=told))
+        μ = np.linalg.eigvalsh(QUADRATIC.R)[:, 0]
+        assert (own_distances(np.asarray(result.nodes.x)) <= TORUS.degrees * limit() / μ * 1.001)[HONEST].all()
+
+    def test_a_lie_that_ends_is_forgotten(self):
+        """All end at the full solution, where `ed` never forgets a single message."""
+        for name in ("huge", "flip", "flattest"):
+            after = single(edge_ed(limit()), lie(name, first=100, last=200))
+            np.testing.assert_allclose(
+                after.nodes.x, np.broadcast_to(QUADRATIC.single_solution(), (NODES, 4)), atol=1e-9
+            )
+        once = Lie(LIAR, lambda step, row, own, v: row + 1e3, jnp.asarray(DIRECTION), 100, 101)
+        by_link = db.faults.drop(links=[(0, 1)], during=(10**6, 10**6 + 1))  # which never occurs
+        once = single("ed", once, faults=by_link)
+        assert np.abs(np.asarray(once.nodes.x) - QUADRATIC.single_solution()).max() > 10
+
+
+@pytest.mark.slow
+def test_the_table_of_the_docs():
+    """docs/silo.md, "A limit on lies": how far honest nodes end from their solution."""
+    μ = np.linalg.eigvalsh(QUADRATIC.R[HONEST].mean(0))[0]
+    measured = {name: [] for name in ("bound", *ATTACKS)}
+    for graph in (TORUS, db.graphs.complete(NODES), db.graphs.ring(NODES)):
+        B = 1.2 * sizes(single(edge_ed(INFINITY), graph=graph, steps=3000))["x"]
+        measured["bound"].append(graph.degrees[LIAR] * B / (μ * len(HONEST)))
+        for name in ATTACKS:
+            result = single(edge_ed(B), lie(name), graph=graph, steps=3000)
+            measured[name].append(distances(np.asarray(result.nodes.x)).max())
+    text = (Path(__file__).parents[2] / "docs" / "silo.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    written = {row[0].strip("`"): list(map(float, row[-3:])) for row in rows if row[0].strip("`") in measured}
+    assert written == {name: pytest.approx(found, abs=0.01) for name, found in measured.items()}
+
+
+@pytest.mark.slow_except("hubs")
+@pytest.mark.parametrize("graph", [TORUS, HUBS], ids=["torus", "hubs"])
+def test_the_cluster_limits_alike(graph):
+    """Also where messages are lost, and nodes have more links than slots."""
+    same = {"steps": 30, "graph": graph, "faults": db.faults.drop(0.3, one_way=True)}
+    here, there = (
+        sparkle(edge_ed({"x": 0.5, "y": 1.0, "z": 1.5}), engine=e, **same) for e in (None, db.Cluster(devices=4))
+    )
+    assert all(size > bound for size, bound in zip(sizes(here).values(), (0.5, 1.0, 1.5), strict=True))
+    lie = lambda run, devices: moved(run.state.links, Levels(x=graph), devices, 1)  # noqa: E731
+    states = [run.state._replace(links=lie(run, devices)) for run, devices in ((here, 1), (there, 4))]
+    for a, b in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-12)
+
+
+def test_a_resumed_run_remembers_its_largest_flows(tmp_path):
+    same = {"eval_every": 10, "checkpoint": tmp_path}
+    whole = sparkle(edge_ed(2.0), steps=40, eval_every=10)
+    sparkle(edge_ed(2.0), steps=20, **same)
+    resumed = sparkle(edge_ed(2.0), steps=40, resume=True, **same)
+    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match=r"settings.*changed"):
+        sparkle(edge_ed(3.0), steps=60, resume=True, **same)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (0.0, "limit=0.0 must be positive"),
+        (float("nan"), "must be positive"),
+        (True, "limit=True must be positive"),
+        ("3", "limit='3' must be positive"),
+        ({"x": 1.0, "y": -1.0}, "must be positive"),
+        ({"w": 1.0}, "'w', which is no level"),
+        ({}, "names no level"),
+    ],
+)
+def test_limits_that_are_none_raise(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        edge_ed(given)
+
+
+def test_a_level_without_a_limit_raises():
+    with pytest.raises(ValueError, match="limit of edge_ed lacks level z"):
+        sparkle(edge_ed({"x": 1.0, "y": 1.0}))
+
+
+def test_which_strategies_and_methods_sum_up_what_neighbours_send():
+    forgetful = {"diffusion", "consensus", "local", "adam-diffusion"}
+    assert {name for name, row in STRATEGIES.items() if not row.integrates} == forgetful
+    assert edge_ed(INFINITY).integrates and not edge_ed(3.0).integrates
+    assert edge_ed({"x": 1.0, "y": INFINITY}).integrates
+    assert db.privacy.quantize("diffusion", 8).integrates  # as a public copy
+    found = {name: db.CATALOG[name](**db.CATALOG[name].defaults).integrates for name in ("d-adast", "d-soba", "dsbo")}
+    assert found == {"d-adast": True, "d-soba": False, "dsbo": True}
