@@ -15,7 +15,9 @@ from jax.flatten_util import ravel_pytree  # noqa: E402
 from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
+from decibel.core._files import atomic_write  # noqa: E402
 from decibel.engines.silo._errors import Rejected  # noqa: E402
+from decibel.engines.silo._site import STOP  # noqa: E402
 
 
 class Gate:
@@ -80,6 +82,20 @@ class Cut:
         self.watched()
 
 
+class Counted:
+    """How many steps were begun, in all."""
+
+    begun = 0
+
+    def __init__(self, site):
+        self.begin, site.begin = site.begin, self.begin_and_count
+
+    def begin_and_count(self, step):
+        found = self.begin(step)
+        Counted.begun += found != STOP
+        return found
+
+
 class InTrouble(db.Silo):
     """A site that takes its time, in a network that may be parted."""
 
@@ -88,6 +104,9 @@ class InTrouble(db.Silo):
         Gate(run.site, self.home.parent / "gate")
         Slow(run.site, SETTINGS.get("slow", {}).get(self.name, 1.0))
         Cut(run.site, self.home.parent / "cut")
+        if SETTINGS.get("problem"):
+            atomic_write(self.home.parent / "problem", run.site.problem.hex())
+        Counted(run.site)
         return run
 
 
@@ -125,4 +144,4 @@ if __name__ == "__main__":
         resume=bool(SETTINGS.get("saves")),
     )
     print(f"{name} ended at {result.step}, {result.message or None}", file=sys.stderr)
-    np.savez(out, x=ravel_pytree(result.x)[0], y=ravel_pytree(result.y)[0])
+    np.savez(out, x=ravel_pytree(result.x)[0], y=ravel_pytree(result.y)[0], done=Counted.begun)

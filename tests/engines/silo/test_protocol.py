@@ -208,23 +208,38 @@ class TestNoFrameEndsANeighbour:
             end.deliver(*[frame] * BURST)
             assert end.edge.stream is None and "more frames" in end.said[-1]
 
-    def test_a_neighbour_that_is_behind_takes_its_share_of_the_time_and_no_more(self):
-        """It beats and never sends: with `waiting` the site goes on with nine tenths of its time."""
-        federation = ring(3, fault_tolerance=FaultTolerance(beat=0.1, missed=10, deadline=5.0, waiting=0.1), steps=100)
-        end = End(federation, 0, 1)
+    def test_a_neighbour_that_joins_from_behind_and_stays_there_is_soon_left_alone(self):
+        """It beats and never sends, and joins again whenever it may: each time it has to wait twice as long."""
+        rules = FaultTolerance(beat=0.1, missed=10, deadline=50.0)
+        end = End(ring(3, fault_tolerance=rules, steps=10**6), 0, 1)
+        waited = self._time_lost(end, lambda step: Join(0, step, False, False, 0, NOWHERE))
+        assert 0.4 < waited < 0.1 * (end.clock.time - 100)
+
+    def test_a_neighbour_that_is_always_late_takes_its_share_of_the_time_and_no_more(self):
+        """It keeps the deadline and sends nothing, though it says that it is here; another neighbour is in time."""
+        rules = FaultTolerance(beat=0.1, missed=10, deadline=5.0, waiting=0.1)
+        end = End(ring(3, fault_tolerance=rules, steps=10**6), 0, 1)
+        waited = self._time_lost(end, lambda step: Join(0, step, False, False, step, NOWHERE), others=[2])
+        assert 0.4 < waited < 0.15 * (end.clock.time - 100)
+
+    def _time_lost(self, end, join, others=()):
+        """While it tries to hold the site up, in 600 steps that take half a second each."""
         end.site.running, end.site.next = True, STEP
-        waited, begun = 0.0, end.clock.time
-        for step in range(STEP, 90):
+        end.site._roll_call.settled = True
+        waited, edges = 0.0, [end.edge, *(end.site.edges[one] for one in others)]
+        for other in edges[1:]:
+            other.open, other.first, other.theirs = True, 0, Position(2**40, 0)  # in time, always
+        for step in range(STEP, STEP + 600):
             if end.edge.stream is None:
                 end.connect()
-                runs(end)
-            end.deliver(Join(0, 0, False, False, STEP, NOWHERE))  # again and again
-            end.site._at, before = Position(step, 0), end.clock.time
-            end.site._wait_for([end.edge], Position(step, 0))
+            runs(end)
+            if not end.edge.open:
+                end.deliver(join(step))
+            end.site.next, end.site._at, before = step + 1, Position(step, 0), end.clock.time
+            end.site._wait_for(edges, Position(step, 0))
             waited += end.clock.time - before
-            end.clock.time += 1.0
-        assert waited < 0.11 * (end.clock.time - begun) + 0.5
-        assert waited > 0  # it was waited for
+            end.clock.time += 0.5
+        return waited
 
 
 def _signed(end, statement, by=None):

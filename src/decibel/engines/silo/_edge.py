@@ -18,7 +18,7 @@ from ...network._links import LinkState
 from ._errors import Rejected
 from ._federation import FaultTolerance
 from ._frames import Data, Join, Position, Roll, Skip, Statement, write
-from ._limits import NOWHERE, Allowance, WaitingTime
+from ._limits import NOWHERE, Allowance, Patience
 from ._payload_layout import Layout, all_finite
 
 Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
@@ -41,7 +41,7 @@ class Edge:
     def __init__(self, number: int, name: str, dials: bool, rules: FaultTolerance) -> None:
         self.number, self.name, self.dials = number, name, dials
         self.allowance = Allowance(rules.beat)
-        self.waiting = WaitingTime(rules.waiting, rules.deadline)
+        self.patience = Patience(rules)
         # The stream, and who is at its other end.
         self.stream: Stream | None = None
         self.incarnation = 0
@@ -69,7 +69,7 @@ class Edge:
         """How it stands here; `step` is the next that begins here."""
         return Join(self.epoch, following, self.open, self.holds, step, self.got, answer)
 
-    def settle(self, mine: Join, theirs: Join) -> None:
+    def settle(self, mine: Join, theirs: Join, now: float = 0.0) -> None:
         """Both ends do this with the same two views, and come to the same conclusion. The end that dials has chosen the
         number of a new epoch, at random, so that no message of another is taken for one of it."""
         if mine.open and theirs.open and mine.epoch == theirs.epoch:
@@ -85,10 +85,11 @@ class Edge:
         self.open = self.holds = self.may_skip = True
         self.first, self.tied_at = mine.step, -1
         self.theirs, self.got = Position(theirs.step, -1), NOWHERE
+        self.patience.joined(now, behind=theirs.step < mine.step)
         self.inbox.clear()
         self.outbox.clear()
 
-    def asked(self, theirs: Join, mine: Join) -> None:
+    def asked(self, theirs: Join, mine: Join, now: float) -> None:
         """JOIN came, to the end that listens: answers it."""
         if self.open and not theirs.open:
             self.close(forget=not theirs.holds)
@@ -97,9 +98,9 @@ class Edge:
             self.say(write(mine._replace(open=False)))  # that conversation is over
             return
         self.say(write(mine))
-        self.settle(mine, theirs)
+        self.settle(mine, theirs, now)
 
-    def answered(self, theirs: Join, step: int) -> None:
+    def answered(self, theirs: Join, step: int, now: float) -> None:
         """JOINED came, to the end that dials."""
         if self.open and not theirs.open:
             self.close(forget=not theirs.holds)
@@ -108,7 +109,7 @@ class Edge:
             return  # the answer to what was asked before
         mine = self.view(step)
         self.joining = False
-        self.settle(mine, theirs)
+        self.settle(mine, theirs, now)
 
     def farewell(self, reason: str, *, forget: bool) -> None:
         self.finished = reason == "finished"
@@ -196,6 +197,7 @@ class Edge:
         self.may_skip = False
         if data.at >= at:
             self.inbox[data.at] = data.tensor
+            self.patience.caught_up()
 
     def _follows(self, at: Position) -> bool:
         """The next exchange of the same step, or the first of the next; where a jump was announced, of a later."""
@@ -224,7 +226,10 @@ class Edge:
             return None, LinkState.TIED if self.holds else LinkState.DROPPED
         if self.tied_at < 0:
             self.tied_at = at.step
-        return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else LinkState.TIED
+        row = self.inbox.pop(at, None)
+        if row is not None:
+            self.patience.took_part()
+        return row, self.tie if at.step == self.tied_at else LinkState.TIED
 
 
 def follows(before: Position, at: Position) -> bool:

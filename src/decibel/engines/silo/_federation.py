@@ -43,8 +43,8 @@ class FaultTolerance:
     - `quorum`: without a neighbour, `wait` for it, `continue` with the others, or `stop`.
     - `beat`, `missed`: a neighbour is gone after that many seconds times that many, without a sign of life.
     - `deadline`: seconds to wait for one message of a neighbour that is alive.
-    - `waiting`: the largest share of its time that a site waits for one neighbour; 1 sets no limit. With less, a
-      neighbour that is late again and again is suspended, be it hostile or only slow.
+    - `waiting`: the largest share of its time that a site waits for one neighbour alone, when all others have sent; 1
+      sets no limit. With less, a neighbour that is late again and again is suspended, be it hostile or only slow.
     """
 
     quorum: str = "continue"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ._errors import Rejected
-from ._federation import Federation
+from ._federation import FaultTolerance, Federation
 from ._frames import Data, Frame, Hello, Join, Position, Roll, Skip, Stand, Statement
 
 LAST = 2**30 - 1  # the largest number of steps, where the federation names none
@@ -16,6 +16,9 @@ MOST_SAVED = 16  # steps that a site tells to have saved
 SIGNATURE, CERTIFICATE = 80, 4096  # bytes
 NOWHERE = Position(-1, -1)
 BURST, PER_BEAT, PER_SECOND = 200, 4, 20  # frames without a message
+CATCH_UP = 4  # beats in which a neighbour that was away comes to where the others are
+GOOD = 1000  # messages after which it is forgotten that an edge was suspended
+LONGEST = 3600.0  # seconds before a suspended neighbour is heard again
 
 
 class Limits(NamedTuple):
@@ -90,22 +93,47 @@ class Allowance:
             raise Rejected("more frames than the protocol allows")
 
 
-class WaitingTime:
-    """How long a site will still wait for one neighbour: a share of the time that passes, and all of it by default."""
+class Patience:
+    """How long a site still waits for one neighbour, and how long it will not hear of it again after it gave up.
 
-    def __init__(self, share: float, deadline: float) -> None:
-        self._share, self._most = share, share * deadline
+    A neighbour that joins from behind has a few beats to catch up. If the federation sets a share of the time
+    (`waiting`), what a site waits for this neighbour alone, while all others have sent, is taken from that share. Each
+    time the edge is suspended the pause is twice as long, until the neighbour has taken part for a while.
+    """
+
+    def __init__(self, rules: FaultTolerance) -> None:
+        self._rules, self._most = rules, rules.waiting * rules.deadline
         self._left, self._at = self._most, 0.0
+        self._strikes, self._used, self._again = 0, 0, 0.0
+        self._joined: float | None = None  # when it joined from behind; None once it has caught up
 
-    def spend(self, now: float, seconds: float = 0.0) -> None:
-        self._left = min(self._most, self._left + self._share * (now - self._at)) - seconds
+    def joined(self, now: float, *, behind: bool) -> None:
+        self._left, self._used = self._most, 0
+        self._joined = now if behind else None
+
+    def caught_up(self) -> None:
+        self._joined = None
+
+    def took_part(self) -> None:
+        self._used += 1
+        if self._used >= GOOD:
+            self._strikes = 0
+
+    def spend(self, now: float, seconds: float) -> None:
+        self._left = min(self._most, self._left + self._rules.waiting * (now - self._at)) - seconds
         self._at = now
 
-    @property
-    def over(self) -> bool:
-        return self._share < 1 and self._left <= 0
+    def over(self, now: float) -> str:
+        """Why it is not waited for any longer; nothing if it is."""
+        if self._joined is not None and now > self._joined + CATCH_UP * self._rules.beat:
+            return "and did not catch up"
+        if self._rules.waiting < 1 and self._left <= 0:
+            return "in its share of the time (waiting)"
+        return ""
 
-    def enough(self, now: float) -> bool:
-        """Whether one that was set aside may come back."""
-        self.spend(now)
-        return self._share >= 1 or self._left >= self._most / 2
+    def suspended(self, now: float) -> None:
+        self._again = now + min(LONGEST, self._rules.patience * 2**self._strikes)
+        self._strikes += 1
+
+    def may_join(self, now: float) -> bool:
+        return now >= self._again

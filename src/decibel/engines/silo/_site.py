@@ -153,7 +153,7 @@ class Site:
                 edge.ask_after = now + self.fault_tolerance.patience
                 edge.hang_up()
             ready = edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining)
-            if ready and now >= edge.ask_after and edge.waiting.enough(now):
+            if ready and now >= edge.ask_after and edge.patience.may_join(now):
                 edge.joining, edge.asking, edge.asked_at = True, self.clock.nonce(), now
                 edge.say(write(edge.view(self.next, edge.asking)))
 
@@ -215,25 +215,25 @@ class Site:
         late = since + self.fault_tolerance.deadline
         while awaited := [edge for edge in edges if edge.awaited(at)]:
             self._wait(late - since)
-            now, before = self.clock.now(), since
-            since = now
-            for edge in awaited:
-                edge.waiting.spend(now, now - before)
-            self._validate_open()
-            if self.fault_tolerance.quorum == "wait":
+            before, since = since, self.clock.now()
+            if len(awaited) == 1 < sum(edge.takes_part(at.step) for edge in edges):  # all others have sent
+                awaited[0].patience.spend(since, since - before)
+            if self.fault_tolerance.quorum != "wait":
+                self._suspend([edge for edge in awaited if edge.awaited(at)], late=since >= late)
+
+    def _suspend(self, awaited: list[Edge], *, late: bool) -> None:
+        """Goes on without those that are not waited for any longer."""
+        now, deadline = self.clock.now(), f"for {self.fault_tolerance.deadline:g} seconds (deadline)"
+        for edge in awaited:
+            if not (reason := deadline if late else edge.patience.over(now)):
                 continue
-            over = awaited if now >= late else [edge for edge in awaited if edge.waiting.over]
-            if not (over := [edge for edge in over if edge.awaited(at)]):
-                continue
-            names, deadline = ", ".join(edge.name for edge in over), self.fault_tolerance.deadline
-            reason = f"for {deadline:g} seconds (deadline)" if now >= late else "in its share of the time (waiting)"
-            sentence = f"{names} sent no message {reason}, though alive"
+            sentence = f"{edge.name} sent no message {reason}, though alive"
             if not self.lossy or self.fault_tolerance.quorum == "stop":
                 raise SiteLost(self._not_without(sentence))
             self._say(f"{sentence}: edge suspended")
-            for edge in over:
-                edge.say(write(Bye("aside")))
-                edge.close(forget=True)
+            edge.say(write(Bye("aside")))
+            edge.close(forget=True)
+            edge.patience.suspended(now)
 
     def _wait(self, longest: float | None = None) -> None:
         """Until something happens, or a little while."""
@@ -336,13 +336,14 @@ class Site:
     def _join_asked(self, edge: Edge, theirs: Join) -> None:
         if edge.dials:
             raise Rejected("a JOIN from the listening end")
-        if self.running and (edge.open or edge.waiting.enough(self.clock.now())):  # or it will ask again
-            edge.asked(theirs, edge.view(self.next, theirs.next, answer=True))
+        now = self.clock.now()
+        if self.running and (edge.open or edge.patience.may_join(now)):  # or it will ask again
+            edge.asked(theirs, edge.view(self.next, theirs.next, answer=True), now)
 
     def _joined(self, edge: Edge, theirs: Join) -> None:
         if not edge.dials:
             raise Rejected("a JOINED from the connecting end")
-        edge.answered(theirs, self.next)
+        edge.answered(theirs, self.next, self.clock.now())
 
     # Life and death
 

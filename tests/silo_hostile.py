@@ -1,0 +1,211 @@
+"""A member with a valid certificate that means harm: python silo_hostile.py HOME NAME MODE SECONDS
+
+It answers the roll call like anybody, so that the others start. Then, by MODE, it `leaves`, or attacks each of its
+neighbours in turn with everything that has ended or held up a site before.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from decibel.engines.silo._credentials import Credentials
+from decibel.engines.silo._frames import (
+    Beat,
+    Bye,
+    Data,
+    Hello,
+    Join,
+    Position,
+    Roll,
+    Skip,
+    Stand,
+    Statement,
+    parse,
+    write,
+)
+from decibel.engines.silo._limits import NOWHERE
+from decibel.engines.silo._streams import METHOD
+
+NEVER = 2**32 - 1
+
+
+class Member:
+    """What it takes to be let in: papers, and the problem of the others, which it learns from their HELLO."""
+
+    def __init__(self, home, name):
+        self.own = Credentials.load(home, name)
+        self.federation = self.own.federation
+        self.number = self.federation.number(name)
+        self.neighbours = self.federation.neighbours(self.number)
+        self.incarnation = time.time_ns()
+        self.known: dict[int, Statement] = {}
+
+    def channel(self, other):
+        site, own = self.federation.sites[other], self.own.identity
+        security = grpc.ssl_channel_credentials(self.own.authority_pem, own.key_pem, own.certificate_pem)
+        options = [("grpc.ssl_target_name_override", site.name), ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.secure_channel(site.address, security, options)
+
+    def hello(self, problem):
+        return write(Hello(self.federation.hash, problem, self.incarnation, b"n" * 32))
+
+    def statement(self, problem, step=0, saved=(), site=None):
+        one = Statement(self.number if site is None else site, self.incarnation, step, saved)
+        text = self.federation.hash + problem + one.text()
+        signature, certificate = self.own.sign_statement(text)
+        return one._replace(signature=signature, certificate=certificate)
+
+
+class Conversation:
+    """A stream with one neighbour, on which anything can be said."""
+
+    def __init__(self, member, other, problem):
+        self.member, self.other, self.problem = member, other, problem
+        self.out, self.ended = [], threading.Event()
+        self.more = threading.Condition()
+        self.heard: list[object] = []
+        self._channel = member.channel(other)
+        self.say_raw(member.hello(problem))
+        self.call = self._channel.stream_stream(METHOD)(self._outgoing())
+
+    def _outgoing(self):
+        while not self.ended.is_set():
+            with self.more:
+                self.more.wait_for(lambda: self.out or self.ended.is_set(), 0.5)
+                ready, self.out = self.out, []
+            yield from ready
+
+    def say_raw(self, raw):
+        with self.more:
+            self.out.append(raw)
+            self.more.notify()
+
+    def say(self, *given):
+        for frame in given:
+            self.say_raw(write(frame))
+
+    def read(self):
+        """In the background, for as long as it lasts."""
+
+        def take():
+            with suppress(Exception):
+                for raw in self.call:
+                    self.heard.append(parse(raw))
+
+        threading.Thread(target=take, daemon=True).start()
+        return self
+
+    def close(self):
+        self.ended.set()
+        with self.more:
+            self.more.notify()
+        self.call.cancel()
+        self._channel.close()
+
+
+def roll_call(member, problem):
+    """Until all have heard of each other: it passes on what it hears, as all do."""
+    lines = [Conversation(member, other, problem).read() for other in member.neighbours]
+    member.known[member.number] = member.statement(problem)
+    while True:
+        for line in lines:
+            for frame in list(line.heard):
+                if isinstance(frame, Roll):
+                    member.known |= {one.site: one for one in frame.statements if one.site != member.number}
+        complete = len(member.known) == len(member.federation.sites)
+        for line in lines:
+            line.say(Roll(complete, complete, tuple(member.known.values())), Beat())
+        if complete and all(any(isinstance(f, Roll) and f.running for f in line.heard) for line in lines):
+            return lines
+        time.sleep(0.2)
+
+
+def attacks(member, problem, other, chance):
+    """Each takes a conversation and lasts a moment."""
+
+    def floods(line):
+        for _ in range(2000):
+            line.say(chance.choice((Beat(), Bye("aside"), Join(0, 1, False, False, 0, NOWHERE))))
+
+    def huge(line):
+        line.say(Join(2**64 - 1, 2**64 - 1, False, False, NEVER, NOWHERE))
+
+    def far(line):
+        line.say(Skip(NEVER), Skip(1000))
+
+    def ahead(line):
+        line.say(Join(0, 5, False, False, 3999, NOWHERE), Stand((member.statement(problem, 3999),)))
+
+    def forged(line):
+        others = [site for site in range(len(member.federation.sites)) if site != member.number]
+        line.say(Stand(tuple(member.statement(problem, 3999, site=site) for site in others)))
+        line.say(Roll(True, True, tuple(member.statement(problem, 0, (3999,), site) for site in others)))
+
+    def behind(line):
+        line.say(Roll(True, True, ()), Join(0, 7, False, True, 0, NOWHERE))
+        for _ in range(20):
+            line.say(Beat())
+            time.sleep(0.1)
+
+    def wrong(line):
+        line.say(Join(0, 9, False, False, 0, NOWHERE))
+        line.say(Data(9, Position(0, 0), np.full(7, np.nan)), Data(9, Position(5, 5), np.ones(3)))
+
+    def nonsense(line):
+        line.say_raw(chance.randbytes(60_000))
+
+    def silent(line):
+        more = [member.channel(other) for _ in range(3)]
+        calls = [one.stream_stream(METHOD)(iter(lambda: time.sleep(2) or b"", b"")) for one in more for _ in range(10)]
+        time.sleep(0.5)
+        for call in calls:
+            call.cancel()
+        for one in more:
+            one.close()
+
+    return [floods, huge, far, ahead, forged, behind, wrong, nonsense, silent]
+
+
+def attack(member, problem, other, until, counts):
+    chance = random.Random(other)
+    while time.monotonic() < until:
+        for one in attacks(member, problem, other, chance):
+            with suppress(Exception):
+                line = Conversation(member, other, problem)
+                if one.__name__ != "floods":
+                    line.read()  # or it never reads
+                one(line)
+                time.sleep(0.3)
+                line.close()
+                counts[one.__name__] = counts.get(one.__name__, 0) + 1
+
+
+if __name__ == "__main__":
+    home, name, mode, seconds = sys.argv[1:]
+    problem = bytes.fromhex((Path(home).parent / "problem").read_text())
+    member = Member(home, name)
+    lines = roll_call(member, problem)
+    if mode == "leaves":
+        for line in lines:
+            line.say(Bye("left"))
+        time.sleep(1.0)
+    for line in lines:
+        line.close()
+    if mode == "attacks":
+        until, counts = time.monotonic() + float(seconds), {}
+        threads = [
+            threading.Thread(target=attack, args=(member, problem, other, until, counts)) for other in member.neighbours
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(counts, flush=True)
