@@ -131,8 +131,9 @@ class PrivateOracle(Oracle):
         """The next sum of the step; raises if it could not be counted."""
         if self.ledger.step_cost is not self._outermost:
             raise ValueError(
-                "the method computes directions in a loop or branch inside a step, where privacy=db.privacy.records(...) "
-                "cannot count them: choose a single-loop method without local steps, such as db.sparkle('ed', ...)."
+                "the method computes directions in a loop or branch inside a step, where "
+                "privacy=db.privacy.records(...) cannot count them: choose a single-loop method without local steps, "
+                "such as db.sparkle('ed', ...)."
             )
         self._releases += 1
         return Release(self._releases - 1, level, clip, *self._place(draw, level))
@@ -147,11 +148,13 @@ class PrivateOracle(Oracle):
                 "privacy=db.privacy.records(...) needs every record in one batch of a pass: use all samples (leave out "
                 "batch_size), or sampling='shuffle-once'."
             )
-        data = self.data_of(level)
-        return max(1, data.part_sizes[0] // draw.batch_size), place * STRIDE
-
-    def data_of(self, level: int) -> NodeData:
-        return self.problem.upper_data if level == UPPER else self.problem.lower_data
+        data: NodeData = self.problem.upper_data if level == UPPER else self.problem.lower_data
+        if data.part_sizes[0] < draw.batch_size:
+            raise ValueError(
+                f"batch_size={draw.batch_size} is more than the {data.part_sizes[0]} samples of a node, of which some "
+                "would count twice: use smaller batches, or all samples (leave out batch_size)."
+            )
+        return data.part_sizes[0] // draw.batch_size, place * STRIDE
 
     def keys(self, release: Release) -> Key[Array, " nodes"]:
         """A key for each node, which no other sum has."""
@@ -196,8 +199,8 @@ class PrivatePoint(Point):
 
     def _mean(self, level: int, clip: float, function: Callable[..., PyTree], shaped: PyTree, *more: PyTree) -> PyTree:
         """The noisy mean over a level's batch of a sample's `function(x, y, *more, sample)`, shaped like `shaped`."""
-        oracle, batch = self._oracle, self.draw.upper_batch if level == UPPER else self.draw.lower_batch
-        release = oracle.claim(self.draw, level, clip)
+        oracle, release = self._oracle, self._oracle.claim(self.draw, level, clip)
+        batch = self.draw.upper_batch if level == UPPER else self.draw.lower_batch
         structure, kinds = jax.tree.structure(shaped), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shaped)]
 
         def node(x: PyTree, y: PyTree, *given: PyTree) -> tuple[Array, Array]:
