@@ -18,7 +18,7 @@ from decibel.core._ledger import Ledger
 from decibel.engines.silo import _privacy as module
 from decibel.engines.silo._errors import BudgetSpent
 from decibel.engines.silo._federation import Federation, SiteAddress
-from decibel.engines.silo._privacy import Limits, Privacy
+from decibel.engines.silo._privacy import Budgets, Privacy
 from decibel.engines.silo._record_noise import integer_sum, noisy_sum
 from decibel.network._noisy import Grid
 from decibel.oracles._records import PrivateOracle, RecordNoise, Release
@@ -71,7 +71,7 @@ def test_sums_are_counted_and_both_sites_stop_at_their_budget(tmp_path):
     for name in ("site-0", "site-1"):
         engine = db.Silo(folders.home(name), name)
         assert engine.record_epsilon == budget and engine.epsilon == 0
-        assert module.read(folders.home(name)).limits == (None, budget, 1e-5)
+        assert module.read(folders.home(name)).budgets == (None, budget, 1e-5)
 
 
 @pytest.mark.slow_except("simultaneous")
@@ -129,12 +129,12 @@ def test_a_budget_of_records_needs_noise_for_records(tmp_path):
 
 class TestCount:
     def test_it_is_written_before_noise_is_drawn(self, tmp_path):
-        privacy = Privacy(tmp_path, Limits())
+        privacy = Privacy(tmp_path, Budgets())
         privacy.charge_release(NOISE, Release(0, 0, CLIP, 1, 0), 0)
         assert module.read(tmp_path).sums == {NOISE: 1}
 
     def test_nothing_is_drawn_that_cannot_be_written_down(self, tmp_path, monkeypatch):
-        privacy = Privacy(tmp_path, Limits())
+        privacy = Privacy(tmp_path, Budgets())
 
         def full(number):
             raise OSError(28, "No space left on device")
@@ -145,7 +145,7 @@ class TestCount:
         assert not privacy.sums
 
     def test_no_sum_beyond_the_budget(self, tmp_path):
-        privacy = Privacy(tmp_path, Limits(record=db.privacy.epsilon(NOISE, 2)))
+        privacy = Privacy(tmp_path, Budgets(record=db.privacy.epsilon(NOISE, 2)))
         for k in (0, 1, 2, 3):  # two slots, twice
             privacy.charge_release(NOISE, Release(0, 0, CLIP, 2, 0), k)
         with pytest.raises(BudgetSpent, match="another sum would exceed the records' privacy budget"):
@@ -153,15 +153,15 @@ class TestCount:
         assert module.read(tmp_path).sums == {NOISE: 2}
 
     def test_a_count_of_both_kinds_is_kept(self, tmp_path):
-        privacy = Privacy(tmp_path, Limits(3.0, 2.0, 1e-6))
+        privacy = Privacy(tmp_path, Budgets(3.0, 2.0, 1e-6))
         privacy.charge_release(NOISE, Release(0, 0, CLIP, 1, 0), 0)
         privacy._charge(40.0, 3)
         spent = module.read(tmp_path)
         assert spent == ({40.0: 3}, {NOISE: 1}, (3.0, 2.0, 1e-6))
-        assert Privacy(tmp_path, Limits()).sums == {NOISE: 1}
+        assert Privacy(tmp_path, Budgets()).sums == {NOISE: 1}
         (tmp_path / "privacy.json").write_text(json.dumps({"version": 1, "sent": [], "records": [{"noise": 1}]}))
         with pytest.raises(ValueError, match="cannot be read: restore it"):
-            Privacy(tmp_path, Limits())
+            Privacy(tmp_path, Budgets())
 
     @pytest.mark.parametrize("first", [0, 1, 17])
     def test_steps_left_are_those_that_fit(self, tmp_path, first):
@@ -175,7 +175,7 @@ class TestCount:
         for number, budget in enumerate(np.geomspace(0.5, 5, 6)):
             home = tmp_path / str(number)
             home.mkdir()
-            privacy = Privacy(home, Limits(record=float(budget)))
+            privacy = Privacy(home, Budgets(record=float(budget)))
             for release in releases:
                 privacy.expect_release(NOISE, release)
             left = privacy.steps_left(200, first)

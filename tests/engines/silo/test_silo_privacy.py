@@ -14,7 +14,7 @@ import decibel as db
 from decibel.engines.silo import _privacy as module
 from decibel.engines.silo._errors import BudgetSpent, NotFinite
 from decibel.engines.silo._federation import Federation, SiteAddress
-from decibel.engines.silo._privacy import Limits, Privacy
+from decibel.engines.silo._privacy import Budgets, Privacy
 from decibel.network._codecs import ConcatCodec
 from decibel.strategies._table import strategy
 
@@ -104,7 +104,7 @@ def test_budgets_that_are_none_raise(tmp_path, value):
 class TestPrivacy:
     def test_steps_left_are_those_that_fit(self, tmp_path):
         for budget in np.geomspace(0.5, 50, 12):
-            privacy = Privacy(tmp_path, Limits(float(budget)))
+            privacy = Privacy(tmp_path, Budgets(float(budget)))
             privacy.expect(10.0, 2)
             privacy.sent = Counter({10.0: 3})
             left = privacy.steps_left(1000)
@@ -118,13 +118,13 @@ class TestPrivacy:
             assert module.read(tmp_path).messages == {NOISE: 2}
             raise OSError("no randomness")
 
-        privacy = Privacy(tmp_path, Limits(), fails)
+        privacy = Privacy(tmp_path, Budgets(), fails)
         with pytest.raises(OSError, match="no randomness"):
             privacy.release(codec(3, 4), np.ones(7))
-        assert Privacy(tmp_path, Limits()).sent == {NOISE: 2}
+        assert Privacy(tmp_path, Budgets()).sent == {NOISE: 2}
 
     def test_nothing_is_sent_that_cannot_be_written_down(self, tmp_path, monkeypatch):
-        privacy = Privacy(tmp_path, Limits())
+        privacy = Privacy(tmp_path, Budgets())
         privacy.release(codec(3), np.ones(3))
 
         def full(number):
@@ -136,7 +136,7 @@ class TestPrivacy:
         assert module.read(tmp_path).messages == {NOISE: 1}
 
     def test_no_message_beyond_the_budget_leaves(self, tmp_path):
-        privacy = Privacy(tmp_path, Limits(db.privacy.epsilon(NOISE, 2)))
+        privacy = Privacy(tmp_path, Budgets(db.privacy.epsilon(NOISE, 2)))
         privacy.release(codec(3, 4), np.ones(7))
         with pytest.raises(BudgetSpent, match="another message would exceed"):
             privacy.release(codec(3), np.ones(3))
@@ -144,7 +144,7 @@ class TestPrivacy:
 
     def test_what_is_not_finite_is_not_sent(self, tmp_path):
         with pytest.raises(NotFinite, match="a NaN or infinity"):
-            Privacy(tmp_path, Limits()).release(codec(3), np.array([1.0, np.nan, 2.0]))
+            Privacy(tmp_path, Budgets()).release(codec(3), np.array([1.0, np.nan, 2.0]))
 
     @pytest.mark.parametrize(
         "text",
@@ -157,10 +157,10 @@ class TestPrivacy:
     def test_a_count_that_cannot_be_read_is_not_zero(self, tmp_path, text):
         (tmp_path / "privacy.json").write_text(text)
         with pytest.raises(ValueError, match=r"privacy.json.*cannot be read: restore it"):
-            Privacy(tmp_path, Limits())
+            Privacy(tmp_path, Budgets())
 
     def test_one_run_at_a_time_counts(self, tmp_path):
-        one, other = (Privacy(tmp_path, Limits()) for _ in range(2))
+        one, other = (Privacy(tmp_path, Budgets()) for _ in range(2))
         for privacy in (one, other):
             privacy.expect(NOISE)
         one.begin()

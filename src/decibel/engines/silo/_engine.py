@@ -36,7 +36,7 @@ from ._errors import NotFinite, Stopped
 from ._federation import Federation
 from ._host_callback import call, in_place_works
 from ._lies import note_flows, protected
-from ._privacy import Limits, Privacy, read
+from ._privacy import Budgets, Privacy, read
 from ._record_noise import SystemNoise
 from ._site import STOP, Site
 from ._wire import Wire
@@ -139,7 +139,7 @@ class Silo(Engine):
         here = jnp.asarray([number], jnp.int32)
         # The seed is known to all, so what must stay secret has a key of its own, new at every start.
         secret = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32))
-        privacy = Privacy(self.home, Limits(self.budget, self.record_budget, self.delta))
+        privacy = Privacy(self.home, Budgets(self.budget, self.record_budget, self.delta))
         if self.record_budget is not None and config.privacy is None:
             raise ValueError(f"record_budget={self.record_budget:g} needs solve(privacy=db.privacy.records(...)).")
         sums = config.privacy and SystemNoise(config.privacy, privacy, site)

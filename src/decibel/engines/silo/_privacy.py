@@ -31,7 +31,7 @@ FILE = "privacy.json"
 Slots = dict[tuple[int, int], np.ndarray]  # (level, slots) to how many sums each slot was in
 
 
-class Limits(NamedTuple):
+class Budgets(NamedTuple):
     """The largest ε of a folder, at δ; None for no limit."""
 
     site: float | None = None  # of all data of the site
@@ -44,7 +44,7 @@ class Spent(NamedTuple):
 
     messages: Counter[float]
     sums: Counter[float]
-    limits: Limits | None = None  # of the last run
+    budgets: Budgets | None = None  # of the last run
 
     def site_epsilon(self, delta: float) -> float:
         return _epsilon(self.messages, delta)
@@ -58,12 +58,12 @@ class Privacy:
 
     Args:
         home: the site's folder; the count is in its `privacy.json`.
-        limits: the largest ε of the folder.
+        budgets: the largest ε of the folder.
         source: gives random bytes.
     """
 
-    def __init__(self, home: Path, limits: Limits, source: Source = os.urandom) -> None:
-        self.home, self.limits, self.source = home, limits, source
+    def __init__(self, home: Path, budgets: Budgets, source: Source = os.urandom) -> None:
+        self.home, self.budgets, self.source = home, budgets, source
         self._take(read(home))
         self.in_step: Counter[float] = Counter()  # what a step sends, by its noise
         self.releases: dict[int, Release] = {}  # the sums of a step
@@ -100,7 +100,7 @@ class Privacy:
     def epsilon(self, steps: int = 0) -> float:
         """Of all messages that were sent, and of those of so many further steps."""
         counts = self.sent + Counter({noise: steps * count for noise, count in self.in_step.items()})
-        return _epsilon(counts, self.limits.delta)
+        return _epsilon(counts, self.budgets.delta)
 
     def record_epsilon(self, steps: int = 0, first: int = 0) -> float:
         """Of all sums so far, and of those of so many further steps, of which `first` is the first."""
@@ -110,15 +110,15 @@ class Privacy:
             passes, rest = divmod(steps, release.slots)
             counts += passes
             counts[[release.slot(first + j) for j in range(rest)]] += 1
-        return _epsilon(self._with(slots), self.limits.delta)
+        return _epsilon(self._with(slots), self.budgets.delta)
 
     def steps_left(self, steps: int, first: int = 0) -> int:
         """How many of so many steps, of which `first` is the first, the budgets allow."""
 
         def allowed(steps: int) -> bool:
             return not (
-                (self.in_step and self.epsilon(steps) > _limit(self.limits.site))
-                or (self.releases and self.record_epsilon(steps, first) > _limit(self.limits.record))
+                (self.in_step and self.epsilon(steps) > _limit(self.budgets.site))
+                or (self.releases and self.record_epsilon(steps, first) > _limit(self.budgets.record))
             )
 
         if allowed(steps):
@@ -141,8 +141,8 @@ class Privacy:
     def _charge(self, noise: float, messages: int) -> None:
         with self._one:
             after = self.sent + Counter({noise: messages})
-            if _epsilon(after, self.limits.delta) > _limit(self.limits.site):
-                raise BudgetSpent(f"another message would exceed the privacy budget of {self.limits.site:g}.")
+            if _epsilon(after, self.budgets.delta) > _limit(self.budgets.site):
+                raise BudgetSpent(f"another message would exceed the privacy budget of {self.budgets.site:g}.")
             self._write(after, self.sums)
             self.sent = after
 
@@ -153,8 +153,8 @@ class Privacy:
             slots = self._slots | {place: self._slots.get(place, np.zeros(release.slots, np.int64)).copy()}
             slots[place][release.slot(k)] += 1
             after = self._with(slots)
-            if _epsilon(after, self.limits.delta) > _limit(self.limits.record):
-                raise BudgetSpent(f"another sum would exceed the records' privacy budget of {self.limits.record:g}.")
+            if _epsilon(after, self.budgets.delta) > _limit(self.budgets.record):
+                raise BudgetSpent(f"another sum would exceed the records' privacy budget of {self.budgets.record:g}.")
             if after != before:
                 self._write(self.sent, after)
             self._slots = slots
@@ -164,7 +164,7 @@ class Privacy:
             "version": 1,
             "sent": [{"noise": noise, "messages": count} for noise, count in sorted(messages.items())],
             "records": [{"noise": noise, "sums": count} for noise, count in sorted(sums.items())],
-            "limits": self.limits._asdict(),
+            "budgets": self.budgets._asdict(),
         }
         atomic_write(self.home / FILE, json.dumps(content), 0o600)
 
@@ -188,7 +188,7 @@ class Privacy:
 
     def sentence(self, left: int, first: int = 0) -> str:
         """Why a run ends after so many steps more."""
-        site, record, delta = self.limits
+        site, record, delta = self.budgets
         if self.in_step and self.epsilon(left + 1) > _limit(site):
             what, budget, now, then = "all messages have", site, self.epsilon(left), self.epsilon(left + 1)
             name = "privacy budget"
@@ -208,8 +208,8 @@ def read(home: Path) -> Spent:
         found = json.loads(path.read_text())
         if found["version"] != 1:
             raise ValueError
-        limits = Limits(**found["limits"]) if "limits" in found else None
-        return Spent(_counts(found["sent"], "messages"), _counts(found.get("records", []), "sums"), limits)
+        budgets = Budgets(**found["budgets"]) if "budgets" in found else None
+        return Spent(_counts(found["sent"], "messages"), _counts(found.get("records", []), "sums"), budgets)
     except FileNotFoundError:
         return Spent(Counter(), Counter())
     except (OSError, ValueError, KeyError, TypeError):
