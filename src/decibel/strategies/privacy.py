@@ -1,4 +1,4 @@
-"""Compressed and differentially private messages, as strategies that wrap others.
+"""Compressed and differentially private messages, as strategies that wrap others; and private records.
 
 A node and its neighbours hold the same public copy φ̂ of what it has sent so far. The node sends the encoded difference
 of its message φ from φ̂, everyone adds the decoded difference to φ̂, and flows are between public copies. What an
@@ -10,6 +10,8 @@ feedback. Flows still cancel over every link, so means over nodes are preserved.
 
 Encoded messages must all arrive, so they cannot be combined with faults. `mixing` multiplies the flows; it is the
 consensus step size of CHOCO-SGD.
+
+`records` is no strategy: it hides single records before their directions reach one (`solve(privacy=...)`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from ..network._noisy import Noisy
 from ..oracles._records import Records
 from ._table import Flows, Strategy, direction_and_rate, strategy
 
-__all__ = ["Records", "epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k"]
+__all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k"]
 
 NOISE = "give the deviation of the noise on an entry, divided by clip"
 LEAST_NOISE = 1e-6  # its integers fit into 32 bits
@@ -116,15 +118,17 @@ def records(clip: float, noise: float, *, products: float | None = None) -> Reco
 
 
 def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
-    """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`.
+    """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`; and of one
+    record, after it was in so many sums of `records`.
 
     Whatever the data, a clipped difference changes by at most 2 `clip`, so that each message is zCDP with 2/noise²
     and all with ρ = 2 messages/noise²; ε is the smallest ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over α > 1. This holds
     exactly for the discrete Gaussian, and for messages that depend on earlier ones. Only a silo promises it.
 
     Args:
-        noise: of `noisy`.
-        messages: sent in all: one per level and exchange, so that SPARKLE with ED sends three in a step.
+        noise: of `noisy`, or of `records`.
+        messages: sent in all: one per level and exchange, so that SPARKLE with ED sends three in a step; or sums that a
+            record was in.
         delta: δ.
 
     References:
