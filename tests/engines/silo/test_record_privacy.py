@@ -96,6 +96,16 @@ def test_a_record_is_in_one_batch_of_a_pass(tmp_path):
         assert found.step == reached and module.read(home).sums == {NOISE: sums}
 
 
+@pytest.mark.slow
+def test_flows_by_link_need_no_noise_of_their_own(tmp_path):
+    """`edge-ed` cannot be wrapped in `noisy`; its directions can be private, with a limit on lies beside."""
+    folders = Folders(tmp_path, ring(2, flow_limit=10.0))
+    method = db.sparkle("edge-ed", alpha=0.01, beta=0.1, gamma=0.1)
+    run_sites(folders, method, 5, [bilevel(2)] * 2, metrics=[], privacy=PRIVATE)
+    for name in ("site-0", "site-1"):
+        assert module.read(folders.home(name)).sums == {NOISE: 15}
+
+
 def test_the_model_is_that_of_the_simulator_but_for_the_noise(tmp_path):
     """A wide clip and little noise: the same sums, in float32 as well; and the noise is new at every start."""
     for number, dtype in enumerate((jnp.float32, jnp.float64)):
