@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from silo_sites import ring
+from silo_sites import free_ports, ring
 from typer.testing import CliRunner
 
+import decibel as db
 from decibel.cli._app import app
-from decibel.cli._silo_command import prepare
+from decibel.cli._silo_command import method_of, prepare
 from decibel.core._files import atomic_write
 from decibel.engines.silo._authority import Authority
 from decibel.engines.silo._certificates import load_certificate
@@ -119,6 +121,81 @@ def test_passphrases(silo, monkeypatch):
     silo("passphrase", "--passphrase-file", "secret", "--no-passphrase")
     silo("sign", "silo/a/request.pem")
     assert "has no passphrase" in silo("init", "f.toml", "--out", "other", "--no-passphrase")
+
+
+PRIVATE = """
+name = "f"
+edges = []
+method = "METHOD"
+steps = 12
+eval_every = 4
+sampling = "shuffle-once"
+batch_size = 2
+settings = { alpha = 0.1 }
+sites = [{ name = "a", address = PORT }]
+[privacy]
+"""
+PROBLEM = """
+import decibel as db, jax.numpy as jnp, numpy as np
+
+def problem():
+    data = np.random.default_rng(0).normal(size=(1, 6, 3))
+    return db.Problem(lambda x, batch: jnp.mean((batch @ x - 1) ** 2), upper_data=data, x0=jnp.zeros(3))
+"""
+
+
+class TestNoise:
+    """In the federation file; the budgets are each site's own."""
+
+    def prepare(self, silo, tables, method="ed"):
+        text = PRIVATE.replace("METHOD", method).replace("PORT", str(free_ports(1)[0]))
+        Path("f.toml").write_text(text + tables)
+        Path("noisy_problem.py").write_text(PROBLEM)
+        silo("init", "f.toml")
+        silo("join", "a")
+        silo("sign", "silo/a/request.pem")
+        return Credentials.load("silo/a", "a").federation
+
+    def test_of_records(self, silo):
+        federation = self.prepare(silo, "records = { clip = 0.5, noise = 20 }")
+        assert json.loads(federation.text)["privacy"] == {"records": {"clip": 0.5, "noise": 20}}
+        said = silo("run", "a", "--problem", "noisy_problem:problem", "--record-budget", "0.6", "--delta", "1e-4")
+        spent = db.privacy.epsilon(20.0, 3, 1e-4)  # a record is in one sum of three steps
+        assert spent <= 0.6 < db.privacy.epsilon(20.0, 4, 1e-4)
+        assert "a is at step 9" in said and "a stopped: the records' privacy budget of 0.6 (ε at δ = 0.0001)" in said
+        assert f"one record {spent:.4g} of 0.6 (δ = 0.0001)" in silo("status")
+        assert "a is at step 12" in silo("run", "a", "--problem", "noisy_problem:problem")
+        assert f"one record {db.privacy.epsilon(20.0, 4):.4g} of any (δ = 1e-05)" in silo("status")
+        assert "needs every message with noise" in silo(
+            "run", "a", "--problem", "noisy_problem:problem", "--budget", "1", code=1
+        )
+
+    def test_of_messages(self, silo):
+        self.prepare(silo, "messages = { clip = 0.5, noise = 40 }")
+        budget = db.privacy.epsilon(40.0, 5)
+        said = silo("run", "a", "--problem", "noisy_problem:problem", "--budget", str(budget))
+        assert "a is at step 5" in said and f"all data {budget:.4g} of {budget:g} (δ = 1e-05)" in silo("status")
+        assert "record_budget=1 needs" in silo(
+            "run", "a", "--problem", "noisy_problem:problem", "--record-budget", "1", code=1
+        )
+
+    @pytest.mark.parametrize("value", ["0", "-1", "nan"])
+    def test_budgets_that_are_none(self, silo, value):
+        self.prepare(silo, "messages = { clip = 0.5, noise = 40 }")
+        for option in ("--budget", "--record-budget"):
+            assert "must be a positive number" in silo("run", "a", "--problem", "m:f", option, value, code=1)
+
+
+def test_noise_on_messages_of_every_strategy():
+    noise = {"messages": {"clip": 1.0, "noise": 3.0, "mixing": 0.5}}
+    for name, levels in (("sparkle-ed-gt", "xyz"), ("dsgd", "x"), ("gt", "x")):
+        made = method_of(ring(2, method=name, settings={"alpha": 0.3}, privacy=noise))
+        assert sorted(made.strategies) == sorted(levels) and float(made.alpha) == 0.3
+        for strategy in made.strategies.values():
+            assert (strategy.move.code.clip, strategy.move.code.noise, strategy.move.code.mixing) == (1.0, 3.0, 0.5)
+    for name, sentence in (("d-soba", "strategies of its own"), ("sparkle-edge-ed", "cannot be encoded")):
+        with pytest.raises(ValueError, match=sentence):
+            method_of(ring(2, method=name, privacy=noise))
 
 
 class TestWhatARehearsalDeletes:

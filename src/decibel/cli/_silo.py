@@ -124,9 +124,21 @@ def run(
     name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
     problem: Problem,
     home: Annotated[Path | None, typer.Option(help="This site's folder (default: silo/NAME).")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="The largest ε of all data of this site, over all its runs: then it stops.")
+    ] = None,
+    record_budget: Annotated[
+        float | None, typer.Option(help="The largest ε of one record, over all runs: then it stops.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The δ of both, well below 1/samples.")] = 1e-5,
 ) -> None:
     """Run this site; after a restart it continues from its checkpoint."""
-    or_exit(lambda: _silo().run(name, problem, home or Path("silo") / name, console()), usage_error=FAILED)
+
+    def runs() -> None:
+        limits = {"budget": budget, "record_budget": record_budget, "delta": delta}
+        _silo().run(name, problem, home or Path("silo") / name, console(), **limits)
+
+    or_exit(runs, usage_error=FAILED)
 
 
 @app.command("status")

@@ -46,10 +46,11 @@ def sign(requests: list[Path], out: Path, days: float, authority: Authority, con
     """A certificate beside every request."""
     federation = load_federation(out / "public", authority.certificate)
     names = [site.name for site in federation.sites]
-    revoked = current_list(authority, federation, out / "public")
     for path in requests:
         request = load_request(path)
-        certificate = authority.certify(request, names, timedelta(days=days), revoked=revoked)
+        with authority.alone():  # nobody revokes the key in between
+            revoked = current_list(authority, federation, out / "public")
+            certificate = authority.certify(request, names, timedelta(days=days), revoked=revoked)
         target = path.with_name("certificate.pem")
         atomic_write(target, pem(certificate))
         if console is not None:
@@ -65,9 +66,11 @@ def revoke(
     federation, path = load_federation(out / "public", authority.certificate), out / "public" / REVOKED
     for name in sites:
         federation.number(name)
-    keys = keys_of(authority, sites) | {key_print(load_certificate(one)) for one in certificates}
-    made = current_list(authority, federation, out / "public").next(keys, days)
-    atomic_write(path, authority.sign_revoked(made))
+    certified = {key_print(load_certificate(one)) for one in certificates}
+    with authority.alone():  # nobody else makes a list of the same number
+        keys = keys_of(authority, sites) | certified
+        made = current_list(authority, federation, out / "public").next(keys, days)
+        atomic_write(path, authority.sign_revoked(made))
     _say(
         console,
         f"{path} is now list {made.number}, with {len(made.keys)} revoked keys, valid until {made.expires.date()}: "

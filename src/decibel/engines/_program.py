@@ -22,6 +22,7 @@ from ..network._network import Network
 from ..network.faults import Fault, fault_schedule
 from ..oracles._eval_config import EvalConfig
 from ..oracles._oracle import Oracle
+from ..oracles._records import PrivateOracle, RecordNoise, Records, SeededNoise
 from ..problem._problem import Problem
 from ..problem._samples import NodeData
 
@@ -38,6 +39,7 @@ class RunConfig(NamedTuple):
         members: the numbers of the nodes that take part; None if all do.
         sampling: `"random"` or `"shuffle-once"`.
         precision: of what is computed.
+        privacy: how every record's part of a direction is hidden; None hides nothing.
     """
 
     batch_size: int | None = None
@@ -46,6 +48,7 @@ class RunConfig(NamedTuple):
     members: tuple[int, ...] | None = None
     sampling: str = "random"
     precision: str | None = None
+    privacy: Records | None = None
 
     def numbers(self, nodes: int) -> np.ndarray:
         """Those of the nodes that take part: of all that there are, or of the members that are left."""
@@ -68,6 +71,7 @@ class Program(eqx.Module):
     key: Array
     batch_size: int | None = eqx.field(static=True)
     eval_config: EvalConfig = eqx.field(static=True, default=EvalConfig())
+    record_noise: RecordNoise | None = eqx.field(static=True, default=None)
 
     @classmethod
     def of(
@@ -80,6 +84,7 @@ class Program(eqx.Module):
         *,
         node_chunk: int | None = None,
         sharding: jax.sharding.Sharding | None = None,
+        record_noise: RecordNoise | None = None,
     ) -> Program:
         """The program of a run.
 
@@ -91,6 +96,7 @@ class Program(eqx.Module):
             config: the settings of the run.
             node_chunk: see `Simulator`.
             sharding: how the samples lie on several devices.
+            record_noise: adds the noise of `config.privacy`; None takes it from the seed.
         """
         if config.faults and not network.links:
             raise ValueError(
@@ -106,6 +112,7 @@ class Program(eqx.Module):
             keys.key(config.seed),
             config.batch_size,
             EvalConfig(shuffle_once, config.precision, node_chunk),
+            record_noise if config.privacy is None or record_noise else SeededNoise(config.privacy),
         )
 
     def start(self) -> State:
@@ -146,7 +153,10 @@ class Program(eqx.Module):
     def oracle(self, k: Array, ledger: Ledger) -> Oracle:
         """What step k draws and derives from."""
         key = jax.random.fold_in(self.key, k)
-        return Oracle(self.problem, self.nodes, key, self.batch_size, ledger, k=k, config=self.eval_config)
+        given = (self.problem, self.nodes, key, self.batch_size, ledger)
+        if self.record_noise is None:
+            return Oracle(*given, k=k, config=self.eval_config)
+        return PrivateOracle(*given, k=k, config=self.eval_config, noise=self.record_noise)
 
     def chunk(self, state: State, first: Array, length: int, costs: list[StepCost]) -> tuple[State, Array, list[Array]]:
         """`length` iterations; whether all that came out is finite; and how often what varies was repeated.

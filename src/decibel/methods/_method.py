@@ -121,6 +121,18 @@ class Method(eqx.Module):
             strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.nodes))
         return strategies
 
+    def with_strategies(self, change: Callable[[Strategy], Strategy]) -> Method:
+        """The same method, with every strategy that sends changed, such as wrapped in one of `db.privacy`."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        sending = {name: one for name, one in held.items() if isinstance(one, Strategy) and one.mixes}
+        made = replace(self, **{name: change(one) for name, one in sending.items()})
+        before, after = self.strategies, made.strategies
+        if any(one.mixes and one is before[level] for level, one in after.items()):
+            raise ValueError(
+                f"{self.name} has strategies of its own, which cannot be changed: choose one such as 'sparkle-ed'."
+            )
+        return made
+
     @property
     def needs_links(self) -> bool:
         """Whether messages go link by link: what links remember of them, or what both ends make of them, differs."""

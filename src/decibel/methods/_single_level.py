@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
@@ -29,6 +30,9 @@ class SingleLevel(Method):
     def strategies(self) -> dict[str, Strategy]:
         return {"x": strategy(self.strategy_name)}
 
+    def with_strategies(self, change: Callable[[Strategy], Strategy]) -> Method:
+        return AnyStrategy(self.alpha, self.theta, change(self.strategies["x"]))
+
     def start(self, x: Vector, y: Vector | None) -> State:
         return State(self.strategies["x"].start(x), memory=x.zeros())
 
@@ -47,6 +51,20 @@ class SingleLevel(Method):
             x, r = oracle.ledger.loop(mixing.local_steps - 1, alone, (x, r))
         r = direction(0, x, r)
         return State(network(x=mixing(x, r, α)), memory=r)
+
+
+class AnyStrategy(SingleLevel):
+    """One level, moved by a strategy that is given."""
+
+    mixing: Strategy
+
+    @property
+    def name(self) -> str:
+        return self.mixing.name
+
+    @property
+    def strategies(self) -> dict[str, Strategy]:
+        return {"x": self.mixing}
 
 
 class Dsgd(SingleLevel):

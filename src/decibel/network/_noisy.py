@@ -42,6 +42,12 @@ class Grid(NamedTuple):
         scale = min(2**needed, LARGEST_SCALE)
         return cls(scale, math.floor(scale / Fraction(noise)), clip * noise / scale)
 
+    @classmethod
+    def fine(cls, clip: float, noise: float) -> Grid:
+        """As fine as 64-bit integers allow, for what is not sent again if rounding leaves it out."""
+        scale = 2 ** min(LARGEST_SCALE.bit_length() - 1, 30 + math.floor(math.log2(noise)))
+        return cls(scale, math.floor(scale / Fraction(noise)), clip * noise / scale)
+
     def integers(self, new: np.ndarray) -> np.ndarray:
         """(entries,) a finite difference on the grid, clipped: of int64, the sum of its squares at most limit²."""
         new = new.astype(np.float64)

@@ -15,6 +15,10 @@ from jax import Array
 from ..core._types import PyTree
 from ..problem._samples import Batch
 
+FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
+# Between the draws of one step in a shuffled order: a prime, so that it shares no period with the batches.
+STRIDE = 7919
+
 T = TypeVar("T")
 
 

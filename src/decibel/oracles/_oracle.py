@@ -23,12 +23,7 @@ from ..core._types import PyTree
 from ..core._vector import Vector
 from ..problem._problem import Problem
 from ..problem._samples import Batch, NodeData
-from ._eval_config import SECOND_DERIVATIVES, EvalConfig, Products
-
-FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
-STRIDE = (
-    7919  # between the draws of one step in a shuffled order: a prime, so that it shares no period with the batches
-)
+from ._eval_config import FRESH, SECOND_DERIVATIVES, STRIDE, EvalConfig, Products
 
 T = TypeVar("T")
 Both: TypeAlias = Callable[[Vector], tuple[Vector, Vector]]  # z to what lies in the spaces of x and of y
@@ -37,8 +32,7 @@ Both: TypeAlias = Callable[[Vector], tuple[Vector, Vector]]  # z to what lies in
 class Oracle:
     """The derivatives of all nodes at one step, on batches that it draws.
 
-    A method receives one in `step`. Batches depend only on the seed, the step and the node, so a run does not depend on
-    where nodes are placed.
+    A method receives one in `step`. Batches depend on the seed, the step and the node, not on where nodes are placed.
     """
 
     def __init__(
@@ -71,6 +65,14 @@ class Oracle:
         """A batch of the run's size or, in a full-batch run, of the ⌈√n⌉ samples that variance reduction prescribes."""
         return Draw(self, jax.random.fold_in(self.key, 0), self.batch_size or self.root_of_samples)
 
+    def point(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> Point:
+        """The derivatives at a point, on a draw of this oracle."""
+        return Point(draw, x, y, products)
+
+    def opened(self, batch: Batch) -> Batch:
+        """Samples, for use as they are."""
+        return batch
+
     @property
     def root_of_samples(self) -> int:
         """⌈√n⌉ for n samples per node."""
@@ -95,8 +97,8 @@ class Draw:
         upper_of: Draw | None = None,
     ) -> None:
         self.oracle, self.key, self.batch_size, self._counted = oracle, key, batch_size, counted
-        self._place = place  # among the draws of one step, which are far apart in a shuffled order
-        self._upper_of = upper_of  # the draw whose upper batch this one shares
+        self.place = place  # among the draws of one step, which are far apart in a shuffled order
+        self.upper_of = upper_of  # the draw whose upper batch this one shares
         self.problem, self.ledger = oracle.problem, oracle.ledger
         self.factors_drawn = False
         self.scale: Float[Array, " nodes"] | None = None  # of a Neumann series: one for all points of this draw
@@ -115,7 +117,7 @@ class Draw:
         """
         if self.full:
             return self
-        key, place = jax.random.fold_in(self.key, number + 1), self._place + (number + 1) * STRIDE
+        key, place = jax.random.fold_in(self.key, number + 1), self.place + (number + 1) * STRIDE
         return Draw(self.oracle, key, self.batch_size, counted=counted, place=place)
 
     def fresh_lower(self, number: int) -> Draw:
@@ -126,17 +128,25 @@ class Draw:
         """
         if self.full:
             return self
-        key, place = jax.random.fold_in(self.key, FRESH + number), self._place - (number + 1)
-        return Draw(self.oracle, key, self.batch_size, place=place, upper_of=self._upper_of or self)
+        key, place = jax.random.fold_in(self.key, FRESH + number), self.place - (number + 1)
+        return Draw(self.oracle, key, self.batch_size, place=place, upper_of=self.upper_of or self)
 
-    @cached_property
+    @property
     def upper(self) -> Batch:
         """The batch of f."""
-        return self._take(self.problem.upper_data, 0) if self._upper_of is None else self._upper_of.upper
+        return self.oracle.opened(self.upper_batch)
 
-    @cached_property
+    @property
     def lower(self) -> Batch:
         """The batch of g."""
+        return self.oracle.opened(self.lower_batch)
+
+    @cached_property
+    def upper_batch(self) -> Batch:
+        return self._take(self.problem.upper_data, 0) if self.upper_of is None else self.upper_of.upper_batch
+
+    @cached_property
+    def lower_batch(self) -> Batch:
         return self._take(self.problem.lower_data, 1)
 
     @cached_property
@@ -158,7 +168,7 @@ class Draw:
         if self._counted:
             self.ledger.add(samples=self.batch_size)
         if self.oracle.config.in_order:
-            return data.in_order(self.oracle.k + self._place * STRIDE, self.batch_size, later=later)
+            return data.in_order(self.oracle.k + self.place * STRIDE, self.batch_size, later=later)
         return data.draw(self._bits[:, level], later=later)
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
@@ -168,11 +178,8 @@ class Draw:
             x: every node's x.
             y: every node's y; None for a single level.
             products: how H z and J z are computed, from `decibel.hypergradient.auxiliary()` or `.difference(...)`.
-
-        Returns:
-            A `Point`.
         """
-        return Point(self, x, y, products)
+        return self.oracle.point(self, x, y, products)
 
 
 class Point:
@@ -200,7 +207,7 @@ class Point:
 
     def moved_to(self, draw: Draw) -> Point:
         """The same point on other samples."""
-        return self if draw is self.draw else Point(draw, self._x, self._y, self._products)
+        return self if draw is self.draw else draw.at(self._x, self._y, self._products)
 
     @property
     def y(self) -> Vector:

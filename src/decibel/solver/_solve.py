@@ -28,6 +28,7 @@ from ..graphs._families import complete
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method
 from ..network.faults import Fault, as_faults, validate_faults
+from ..oracles._records import Records
 from ..problem._problem import Problem
 from ..results._callbacks import Callback, CallbackList, Row
 from ..results._progress import Progress
@@ -66,6 +67,7 @@ def solve(
     faults: Fault | Sequence[Fault] | None = None,
     sampling: str = "random",
     precision: str | None = None,
+    privacy: Records | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Runs a method on a problem over a graph.
@@ -93,6 +95,7 @@ def solve(
             takes batches in that order, which reads memory contiguously.
         precision: of the computation, not of the state: `"bfloat16"`, or `"tensorfloat32"`, `"float32"`, `"highest"`
             for matrix products as in JAX; None is JAX's default.
+        privacy: `db.privacy.records(clip=..., noise=...)` clips every record's part of a direction and adds noise.
         progress: show a progress bar; None shows it in a terminal only.
 
     Returns:
@@ -115,6 +118,7 @@ def solve(
         raise ValueError("faults cannot be combined with the encoded messages of db.privacy: leave out one of the two.")
     validate_choice("sampling", sampling, ("random", "shuffle-once"))
     validate_choice("precision", precision, PRECISIONS)
+    _validate_privacy(privacy, batch_size, sampling)
     callback_list = CallbackList(callbacks)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
@@ -125,7 +129,7 @@ def solve(
     if here.graphs != graphs:
         method.validate(here.problem, here.graphs, batch_size)
     together = isinstance(engine, Cluster) and jax.process_count() > 1
-    config = RunConfig(batch_size, seed, injected, here.members, sampling, precision)
+    config = RunConfig(batch_size, seed, injected, here.members, sampling, precision, privacy)
     own = identity(problem, method, graphs, config) if together or checkpoint is not None else {}
     if together:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
@@ -286,6 +290,18 @@ def _validate_engine(engine: object) -> None:
     if engine is not None and (isinstance(engine, type) or not isinstance(engine, Engine)):
         kind = f"the class {engine.__name__}" if isinstance(engine, type) else type(engine).__name__
         raise TypeError(f"engine is {kind}: give db.Simulator(), db.Cluster() or db.Silo(...).")
+
+
+def _validate_privacy(privacy: object, batch_size: int | None, sampling: str) -> None:
+    if privacy is None:
+        return
+    if not isinstance(privacy, Records):
+        raise TypeError(f"privacy={privacy!r} must be db.privacy.records(clip=..., noise=...), or None.")
+    if batch_size is not None and sampling != "shuffle-once":
+        raise ValueError(
+            "privacy=db.privacy.records(...) needs every record in one batch of a pass: use all samples (leave out "
+            "batch_size), or sampling='shuffle-once'."
+        )
 
 
 def _validate_folder(checkpoint: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Compressed and differentially private messages, as strategies that wrap others.
+"""Compressed and differentially private messages, as strategies that wrap others; and private records.
 
 A node and its neighbours hold the same public copy φ̂ of what it has sent so far. The node sends the encoded difference
 of its message φ from φ̂, everyone adds the decoded difference to φ̂, and flows are between public copies. What an
@@ -10,6 +10,8 @@ feedback. Flows still cancel over every link, so means over nodes are preserved.
 
 Encoded messages must all arrive, so they cannot be combined with faults. `mixing` multiplies the flows; it is the
 consensus step size of CHOCO-SGD.
+
+`records` is no strategy: it hides single records before their directions reach one (`solve(privacy=...)`).
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from ..core._vector import Vector
 from ..network._codecs import Code, Quantized, RandomK, TopK
 from ..network._messages import Coded
 from ..network._noisy import Noisy
+from ..oracles._records import Records
 from ._table import Flows, Strategy, direction_and_rate, strategy
 
-__all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "top_k"]
+__all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k"]
 
 NOISE = "give the deviation of the noise on an entry, divided by clip"
 LEAST_NOISE = 1e-6  # its integers fit into 32 bits
@@ -84,23 +87,48 @@ def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.
         mixing: factor of the flows, above 0 and at most 1.
     """
     validate_positive("clip", clip, "give the largest norm of a difference")
-    validate_positive("noise", noise, NOISE)
-    if noise < LEAST_NOISE:
-        raise ValueError(f"noise={noise!r} must be at least {LEAST_NOISE:g}: less hides nothing.")
+    _validate_noise(noise)
     code = Noisy(clip=float(clip), noise=float(noise), mixing=_mixing(mixing))
     return _in_code(base, code, f"clip {clip:g} noise {noise:g}")
 
 
+def records(clip: float, noise: float, *, products: float | None = None) -> Records:
+    """Clips every record's part of a direction and adds noise to their sum: `solve(..., privacy=records(...))`.
+
+    A sample's gradients (∇_x f, ∇_y f), its ∇_y g and its products (J z, H z) are each cut to a norm. Their sums over a
+    batch get Gaussian noise of `noise` times that norm on every entry, and are divided by the size of the batch. A step
+    learns nothing else of the samples, so that this holds for whatever it sends, by any strategy, and for the model.
+
+    Replacing one record changes a sum that it is in by at most twice the norm: `epsilon(noise, sums)` is the ε of one
+    record, which is in one sum per step of a single-level method and in three per step of SPARKLE, if it uses all
+    samples; in a pass of `sampling="shuffle-once"` a record is in one batch. Batches follow from the seed, which all
+    nodes know, so drawing them at random hides nothing. In a silo (`db.Silo`) the sums are exact integers, the noise is
+    the operating system's, and every sum is counted; the simulator and the cluster draw normal numbers from the seed.
+
+    Args:
+        clip: the largest norm of a sample's gradient.
+        noise: the standard deviation of the noise on an entry of the sum, divided by the norm; at least 1e-6.
+        products: the largest norm of a sample's products (J z, H z) together; None takes `clip`.
+    """
+    validate_positive("clip", clip, "give the largest norm of a sample's gradient")
+    _validate_noise(noise)
+    if products is not None:
+        validate_positive("products", products, "give the largest norm of a sample's products with second derivatives")
+    return Records(float(clip), float(noise), float(clip if products is None else products))
+
+
 def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
-    """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`.
+    """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`; and of one
+    record, after it was in so many sums of `records`.
 
     Whatever the data, a clipped difference changes by at most 2 `clip`, so that each message is zCDP with 2/noise²
     and all with ρ = 2 messages/noise²; ε is the smallest ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over α > 1. This holds
     exactly for the discrete Gaussian, and for messages that depend on earlier ones. Only a silo promises it.
 
     Args:
-        noise: of `noisy`.
-        messages: sent in all: one per level and exchange, so that SPARKLE with ED sends three in a step.
+        noise: of `noisy`, or of `records`.
+        messages: sent in all: one per level and exchange, so that SPARKLE with ED sends three in a step; or sums that a
+            record was in.
         delta: δ.
 
     References:
@@ -130,6 +158,13 @@ def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
 def validate_positive(name: str, value: object, fix: str) -> None:
     if not (_is_number(value) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name}={value!r} must be a positive number: {fix}.")
+
+
+def _validate_noise(noise: object) -> None:
+    validate_positive("noise", noise, NOISE)
+    assert isinstance(noise, int | float | np.number)
+    if noise < LEAST_NOISE:
+        raise ValueError(f"noise={noise!r} must be at least {LEAST_NOISE:g}: less hides nothing.")
 
 
 def _validate_messages(messages: object, least: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -21,6 +23,7 @@ from decibel.engines.silo._certificates import (
     check,
     distinguished,
     key_print,
+    load_certificate,
     make_request,
     pem,
     read_revoked,
@@ -230,6 +233,83 @@ class TestRevocation:
             Credentials.load(home, "site-0")
 
 
+class TestClock:
+    """A clock that is set back revives nothing."""
+
+    def setup(self, tmp_path, monkeypatch):
+        folders = Folders(tmp_path, ring(2))
+        real, self.shift = trust._clock, timedelta()
+        monkeypatch.setattr(trust, "_clock", lambda: real() + self.shift)
+        folders.site("site-1", lifetime=timedelta(hours=12))
+        home, other = folders.home("site-0"), Credentials.load(folders.home("site-1"), "site-1").certificate
+        return home, other
+
+    def test_in_a_later_process(self, tmp_path, monkeypatch):
+        home, other = self.setup(tmp_path, monkeypatch)
+        assert Credentials.load(home, "site-0").check(other) == "site-1"
+        self.shift = timedelta(hours=13)
+        own = Credentials.load(home, "site-0")
+        with pytest.raises(NotTrusted, match="expired"):
+            own.check(other)
+        self.shift = timedelta()
+        for site in (own, Credentials.load(home, "site-0")):
+            with pytest.raises(NotTrusted, match="expired"):
+                site.check(other)
+            assert (
+                "the clock of this machine is 13.0 hours behind the time that this site has seen" in site.refresh()[0]
+            )
+
+    def test_while_a_site_runs_time_goes_on(self, tmp_path, monkeypatch):
+        home, other = self.setup(tmp_path, monkeypatch)
+        own = Credentials.load(home, "site-0")
+        self.shift, ticks = -timedelta(days=1), trust.time.monotonic()
+        assert own.check(other) == "site-1"
+        monkeypatch.setattr(trust.time, "monotonic", lambda: ticks + 13 * 3600)
+        with pytest.raises(NotTrusted, match="expired"):
+            own.check(other)
+
+    def test_a_little_is_nothing_to_speak_of(self, tmp_path, monkeypatch):
+        home, other = self.setup(tmp_path, monkeypatch)
+        own = Credentials.load(home, "site-0")
+        self.shift = -timedelta(minutes=4)
+        assert own.check(other) == "site-1" and own.refresh() == []
+
+    def test_a_clock_that_was_ahead_is_forgotten_when_a_site_joins_again(self, tmp_path, monkeypatch):
+        home, other = self.setup(tmp_path, monkeypatch)
+        self.shift = timedelta(days=400)
+        with pytest.raises(ValueError, match="expired"):
+            Credentials.load(home, "site-0")
+        self.shift = timedelta()
+        with pytest.raises(ValueError, match="expired"):
+            Credentials.load(home, "site-0")
+        own = Trust.begin(home, home, load_certificate(home / "authority.pem"), "test", None)
+        assert own.clock_trouble() is None and Credentials.load(home, "site-0").check(other) == "site-1"
+
+    def test_a_time_that_cannot_be_read(self, tmp_path, monkeypatch):
+        home, _ = self.setup(tmp_path, monkeypatch)
+        kept = json.loads((home / "trust.json").read_text())
+        for wrong in ("yesterday", "2026-01-01T00:00:00", 7):
+            (home / "trust.json").write_text(json.dumps(kept | {"time": wrong}))
+            with pytest.raises(ValueError, match=r"trust\.json is damaged"):
+                Credentials.load(home, "site-0")
+
+    def test_the_authority_does_not_sign_with_a_clock_set_back(self, tmp_path):
+        ledger = Ledger(tmp_path / "ledger.jsonl")
+        for minutes, signs in ((-60, True), (4, True), (60, False)):
+            last = {
+                "number": 1,
+                "time": (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat(),
+                "before": "0" * 64,
+            }
+            ledger.path.write_text(json.dumps(last) + "\n")
+            if not signs:
+                with pytest.raises(ValueError, match=r"the clock of this machine.*is behind the last line of"):
+                    ledger.add("certificate", b"a", name="a")
+            else:
+                ledger.add("certificate", b"a", name="a")
+            assert len(ledger.entries()) == 1 + signs
+
+
 class TestPinned:
     def test_another_authority_does_not_take_its_place(self, tmp_path):
         first, second = Authority.make("test"), Authority.make("test")
@@ -382,3 +462,23 @@ class TestLedger:
             file.write('{"number": 2, "ti')
         ledger.add("certificate", b"b", name="b")
         assert [entry["name"] for entry in ledger.entries()] == ["a", "b"]
+
+    def test_two_processes_sign_one_after_the_other(self, tmp_path):
+        """Four at once: every line follows the one before, and no two lists have one number."""
+        Authority.create(tmp_path / "authority", "test", None)
+        code = (
+            "import sys; from pathlib import Path\n"
+            "from decibel.engines.silo._authority import Authority\n"
+            "from decibel.engines.silo._revocation import RevocationList\n"
+            "authority = Authority.load(Path(sys.argv[1]))\n"
+            "for _ in range(25):\n"
+            "    with authority.alone():\n"
+            "        lists = [one['list']['number'] for one in authority.ledger.entries() if 'list' in one]\n"
+            "        made = RevocationList.first('test').next((), after=max(lists, default=0))\n"
+            "        authority.sign_revoked(made)\n"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path / "authority")]
+        running = [subprocess.Popen(command) for _ in range(4)]
+        assert [one.wait(120) for one in running] == [0] * 4
+        entries = Ledger(tmp_path / "authority" / "ledger.jsonl").entries()
+        assert [entry["list"]["number"] for entry in entries[1:]] == list(range(2, 102))

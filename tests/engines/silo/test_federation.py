@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,6 +21,15 @@ class TestFederation:
         federation = ring(4, method="ed", settings={"alpha": 0.1}, steps=10)
         assert Federation.from_text(federation.text) == federation
         assert replace(federation, steps=11).hash != federation.hash
+
+    @pytest.mark.parametrize("version", [0, 2, "1", None])
+    def test_a_text_of_another_version(self, version):
+        """The version is part of what is signed; one without is older than versions."""
+        found = json.loads(ring(2).text)
+        assert found.pop("version") == 1
+        text = json.dumps(found if version is None else found | {"version": version})
+        with pytest.raises(ValueError, match=rf"has version {version}, and this decibel reads version 1"):
+            Federation.from_text(text)
 
     def test_one_end_dials(self):
         federation = ring(5, reachable={0, 2, 4})
@@ -44,6 +54,14 @@ class TestFederation:
             ('fault_tolerance={quorum="maybe"}', "wait, continue, stop"),
             ("fault_tolerance={beat=0}", "positive"),
             ('sites=[{name="a"},{name="b"}]', "neither has an address"),
+            ("version=1", "'version', which is not known"),
+            ('sampling="sorted"', "sampling='sorted' is not known: choose from random, shuffle-once"),
+            ("privacy={recordz={}}", "'recordz', which is not known: did you mean 'records'"),
+            ("privacy={records={clip=1}}", "lacks 'noise': write records = { clip = ..., noise = ... }"),
+            ("privacy={messages={clip=1,noise=1,products=1}}", "'products', which is not known"),
+            ('privacy={records={clip=1,noise="much"}}', "noise='much' must be a positive number"),
+            ("privacy={messages={clip=0,noise=1}}", "clip=0 must be a positive number"),
+            ("privacy={records={clip=1,noise=1}}\nbatch_size=3", "add sampling = 'shuffle-once'"),
             ('sites=[{name="a",address="nowhere"},{name="b"}]', "host:port"),
             ('sites=[{name="a",address=1},{name="b"},{name="b"}]', "two sites of the same name"),
         ],

@@ -14,7 +14,7 @@ import decibel as db
 from decibel.engines.silo import _privacy as module
 from decibel.engines.silo._errors import BudgetSpent, NotFinite
 from decibel.engines.silo._federation import Federation, SiteAddress
-from decibel.engines.silo._privacy import Privacy
+from decibel.engines.silo._privacy import Budgets, Privacy
 from decibel.network._codecs import ConcatCodec
 from decibel.strategies._table import strategy
 
@@ -74,14 +74,14 @@ def test_levels_and_exchanges_count_each(tmp_path, updates):
     bilevel = db.sparkle(NOISY, db.privacy.noisy("ed", CLIP, 10.0), alpha=0.01, beta=0.1, gamma=0.1, updates=updates)
     run_sites(folders, bilevel, 4, [random_quadratic(2).problem()] * 2, metrics=[])
     for home in (folders.home("site-0"), folders.home("site-1")):
-        assert module.read(home) == {NOISE: 8, 10.0: 4}
+        assert module.read(home).messages == {NOISE: 8, 10.0: 4}
 
 
 def test_noise_is_new_at_every_start(tmp_path):
     """The seed is the same, and what neighbours receive is not."""
     folders = Folders(tmp_path, ring(2))
     first, second = (np.asarray(solve(folders, 2)[0][0].nodes.x) for _ in range(2))
-    assert np.abs(first - second).min() > 1e-6 and module.read(folders.home("site-0")) == {NOISE: 4}
+    assert np.abs(first - second).min() > 1e-6 and module.read(folders.home("site-0")).messages == {NOISE: 4}
 
 
 def test_a_budget_is_for_all_messages(tmp_path):
@@ -104,7 +104,7 @@ def test_budgets_that_are_none_raise(tmp_path, value):
 class TestPrivacy:
     def test_steps_left_are_those_that_fit(self, tmp_path):
         for budget in np.geomspace(0.5, 50, 12):
-            privacy = Privacy(tmp_path, float(budget), 1e-5)
+            privacy = Privacy(tmp_path, Budgets(float(budget)))
             privacy.expect(10.0, 2)
             privacy.sent = Counter({10.0: 3})
             left = privacy.steps_left(1000)
@@ -115,16 +115,16 @@ class TestPrivacy:
         """Whatever fails afterwards: the message counts."""
 
         def fails(count):
-            assert module.read(tmp_path) == {NOISE: 2}
+            assert module.read(tmp_path).messages == {NOISE: 2}
             raise OSError("no randomness")
 
-        privacy = Privacy(tmp_path, None, 1e-5, fails)
+        privacy = Privacy(tmp_path, Budgets(), fails)
         with pytest.raises(OSError, match="no randomness"):
             privacy.release(codec(3, 4), np.ones(7))
-        assert Privacy(tmp_path, None, 1e-5).sent == {NOISE: 2}
+        assert Privacy(tmp_path, Budgets()).sent == {NOISE: 2}
 
     def test_nothing_is_sent_that_cannot_be_written_down(self, tmp_path, monkeypatch):
-        privacy = Privacy(tmp_path, None, 1e-5)
+        privacy = Privacy(tmp_path, Budgets())
         privacy.release(codec(3), np.ones(3))
 
         def full(number):
@@ -133,18 +133,18 @@ class TestPrivacy:
         monkeypatch.setattr(module.os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             privacy.release(codec(3), np.ones(3))
-        assert module.read(tmp_path) == {NOISE: 1}
+        assert module.read(tmp_path).messages == {NOISE: 1}
 
     def test_no_message_beyond_the_budget_leaves(self, tmp_path):
-        privacy = Privacy(tmp_path, db.privacy.epsilon(NOISE, 2), 1e-5)
+        privacy = Privacy(tmp_path, Budgets(db.privacy.epsilon(NOISE, 2)))
         privacy.release(codec(3, 4), np.ones(7))
         with pytest.raises(BudgetSpent, match="another message would exceed"):
             privacy.release(codec(3), np.ones(3))
-        assert module.read(tmp_path) == {NOISE: 2}
+        assert module.read(tmp_path).messages == {NOISE: 2}
 
     def test_what_is_not_finite_is_not_sent(self, tmp_path):
         with pytest.raises(NotFinite, match="a NaN or infinity"):
-            Privacy(tmp_path, None, 1e-5).release(codec(3), np.array([1.0, np.nan, 2.0]))
+            Privacy(tmp_path, Budgets()).release(codec(3), np.array([1.0, np.nan, 2.0]))
 
     @pytest.mark.parametrize(
         "text",
@@ -157,14 +157,14 @@ class TestPrivacy:
     def test_a_count_that_cannot_be_read_is_not_zero(self, tmp_path, text):
         (tmp_path / "privacy.json").write_text(text)
         with pytest.raises(ValueError, match=r"privacy.json.*cannot be read: restore it"):
-            Privacy(tmp_path, None, 1e-5)
+            Privacy(tmp_path, Budgets())
 
     def test_one_run_at_a_time_counts(self, tmp_path):
-        one, other = (Privacy(tmp_path, None, 1e-5) for _ in range(2))
+        one, other = (Privacy(tmp_path, Budgets()) for _ in range(2))
         for privacy in (one, other):
             privacy.expect(NOISE)
         one.begin()
-        with pytest.raises(ValueError, match="another run sends noisy messages from"):
+        with pytest.raises(ValueError, match="another run counts its noise in"):
             other.begin()
         one.release(codec(3), np.ones(3))
         one.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -90,6 +91,10 @@ class Authority:
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.key.public_key())
+
+    def alone(self) -> AbstractContextManager[None]:
+        """No other process signs with this authority until the block ends."""
+        return nullcontext() if self.ledger is None else self.ledger.alone()
 
     def certify(
         self,

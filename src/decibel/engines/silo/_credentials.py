@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +71,7 @@ class Credentials:
 
     def refresh(self) -> list[str]:
         """Takes what is new in the folder: a list of revoked keys, a renewed certificate. What people should know."""
-        said = [trouble] if (trouble := self.trust.refresh()) else []
+        said = [trouble for trouble in (self.trust.refresh(), self.trust.clock_trouble()) if trouble]
         try:
             if (raw := read_file(self.home / CERTIFICATE)) != self._seen:
                 identity = load_identity(self.home)
@@ -81,14 +81,15 @@ class Credentials:
         except (ValueError, OSError) as error:
             said.append(f"the certificate in use is not the one in {self.home}: {error}")
         own, revoked = self.certificate, self.trust.revoked
-        said += _ends_soon("this site's certificate", own.not_valid_before_utc, own.not_valid_after_utc)
-        said += _ends_soon("the list of revoked keys", revoked.issued, revoked.expires)
+        now = self.trust.now()
+        said += _ends_soon("this site's certificate", own.not_valid_before_utc, own.not_valid_after_utc, now)
+        said += _ends_soon("the list of revoked keys", revoked.issued, revoked.expires, now)
         return said
 
     def check(self, certificate: x509.Certificate) -> str:
         """The name in a certificate, if it holds."""
         self.trust.refresh()
-        return check(certificate, self.authority, self.trust.revoked)
+        return check(certificate, self.authority, self.trust.revoked, now=self.trust.now())
 
     def proof(self, identity: Identity, listener: str, dialler: str, nonce: bytes) -> bytes:
         """That this site holds the key of its certificate, now: the answer to a dialler's nonce."""
@@ -155,8 +156,8 @@ def load_federation(folder: Path, authority: x509.Certificate) -> Federation:
     return Federation.from_text(read_signed(read_file(path), authority, "federation", str(path)))
 
 
-def _ends_soon(what: str, begins: datetime, ends: datetime) -> list[str]:
-    left = ends - datetime.now(UTC)
+def _ends_soon(what: str, begins: datetime, ends: datetime, now: datetime) -> list[str]:
+    left = ends - now
     return (
         [f"{what} expires on {ends}: get a new one from the organiser"]
         if left < min(SOON, (ends - begins) / 10)

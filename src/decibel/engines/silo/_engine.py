@@ -36,7 +36,8 @@ from ._errors import NotFinite, Stopped
 from ._federation import Federation
 from ._host_callback import call, in_place_works
 from ._lies import note_flows, protected
-from ._privacy import Privacy, spent
+from ._privacy import Budgets, Privacy, read
+from ._record_noise import SystemNoise
 from ._site import STOP, Site
 from ._wire import Wire
 
@@ -66,13 +67,15 @@ class Silo(Engine):
         name: the site's name in the federation file; its position there is the index of its node.
         budget: the largest ε that all noisy messages from `home` may cost together, over all runs: a run stops before
             the step that would exceed it, and every message must be of `db.privacy.noisy`. None counts only.
-        delta: the δ of that ε; well below 1/samples.
+        record_budget: the largest ε of one record over all runs from `home`, with `privacy=db.privacy.records(...)`.
+        delta: the δ of both; well below 1/samples.
         say: called with one sentence when a neighbour connects or disconnects; None prints to standard error.
     """
 
     home: Path = eqx.field(static=True)
     name: str = eqx.field(static=True)
     budget: float | None = eqx.field(static=True)
+    record_budget: float | None = eqx.field(static=True)
     delta: float = eqx.field(static=True)
     say: Callable[[str], None] | None = eqx.field(static=True)
 
@@ -82,13 +85,16 @@ class Silo(Engine):
         name: str,
         *,
         budget: float | None = None,
+        record_budget: float | None = None,
         delta: float = 1e-5,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        if budget is not None:
-            validate_positive("budget", budget, "give the largest ε, such as 4.0, or None")
+        for argument, value in (("budget", budget), ("record_budget", record_budget)):
+            if value is not None:
+                validate_positive(argument, value, "give the largest ε, such as 4.0, or None")
         validate_delta(delta)
-        self.home, self.name, self.budget, self.delta, self.say = Path(home), name, budget, delta, say
+        self.home, self.name, self.delta, self.say = Path(home), name, delta, say
+        self.budget, self.record_budget = budget, record_budget
 
     @property
     def credentials(self) -> Credentials:
@@ -104,8 +110,13 @@ class Silo(Engine):
 
     @property
     def epsilon(self) -> float:
-        """ε, at `delta`, of all noisy messages that were sent from `home` so far."""
-        return spent(self.home, self.delta)
+        """ε of all data of the site, at `delta`: of all noisy messages that were sent from `home` so far."""
+        return read(self.home).site_epsilon(self.delta)
+
+    @property
+    def record_epsilon(self) -> float:
+        """ε of one record, at `delta`: of all noisy sums of `db.privacy.records` that were taken in `home` so far."""
+        return read(self.home).record_epsilon(self.delta)
 
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return None
@@ -128,9 +139,12 @@ class Silo(Engine):
         here = jnp.asarray([number], jnp.int32)
         # The seed is known to all, so what must stay secret has a key of its own, new at every start.
         secret = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32))
-        privacy = Privacy(self.home, self.budget, self.delta)
+        privacy = Privacy(self.home, Budgets(self.budget, self.record_budget, self.delta))
+        if self.record_budget is not None and config.privacy is None:
+            raise ValueError(f"record_budget={self.record_budget:g} needs solve(privacy=db.privacy.records(...)).")
+        sums = config.privacy and SystemNoise(config.privacy, privacy, site)
         network = Wire.of(site, graphs, config.link_faults(here, secret), privacy)
-        program = Program.of(_alone(problem, number), method, network, here, config)
+        program = Program.of(_alone(problem, number), method, network, here, config, record_noise=sums)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = SiteRun(program, site, privacy)
         if self.budget is not None and privacy.sends_others:
@@ -196,12 +210,13 @@ class SiteRun(Run):
                 f"steps={steps} is more than the federation file allows ({self.site.limits.steps}): sites would reject "
                 "the rest."
             )
-        left = self.privacy.steps_left(steps - self.step)
+        left = self.privacy.steps_left(steps - self.step, self.step)
         self._goal = self.step + left
         if self._goal >= steps:
             return steps, ""
-        self.site._say(f"will end at step {self._goal}: {self.privacy.sentence(left)}")
-        return self._goal, self.privacy.sentence(left)
+        sentence = self.privacy.sentence(left, self.step)
+        self.site._say(f"will end at step {self._goal}: {sentence}")
+        return self._goal, sentence
 
     def advance(self, length: int) -> Counts | None:
         chunk, costs, beside = self.compile(length)

@@ -16,11 +16,14 @@ from pathlib import Path
 from ...core._json import JSON
 from ...core._names import hint
 from ...graphs._graph import Graph
+from ...strategies.privacy import noisy, records
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 LOOPBACK = "127.0.0.1"
 LEVELS = ("x", "y", "z")
+SAMPLINGS = ("random", "shuffle-once")
 QUORUMS = ("wait", "continue", "stop")
+VERSION = 1  # of the signed text; a site reads no other
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Federation:
     fault_tolerance: FaultTolerance = FaultTolerance()
     flow_limit: float | dict[str, float] | None = None
     trust_members: bool = False
+    sampling: str = "random"
+    privacy: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])  # see `_private`
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -92,7 +97,8 @@ class Federation:
     @property
     def text(self) -> str:
         """The one way to write it."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        content = {"version": VERSION, **asdict(self)}
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     @property
     def hash(self) -> bytes:
@@ -127,6 +133,11 @@ class Federation:
     @classmethod
     def from_text(cls, text: str) -> Federation:
         found = json.loads(text)
+        if (version := found.pop("version", None)) != VERSION:
+            raise ValueError(
+                f"the federation file has version {version}, and this decibel reads version {VERSION}: all sites and "
+                "the organiser need the same version of decibel."
+            )
         found["sites"] = tuple(SiteAddress(**site) for site in found["sites"])
         found["edges"] = tuple((a, b) for a, b in found["edges"])
         found["fault_tolerance"] = FaultTolerance(**found["fault_tolerance"])
@@ -186,6 +197,7 @@ def _validate(federation: Federation) -> None:
                 f"{names[a]} and {names[b]} are neighbours and neither has an address: give one of them an address."
             )
     _validate_limits(federation.flow_limit, federation.trust_members)
+    _private(federation)
     fault_tolerance = federation.fault_tolerance
     if fault_tolerance.quorum not in QUORUMS:
         raise ValueError(f"quorum={fault_tolerance.quorum!r} is not known: choose from {', '.join(QUORUMS)}.")
@@ -211,6 +223,24 @@ def _validate_limits(flow_limit: JSON, trust_members: JSON) -> None:
 
 def _is_positive(value: JSON) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _private(federation: Federation) -> None:
+    """[privacy]: `messages` are settings of `db.privacy.noisy`, and `records` of `db.privacy.records`."""
+    if federation.sampling not in SAMPLINGS:
+        raise ValueError(f"sampling={federation.sampling!r} is not known: choose from {', '.join(SAMPLINGS)}.")
+    known = {"messages": {"clip", "noise", "mixing"}, "records": {"clip", "noise", "products"}}
+    _validate_known(federation.privacy, set(known), "[privacy] of the federation file")
+    for kind, settings in federation.privacy.items():
+        where = f"[privacy] {kind} of the federation file"
+        _validate_known(settings, known[kind], where)
+        for needed in ("clip", "noise"):
+            if needed not in settings:
+                raise ValueError(f"{where} lacks {needed!r}: write {kind} = {{ clip = ..., noise = ... }}.")
+        # These raise on numbers that are none.
+        _ = records(**settings) if kind == "records" else noisy("diffusion", **settings)
+    if "records" in federation.privacy and federation.batch_size is not None and federation.sampling == "random":
+        raise ValueError("[privacy] records needs every record in one batch of a pass: add sampling = 'shuffle-once'.")
 
 
 def _validate_known(found: Mapping[str, JSON], known: set[str], where: str) -> None:

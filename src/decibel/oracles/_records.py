@@ -1,0 +1,226 @@
+"""Directions that no single record moves far: every sample's part is clipped, and noise is added to their sum.
+
+All that a step learns of the samples are such sums: of the gradients of f, of ∇_y g, and of the products (J z, H z). So
+whatever a method makes of them, its carries, its messages and its model, tells no more of a record than they do. A
+method that looks at samples in another way raises when its step is traced.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Bool, Float, Int, Key
+
+from ..core._keys import fold_in_each
+from ..core._types import PyTree
+from ..core._vector import Vector
+from ..problem._samples import Batch, NodeData
+from ._eval_config import STRIDE, Products
+from ._oracle import Draw, Oracle, Point
+
+RELEASES = 2**30 + 1  # the keys of noise, apart from those of draws
+UPPER, LOWER = 0, 1
+
+
+@dataclass(frozen=True)
+class Records:
+    """Settings of `db.privacy.records`."""
+
+    clip: float
+    noise: float
+    products: float  # the clip of (J z, H z)
+
+
+class Release(NamedTuple):
+    """A sum over the records of one level: how it is clipped, and which records are in it."""
+
+    number: int  # in the step
+    level: int
+    clip: float
+    slots: int  # batches in a pass over the samples; 1 where all are taken
+    offset: int  # step k takes the batch (k + offset) mod slots
+
+    def slot(self, k: int) -> int:
+        return (k + self.offset) % self.slots
+
+
+class RecordNoise(ABC):
+    """How samples' vectors become a noisy sum; engines differ in where the noise comes from."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    @abstractmethod
+    def of_node(
+        self, release: Release, rows: list[Float[Array, "_ entries"]], used: Bool[Array, " parts"]
+    ) -> Float[Array, "*samples entries"]:
+        """What a node makes of its samples' vectors, given in parts of which some are not its own."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        step: Int[Array, ""] | int,
+        release: Release,
+        sums: Float[Array, "nodes *samples entries"],
+        keys: Key[Array, " nodes"],
+    ) -> Float[Array, "nodes entries"]:
+        """Every node's sum of clipped vectors, with noise of deviation noise · clip on every entry."""
+
+
+class SeededNoise(RecordNoise):
+    """For simulations: normal numbers from the run's seed, which everybody knows."""
+
+    def __eq__(self, other: object) -> bool:  # runs of the same settings share what is compiled
+        return isinstance(other, SeededNoise) and self.records == other.records
+
+    def __hash__(self) -> int:
+        return hash(self.records)
+
+    def of_node(
+        self, release: Release, rows: list[Float[Array, "_ entries"]], used: Bool[Array, " parts"]
+    ) -> Float[Array, " entries"]:
+        sums = [jnp.where(used[k], clipped(part, release.clip).sum(0), 0) for k, part in enumerate(rows)]
+        return jnp.stack(sums).sum(0)
+
+    def __call__(
+        self,
+        step: Int[Array, ""] | int,
+        release: Release,
+        sums: Float[Array, "nodes *samples entries"],
+        keys: Key[Array, " nodes"],
+    ) -> Float[Array, "nodes entries"]:
+        draw = lambda key: jax.random.normal(key, sums.shape[1:], sums.dtype)  # noqa: E731
+        return sums + jnp.asarray(self.records.noise * release.clip, sums.dtype) * jax.vmap(draw)(keys)
+
+
+def clipped(rows: Float[Array, "samples entries"], clip: float) -> Float[Array, "samples entries"]:
+    """Each row cut to the norm `clip`; one that is not finite counts as zero."""
+    rows = jnp.where(jnp.isfinite(rows).all(1, keepdims=True), rows, 0)
+    top = jnp.abs(rows).max(1, keepdims=True, initial=0)
+    shape = rows / jnp.where(top > 0, top, 1)
+    norm = jnp.where(top > 0, jnp.linalg.norm(shape, axis=1, keepdims=True), 1)
+    return shape * jnp.minimum(top, jnp.asarray(clip, rows.dtype) / norm)
+
+
+class PrivateOracle(Oracle):
+    """An oracle that gives only noisy sums over clipped records."""
+
+    def __init__(self, *given: Any, noise: RecordNoise, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.noise, self._outermost, self._releases = noise, self.ledger.step_cost, 0
+
+    def point(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> Point:
+        return PrivatePoint(self, draw, x, y, products)
+
+    def opened(self, batch: Batch) -> Batch:
+        raise ValueError(
+            "the method uses samples in a way in which the part of one record is not bounded, which "
+            "privacy=db.privacy.records(...) does not allow: choose one such as db.ed or db.sparkle('ed', ...)."
+        )
+
+    def claim(self, draw: Draw, level: int, clip: float) -> Release:
+        """The next sum of the step; raises if it could not be counted."""
+        if self.ledger.step_cost is not self._outermost:
+            raise ValueError(
+                "the method computes directions in a loop or branch inside a step, where "
+                "privacy=db.privacy.records(...) cannot count them: choose a single-loop method without local steps, "
+                "such as db.sparkle('ed', ...)."
+            )
+        self._releases += 1
+        return Release(self._releases - 1, level, clip, *self._place(draw, level))
+
+    def _place(self, draw: Draw, level: int) -> tuple[int, int]:
+        """Into how many batches a pass cuts the samples, and by how much this one is ahead of the step's number."""
+        if draw.batch_size is None:
+            return 1, 0
+        place = draw.place if level == LOWER or draw.upper_of is None else draw.upper_of.place
+        if not self.config.in_order or not isinstance(place, int):
+            raise ValueError(
+                "privacy=db.privacy.records(...) needs every record in one batch of a pass: use all samples (leave out "
+                "batch_size), or sampling='shuffle-once'."
+            )
+        data: NodeData = self.problem.upper_data if level == UPPER else self.problem.lower_data
+        if data.part_sizes[0] < draw.batch_size:
+            raise ValueError(
+                f"batch_size={draw.batch_size} is more than the {data.part_sizes[0]} samples of a node, of which some "
+                "would count twice: use smaller batches, or all samples (leave out batch_size)."
+            )
+        return data.part_sizes[0] // draw.batch_size, place * STRIDE
+
+    def keys(self, release: Release) -> Key[Array, " nodes"]:
+        """A key for each node, which no other sum has."""
+        key = jax.random.fold_in(jax.random.fold_in(self.key, RELEASES), release.number)
+        return fold_in_each(key, self.nodes)
+
+
+class PrivatePoint(Point):
+    """Derivatives at one point, each the mean of clipped vectors of samples, with noise."""
+
+    def __init__(self, oracle: PrivateOracle, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
+        super().__init__(draw, x, y, products)
+        self._oracle = oracle
+
+    def linearized(self) -> Point:
+        return self
+
+    def sampled(self) -> Point:
+        return self
+
+    @cached_property
+    def v(self) -> Vector:
+        """∇_y g(x, y), the direction of y."""
+        self.ledger.add(gradients=1)
+        gradient = self._config.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
+        return Vector(self._mean(LOWER, self._oracle.noise.records.clip, gradient, self.y.tree))
+
+    @cached_property
+    def _upper_gradients(self) -> tuple[PyTree, ...]:
+        self.ledger.add(gradients=1)
+        shaped = (self._x.tree,) if self._y is None else (self._x.tree, self._y.tree)
+        return self._mean(UPPER, self._oracle.noise.records.clip, self._upper_gradients_of_node, shaped)
+
+    def _product(self, z: Vector) -> tuple[Vector, Vector]:
+        clip, shaped = self._oracle.noise.records.products, (self._x.tree, self.y.tree)
+        jacobian, hessian = self._mean(LOWER, clip, self._products_of_node, shaped, z.tree)
+        return Vector(jacobian), Vector(hessian)
+
+    def _directions(self, z: Vector) -> tuple[Vector, Vector]:
+        jacobian, hessian = self._once(self._product, z)
+        return self.fx - jacobian, hessian - self.fy
+
+    def _mean(self, level: int, clip: float, function: Callable[..., PyTree], shaped: PyTree, *more: PyTree) -> PyTree:
+        """The noisy mean over a level's batch of a sample's `function(x, y, *more, sample)`, shaped like `shaped`."""
+        oracle, release = self._oracle, self._oracle.claim(self.draw, level, clip)
+        batch = self.draw.upper_batch if level == UPPER else self.draw.lower_batch
+        structure, kinds = jax.tree.structure(shaped), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shaped)]
+
+        def node(x: PyTree, y: PyTree, *given: PyTree) -> tuple[Array, Array]:
+            *more, batch = given
+            one = lambda sample: ravel_pytree(function(x, y, *more, sample))[0]  # noqa: E731
+            rows = [jax.vmap(one)(_singles(part)) for part in batch.parts]
+            used = jnp.ones(1, bool) if batch.weights is None else batch.weights > 0
+            count = jnp.sum(jnp.where(used, jnp.asarray([len(part) for part in rows], jnp.int32), 0))
+            return oracle.noise.of_node(release, rows, used), count
+
+        sums, counts = self._over_nodes(node, *more, batch)
+        noisy = oracle.noise(oracle.k, release, sums, oracle.keys(release))
+        flat, leaves, start = noisy / counts[:, None].astype(noisy.dtype), list[Array](), 0
+        for shape, dtype in kinds:
+            end = start + math.prod(shape[1:])
+            leaves.append(flat[:, start:end].reshape(shape).astype(dtype))
+            start = end
+        return jax.tree.unflatten(structure, leaves)
+
+
+def _singles(part: PyTree) -> Batch:
+    """A part of one node's batch as a batch for every sample: leaves (samples, 1, ...)."""
+    return Batch((jax.tree.map(lambda leaf: leaf[:, None], part),))
