@@ -203,17 +203,15 @@ class Arm:
         return [recorder.trace for recorder in recorders]
 
 
-_LAST: dict[tuple[str, tuple[int, ...]], list[Task]] = {}
+_LAST: list[tuple[tuple[object, ...], list[Task]]] = []
 
 
 def _tasks(call: Callable[..., Task], seeds: tuple[int, ...]) -> list[Task]:
     """The tasks of all seeds; those made last are kept, since the arms of a case share them."""
-    key = (repr(_call(call)), seeds)
-    if key not in _LAST:
-        made = [call(seed=seed) for seed in seeds]
-        _LAST.clear()
-        _LAST[key] = made
-    return _LAST[key]
+    key = (*_parts(call), seeds)
+    if not _LAST or _LAST[0][0] != key:
+        _LAST[:] = [(key, [call(seed=seed) for seed in seeds])]
+    return _LAST[0][1]
 
 
 def _call(call: Callable[..., object]) -> Call:
@@ -232,7 +230,11 @@ def _parts(call: Callable[..., Task]) -> tuple[object, ...]:
 
 
 def _value(value: object) -> object:
-    return _call(value)["function"] if callable(value) else value
+    """A function by its name; with what was given to it, if anything was."""
+    if not callable(value):
+        return value
+    call = _call(value)
+    return call if call["arguments"] or call["options"] else call["function"]
 
 
 def _graph(graph: Topology) -> Drawn:
