@@ -74,7 +74,7 @@ def run(folder, mode, steps, flood=0):
             "steps": {name: one["step"] for name, one in ended.items()}, "logs": logs,
             "done": {name: int(np.load(folder / f"{name}.npz")["done"]) for name in HONEST},
             "rejected": sum(one["neighbours"][BAD]["rejected"] for one in ended.values()),
-            "saved": {name: max(int(p.name) for p in (folder / name / "checkpoints").glob("[0-9]*")) for name in HONEST},
+            "saved": {name: max(int(p.name) for p in folder.glob(f"{name}/checkpoints/[0-9]*")) for name in HONEST},
         }  # fmt: skip
     finally:
         if bad is not None:
