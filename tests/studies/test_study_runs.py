@@ -112,7 +112,9 @@ def test_arms_whose_tasks_differ_in_what_an_inner_function_was_given():
     """A function of a task, given with arguments of its own, is told apart by them, and never by its name alone."""
     made = lambda make, *, seed: make(seed=seed)  # noqa: E731
     inner = [partial(db.tasks.linear_regression, 3, dimension=2, samples=samples) for samples in (4, 5)]
-    a, b = (dataclasses.replace(arms(Setup())[0], task=partial(made, one), steps=2, metrics=("upper",)) for one in inner)
+    a, b = (
+        dataclasses.replace(arms(Setup())[0], task=partial(made, one), steps=2, metrics=("upper",)) for one in inner
+    )
     assert a.describe() != b.describe() and not a.same_runs(b)
     again = dataclasses.replace(a, task=partial(made, inner[0]))
     assert again.describe() == a.describe() and again.same_runs(a)

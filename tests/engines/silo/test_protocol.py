@@ -172,6 +172,18 @@ class TestNoFrameEndsANeighbour:
         assert end.site.begin(STEP + 1) == 40
         assert Skip(40) in end.sent()
 
+    def test_a_neighbour_in_this_very_step_is_not_ahead(self):
+        """It has begun the step that begins here next, and waits for the message of that step."""
+        end = bring_to("talking", "dials")
+        other = bring_to("talking", "listens")
+        other.site._at, other.site.next = Position(STEP, 0), STEP + 1
+        other.site.watch()
+        stood = next(frame for frame in other.sent() if isinstance(frame, Stand)).statements[0]
+        assert stood.site == 0 and stood.step == STEP
+        third = _signed(end, Statement(2, 3, STEP, ()))
+        end.deliver(Skip(90), Stand((stood._replace(certificate=b"site-0"), third)))
+        assert end.site.begin(STEP) == STEP
+
     def test_no_statement_of_another_site_is_believed_unless_it_has_signed_it(self):
         end = bring_to("talking", "dials")
         end.deliver(Stand((_signed(end, Statement(2, 3, 50, ()), by="site-0"),)))

@@ -93,6 +93,7 @@ class Site:
                 if self.stopping:
                     return max(steps, default=0)
             self.next = max(self.next, start)
+            self._at = Position(self.next, -1)
             return self.next
 
     # The step
@@ -352,7 +353,7 @@ class Site:
         with self.lock:
             beat, now = write(Beat()), self.clock.now()
             if self.running:
-                self._roll_call.say(self.next)
+                self._roll_call.say(self._at.step)
             for edge in self.edges.values():
                 edge.say(beat)
                 if edge.stream and self.running and (new := self._roll_call.positions(edge.told)):

@@ -21,7 +21,7 @@ from typing import Any
 from ...core._files import atomic_write
 from ...core._optional import optional
 from ...core._text import plain
-from ._credentials import Credentials
+from ._credentials import Credentials, Identity
 from ._edge import WINDOW, Edge
 from ._errors import Rejected
 from ._federation import LOOPBACK
@@ -69,6 +69,7 @@ class Streams:
         ]
         self._closed = threading.Event()
         self._server: grpc.Server | None = None
+        self._shown: Identity | None = None
         self._threads: list[threading.Thread] = []
         self._greeting: dict[int, Callable[[], object]] = {}  # neighbours whose HELLO is awaited, and how to stop it
         self._said: set[str] = set()
@@ -141,6 +142,7 @@ class Streams:
                     self._report_once(sentence)
             finally:
                 self._look_again()
+            self._show_renewed()
 
     def _look_again(self) -> None:
         """A certificate may expire or be revoked while its holder is connected."""
@@ -177,18 +179,22 @@ class Streams:
         handler = grpc.stream_stream_rpc_method_handler(self._answer)
         service, name = METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
-        # Asked at every handshake, so that a renewed certificate is shown without a stop.
-        security = grpc.dynamic_ssl_server_credentials(self._papers(), self._papers, True)
+        # gRPC could ask for it at every handshake, but then crashes (1.85) if many of these fail at once.
+        self._shown = own = self.credentials.identity
+        security = grpc.ssl_server_credentials(
+            [(own.key_pem, own.certificate_pem)], self.credentials.authority_pem, True
+        )
         try:
             self._server.add_secure_port(place.listens, security)
         except RuntimeError:
             raise ValueError(f"{self.site.name} cannot listen at {place.listens}: is the port in use?") from None
         self._server.start()
 
-    def _papers(self) -> grpc.ServerCertificateConfiguration:
-        own = self.credentials.identity
-        pair = (own.key_pem, own.certificate_pem)
-        return grpc.ssl_server_certificate_configuration([pair], self.credentials.authority_pem)
+    def _show_renewed(self) -> None:
+        """A renewed certificate is shown from here on: neighbours connect again, and the run goes on."""
+        if self._server is not None and self._shown is not self.credentials.identity:
+            self._server.stop(0).wait()
+            self._listen()
 
     def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         stream = Outgoing(context.cancel, self._room)
