@@ -70,6 +70,7 @@ class Streams:
         self._closed = threading.Event()
         self._server: grpc.Server | None = None
         self._shown: Identity | None = None
+        self._pool: ThreadPoolExecutor | None = None
         self._threads: list[threading.Thread] = []
         self._greeting: dict[int, Callable[[], object]] = {}  # neighbours whose HELLO is awaited, and how to stop it
         self._said: set[str] = set()
@@ -91,8 +92,7 @@ class Streams:
             self.site.lock.wait_for(lambda: not any(edge.stream for edge in self.site.edges.values()), LAST_WORDS)
             for edge in self.site.edges.values():
                 edge.hang_up()
-        if self._server is not None:
-            self._server.stop(0.5).wait()
+        self._stop_listening(0.5)
         until = time.monotonic() + LAST_WORDS / 2
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -167,7 +167,7 @@ class Streams:
             return
         # A thread per neighbour's stream, one for the stream that replaces it, and a few for those who are turned away.
         most = len(self.site.edges) * 2 + 4
-        threads = ThreadPoolExecutor(most, thread_name_prefix="silo stream")
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="silo stream")
         options = [
             *self._options,
             ("grpc.max_concurrent_streams", 2),  # of one connection
@@ -175,7 +175,7 @@ class Streams:
             ("grpc.server_handshake_timeout_ms", int(1000 * GREETING)),
             ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
         ]
-        self._server = grpc.server(threads, options=options, maximum_concurrent_rpcs=most)
+        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=most)
         handler = grpc.stream_stream_rpc_method_handler(self._answer)
         service, name = METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
@@ -193,8 +193,13 @@ class Streams:
     def _show_renewed(self) -> None:
         """A renewed certificate is shown from here on: neighbours connect again, and the run goes on."""
         if self._server is not None and self._shown is not self.credentials.identity:
-            self._server.stop(0).wait()
+            self._stop_listening(0.0)
             self._listen()
+
+    def _stop_listening(self, grace: float) -> None:
+        if self._server is not None and self._pool is not None:
+            self._server.stop(grace).wait()
+            self._pool.shutdown(wait=False)
 
     def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         stream = Outgoing(context.cancel, self._room)
