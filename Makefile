@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint slow bench tables docs clean
+.PHONY: help demo test test-all lint slow simulate bench tables docs clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,10 @@ lint: $(VENV)/.installed-test ## check style and types only
 
 slow: $(VENV)/.installed-test ## run only the slow tests, which `make test` leaves out
 	$(PYTEST) -m slow
+
+SEEDS ?= 10000
+simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000), on a virtual clock
+	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --all
 
 bench: $(VENV)/.installed ## measure a step and name what became slower than the committed results
 	$(BIN)/python -m benchmarks step --json build/bench.json

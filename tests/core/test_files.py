@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from decibel.core._files import append_line, atomic_write, atomic_writer, read_a
 @pytest.fixture
 def synced(monkeypatch):
     """What was synced, in order: "folder", or the content of the file at that time; and "replace"."""
-    order, fsync, replace = [], os.fsync, Path.replace
+    order, fsync, replace = [], os.fsync, os.replace
 
     def note(number):
         is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
@@ -28,7 +27,7 @@ def synced(monkeypatch):
         return replace(path, target)
 
     monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(Path, "replace", noted)
+    monkeypatch.setattr(os, "replace", noted)
     return order
 
 
@@ -56,7 +55,7 @@ def test_a_crash_before_the_end_leaves_the_old_file_alone(tmp_path, monkeypatch,
         raise OSError("no space left on device")
 
     if call != "write":
-        monkeypatch.setattr(os if call == "fsync" else Path, call, crash)
+        monkeypatch.setattr(os, call, crash)
     with pytest.raises(OSError, match="no space"), atomic_writer(path) as file:
         file.write(b"ne")
         if call == "write":
@@ -73,6 +72,21 @@ def test_lines_are_added_one_by_one(tmp_path, synced):
         file.write(b"cut sh")
     append_line(path, "three")
     assert path.read_text() == "one\ntwo\ncut sh\nthree\n"
+
+
+def test_a_line_is_on_the_disk_with_its_files_name_after_a_first_try_that_failed(tmp_path, monkeypatch, synced):
+    """The first try made the file, and did not come to the name."""
+    path = tmp_path / "lines"
+    with monkeypatch.context() as broken:
+
+        def fail(number):
+            raise OSError("no space left on device")
+
+        broken.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="no space"):
+            append_line(path, "one")
+    append_line(path, "two")
+    assert synced[-1] == "folder"
 
 
 def test_arrays_that_claim_too_much_are_not_unpacked(tmp_path, monkeypatch):

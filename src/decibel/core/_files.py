@@ -1,4 +1,7 @@
-"""Files that are replaced whole: after a crash or a power cut there is the old content or the new, never a part."""
+"""Files that are replaced whole: after a crash or a power cut there is the old content or the new, never a part.
+
+All of it goes through `os`, in whose place the tests put a disk that fails (`tests/simulation/disk.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import errno
 import os
 import zipfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,16 +28,16 @@ def atomic_writer(path: str | os.PathLike[str], mode: int = 0o644, *, durable: b
     path = Path(path)
     _make_folder(path.parent, durable)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)
+    _remove(beside)
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
         if durable:
             durable_replace(beside, path)
         else:
-            beside.replace(path)
+            os.replace(beside, path)
     finally:
-        beside.unlink(missing_ok=True)
+        _remove(beside)
 
 
 def atomic_write(
@@ -57,26 +60,33 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
 
 
+def read_bytes(path: str | os.PathLike[str], most: int = -1) -> bytes:
+    """What a file holds, or its first so many bytes."""
+    with os.fdopen(os.open(path, os.O_RDONLY), "rb") as file:
+        return file.read(most)
+
+
 def append_line(path: str | os.PathLike[str], line: str, mode: int = 0o644) -> None:
     """Adds a line to a file, on the disk when it returns. One that a crash cut short is ended first."""
     path = Path(path)
     _make_folder(path.parent, durable=True)
-    new = not path.exists()
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode), "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
         file.write((b"\n" if torn else b"") + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    if new:
-        sync_folder(path.parent)
+    sync_folder(path.parent)  # always: what made the file may have failed before it came to this
 
 
 def durable_replace(source: Path, target: Path) -> Path:
     """Gives a file its name. Its content is on the disk before the name is, and the name when it returns."""
-    with source.open("r+b") as file:
-        os.fsync(file.fileno())
-    source.replace(target)
+    number = os.open(source, os.O_RDWR)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+    os.replace(source, target)
     sync_folder(target.parent)
     return target
 
@@ -109,7 +119,12 @@ def sync_tree(folder: str | os.PathLike[str]) -> None:
 
 def _make_folder(folder: Path, durable: bool) -> None:
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
     if durable:
         for one in missing:
             sync_folder(one.parent)
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

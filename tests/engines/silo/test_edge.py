@@ -33,6 +33,21 @@ def opened(mine=(True, 5), theirs=(True, 5)):
     return edge
 
 
+class Sent:
+    """A stream that keeps what is sent."""
+
+    def __init__(self):
+        self.frames = []
+
+    def send(self, frame):
+        self.frames.append(frame)
+
+    def end(self):
+        pass
+
+    hang_up = end
+
+
 class TestEdge:
     def test_heard_in_turn(self):
         edge = opened()
@@ -132,11 +147,64 @@ class TestEdge:
 
     def test_ties_last_one_step(self):
         edge = opened((False, 5), (True, 5))
-        assert [edge.take(Position(*at))[1] for at in ((5, 0), (5, 1), (6, 0))] == [
-            LinkState.RESTORE,
-            LinkState.RESTORE,
-            LinkState.TIED,
-        ]
+        states = []
+        for at in ((5, 0), (5, 1), (6, 0)):
+            edge.receive(message(*at), KNOWN, 0.0)
+            states.append(edge.take(Position(*at))[1])
+        assert states == [LinkState.RESTORE, LinkState.RESTORE, LinkState.TIED]
+
+    def test_ties_are_made_where_both_ends_take_part(self):
+        """The other end is ahead: nothing is tied before its first message, which is this end's first that it takes."""
+        edge = opened((False, 5), (True, 7))
+        for step in (5, 6):
+            assert edge.take(Position(step, 0)) == (None, LinkState.TIED)
+        edge.receive(message(7, 0), KNOWN, 0.0)
+        assert edge.take(Position(7, 0))[1] == LinkState.RESTORE
+
+    def test_one_that_is_behind_sends_nothing_and_tells_where_it_goes_on(self):
+        edge, there, stream = opened((True, 5), (True, 7)), opened((True, 7), (True, 5)), Sent()
+        edge.stream = stream
+        for step in (5, 6, 7):
+            edge.say_data(Position(step, 0), write(message(step, 0)))
+        assert [type(parse(frame)) for frame in stream.frames] == [Skip, Data]
+        for frame in map(parse, stream.frames):
+            there.skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
+        assert there.got == Position(7, 0)
+
+    def test_nothing_overtakes_what_is_sent_again(self):
+        """On a new stream nothing is said in turn before both ends know what arrived; jumps are said again, too."""
+        edge, stream = opened(), Sent()
+        edge.say_data(Position(5, 0), b"lost")
+        edge.hang_up()
+        edge.stream = stream
+        edge.jump(9)
+        edge.say_data(Position(9, 0), b"new")
+        assert not stream.frames
+        view = edge.view(10)
+        edge.settle(view, view._replace(got=NOWHERE))
+        assert stream.frames == [write(Skip(5)), b"lost", write(Skip(9)), b"new"]
+        other = opened()
+        other.skip(9)
+        other.skip(9)  # said again
+
+    def test_an_answer_that_was_lost_is_given_again(self):
+        """The end that dials asks the same again; the message that was sent for it in between still counts."""
+        here, stream = Edge(1, "other", dials=False, rules=FaultTolerance()), Sent()
+        here.holds, here.stream = True, stream
+        question = Join(0, 77, False, True, 5, NOWHERE)
+        here.asked(question, here.view(5, 77, answer=True), 0.0)
+        here.say_data(Position(5, 0), b"message")
+        first = list(stream.frames)
+        here.hang_up()
+        here.stream, stream.frames = stream, []
+        here.asked(question, here.view(6, 77, answer=True), 0.0)
+        assert first[0] == stream.frames[0] and stream.frames[-1] == b"message" and here.takes_part(5)
+
+    def test_who_went_on_while_it_waited_for_the_answer_says_so(self):
+        edge, stream = Edge(1, "other", dials=True, rules=FaultTolerance()), Sent()
+        edge.stream, edge.joining, edge.asking, edge.asked_step = stream, True, 77, 5
+        edge.answered(Join(0, 77, False, True, 5, NOWHERE, answer=True), 9, 0.0)
+        assert stream.frames == [write(Skip(9))]
 
     def test_what_was_sent_is_sent_again_from_where_the_other_is(self):
         edge, sent = opened(), []

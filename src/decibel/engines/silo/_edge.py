@@ -18,7 +18,7 @@ from ...network._links import LinkState
 from ._errors import Rejected
 from ._federation import FaultTolerance
 from ._frames import Data, Join, Position, Roll, Skip, Statement, write
-from ._limits import NOWHERE, Allowance, Patience
+from ._limits import FINISHED, NOWHERE, Allowance, Patience
 from ._payload_layout import Layout, all_finite
 
 Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
@@ -47,7 +47,8 @@ class Edge:
         self.incarnation = 0
         self.last_seen = 0.0
         self.alive = self.running = self.finished = self.joining = False
-        self.asking, self.asked_at, self.ask_after = 0, 0.0, 0.0  # JOIN was said, and when it may be said again
+        self.asking, self.asked_step = 0, 0  # the epoch and the step that JOIN named last
+        self.asked_at = self.ask_after = 0.0  # when it was said, and when it may be said again
         self.roll: Roll | None = None
         self.told: dict[int, Statement] = {}  # the newest statements that were passed on by this stream
         # The conversation.
@@ -57,6 +58,9 @@ class Edge:
         self.inbox: dict[Position, np.ndarray] = {}
         self.outbox: deque[tuple[Position, bytes]] = deque(maxlen=WINDOW)
         self.may_skip = False
+        self._question, self._answer = (0, False), b""  # JOIN and JOINED, by which it was opened
+        self.resumed = False  # whether both ends know, on this stream, what the other has got
+        self.behind = False  # whether messages were left out, of positions that the other end has skipped
         self.rejected = self.repeated = 0
         self.flows: dict[str, JSON] = {}  # how large they are, by level (`_lies`)
 
@@ -72,6 +76,7 @@ class Edge:
     def settle(self, mine: Join, theirs: Join, now: float = 0.0) -> None:
         """Both ends do this with the same two views, and come to the same conclusion. The end that dials has chosen the
         number of a new epoch, at random, so that no message of another is taken for one of it."""
+        self.resumed, self.asking = True, 0
         if mine.open and theirs.open and mine.epoch == theirs.epoch:
             self.resend(theirs.got)
             return
@@ -83,6 +88,7 @@ class Edge:
             (False, False): LinkState.RESET,
         }[mine.holds, theirs.holds]
         self.open = self.holds = self.may_skip = True
+        self.behind = False
         self.first, self.tied_at = mine.step, -1
         self.theirs, self.got = Position(theirs.step, -1), NOWHERE
         self.patience.joined(now, behind=theirs.step < mine.step)
@@ -90,14 +96,21 @@ class Edge:
         self.outbox.clear()
 
     def asked(self, theirs: Join, mine: Join, now: float) -> None:
-        """JOIN came, to the end that listens: answers it."""
+        """JOIN came, to the end that listens: answers it. One that never had the answer is told the same again."""
+        lost = self.open and not theirs.open and self._question == (theirs.next, theirs.holds)
+        if lost and self.got == NOWHERE:
+            self.say(self._answer)
+            self.theirs, self.resumed = max(self.theirs, Position(theirs.step, -1)), True
+            self.resend(NOWHERE)
+            return
         if self.open and not theirs.open:
             self.close(forget=not theirs.holds)
             mine = mine._replace(open=False, holds=self.holds)
         if theirs.open and not (self.open and self.epoch == theirs.epoch):
             self.say(write(mine._replace(open=False)))  # that conversation is over
             return
-        self.say(write(mine))
+        self._question, self._answer = (theirs.next, theirs.holds), write(mine)
+        self.say(self._answer)
         self.settle(mine, theirs, now)
 
     def answered(self, theirs: Join, step: int, now: float) -> None:
@@ -107,21 +120,24 @@ class Edge:
             return  # and will ask again
         if not self.open and not (self.joining and theirs.next == self.asking):
             return  # the answer to what was asked before
-        mine = self.view(step)
+        mine, went_on = self.view(step), not self.open and step > self.asked_step
         self.joining = False
         self.settle(mine, theirs, now)
+        if went_on:  # while it waited for the answer
+            self.jump(step)
 
     def farewell(self, reason: str, *, forget: bool) -> None:
         self.finished = reason == "finished"
         self.running = self.running and reason == "aside"
         if self.finished:
-            self.theirs = Position(2**62, 0)  # what it has sent still counts; nothing more is awaited
+            self.theirs = FINISHED  # what it has sent still counts; nothing more is awaited
         else:
             self.close(forget=forget)
 
     def close(self, *, forget: bool) -> None:
         """Takes no further part; with `forget` its flow is dropped."""
         self.open = self.joining = False
+        self.asking = 0
         self.holds = self.holds and not forget
         self.inbox.clear()
         self.outbox.clear()
@@ -134,13 +150,13 @@ class Edge:
     def hang_up(self) -> None:
         if self.stream is not None:
             self.stream.hang_up()
-        self.stream, self.roll, self.joining = None, None, False
+        self.stream, self.roll, self.joining, self.resumed = None, None, False, False
         self.told = {}
 
     def resend(self, got: Position) -> None:
         """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""
         missing = [(at, frame) for at, frame in self.outbox if at > got]
-        if missing and not follows(got, missing[0][0]):
+        if missing and missing[0][0].exchange >= 0 and missing[0][0] != FINISHED and not follows(got, missing[0][0]):
             missing = [(at, frame) for at, frame in missing if at >= (got.step + 1, 0)]
             while missing and missing[0][0].exchange > 0:
                 del missing[0]
@@ -156,8 +172,23 @@ class Edge:
             self.stream.send(frame)
 
     def say_data(self, at: Position, frame: bytes) -> None:
+        """Nothing, where the other end has skipped this position; the jump that this makes is told before the next."""
+        if self.theirs > at:
+            self.behind = True
+            return
+        if self.behind:
+            self.jump(at.step)
+        self.say_in_turn(at, frame)
+
+    def jump(self, step: int) -> None:
+        self.behind = False
+        self.say_in_turn(Position(step, -1), write(Skip(step)))
+
+    def say_in_turn(self, at: Position, frame: bytes) -> None:
+        """What is lost with a stream is said again on the next one; what comes after it must not overtake it."""
         self.outbox.append((at, frame))
-        self.say(frame)
+        if self.resumed:
+            self.say(frame)
 
     @property
     def state(self) -> str:
@@ -206,7 +237,7 @@ class Edge:
         return follows(self.theirs, at)
 
     def skip(self, step: int) -> None:
-        if not self.open:
+        if not self.open or self.finished or self.theirs == Position(step, -1):  # over, or said again
             return
         if step <= self.theirs.step:
             raise Rejected(f"a jump to step {step}, which is not ahead")
@@ -224,9 +255,9 @@ class Edge:
             del self.inbox[old]
         if not self.takes_part(at.step):
             return None, LinkState.TIED if self.holds else LinkState.DROPPED
-        if self.tied_at < 0:
-            self.tied_at = at.step
         row = self.inbox.pop(at, None)
+        if self.tied_at < 0 and row is not None:  # the first position in which both ends take part
+            self.tied_at = at.step
         if row is not None:
             self.patience.took_part()
         return row, self.tie if at.step == self.tied_at else LinkState.TIED

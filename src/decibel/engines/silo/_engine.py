@@ -211,7 +211,7 @@ class SiteRun(Run):
                 "the rest."
             )
         left = self.privacy.steps_left(steps - self.step, self.step)
-        self._goal = self.step + left
+        self._goal = self.site.goal = self.step + left
         if self._goal >= steps:
             return steps, ""
         sentence = self.privacy.sentence(left, self.step)

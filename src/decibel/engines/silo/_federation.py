@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 
 from ...core._json import JSON
@@ -100,7 +101,7 @@ class Federation:
         content = {"version": VERSION, **asdict(self)}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
-    @property
+    @cached_property
     def hash(self) -> bytes:
         return hashlib.sha256(self.text.encode()).digest()
 

@@ -14,7 +14,7 @@ from ._frames import Data, Frame, Hello, Join, Position, Roll, Skip, Stand, Stat
 LAST = 2**30 - 1  # the largest number of steps, where the federation names none
 MOST_SAVED = 16  # steps that a site tells to have saved
 SIGNATURE, CERTIFICATE = 80, 4096  # bytes
-NOWHERE = Position(-1, -1)
+NOWHERE, FINISHED = Position(-1, -1), Position(2**62, 0)
 BURST, PER_BEAT, PER_SECOND = 200, 4, 20  # frames without a message
 CATCH_UP = 4  # beats in which a neighbour that was away comes to where the others are
 GOOD = 1000  # messages after which it is forgotten that an edge was suspended

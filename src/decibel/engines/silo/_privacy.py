@@ -20,7 +20,7 @@ import numpy as np
 
 from ...core import _zcdp
 from ...core._discrete_gaussian import Source
-from ...core._files import atomic_write
+from ...core._files import atomic_write, read_bytes
 from ...core._json import JSON
 from ...network._codecs import ConcatCodec
 from ...network._noisy import Noisy
@@ -205,7 +205,7 @@ def read(home: Path) -> Spent:
     """What was sent from a site's folder."""
     path = home / FILE
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_bytes(path))
         if found["version"] != 1:
             raise ValueError
         budgets = Budgets(**found["budgets"]) if "budgets" in found else None

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ...core._files import append_line
+from ...core._files import append_line, read_bytes
 from ...core._json import JSON
 
 Entry = dict[str, JSON]
@@ -70,7 +70,7 @@ class Ledger:
         return self._read()[0]
 
     def _read(self) -> tuple[list[Entry], str, int]:
-        raw = self.path.read_bytes() if self.path.exists() else b""
+        raw = read_bytes(self.path) if self.path.exists() else b""
         entries: list[Entry] = []
         last = NOTHING
         for number, line in enumerate(raw.split(b"\n"), 1):

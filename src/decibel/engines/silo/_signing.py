@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Literal
 
-from ...core._files import atomic_write
+from ...core._files import atomic_write, read_bytes
 from ...core._optional import optional
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
@@ -114,8 +114,7 @@ def load_key(path: Path, passphrase: str | None = None) -> ec.EllipticCurvePriva
 def read_file(path: Path, largest: int = 2**24) -> bytes:
     """A small file, or a sentence."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(largest + 1)
+        raw = read_bytes(path, largest + 1)
     except FileNotFoundError:
         raise ValueError(f"{path} is missing.") from None
     except OSError as error:

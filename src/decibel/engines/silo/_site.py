@@ -19,7 +19,7 @@ from ._edge import Edge, Known, Stream
 from ._errors import NotFinite, Rejected, SiteLost, Stopped
 from ._federation import Federation
 from ._frames import Beat, Bye, Data, Frame, Hello, Join, Position, Roll, Skip, Stand, write, write_data
-from ._limits import LAST, Limits
+from ._limits import FINISHED, LAST, Limits
 from ._payload_layout import Layout, all_finite
 from ._roll_call import RollCall, Signer
 
@@ -58,7 +58,7 @@ class Site:
         self._roll_call = RollCall(federation, number, problem, self.incarnation, signer)
         self.running = self.closing = self.stopping = self._finished = False
         self._stopped_at: float | None = None
-        self.next = 0  # the step that begins next
+        self.next, self.goal = 0, self.limits.steps  # the step that begins next, and that at which the run ends
         self._at = Position(0, -1)
         self.error: Exception | None = None
 
@@ -126,13 +126,13 @@ class Site:
         """Skips the steps that neighbours have done without this site, as far as two sites say that they have."""
         talking = [edge for edge in self.edges.values() if edge.open and not edge.finished]
         ahead = max((edge.theirs.step for edge in talking), default=0)
-        ahead = min(ahead, self._roll_call.confirmed) if self.lossy else ahead
+        ahead = min(ahead, self._roll_call.confirmed, self.goal - 1) if self.lossy else ahead
         if ahead > self.next:
             if not self.lossy:
                 raise SiteLost(self._not_without("its neighbours are ahead of it"))
             self.next = ahead
             for edge in talking:
-                edge.say(write(Skip(ahead)))
+                edge.jump(ahead)
 
     def _wait_at_the_start(self) -> None:
         """For every neighbour that was counted; one that returns waits for any."""
@@ -155,7 +155,8 @@ class Site:
                 edge.hang_up()
             ready = edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining)
             if ready and now >= edge.ask_after and edge.patience.may_join(now):
-                edge.joining, edge.asking, edge.asked_at = True, self.clock.nonce(), now
+                edge.joining, edge.asked_at, edge.asked_step = True, now, self.next
+                edge.asking = edge.asking or self.clock.nonce()  # the same, as long as no answer came
                 edge.say(write(edge.view(self.next, edge.asking)))
 
     def _may_go_on(self) -> bool:
@@ -215,7 +216,8 @@ class Site:
         since = self.clock.now()
         late = since + self.fault_tolerance.deadline
         while awaited := [edge for edge in edges if edge.awaited(at)]:
-            self._wait(late - since)
+            self._join()  # who waits here for one neighbour may be what another waits for
+            self._wait(late - since if since < late else None)
             before, since = since, self.clock.now()
             if len(awaited) == 1 < sum(edge.takes_part(at.step) for edge in edges):  # all others have sent
                 awaited[0].patience.spend(since, since - before)
@@ -369,9 +371,11 @@ class Site:
     def goodbye(self, finished: bool) -> None:
         """Says goodbye; where this site has finished, waits until its neighbours have received all its messages."""
         with self.lock:
-            reason = "finished" if finished else "left"
             for edge in self.edges.values():
-                edge.say(write(Bye(reason)))
+                if finished and edge.open:
+                    edge.say_in_turn(FINISHED, write(Bye("finished")))
+                else:
+                    edge.say(write(Bye("finished" if finished else "left")))
             until = self.clock.now() + self.fault_tolerance.patience
             while finished and not self.stopping and self.clock.now() < until:
                 if all(edge.finished or not edge.alive for edge in self.edges.values()):

@@ -1,0 +1,268 @@
+"""What must hold, whatever the schedule: checked as things happen, and over all sites after every event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from decibel.engines.silo._credentials import Credentials
+from decibel.engines.silo._edge import Edge
+from decibel.engines.silo._errors import SiteLost
+from decibel.engines.silo._frames import Bye, Join, Position, parse
+from decibel.engines.silo._privacy import Privacy, read
+from decibel.engines.silo._site import Site
+from decibel.network._links import LinkState
+
+from .checkpoints import Checkpoints
+from .node import Arrived, Node, undisturbed
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .network import End
+    from .world import World
+
+TIES = {
+    (True, True): LinkState.TIED,
+    (True, False): LinkState.KEEPS,
+    (False, True): LinkState.RESTORE,
+    (False, False): LinkState.RESET,
+}
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+class Seen(NamedTuple):
+    """An edge after the last event."""
+
+    epoch: int = 0
+    open: bool = False
+    holds: bool = False
+
+
+class Monitor:
+    def __init__(self, world: World) -> None:
+        self.world, self.schedule = world, world.schedule
+        self._next = [0] * world.schedule.sites  # the step that each begins next
+        self._furthest = [0] * world.schedule.sites
+        self._sent: dict[tuple, bytes] = {}
+        self._flows: dict[tuple, np.ndarray] = {}
+        self._epochs: dict[tuple[int, int], int] = {}  # in which an exchange was begun
+        self._seen: dict[tuple[int, int, int], Seen] = {}
+        self._openings: dict[tuple, tuple[Seen, LinkState]] = {}
+        self._heard: dict[tuple[int, int], float] = {}
+        self._said: dict[tuple[int, int], object] = {}  # the last frame that told of an end
+        self._saved: list[dict[int, set[bytes]]] = [{} for _ in range(world.schedule.sites)]
+        self._durable: list[dict[int, bytes]] = [{} for _ in range(world.schedule.sites)]
+        self._last: list[dict[int, bytes]] = [{} for _ in range(world.schedule.sites)]
+        self._trusted = [0] * world.schedule.sites
+        self._noisy = [0] * world.schedule.sites
+
+    def _fail(self, sentence: str) -> None:
+        raise Violation(sentence)
+
+    # Nobody uninvited, and nobody honest turned away
+
+    def connected(self, host: Host, edge: Edge, end: End) -> None:
+        if end.peer != edge.number or end.owner != host.number:
+            self._fail(f"machine {end.peer}, which was not invited, is connected to {host.name} as {edge.name}")
+        streams = host.streams
+        if streams is not None and self.world.key_of(edge.number) in streams.credentials.trust.revoked.keys:
+            self._fail(f"{edge.name}, which {host.name} knows to be revoked, is connected to it")
+
+    def keeps_out(self, host: Host, number: int) -> None:
+        """Some time after a key was revoked in a site's folder."""
+        edge = host.site.edges.get(number) if host.site is not None else None
+        if edge is not None and edge.stream is not None:
+            self._fail(f"{edge.name} is revoked and still connected to {host.name}")
+
+    def rejected(self, host: Host, edge: Edge, end: End, error: str) -> None:
+        if self.world.is_honest(end.peer):
+            self._fail(f"{host.name} rejected {edge.name}, which is honest: {error}")
+
+    def heard(self, host: Host, edge: Edge, raw: bytes) -> None:
+        self._heard[host.number, edge.number] = self.world.scheduler.now
+        frame = parse(raw)
+        if isinstance(frame, Bye | Join):
+            self._said[host.number, edge.number] = frame
+
+    # Steps: none lost, none invented, each with the messages that were sent for it
+
+    def begins(self, host: Host, step: int) -> None:
+        i, expected = host.number, self._next[host.number]
+        if step < expected:
+            self._fail(f"{host.name} begins step {step} again, after step {expected - 1}")
+        if step > expected:
+            there = max((self._furthest[j] for j in self.world.neighbours[i] if self.world.is_honest(j)), default=0)
+            if not self.schedule.lossy or self.schedule.short:
+                self._fail(f"{host.name} skips from step {expected} to {step}")
+            if step > there:
+                self._fail(f"{host.name} skips to step {step}, and no honest neighbour is beyond {there}")
+        if step >= self.schedule.steps:
+            self._fail(f"{host.name} begins step {step} of {self.schedule.steps}")
+        self._next[i] = step + 1
+        self._furthest[i] = max(self._furthest[i], step + 1)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether every honest site has begun a step."""
+        return all(self._furthest[host.number] for host in self.world.honest)
+
+    def sends(self, host: Host, site: Site, others: tuple[int, ...], rows: np.ndarray) -> None:
+        at = Position(site._at.step, site._at.exchange + 1)
+        self._noisy[host.number] += self.schedule.noisy
+        for slot, j in enumerate(others):
+            edge = site.edges[j]
+            self._epochs[host.number, j] = edge.epoch
+            if edge.takes_part(at.step):
+                key = (host.number, host.lives, j, edge.incarnation, edge.epoch, at)
+                if key in self._sent:
+                    self._fail(f"{host.name} sends {edge.name} two messages of {at} in epoch {edge.epoch}")
+                self._sent[key] = (rows if rows.ndim == 1 else rows[slot]).tobytes()
+
+    def exchanged(
+        self, host: Host, site: Site, node: Node, level: int, others: tuple[int, ...], arrived: Arrived
+    ) -> None:
+        rows, where, _ = arrived
+        for slot, j in enumerate(others):
+            edge, epoch, at = site.edges[j], self._epochs[host.number, j], site._at
+            if not where[slot]:
+                if self.schedule.exact:
+                    self._fail(f"{host.name} has no message from {edge.name} of {at}, and none was lost")
+                continue
+            if not self.world.is_honest(j):
+                continue
+            key = (j, edge.incarnation, host.number, host.lives, epoch, at)
+            if self._sent.get(key) != rows[slot].tobytes():
+                self._fail(f"{host.name} takes a message from {edge.name} of {at} that was not sent for it")
+            if self.schedule.lossy:
+                self._compare_flows(host, edge, (epoch, at), node.F[level][slot])
+
+    def _compare_flows(self, host: Host, edge: Edge, when: tuple, flow: np.ndarray) -> None:
+        """Where both ends took the message of the other, F_ij = −F_ji bit for bit."""
+        ends = sorted([(host.number, host.lives), (edge.number, edge.incarnation)])
+        other = self._flows.pop((*ends, *when), None)
+        if other is None:
+            self._flows[(*ends, *when)] = flow.copy()
+        elif not np.array_equal(flow, -other):
+            self._fail(f"the flows of {host.name} and {edge.name} do not cancel at {when}: {flow} and {other}")
+
+    def done(self, host: Host, step: int) -> None:
+        if not np.isfinite(host.node.s).all():  # pyright: ignore[reportOptionalMemberAccess]
+            self._fail(f"{host.name} diverges in step {step}")
+
+    def exited(self, host: Host, error: Exception) -> None:
+        """What may end a site's run early."""
+        if isinstance(error, SiteLost):
+            if self.schedule.short:
+                self._fail(f"{host.name} gives up though nothing was away for long: {error}")
+            if self.schedule.lossy and self.schedule.tolerance.quorum != "stop":
+                self._fail(f"{host.name} gives up, and its method need not: {error}")
+        elif not (isinstance(error, OSError | ValueError) and host.disk.struck):
+            self._fail(f"{host.name} ends: {error!r}")
+
+    def has_finished(self, host: Host) -> None:
+        if self.schedule.exact:
+            schedule = self.schedule
+            states = undisturbed(self.world.neighbours, schedule.levels, schedule.lossy, schedule.steps)
+            if host.finished != states[host.number]:
+                self._fail(f"{host.name} ends elsewhere than a run without faults")
+
+    def gone(self, host: Host) -> None:
+        self._next[host.number] = 0
+
+    # What is saved stays, and is resumed bit for bit
+
+    def saves(self, host: Host, step: int, state: bytes) -> None:
+        self._saved[host.number].setdefault(step, set()).add(state)
+        self._last[host.number][step] = state
+        self._durable[host.number].pop(step, None)
+
+    def on_disk(self, host: Host, steps) -> None:
+        self._durable[host.number] = {step: self._last[host.number][step] for step in steps}
+
+    def finds_saved(self, host: Host, saves: Checkpoints) -> None:
+        durable = self._durable[host.number]
+        if durable:
+            newest = max(durable)
+            if newest not in saves.steps:
+                self._fail(f"{host.name} has lost the checkpoint of step {newest}")
+            if host.disk.read_as_it_is(f"checkpoints/{newest}/state") != durable[newest]:
+                self._fail(f"{host.name} has lost what was in the checkpoint of step {newest}")
+
+    def resumed(self, host: Host, step: int, state: bytes) -> None:
+        if state not in self._saved[host.number].get(step, set()):
+            self._fail(f"{host.name} resumes at step {step} what it never saved")
+        self._durable[host.number] = {s: one for s, one in self._durable[host.number].items() if s <= step}
+        self._next[host.number] = step
+
+    def trusts(self, host: Host, credentials: Credentials) -> None:
+        number = credentials.trust.revoked.number
+        if number < self._trusted[host.number]:
+            self._fail(f"{host.name} trusts list {number}, after list {self._trusted[host.number]}")
+        if credentials.trust._saved:
+            self._trusted[host.number] = number
+
+    def counted(self, host: Host, privacy: Privacy | None) -> None:
+        if privacy is not None and sum(privacy.sent.values()) < self._noisy[host.number]:
+            self._fail(
+                f"{host.name} has sent {self._noisy[host.number]} noisy messages, and counts "
+                f"{sum(privacy.sent.values())}"
+            )
+
+    # After every event
+
+    def look(self) -> None:
+        for host in self.world.hosts:
+            if host.site is None or host.number == self.schedule.hostile:
+                continue
+            for edge in host.watched:
+                key = (host.number, host.lives, edge.number)
+                if self._seen.get(key) != (edge.epoch, edge.open, edge.holds):
+                    self._look_at(host, edge, key)
+
+    def _look_at(self, host: Host, edge: Edge, key: tuple[int, int, int]) -> None:
+        before, seen = self._seen.get(key, Seen()), Seen(edge.epoch, edge.open, edge.holds)
+        self._seen[key] = seen
+        if host.is_leaving:
+            return  # nothing more is exchanged
+        if seen.open and (seen.epoch != before.epoch or not before.open):
+            self._opened(host, edge, before)
+        elif before.open and not seen.open and self.schedule.short:
+            self._fail(f"{host.name} ends its conversation with {edge.name} without a reason")
+        elif before.holds and not seen.holds and self.schedule.short:
+            self._fail(f"{host.name} forgets the flow of {edge.name}, which was never away for long")
+        if before.holds and not seen.holds and self.schedule.tolerance.quorum == "wait":
+            said = self._said.get((host.number, edge.number))
+            if not (isinstance(said, Join) and not said.holds):
+                self._fail(f"{host.name} forgets the flow of {edge.name}, for which it is to wait")
+
+    def _opened(self, host: Host, edge: Edge, before: Seen) -> None:
+        """Both ends of a new conversation know which of them remembers its flow."""
+        ends = (host.number, host.lives), (edge.number, edge.incarnation)
+        self._openings[(*ends, edge.epoch)] = before, edge.tie
+        other = self._openings.get((ends[1], ends[0], edge.epoch))
+        if other is None:
+            return
+        (theirs, their_tie), (mine, my_tie) = other, (before, edge.tie)
+        holds = mine.holds and (theirs.holds or not mine.open), theirs.holds and (mine.holds or not theirs.open)
+        if (my_tie, their_tie) != (TIES[holds], TIES[holds[::-1]]):
+            self._fail(
+                f"{host.name} and {edge.name} open epoch {edge.epoch} as {my_tie.name} and {their_tie.name}, where "
+                f"{holds} remember"
+            )
+
+    def at_the_end(self) -> None:
+        """What is in the folders once all is over, and the power is cut once more."""
+        for host in self.world.honest:
+            host.disk.heal()
+            host.disk.cut_power()
+            host.disk.start()
+            if self.schedule.noisy and sum(read(host.disk.root).messages.values()) < self._noisy[host.number]:
+                self._fail(f"{host.name} has sent more noisy messages than it counts")
+            self.finds_saved(host, Checkpoints(host.disk.root / "checkpoints"))
+            self.trusts(host, Credentials.load(host.disk.root, host.name))
+        if missing := self.world.organiser.missing():
+            self._fail(f"{len(missing)} signatures were handed out that the ledger does not have")

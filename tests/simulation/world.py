@@ -1,0 +1,224 @@
+"""One run of a whole silo under one schedule: machines, the network between them, an organiser, and an operator who
+starts again what has ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import deque
+from pathlib import Path
+from zlib import crc32
+
+from decibel.core import _files as files
+from decibel.engines.silo._certificates import key_print, pem
+from decibel.engines.silo._federation import Federation, SiteAddress
+from decibel.engines.silo._frames import KINDS, MAGIC
+from decibel.engines.silo._signing import key_pem
+
+from .disk import CALLS
+from .host import Host
+from .hostile import Liar
+from .monitor import Monitor, Violation
+from .network import End, Network
+from .node import Problem, weights
+from .organiser import Organiser
+from .papers import papers
+from .schedule import Fault, Schedule
+from .scheduler import Event, Scheduler
+from .strangers import visit
+
+CALLS_OF_FILES = CALLS  # what stands in the place of `os`
+NAMES = {number: kind.__name__ for kind, number in KINDS.items()}
+LAST = 80  # lines of the trace that are kept
+BOUND = 60.0  # virtual seconds for what is left of a run once nothing goes wrong any more, beside waiting
+
+
+class World:
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.trace: deque[str] = deque(maxlen=LAST)
+        self.digest = 0
+        self.scheduler = Scheduler(schedule.seed, self._after_event)
+        self.network = Network(self.scheduler, schedule.slowest, _named)
+        self.folder = Path(tempfile.mkdtemp(dir=_memory())).resolve()
+        sites = tuple(SiteAddress(f"site-{i}", f"127.0.0.1:{7400 + i}") for i in range(schedule.sites))
+        self.federation = Federation(
+            "test", sites, schedule.edges, steps=schedule.steps, fault_tolerance=schedule.tolerance
+        )
+        self.neighbours = tuple(tuple(self.federation.neighbours(i)) for i in range(schedule.sites))
+        self.weights = weights(self.neighbours)
+        self.problem = Problem.of(schedule.sites, schedule.levels)
+        self.hosts = [Host(self, i) for i in range(schedule.sites)]
+        self.organiser = Organiser(self)
+        self._slow_until = [0.0] * schedule.sites
+        self._liar = Liar(schedule.seed, schedule.hostile or 0, schedule.sites, schedule.steps)
+        self.monitor = Monitor(self)
+
+    # Who is who
+
+    def is_honest(self, number: int) -> bool:
+        return number != self.schedule.hostile and number < self.schedule.sites
+
+    @property
+    def honest(self) -> list[Host]:
+        return [host for host in self.hosts if self.is_honest(host.number)]
+
+    def key_of(self, number: int) -> str:
+        return papers().prints[number]
+
+    def compute_time(self, number: int) -> float:
+        """Of one step."""
+        slow = max(0.0, self._slow_until[number] - self.scheduler.now)
+        return slow + self.schedule.compute * (0.5 + self.scheduler.random.random())
+
+    def corrupt(self, *ends: End) -> None:
+        """What a hostile member sends by these is no longer what an honest one would, once the run has begun: before,
+        a run waits for every member, and one that does not come keeps it from beginning."""
+
+        def lie(frame: bytes) -> list[bytes]:
+            return self._liar(frame) if self.monitor.under_way else [frame]
+
+        for end in ends:
+            if end.owner == self.schedule.hostile:
+                end.lie = lie
+
+    # The run
+
+    def run(self) -> None:
+        """Raises `Violation` where something does not hold."""
+        before = files.os
+        files.os = CALLS_OF_FILES
+        try:
+            self._furnish()
+            for fault in self.schedule.faults:
+                self.scheduler.after(fault.at, f"fault: {fault.what}{fault.arguments}", lambda f=fault: self._occur(f))
+            for host in self.hosts:
+                self.scheduler.after(self.scheduler.random.random(), f"{host.name} is started", host.start)
+            self.scheduler.after(1.0, "the operator looks", self._operate)
+            patience = self.schedule.tolerance.patience + min(self.schedule.tolerance.deadline, 10.0)
+            until = self.schedule.end_of_faults + BOUND + 10 * patience + 3 * self.schedule.steps
+            if self.schedule.hostile is not None:
+                until += 2 * self.schedule.steps * self.schedule.levels * self.schedule.tolerance.deadline
+            if not self.scheduler.run(self._over, until):
+                for host in self.hosts:
+                    self.note(host.describe())
+                late = ", ".join(host.name for host in self.honest if host.finished is None)
+                raise Violation(f"{late} has not finished after {until:.0f} seconds")
+            self.monitor.at_the_end()
+        finally:
+            for host in self.hosts:
+                if host.task is not None:
+                    host.disk.off = True
+                    host.task.kill()
+            CALLS.clear()
+            files.os = before
+            shutil.rmtree(self.folder)
+
+    def _over(self) -> bool:
+        return all(host.finished is not None or self._left_behind(host) for host in self.honest)
+
+    def _left_behind(self, host: Host) -> bool:
+        """A liar has held it up until all its honest neighbours had finished: alone it does not go on."""
+        around = [j for j in self.neighbours[host.number] if self.is_honest(j)]
+        return self.schedule.hostile is not None and all(self.hosts[j].finished is not None for j in around)
+
+    def _furnish(self) -> None:
+        """Every machine's folder, as `join` and `sign` leave it."""
+        made = papers()
+        signed = made.authority.sign_federation(self.federation).encode()
+        revoked = made.authority.sign_revoked(self.organiser.revoked)
+        trust = json.dumps({"authority": key_print(made.authority.certificate), "revoked": revoked}).encode()
+        for host in self.hosts:
+            CALLS.add(host.disk)
+            for name, content in (
+                ("key.pem", key_pem(made.keys[host.number])),
+                ("certificate.pem", pem(made.certificates[host.number])),
+                ("authority.pem", pem(made.authority.certificate)),
+                ("federation.json", signed),
+                ("revoked.json", revoked.encode()),
+                ("trust.json", trust),
+            ):
+                host.disk.put(name, content)
+            host.disk.make("checkpoints")
+        self.organiser.begin(revoked)
+
+    def _after_event(self, event: Event) -> None:
+        line = f"{self.scheduler.now:9.4f} {event.what}"
+        self.trace.append(line)
+        self.digest = crc32(line.encode(), self.digest)
+        self.monitor.look()
+
+    def note(self, line: str) -> None:
+        line = f"{self.scheduler.now:9.4f}   {line}".replace(str(self.folder), "…")
+        self.trace.append(line)
+        self.digest = crc32(line.encode(), self.digest)
+
+    # The operator
+
+    def _operate(self) -> None:
+        """Starts again what has ended before its time: all of it, where the method needs every site, and who has
+        finished, where somebody waits for it at the start."""
+        self.scheduler.after(1.0, "the operator looks", self._operate)
+        down = [host for host in self.hosts if not host.is_up and host.finished is None]
+        if any(host.back_at > self.scheduler.now for host in down):
+            return
+        everyone = any(host.up_for > 8 and host.misses_somebody for host in self.honest)
+        if down and not self.schedule.lossy:
+            everyone = True
+            for host in self.hosts:
+                host.kill()
+        for host in self.hosts:
+            if not host.is_up and (host in down or everyone):
+                host.back_at = self.scheduler.now + 5
+                host.start()
+
+    # What goes wrong
+
+    def _occur(self, fault: Fault) -> None:
+        getattr(self, f"_{fault.what}")(*fault.arguments)
+
+    def _cut(self, a: int, b: int) -> None:
+        self.network.cut(a, b)
+        self.network.cut(b, a)
+
+    def _block(self, pairs: tuple[tuple[int, int], ...], seconds: float) -> None:
+        self.network.block(list(pairs))
+        self.scheduler.after(seconds, f"{pairs} can talk again", lambda: self.network.heal(list(pairs)))
+
+    def _slow(self, site: int, seconds: float) -> None:
+        self._slow_until[site] = self.scheduler.now + seconds
+
+    def _kill(self, site: int, back: float) -> None:
+        self.hosts[site].kill()
+        self.hosts[site].back_at = self.scheduler.now + back
+
+    def _cut_power(self, site: int, back: float) -> None:
+        self.hosts[site].cut_power()
+        self.hosts[site].back_at = self.scheduler.now + back
+
+    def _break_disk(self, site: int, fault: int | str, often: float, seconds: float) -> None:
+        disk = self.organiser.disk if site >= self.schedule.sites else self.hosts[site].disk
+        disk.break_for(fault, often)
+        self.scheduler.after(seconds, f"the disk of {site} is well again", disk.heal)
+
+    def _publish(self, site: int | None) -> None:
+        if site is not None and not self.monitor.under_way:  # a run waits at its start for every member
+            self.scheduler.after(1.0, "the organiser waits", lambda: self._publish(site))
+        else:
+            self.organiser.publish(site)
+
+    def _put_back(self, site: int) -> None:
+        self.organiser.put_back(site)
+
+    def _stranger(self, site: int, who: str) -> None:
+        visit(self, site, who)
+
+
+def _named(frame: bytes) -> str:
+    return NAMES.get(frame[4], "bytes") if len(frame) > 4 and frame.startswith(MAGIC) else "bytes"
+
+
+def _memory() -> str | None:
+    """Where temporary files are not on a real disk, if there is such a place."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
