@@ -359,3 +359,36 @@ def test_two_honest_ends_always_find_back_to_each_other():
             ends = [end.edge for end in settled.ends.values()]
             assert [edge.state for edge in ends] == ["talking", "talking"] and ends[0].epoch == ends[1].epoch
     assert len(seen) > 500, len(seen)
+
+
+def test_who_returns_never_begins_a_step_beyond_the_last():
+    """Its neighbour is in its last step, so that the next one it would take part in is none."""
+    end = bring_to("talking", "listens")
+    end.site._roll_call.known = {
+        site: Statement(site, 1, FEDERATION.steps, ())
+        for site in range(len(FEDERATION.sites))
+        if site != end.site.number
+    }
+    end.deliver(Skip(FEDERATION.steps))
+    end.site._catch_up()
+    assert end.site.next == FEDERATION.steps - 1
+
+
+def test_who_waits_past_the_deadline_for_one_that_it_has_to_wait_for_does_not_spin():
+    end = End(ring(3, fault_tolerance=FaultTolerance("wait", beat=1.0, missed=3, deadline=5.0), steps=100), 0, 1)
+    waits = []
+
+    class Enough(Exception):
+        pass
+
+    def wait(seconds):
+        waits.append(seconds)
+        end.clock.time += max(seconds, 0.01)
+        if len(waits) > 40:
+            raise Enough
+
+    end.site.lock.wait = wait
+    end.edge.open, end.edge.theirs = True, Position(3, -1)
+    with pytest.raises(Enough):
+        end.site._wait_for([end.edge], Position(3, 0))
+    assert min(waits[-10:]) > 0.1
