@@ -16,7 +16,8 @@ from decibel.core._files import atomic_write
 from decibel.engines.silo._authority import Authority
 from decibel.engines.silo._certificates import load_certificate
 from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._signing import NotTrusted, spoken
+from decibel.engines.silo._errors import NotTrusted
+from decibel.engines.silo._signing import spoken
 
 TOML = 'name="f"\nedges=[["a","b"]]\n[[sites]]\nname="a"\naddress=7401\n[[sites]]\nname="b"\n'
 PASSPHRASE = "correct horse battery"

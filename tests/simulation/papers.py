@@ -9,7 +9,8 @@ from cryptography import x509
 
 from decibel.engines.silo._authority import Authority
 from decibel.engines.silo._certificates import key_print, make_request
-from decibel.engines.silo._signing import NotTrusted, new_key
+from decibel.engines.silo._errors import NotTrusted
+from decibel.engines.silo._signing import new_key
 
 MOST_SITES = 5
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from decibel.engines.silo import _streams as product
 from decibel.engines.silo._credentials import Credentials
 from decibel.engines.silo._edge import Edge
-from decibel.engines.silo._errors import Rejected
+from decibel.engines.silo._errors import NotTrusted, Rejected
 from decibel.engines.silo._frames import Hello, Malformed, parse, write
 from decibel.engines.silo._limits import validate_greeting
-from decibel.engines.silo._signing import NotTrusted
 from decibel.engines.silo._site import Site
 
 from .network import End

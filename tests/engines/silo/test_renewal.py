@@ -20,8 +20,9 @@ from decibel.engines.silo import _frames as frames
 from decibel.engines.silo import _streams as streams_module
 from decibel.engines.silo._certificates import builder, der, key_print, make_request, pem
 from decibel.engines.silo._credentials import Credentials
+from decibel.engines.silo._errors import NotTrusted
 from decibel.engines.silo._frames import Hello
-from decibel.engines.silo._signing import NotTrusted, new_key, save_key
+from decibel.engines.silo._signing import new_key, save_key
 from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import METHOD, Streams
 

@@ -16,10 +16,10 @@ from silo_sites import Folders, ring
 from decibel.engines.silo import _frames as frames
 from decibel.engines.silo._authority import Authority
 from decibel.engines.silo._credentials import Credentials
+from decibel.engines.silo._errors import NotTrusted
 from decibel.engines.silo._frames import Beat, Hello, Join, Roll, Statement
 from decibel.engines.silo._limits import NOWHERE
 from decibel.engines.silo._outgoing import Outgoing
-from decibel.engines.silo._signing import NotTrusted
 from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import METHOD, Streams
 

@@ -22,10 +22,11 @@ from ._certificates import (
     requested_name,
     write_signed,
 )
+from ._errors import NotTrusted
 from ._federation import Federation
 from ._revocation import DAYS, RevocationList
 from ._signature_ledger import Entry, Ledger
-from ._signing import NotTrusted, Purpose, fingerprint, is_encrypted, load_key, new_key, public_key, read_file, save_key
+from ._signing import Purpose, fingerprint, is_encrypted, load_key, new_key, public_key, read_file, save_key
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509

@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ...core._optional import optional
+from ._errors import NotTrusted
 from ._revocation import RevocationList
-from ._signing import NotTrusted, Purpose, fingerprint, public_key, read_file, sign, verified
+from ._signing import Purpose, fingerprint, public_key, read_file, sign, verified
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509

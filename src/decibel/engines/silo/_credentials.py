@@ -9,8 +9,9 @@ from typing import NamedTuple
 from ...core._files import durable_replace
 from ...core._optional import optional
 from ._certificates import check, der, key_print, load_certificate, pem, read_signed
+from ._errors import NotTrusted
 from ._federation import Federation
-from ._signing import NotTrusted, fingerprint, key_pem, load_key, public_key, read_file, sign, verified
+from ._signing import fingerprint, key_pem, load_key, public_key, read_file, sign, verified
 from ._trust import Trust
 
 with optional("cryptography", caller="db.Silo", extra="silo"):

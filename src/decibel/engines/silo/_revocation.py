@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ._signing import NotTrusted
+from ._errors import NotTrusted
 
 DAYS = 90.0
 KEY = re.compile(r"[0-9a-f]{64}")

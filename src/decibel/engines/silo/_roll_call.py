@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from ._edge import Edge
-from ._errors import Rejected
+from ._errors import NotTrusted, Rejected
 from ._federation import Federation
 from ._frames import Roll, Statement, write
 from ._limits import MOST_SAVED
-from ._signing import NotTrusted
 
 
 class Signer(Protocol):

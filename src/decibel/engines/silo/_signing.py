@@ -12,6 +12,7 @@ from typing import Literal
 
 from ...core._files import atomic_write, read_bytes
 from ...core._optional import optional
+from ._errors import NotTrusted
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509
@@ -23,10 +24,6 @@ Purpose = Literal["federation", "revocation list", "greeting", "statement"]
 PREFIX = b"decibel silo, second version"
 ECDSA = ec.ECDSA(hashes.SHA256())
 SHORTEST = 12  # characters of a passphrase
-
-
-class NotTrusted(ValueError):
-    """A certificate, a key or a signature that does not hold."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -129,7 +129,7 @@ class Site:
         ahead = min(ahead, self._roll_call.confirmed, self.goal - 1) if self.lossy else ahead
         if ahead > self.next:
             if not self.lossy:
-                raise SiteLost(self._not_without("its neighbours are ahead of it"))
+                raise SiteLost.without("its neighbours are ahead of it", lossy=self.lossy)
             self.next = ahead
             for edge in talking:
                 edge.jump(ahead)
@@ -164,10 +164,12 @@ class Site:
         if not away or not self.edges:
             return True
         if not self.lossy or self.fault_tolerance.quorum == "stop":
-            raise SiteLost(self._not_without(", ".join(edge.name for edge in away) + " cannot be reached"))
+            raise SiteLost.without(", ".join(edge.name for edge in away) + " cannot be reached", lossy=self.lossy)
         if self.fault_tolerance.quorum == "wait":
             return False
-        return any(edge.open and not edge.finished for edge in self.edges.values())  # alone it would find its own
+        # Alone it would only find its own solution; unless others are done, which takes two to say.
+        done = any(edge.finished for edge in self.edges.values()) and self._roll_call.confirmed >= self.goal
+        return done or any(edge.open and not edge.finished for edge in self.edges.values())
 
     def exchange(
         self,
@@ -199,7 +201,9 @@ class Site:
                 if row is not None and row.shape == arrived[slot].shape and row.dtype == rows.dtype:
                     arrived[slot], received[slot] = row, True
                 elif not self.lossy:
-                    raise SiteLost(self._not_without(f"no message was received from {edge.name} in step {at.step}"))
+                    raise SiteLost.without(
+                        f"no message was received from {edge.name} in step {at.step}", lossy=self.lossy
+                    )
             arrived[~received] = 0
 
     def reject(self, others: Sequence[int]) -> None:
@@ -210,7 +214,7 @@ class Site:
                 edge.rejected += 1
             names = ", ".join(edge.name for edge in edges)
             sentence = f"{names} sent a message in step {self._at.step} that decodes to a NaN or infinity"
-            raise SiteLost(self._not_without(sentence))
+            raise SiteLost.without(sentence, lossy=self.lossy)
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
         since = self.clock.now()
@@ -232,7 +236,7 @@ class Site:
                 continue
             sentence = f"{edge.name} sent no message {reason}, though alive"
             if not self.lossy or self.fault_tolerance.quorum == "stop":
-                raise SiteLost(self._not_without(sentence))
+                raise SiteLost.without(sentence, lossy=self.lossy)
             self._say(f"{sentence}: edge suspended")
             edge.say(write(Bye("aside")))
             edge.close(forget=True)
@@ -243,14 +247,6 @@ class Site:
         most = min(self.fault_tolerance.beat, TICK)
         self.lock.wait(most if longest is None else max(0.0, min(most, longest)))
         self._validate_open()
-
-    def _not_without(self, what: str) -> str:
-        if not self.lossy:
-            return (
-                f"{what}: this method needs every message, so start all sites again and they continue from their last "
-                "common checkpoint; 'edge-ed' would have continued."
-            )
-        return f"{what}, and the federation's quorum is 'stop': start the sites again when all are there."
 
     def _validate_open(self) -> None:
         if self.error is not None:
@@ -354,12 +350,9 @@ class Site:
         """Now and then: a sign of life and the newest statements to everyone, and who gave no sign is gone."""
         with self.lock:
             beat, now = write(Beat()), self.clock.now()
-            if self.running:
-                self._roll_call.say(self._at.step)
+            self._stand()
             for edge in self.edges.values():
                 edge.say(beat)
-                if edge.stream and self.running and (new := self._roll_call.positions(edge.told)):
-                    edge.say(write(Stand(new)))
                 if edge.alive and now - edge.last_seen > self.fault_tolerance.patience:
                     edge.alive = edge.running = False
                     edge.hang_up()
@@ -368,9 +361,20 @@ class Site:
                         edge.close(forget=self.fault_tolerance.forgets)
             self.lock.notify_all()
 
+    def _stand(self) -> None:
+        """Tells where this site is, and what it has heard of others since."""
+        if self.running:
+            self._roll_call.say(self._at.step)
+            for edge in self.edges.values():
+                if edge.stream and (new := self._roll_call.positions(edge.told)):
+                    edge.say(write(Stand(new)))
+
     def goodbye(self, finished: bool) -> None:
         """Says goodbye; where this site has finished, waits until its neighbours have received all its messages."""
         with self.lock:
+            if finished:
+                self._at = Position(self.next, -1)
+                self._stand()
             for edge in self.edges.values():
                 if finished and edge.open:
                     edge.say_in_turn(FINISHED, write(Bye("finished")))

@@ -23,12 +23,11 @@ from ...core._optional import optional
 from ...core._text import plain
 from ._credentials import Credentials, Identity
 from ._edge import WINDOW, Edge
-from ._errors import Rejected
+from ._errors import NotTrusted, Rejected
 from ._federation import LOOPBACK
 from ._frames import Hello, Malformed, parse, write
 from ._limits import validate_greeting
 from ._outgoing import Outgoing
-from ._signing import NotTrusted
 from ._site import Site
 
 with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):

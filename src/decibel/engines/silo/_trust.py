@@ -16,8 +16,9 @@ from pathlib import Path
 from ...core._files import atomic_write
 from ...core._optional import optional
 from ._certificates import key_print, read_revoked
+from ._errors import NotTrusted
 from ._revocation import RevocationList
-from ._signing import NotTrusted, read_file, same_fingerprint, spoken
+from ._signing import read_file, same_fingerprint, spoken
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509
