@@ -184,6 +184,22 @@ class TestNoFrameEndsANeighbour:
         end.deliver(Skip(90), Stand((stood._replace(certificate=b"site-0"), third)))
         assert end.site.begin(STEP) == STEP
 
+    def test_that_the_others_are_done_takes_two_to_say(self):
+        """One that says so while the other neighbour is away does not make a site go on alone."""
+        end = bring_to("talking", "dials")
+        end.deliver(Stand((_signed(end, Statement(0, 3, 100, ())),)), Bye("finished"))
+        assert end.edge.finished and not end.site._may_go_on()
+        end.site._roll_call.take([_signed(end, Statement(2, 3, 100, ()))])
+        assert end.site._may_go_on()
+
+    def test_who_has_finished_says_so_signed(self):
+        end = bring_to("talking", "listens")
+        end.site.next = 100
+        end.edge.finished = True  # so that it does not wait for it
+        end.site.goodbye(True)
+        stood = [one for frame in end.sent() if isinstance(frame, Stand) for one in frame.statements]
+        assert [(one.site, one.step) for one in stood if one.site == 0] == [(0, 100)]
+
     def test_no_statement_of_another_site_is_believed_unless_it_has_signed_it(self):
         end = bring_to("talking", "dials")
         end.deliver(Stand((_signed(end, Statement(2, 3, 50, ()), by="site-0"),)))
