@@ -146,11 +146,15 @@ def test_noise_is_as_large_as_it_says_and_never_twice_the_same(dtype):
     assert len({np.asarray(jax.random.key_data(key)).tobytes() for keys in keys for key in keys}) == 9
 
 
+NAMES = [name for name, entry in db.CATALOG.items() if not entry.mixture and not entry.kind.centralized]
+QUICK = [("sparkle-ed", "full"), ("ed", "shuffled"), ("gt-hsgd", "full")]
+CASES = QUICK + [
+    case for place, name in enumerate(NAMES) if (case := (name, ("full", "shuffled")[place % 2])) not in QUICK
+]
+
+
 @pytest.mark.slow_except("sparkle-ed-full", "ed-shuffled", "gt-hsgd-full")
-@pytest.mark.parametrize("batches", ["full", "shuffled"])
-@pytest.mark.parametrize(
-    "name", [name for name, entry in db.CATALOG.items() if not entry.mixture and not entry.kind.centralized]
-)
+@pytest.mark.parametrize(("name", "batches"), CASES, ids=["-".join(case) for case in CASES])
 def test_a_step_learns_of_its_samples_by_the_sums_alone(name, batches):
     """With the same sums, other data give the same state, bit for bit; or the method raises when it is traced."""
     entry, states = db.CATALOG[name], []
