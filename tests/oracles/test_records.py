@@ -88,6 +88,7 @@ def point(seed=1):
     return [db.Vector(jnp.asarray(rng.normal(size=(NODES, 4)))) for _ in range(3)]
 
 
+@pytest.mark.slow_except("counts0")
 @pytest.mark.parametrize("counts", [(5, 5, 5), (4, 7, 9)])
 def test_every_sum_is_that_of_clipped_samples(counts):
     """Of the gradients of f together, of that of g, and of both products together."""
@@ -179,6 +180,7 @@ def test_a_step_learns_of_its_samples_by_the_sums_alone(name, batches):
     assert np.abs(states[0][0]).max() > 0
 
 
+@pytest.mark.slow
 def test_little_noise_and_a_wide_clip_change_nothing():
     made = QUADRATIC.problem(samples=4)
     options = {"steps": 300, "metrics": [], "eval_every": 300}

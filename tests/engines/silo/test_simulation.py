@@ -53,7 +53,7 @@ def test_a_simulated_node_is_the_products(lossy):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_must_hold_holds(kind):
-    for seed in range(12):
+    for seed in range(6):
         run(seed, kind)
 
 
@@ -65,9 +65,8 @@ def test_what_must_hold_holds_under_thousands_of_schedules(part):
 
 
 def test_a_seed_replays_exactly():
-    for seed in (3, 4, 5, 6):
-        assert run(seed, "storm").digest == run(seed, "storm").digest
-    assert len({run(seed, "storm").digest for seed in (3, 4, 5, 6)}) == 4
+    digests = [run(seed, "storm").digest for seed in (3, 4, 3, 4)]
+    assert digests[:2] == digests[2:] and digests[0] != digests[1]
 
 
 @pytest.mark.slow
