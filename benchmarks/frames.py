@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from decibel.core._optional import optional
 from decibel.engines.silo._frames import Position, parse, write_data
 
 from .records import record
@@ -50,7 +51,8 @@ def compare(size: int, turns: int) -> dict[str, Any]:
 
 
 def _message() -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    with optional("protobuf", caller="benchmarks/frames.py", extra="bench"):
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="data.proto", package="benchmark", syntax="proto3")
     made, kinds = file.message_type.add(name="Data"), descriptor_pb2.FieldDescriptorProto

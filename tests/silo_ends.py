@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from silo_sites import ring
 
 from decibel.engines.silo import _frames as frames
 from decibel.engines.silo._clock import Clock
 from decibel.engines.silo._errors import Rejected
-from decibel.engines.silo._frames import Hello
+from decibel.engines.silo._federation import FaultTolerance
+from decibel.engines.silo._frames import Hello, Roll
 from decibel.engines.silo._site import Site
 
 PROBLEM = b"p" * 32
+RULES = FaultTolerance(beat=1.0, missed=3, deadline=5.0)
+FEDERATION = ring(3, fault_tolerance=RULES, steps=100)
+STEP = 10
 
 
 class Signer:
@@ -115,3 +120,17 @@ class End:
             return []
         found, self.line.sent = [frames.parse(raw) for raw in self.line.sent], []
         return found
+
+
+def standing_end(kind):
+    """The end that dials or listens, of a site that is at step `STEP` already."""
+    end = End(FEDERATION, *((1, 0) if kind == "dials" else (0, 1)))
+    assert end.edge.dials == (kind == "dials")
+    end.site.running, end.site.next = True, STEP
+    end.site._roll_call.settled = True
+    return end
+
+
+def tell_running(end, running=True):
+    """The neighbour says whether it runs."""
+    end.deliver(Roll(True, running, ()))

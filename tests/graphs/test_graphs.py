@@ -206,7 +206,7 @@ def test_directed_matrix():
     assert graph.lambda_min_bound <= graph.lambda_min
 
 
-def test_rounding_is_mended():
+def test_rounding_is_fixed():
     W = graphs.star(5).W
     W[1, 0] += 1e-12
     W[1, 2] = 1e-17

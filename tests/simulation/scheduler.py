@@ -55,7 +55,7 @@ class Scheduler:
                 return False
             here = 0 if time > self.now else here + 1
             if here > STILL:
-                raise RuntimeError(f"time stands still at {self.now}: {event.what}, again and again")
+                raise AssertionError(f"time stands still at {self.now}: {event.what}, again and again")
             self.now = max(self.now, time)
             self.events += 1
             event.action()

@@ -9,11 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core._files import sync_folder, sync_tree
@@ -54,7 +51,7 @@ class Checkpoints:
 
         logging.getLogger("absl").setLevel(logging.ERROR)
         self._ocp, self._fingerprint, self._members = ocp, fingerprint, members
-        self._told, self._before, self._newest = False, None, -1
+        self._newest = -1
         self._path, self._synced = Path(path).absolute(), set[int]()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
         self._manager = ocp.CheckpointManager(self._path, options=options)
@@ -155,8 +152,6 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits until the last save is on disk."""
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
         self._sync()
         self._manager.close()
 
@@ -172,23 +167,6 @@ class Checkpoints:
                 sync_folder(self._path)
             self._synced |= new
 
-    def interrupted(self) -> bool:
-        """Whether any process of the run received a signal to terminate."""
-        told = np.asarray(self._told, np.int32)
-        if jax.process_count() > 1:
-            told = multihost_utils.process_allgather(told)
-        return bool(np.any(told))
-
-    def listen(self, interrupt: Callable[[], None]) -> None:
-        """From now on SIGTERM makes the run save and end instead of killing it; a run that waits is interrupted."""
-
-        def hear(*_: object) -> None:
-            self._told = True
-            interrupt()
-
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, hear)
-
 
 @contextmanager
 def saving(
@@ -201,7 +179,6 @@ def saving(
     problem = run.program.problem
     data = {"upper_data": _checksum(problem.upper_data), "lower_data": _checksum(problem.lower_data)}
     saves = Checkpoints(path, identity | data, members)
-    saves.listen(run.interrupt)
     try:
         yield saves
     finally:

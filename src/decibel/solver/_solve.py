@@ -21,6 +21,7 @@ from ..engines._engine import Engine
 from ..engines._membership import restrict_to
 from ..engines._program import RunConfig
 from ..engines._run import Run
+from ..engines._signals import listening
 from ..engines._simulator import Simulator
 from ..engines.cluster._cluster import Cluster
 from ..engines.cluster._preflight import agree
@@ -141,6 +142,7 @@ def solve(
     status, message = Status.COMPLETED, ""
 
     with (
+        listening(run, saved=checkpoint is not None) as interrupted,
         ending(run, steps),
         saving(checkpoint, run, own, here.members) as saves,
         Progress(method.name, steps, progress) as bar,
@@ -160,9 +162,6 @@ def solve(
             row = recorder.record(run.step, snapshot)
             bar.show(run.step, row)
             return callback_list.notify(run.step, snapshot, row)
-
-        def interrupted() -> bool:
-            return saves is not None and saves.interrupted()
 
         ended = recorder.trace.rows == 0 and record()
         goal, limit = run.reach(steps)

@@ -135,8 +135,8 @@ STUDY = Study(
             "Without a step size, ada-ed needs at most 1.5 times the steps of searched ED on eight of ten tasks.",
             within,
             why="Six tasks of ten with two seeds and five with the third. On logistic regression and linear label "
-            "cleaning it needs a third to two thirds of the steps. It misses where searched ED is nearly done "
-            "in 5 to 15 steps (a small well-conditioned quadratic, and policy evaluation twice: up to 30 times "
+            "cleaning it needs a fifth to two thirds of the steps. It misses where searched ED is nearly done "
+            "in 5 to 15 steps (a small well-conditioned quadratic, and policy evaluation twice: up to 33 times "
             "the steps) and on the hyper-parameters of australian (3 times): with a step of about 1 it has to "
             "walk a distance of 10 first, and AdaGrad's steps shrink meanwhile.",
         ),

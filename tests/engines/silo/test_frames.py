@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 
@@ -49,29 +47,6 @@ class TestFrames:
         raw = frames.write(FRAMES[0]._replace(version=3))
         with pytest.raises(Malformed, match="protocol version 3, and this site speaks 2"):
             frames.parse(raw[:7] + b"whatever that version has")
-
-    def test_any_bytes_give_a_frame_or_malformed(self):
-        chance = random.Random(0)
-        originals = [frames.write(frame) for frame in FRAMES]
-        seen = {"frame": 0, "malformed": 0}
-        for _ in range(20_000):
-            raw = bytearray(chance.choice(originals))
-            for _ in range(chance.randint(1, 4)):
-                match chance.randrange(4):
-                    case 0 if raw:
-                        raw[chance.randrange(len(raw))] = chance.randrange(256)
-                    case 1:
-                        del raw[chance.randrange(len(raw) + 1) :]
-                    case 2:
-                        raw += chance.randbytes(chance.randrange(9))
-                    case 3:
-                        raw = bytearray(frames.MAGIC) + chance.randbytes(chance.randrange(40))
-            try:
-                frames.parse(bytes(raw))
-                seen["frame"] += 1
-            except Malformed:
-                seen["malformed"] += 1
-        assert min(seen.values()) > 500  # so that both ways were tried
 
     def test_a_tensor_that_claims_to_be_huge_is_not_made(self):
         raw = bytearray(frames.write(FRAMES[3]))

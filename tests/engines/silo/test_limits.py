@@ -9,41 +9,16 @@ import time
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 from silo_sites import Folders, ring
+from silo_talking import Talking, wait_until
 
 from decibel.engines.silo import _frames as frames
-from decibel.engines.silo._credentials import Credentials
 from decibel.engines.silo._frames import Hello
 from decibel.engines.silo._outgoing import ALWAYS, Outgoing
-from decibel.engines.silo._site import Site
-from decibel.engines.silo._streams import CONNECTIONS, METHOD, Streams
+from decibel.engines.silo._streams import CONNECTIONS, METHOD
 
 DESCRIPTORS = Path("/proc/self/fd")
-
-
-def until(condition, seconds=15):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-class Talking:
-    """A site of a ring of four, with its streams and no run behind it."""
-
-    def __init__(self, folders, number):
-        self.said = []
-        self.credentials = Credentials.load(folders.home(f"site-{number}"), f"site-{number}")
-        self.site = Site(folders.federation, number, b"p" * 32, self.credentials, lossy=True, say=self.said.append)
-        self.site.expect(np.float64, (3,))
-        self.streams = Streams(self.site, self.credentials, self.said.append)
-        self.streams.start()
-
-    def close(self):
-        self.site.goodbye(False)
-        self.streams.close()
 
 
 @pytest.fixture
@@ -92,7 +67,7 @@ def test_silent_connections_do_not_use_up_descriptors(sites):
     for one in silent:
         one.close()
     dialler = sites(1)
-    until(lambda: dialler.site.edges[0].stream and listener.site.edges[1].stream)
+    wait_until(lambda: dialler.site.edges[0].stream and listener.site.edges[1].stream)
 
 
 @pytest.mark.slow
@@ -102,8 +77,8 @@ def test_a_neighbour_is_let_in_when_silent_connections_have_had_their_time(sites
     before = len(os.listdir(DESCRIPTORS))
     silent = flood(listener.site.federation.sites[0].address, 300)
     dialler = sites(1)
-    until(lambda: dialler.site.edges[0].stream, 30)
-    until(lambda: len(os.listdir(DESCRIPTORS)) < before + len(silent) + 20, 30)
+    wait_until(lambda: dialler.site.edges[0].stream, 30)
+    wait_until(lambda: len(os.listdir(DESCRIPTORS)) < before + len(silent) + 20, 30)
     for one in silent:
         one.close()
 
@@ -123,7 +98,7 @@ def test_silent_streams_of_a_neighbour_hold_nobody_up(sites):
         time.sleep(0.5)
         begun = time.monotonic()
         dialler = sites(1)
-        until(lambda: listener.site.edges[1].stream and dialler.site.edges[0].stream)
+        wait_until(lambda: listener.site.edges[1].stream and dialler.site.edges[0].stream)
         assert time.monotonic() - begun < 4
         serving = [one for one in set(threading.enumerate()) - others if one.name.startswith("silo stream")]
         assert 1 < len(serving) <= 2 * (2 * len(listener.site.edges) + 4)  # of both sites
@@ -147,7 +122,7 @@ def test_a_second_stream_replaces_the_first(sites):
         streams.append(listener.site.edges[1].stream)
     assert len(set(map(id, streams))) == 8 and listener.site.edges[1].stream is streams[-1]
     reading = lambda: [one for one in threading.enumerate() if one.name == "silo _read"]  # noqa: E731
-    until(lambda: len(reading()) == 1)  # nothing is left of the others
+    wait_until(lambda: len(reading()) == 1)  # nothing is left of the others
     held.set()
     for channel in channels:
         channel.close()
@@ -204,11 +179,11 @@ class TestThreads:
 
         monkeypatch.setattr(listener.site, "watch", failing(watch))
         monkeypatch.setattr(listener.credentials, "refresh", failing(refresh))
-        until(lambda: len(failed) == 2)
+        wait_until(lambda: len(failed) == 2)
         dialler = sites(1)
-        until(lambda: listener.site.edges[1].stream)
+        wait_until(lambda: listener.site.edges[1].stream)
         seen = dialler.site.edges[0].last_seen
-        until(lambda: dialler.site.edges[0].last_seen > seen)
+        wait_until(lambda: dialler.site.edges[0].last_seen > seen)
         assert any("No space left" in sentence for sentence in listener.said)
         sites.folders.revoke(sites.folders.home("site-0"), dialler.credentials.certificate)
-        until(lambda: listener.site.edges[1].stream is None, 3)
+        wait_until(lambda: listener.site.edges[1].stream is None, 3)

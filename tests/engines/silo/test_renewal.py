@@ -8,47 +8,21 @@ from contextlib import suppress
 from datetime import timedelta
 
 import grpc
-import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from silo_sites import Folders, ring
+from silo_talking import Talking, wait_until
 
 from decibel.core._files import atomic_write
 from decibel.engines.silo import _frames as frames
 from decibel.engines.silo import _streams as streams_module
 from decibel.engines.silo._certificates import builder, der, key_print, make_request, pem
-from decibel.engines.silo._credentials import Credentials
 from decibel.engines.silo._errors import NotTrusted
 from decibel.engines.silo._frames import Hello
 from decibel.engines.silo._signing import new_key, save_key
-from decibel.engines.silo._site import Site
-from decibel.engines.silo._streams import METHOD, Streams
-
-
-def wait_until(condition, seconds=10.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-class Talking:
-    """A site, with its streams and no run behind it."""
-
-    def __init__(self, folders, number, home=None, status=None):
-        self.name, self.said = f"site-{number}", []
-        self.home = home or folders.home(self.name)
-        self.credentials = Credentials.load(self.home, self.name)
-        self.site = Site(folders.federation, number, b"p" * 32, self.credentials, lossy=True, say=self.said.append)
-        self.site.expect(np.float64, (3,))
-        self.streams = Streams(self.site, self.credentials, self.said.append, status)
-        self.streams.start()
-
-    def close(self):
-        self.site.goodbye(False)
-        self.streams.close()
+from decibel.engines.silo._streams import METHOD
 
 
 @pytest.fixture

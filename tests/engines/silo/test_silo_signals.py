@@ -109,6 +109,6 @@ def test_when_it_has_finished_and_waits_for_a_slower_neighbour(fleet):
     sites = fleet(steps=120, slow={"site-1": 10.0})
     sites.start()
     sites.wait_until(lambda: sites.status("site-0") is not None and sites.step("site-0") >= 119)
-    # When all is saved and it only waits for others to have its messages, the signal simply ends it.
+    # Where the neighbours had all its messages in time the run is over, and the signal finds a process that exits.
     assert terminated(sites, "site-0", well=(0, -signal.SIGTERM)) < LIMIT
     assert saved(sites, "site-0")[-1] >= 110

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from silo_messages import message
 from silo_sites import Folders, ring
+from silo_talking import Talking, wait_until
 
 from decibel.engines.silo import _frames as frames
 from decibel.engines.silo._authority import Authority
@@ -24,23 +24,12 @@ from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import METHOD, Streams
 
 
-def wait_until(condition, seconds=10):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-class Listener:
-    """Site 0 of a ring of four, listening, with no run behind it."""
+class Listener(Talking):
+    """Site 0 of a ring of four, listening."""
 
     def __init__(self, folders):
-        self.folders, self.said = folders, []
-        credentials = Credentials.load(folders.home("site-0"), "site-0")
-        self.site = Site(folders.federation, 0, b"p" * 32, credentials, lossy=True, say=self.said.append)
-        self.site.expect(np.float64, (3,))
-        self.streams = Streams(self.site, credentials, self.said.append)
-        self.streams.start()
+        super().__init__(folders, 0)
+        self.folders = folders
 
     def call(self, *sent, home=None, name="site-1", certificate=True, enough=99):
         """What a dialler with the papers in a folder hears, and how the call ends; after `enough` it hangs up."""
@@ -77,8 +66,7 @@ class Listener:
 def listener(tmp_path_factory):
     listening = Listener(Folders(tmp_path_factory.mktemp("listener"), ring(4)))
     yield listening
-    listening.site.goodbye(False)
-    listening.streams.close()
+    listening.close()
 
 
 DENIED, GONE = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE

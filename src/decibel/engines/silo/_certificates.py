@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ...core._optional import optional
-from ._errors import NotTrusted
+from ._errors import Foreign, NotTrusted
 from ._revocation import RevocationList
 from ._signing import Purpose, fingerprint, public_key, read_file, sign, verified
 
@@ -32,7 +32,7 @@ def check(
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
-        raise NotTrusted("the certificate was issued by another authority.") from None
+        raise Foreign("the certificate was issued by another authority.") from None
     key = fingerprint(public_key(certificate, "the certificate"))
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise NotTrusted("the certificate has expired or is not valid yet.")

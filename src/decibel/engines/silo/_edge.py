@@ -17,7 +17,7 @@ from ...core._json import JSON
 from ...network._links import LinkState
 from ._errors import Rejected
 from ._federation import FaultTolerance
-from ._frames import Data, Join, Position, Roll, Skip, Statement, write
+from ._frames import Data, Join, Position, Skip, Statement, write
 from ._limits import FINISHED, NOWHERE, Allowance, Patience
 from ._payload_layout import Layout, all_finite
 
@@ -49,7 +49,7 @@ class Edge:
         self.alive = self.running = self.finished = self.joining = False
         self.asking, self.asked_step = 0, 0  # the epoch and the step that JOIN named last
         self.asked_at = self.ask_after = 0.0  # when it was said, and when it may be said again
-        self.roll: Roll | None = None
+        self.basis: tuple[Statement, ...] = ()  # by which it has settled, if that counts this site as it is now
         self.told: dict[int, Statement] = {}  # the newest statements that were passed on by this stream
         # The conversation.
         self.open = self.holds = False
@@ -126,7 +126,7 @@ class Edge:
         if went_on:  # while it waited for the answer
             self.jump(step)
 
-    def farewell(self, reason: str, *, forget: bool) -> None:
+    def said_bye(self, reason: str, *, forget: bool) -> None:
         self.finished = reason == "finished"
         self.running = self.running and reason == "aside"
         if self.finished:
@@ -150,8 +150,8 @@ class Edge:
     def hang_up(self) -> None:
         if self.stream is not None:
             self.stream.hang_up()
-        self.stream, self.roll, self.joining, self.resumed = None, None, False, False
-        self.told = {}
+        self.stream, self.joining, self.resumed = None, False, False
+        self.basis, self.told = (), {}
 
     def resend(self, got: Position) -> None:
         """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""

@@ -35,3 +35,7 @@ class Rejected(ValueError):
 
 class NotTrusted(ValueError):
     """A certificate, a key or a signature that does not hold."""
+
+
+class Foreign(NotTrusted):
+    """A certificate of another authority, which no time and no revocation explains."""

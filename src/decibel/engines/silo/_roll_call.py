@@ -24,7 +24,7 @@ class Signer(Protocol):
         ...
 
     def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
-        """Whether the signature is that of the certificate, and raises `NotTrusted` if this is no longer the site's."""
+        """Whether a site of that name has signed it; raises `NotTrusted` if its certificate no longer holds."""
         ...
 
 
@@ -85,11 +85,9 @@ class RollCall:
         if self.settled:
             return self._start
         for edge in edges:
-            if edge.stream is None or edge.roll is None:
-                continue
-            if (counted := self._counting_me(edge.roll)) is not None:
-                return self._settle(counted, edges)
-            if edge.running and returns:
+            if edge.stream is not None and edge.basis:
+                return self._settle(edge.basis, edges)
+            if edge.stream is not None and edge.running and returns:
                 self.settled, self._start = True, max(saved, default=0)
                 self.tell(edges)
                 return self._start
@@ -105,15 +103,17 @@ class RollCall:
         self.tell(edges)
         return self._start
 
-    def _counting_me(self, roll: Roll) -> tuple[Statement, ...] | None:
-        """The statements by which a neighbour has settled, if it counted this site as it is now, and all others."""
-        if not roll.settled or len(roll.statements) < len(self._names):
-            return None
-        if not any(one[:2] == (self._number, self._incarnation) for one in roll.statements):
-            return None
+    def basis(self, roll: Roll) -> tuple[Statement, ...]:
+        """The statements by which a neighbour has settled, if it counted this site as it is now, and all others. Who
+        passes on what was not signed is rejected here, on arrival."""
+        own = self.known.get(self._number)
+        if own is None or not roll.settled or len(roll.statements) < len(self._names):
+            return ()
+        if not any(one[:2] == own[:2] for one in roll.statements):
+            return ()
         held = [self._verified(one) for one in roll.statements if one.site != self._number]
         good = tuple(one for one in held if one is not None)
-        return (self.known[self._number], *good) if len(good) == len(held) else None
+        return (own, *good) if len(good) == len(held) else ()
 
     def tell(self, edges: Collection[Edge], *, running: bool = False) -> None:
         """The statements that were counted, or all that are known so far."""

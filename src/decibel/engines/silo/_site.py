@@ -318,15 +318,16 @@ class Site:
             case Join():
                 self._joined(edge, frame) if frame.answer else self._join_asked(edge, frame)
             case Roll(_, running, statements):
-                edge.roll, edge.running = frame, running
-                if self._roll_call.take(statements) and not self._roll_call.settled:
+                news, edge.basis = self._roll_call.take(statements), self._roll_call.basis(frame)
+                edge.running = running
+                if news and not self._roll_call.settled:
                     self._roll_call.tell(self.edges.values(), running=self.running)
             case Stand(statements):
                 self._roll_call.take(statements)
             case Skip(step):
                 edge.skip(step)
             case Bye(reason):
-                edge.farewell(reason, forget=self.fault_tolerance.forgets)
+                edge.said_bye(reason, forget=self.fault_tolerance.forgets)
             case Hello():
                 raise Rejected("a second HELLO")
             case _:

@@ -166,7 +166,7 @@ class Streams:
             return
         # A thread per neighbour's stream, one for the stream that replaces it, and a few for those who are turned away.
         most = len(self.site.edges) * 2 + 4
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="silo stream")
+        pool = ThreadPoolExecutor(most, thread_name_prefix="silo stream")
         options = [
             *self._options,
             ("grpc.max_concurrent_streams", 2),  # of one connection
@@ -174,24 +174,25 @@ class Streams:
             ("grpc.server_handshake_timeout_ms", int(1000 * GREETING)),
             ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
         ]
-        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=most)
+        server = grpc.server(pool, options=options, maximum_concurrent_rpcs=most)
         handler = grpc.stream_stream_rpc_method_handler(self._answer)
         service, name = METHOD.strip("/").split("/")
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
         # gRPC could ask for it at every handshake, but then crashes (1.85) if many of these fail at once.
-        self._shown = own = self.credentials.identity
+        own = self.credentials.identity
         security = grpc.ssl_server_credentials(
             [(own.key_pem, own.certificate_pem)], self.credentials.authority_pem, True
         )
         try:
-            self._server.add_secure_port(place.listens, security)
+            server.add_secure_port(place.listens, security)
         except RuntimeError:
             raise ValueError(f"{self.site.name} cannot listen at {place.listens}: is the port in use?") from None
-        self._server.start()
+        server.start()
+        self._server, self._pool, self._shown = server, pool, own
 
     def _show_renewed(self) -> None:
         """A renewed certificate is shown from here on: neighbours connect again, and the run goes on."""
-        if self._server is not None and self._shown is not self.credentials.identity:
+        if self._server is not None and self._shown is not self.credentials.identity and not self._closed.is_set():
             self._stop_listening(0.0)
             self._listen()
 
