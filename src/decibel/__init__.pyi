@@ -42,6 +42,7 @@ from .network import Communicator, Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
 from .problem import prox
+from .problem._keyed import augment
 from .problem._problem import Problem
 from .results import loggers, metrics
 from .results._callbacks import Callback
@@ -87,6 +88,7 @@ __all__ = [
     "adam_ed",
     "adasdbo",
     "ahead",
+    "augment",
     "c2dfb",
     "cost",
     "d_adast",
@@ -141,4 +143,3 @@ __all__ = [
     "vrdbo",
     "weights",
 ]
-__version__: str

@@ -201,6 +201,7 @@ def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig
         "faults": [repr(fault) for fault in config.faults],
         "sampling": config.sampling,
         "precision": config.precision,
+        "micro_batch": config.micro_batch,
         "privacy": repr(config.privacy),
         "form": problem.form,
         "prox_x": [repr(problem.prox_x), _checksum(problem.prox_x)],

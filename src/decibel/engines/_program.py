@@ -40,6 +40,7 @@ class RunConfig(NamedTuple):
         sampling: `"random"` or `"shuffle-once"`.
         precision: of what is computed.
         privacy: how every record's part of a direction is hidden; None hides nothing.
+        micro_batch: see `solve`.
     """
 
     batch_size: int | None = None
@@ -49,6 +50,7 @@ class RunConfig(NamedTuple):
     sampling: str = "random"
     precision: str | None = None
     privacy: Records | None = None
+    micro_batch: int | None = None
 
     def numbers(self, nodes: int) -> np.ndarray:
         """Those of the nodes that take part: of all that there are, or of the members that are left."""
@@ -111,7 +113,7 @@ class Program(eqx.Module):
             nodes,
             keys.key(config.seed),
             config.batch_size,
-            EvalConfig(shuffle_once, config.precision, node_chunk),
+            EvalConfig(shuffle_once, config.precision, node_chunk, config.micro_batch),
             record_noise if config.privacy is None or record_noise else SeededNoise(config.privacy),
         )
 

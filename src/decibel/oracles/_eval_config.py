@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Key
 
 from ..core._types import PyTree
-from ..problem._samples import Batch
+from ..problem._batch import Batch
 
+LOSS = 2**31  # the numbers of the keys of a loss, beyond the random bits of any batch
 FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
 # Between the draws of one step in a shuffled order: a prime, so that it shares no period with the batches.
 STRIDE = 7919
@@ -35,12 +36,13 @@ SECOND_DERIVATIVES = Products()
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How derivatives are evaluated: on random batches or in a shuffled order, in which precision, and
-    (`node_chunk`) of how many nodes at a time."""
+    """How derivatives are evaluated: on random batches or in a shuffled order, in which precision, and of how many
+    nodes (`node_chunk`) and samples (`micro_batch`) at a time."""
 
     in_order: bool = False
     precision: str | None = None
     node_chunk: int | None = None
+    micro_batch: int | None = None
 
     def over_nodes(self, function: Callable[..., T]) -> Callable[..., T]:
         """A node's function of its point and batches, for all nodes; those of a chunk take their batches together."""
@@ -55,20 +57,10 @@ class EvalConfig:
 
         return in_chunks
 
-    def narrowed(self, function: Callable[..., T]) -> Callable[..., T]:
-        """Computed in bfloat16, answered in the precision that was given."""
-        if self.precision != "bfloat16":
-            return function
-
-        def narrow(leaf: Array) -> Array:
-            return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-        def narrowed(*point: PyTree) -> T:
-            wide = jnp.result_type(*jax.tree.leaves(point[0]))
-            answer = function(*jax.tree.map(narrow, point))
-            return jax.tree.map(lambda leaf: leaf.astype(wide), answer)
-
-        return narrowed
+    def prepared(self, batch: Batch, keys: Key[Array, " nodes"] | None, level: int) -> Batch:
+        """A batch to train on; `keys` of the nodes where the loss of that level takes one."""
+        keys = None if keys is None else jax.vmap(lambda key: jax.random.fold_in(key, LOSS + level))(keys)
+        return replace(batch, keys=keys, micro_batch=self.micro_batch, narrow=self.precision == "bfloat16")
 
     def products(self) -> AbstractContextManager[object]:
         """The precision of matrix products while a step is traced."""

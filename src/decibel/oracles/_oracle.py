@@ -21,8 +21,9 @@ from jaxtyping import Float, Int, Key, UInt32
 from ..core._ledger import Ledger
 from ..core._types import PyTree
 from ..core._vector import Vector
+from ..problem._batch import Batch
 from ..problem._problem import Problem
-from ..problem._samples import Batch, NodeData
+from ..problem._samples import NodeData
 from ._eval_config import FRESH, SECOND_DERIVATIVES, STRIDE, EvalConfig, Products
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class Oracle:
         return Draw(self, self.key, None)
 
     def draw_some(self) -> Draw:
-        """A batch of the run's size or, in a full-batch run, of the ⌈√n⌉ samples that variance reduction prescribes."""
+        """A batch of the run's size or, where that is all samples, of the ⌈√n⌉ that variance reduction prescribes."""
         return Draw(self, jax.random.fold_in(self.key, 0), self.batch_size or self.root_of_samples)
 
     def point(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> Point:
@@ -76,7 +77,7 @@ class Oracle:
     @property
     def root_of_samples(self) -> int:
         """⌈√n⌉ for n samples per node."""
-        return math.ceil(math.sqrt(self.problem.lower_data.samples_per_node))
+        return math.ceil(math.sqrt((self.problem.lower_data or self.problem.upper_data).samples_per_node))
 
 
 class Draw:
@@ -101,6 +102,8 @@ class Draw:
         self.upper_of = upper_of  # the draw whose upper batch this one shares
         self.problem, self.ledger = oracle.problem, oracle.ledger
         self.factors_drawn = False
+        # Whether another draw would be the same: of all samples, by losses that use no random numbers.
+        self._same_again = batch_size is None and not any(self.problem.takes_keys)
         self.scale: Float[Array, " nodes"] | None = None  # of a Neumann series: one for all points of this draw
 
     @property
@@ -109,24 +112,24 @@ class Draw:
         return self.batch_size is None
 
     def again(self, number: int | Int[Array, ""], *, counted: bool = True) -> Draw:
-        """A further independent draw that belongs to this one; the same draw if it holds all samples.
+        """A further independent draw that belongs to this one; this one if another would be the same.
 
         Args:
             number: different numbers give independent draws.
             counted: whether its samples count towards the cost.
         """
-        if self.full:
+        if self._same_again:
             return self
         key, place = jax.random.fold_in(self.key, number + 1), self.place + (number + 1) * STRIDE
         return Draw(self.oracle, key, self.batch_size, counted=counted, place=place)
 
     def fresh_lower(self, number: int) -> Draw:
-        """The same upper batch with an independent lower one; the same draw if it holds all samples.
+        """The same upper batch with an independent lower one; this draw if another would be the same.
 
         Args:
             number: different numbers give independent batches.
         """
-        if self.full:
+        if self._same_again:
             return self
         key, place = jax.random.fold_in(self.key, FRESH + number), self.place - (number + 1)
         return Draw(self.oracle, key, self.batch_size, place=place, upper_of=self.upper_of or self)
@@ -143,11 +146,11 @@ class Draw:
 
     @cached_property
     def upper_batch(self) -> Batch:
-        return self._take(self.problem.upper_data, 0) if self.upper_of is None else self.upper_of.upper_batch
+        return self._batch(self.problem.upper_data, 0) if self.upper_of is None else self.upper_of.upper_batch
 
     @cached_property
     def lower_batch(self) -> Batch:
-        return self._take(self.problem.lower_data, 1)
+        return self._batch(self.problem.lower_data, 1)
 
     @cached_property
     def node_keys(self) -> Key[Array, " nodes"]:
@@ -159,6 +162,10 @@ class Draw:
         """Random bits, enough for both levels."""
         shape = (2, self.batch_size or 0)
         return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
+
+    def _batch(self, data: NodeData, level: int) -> Batch:
+        keys = self.node_keys if self.problem.takes_keys[level] else None
+        return self.oracle.config.prepared(self._take(data, level), keys, level)
 
     def _take(self, data: NodeData, level: int) -> Batch:
         later = self.oracle.config.node_chunk is not None
@@ -191,6 +198,7 @@ class Point:
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         self.draw, self.ledger = draw, draw.ledger
         self._x, self._y, self._products, self._config = x, y, products, draw.oracle.config
+        self._trees = x.tree, None if y is None else y.tree
         self._known: dict[tuple[Both, int], tuple[tuple[Vector, Vector], Vector]] = {}
         self._counted: set[tuple[str, int]] = set()
         self._in_chunks = self._config.node_chunk is not None
@@ -219,7 +227,7 @@ class Point:
     def v(self) -> Vector:
         """∇_y g(x, y), the direction of y."""
         self.ledger.add(gradients=1)
-        return Vector(self._gradient(self._x.tree, _tree(self._y)) if self._in_chunks else self._linear[0])
+        return Vector(self._gradient(*self._trees) if self._in_chunks else self._linear[0])
 
     @cached_property
     def _upper_gradients(self) -> tuple[PyTree, ...]:
@@ -263,13 +271,13 @@ class Point:
         upper = self.draw.problem.upper_loss
 
         def node(x: PyTree, y: PyTree, batch: Batch) -> tuple[PyTree, PyTree]:
-            singles = batch.singles()
+            (singles,) = batch.singles()
             mean = lambda x, ys: jax.vmap(lambda y, one: upper(x, y, one))(ys, singles).mean()  # noqa: E731
             copies = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], batch.samples, 0), y)
             fx, fy = jax.grad(mean, (0, 1))(x, copies)
             return fx, jax.tree.map(lambda leaf: batch.samples * leaf, fy)
 
-        fx, fy = self._over_nodes(self._config.narrowed(node), self.draw.upper)
+        fx, fy = self._over_nodes(node, self.draw.upper)
         return Vector(fx), Vector(fy)
 
     def hessian_of_samples(self, z: Vector) -> Vector:
@@ -277,7 +285,7 @@ class Point:
         self._count("hvps", z)
 
         def node(x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> PyTree:
-            return jax.vmap(lambda one, z: self._products_of_node(x, y, z, one)[1])(batch.singles(), z)
+            return jax.vmap(lambda one, z: self._products_of_node(x, y, z, one)[1])(batch.singles()[0], z)
 
         return Vector(self._over_nodes(node, z.tree, self.draw.lower))
 
@@ -287,10 +295,10 @@ class Point:
         gradient = jax.grad(self.draw.problem.lower_loss, 1)
 
         def node(x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> PyTree:
-            gradients = lambda x: jax.vmap(lambda one: gradient(x, y, one))(batch.singles())  # noqa: E731
+            gradients = lambda x: jax.vmap(lambda one: gradient(x, y, one))(batch.singles()[0])  # noqa: E731
             return jax.vjp(gradients, x)[1](jax.tree.map(lambda leaf: leaf / batch.samples, z))[0]
 
-        return Vector(self._over_nodes(self._config.narrowed(node), z.tree, self.draw.lower))
+        return Vector(self._over_nodes(node, z.tree, self.draw.lower))
 
     def hessian_matrix(self) -> Float[Array, "nodes q q"]:
         """H as (nodes, q, q) for q entries of y."""
@@ -316,11 +324,11 @@ class Point:
             # q backward passes where x is the longer one, as it is wherever x weighs samples.
             return jax.jacrev(gradient)(flat)
 
-        return self._over_nodes(self._config.narrowed(node), self.draw.lower)
+        return self._over_nodes(node, self.draw.lower)
 
     def _over_nodes(self, function: Callable[..., T], *more: PyTree) -> T:
         """A node's function of x, y and more."""
-        return self._config.over_nodes(function)(self._x.tree, _tree(self._y), *more)
+        return self._config.over_nodes(function)(*self._trees, *more)
 
     def _count(self, kind: str, z: Vector) -> None:
         kind, costs = (kind, {kind: 1}) if self._products.difference is None else ("differences", {"gradients": 2})
@@ -367,31 +375,25 @@ class Point:
     @cached_property
     def _linear(self) -> tuple[PyTree, Callable[[PyTree], tuple[PyTree, PyTree]]]:
         """∇_y g and its pullback."""
-        return jax.vjp(self._gradient, self._x.tree, _tree(self._y))
+        return jax.vjp(self._gradient, *self._trees)
 
     def _gradient(self, x: PyTree, y: PyTree) -> PyTree:
-        gradient = self._config.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
-        return self._config.over_nodes(gradient)(x, y, self.draw.lower)
+        return self._config.over_nodes(jax.grad(self.draw.problem.lower_loss, 1))(x, y, self.draw.lower)
 
     def _upper_gradients_of_node(self, x: PyTree, y: PyTree, batch: Batch) -> tuple[PyTree, ...]:
         """∇_x f, and ∇_y f where there is a y"""
-        return self._config.narrowed(jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1)))(x, y, batch)
+        return jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1))(x, y, batch)
 
     def _products_of_node(self, x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> tuple[PyTree, PyTree]:
         """(J z, H z), by the pullback of a gradient of its own or by two gradients; nothing of them is kept."""
         lower, δ = self.draw.problem.lower_loss, self._products.difference
         if δ is None:
-            pullback = lambda x, y, z, batch: jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)[1](z)  # noqa: E731
-            return self._config.narrowed(pullback)(x, y, z, batch)
+            return jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)[1](z)
         # [∇g(x, y + δz) − ∇g(x, y − δz)] / 2δ on the same sample: no second derivatives.
-        gradient, forward = self._config.narrowed(jax.grad(lower, (0, 1))), self._products.forward
+        gradient, forward = jax.grad(lower, (0, 1)), self._products.forward
         ahead = gradient(x, jax.tree.map(lambda y, z: y + δ * z, y, z), batch)
         behind = gradient(x, y if forward else jax.tree.map(lambda y, z: y - δ * z, y, z), batch)
         return jax.tree.map(lambda a, b: (1 / δ if forward else 0.5 / δ) * (a - b), ahead, behind)
-
-
-def _tree(vector: Vector | None) -> PyTree:
-    return None if vector is None else vector.tree
 
 
 def _size(vector: Vector | None) -> int:

@@ -23,7 +23,7 @@ from jax import Array
 
 from ..core._types import PyTree, Scalar
 from ..core._vector import Vector
-from ..problem._samples import Batch
+from ..problem._batch import Batch
 from ..problem.prox import Prox
 from ._oracle import Draw
 
@@ -50,7 +50,7 @@ class AtCopies(NamedTuple):
         """At every node's own point."""
         draw.ledger.add(gradients=3)
         config, problem = draw.oracle.config, draw.problem
-        f, g = (config.narrowed(jax.grad(loss, (0, 1))) for loss in (problem.upper_loss, problem.lower_loss))
+        f, g = (jax.grad(loss, (0, 1)) for loss in (problem.upper_loss, problem.lower_loss))
 
         def node(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> AtCopies:
             (fx, fy), (gx, gy), (gx_there, gz) = f(x, y, upper), g(x, y, lower), g(x, z, lower)
@@ -82,7 +82,7 @@ class Penalty(eqx.Module):
                 g = problem.lower_loss(x, y, lower)
                 return λ * g + sign * problem.upper_loss(x, y, upper) if sign else λ * g
 
-            gx, gy = config.narrowed(jax.grad(loss, (0, 1)))(x, y.tree, upper, lower)
+            gx, gy = jax.grad(loss, (0, 1))(x, y.tree, upper, lower)
             return Vector(gx), Vector(gy)
 
         def node(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> tuple[Vector, Vector, Vector]:

@@ -23,7 +23,8 @@ from jaxtyping import Bool, Float, Int, Key
 from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import Vector
-from ..problem._samples import Batch, NodeData
+from ..problem._batch import Batch
+from ..problem._samples import NodeData
 from ._eval_config import STRIDE, Products
 from ._oracle import Draw, Oracle, Point
 
@@ -179,7 +180,7 @@ class PrivatePoint(Point):
     def v(self) -> Vector:
         """∇_y g(x, y), the direction of y."""
         self.ledger.add(gradients=1)
-        gradient = self._config.narrowed(jax.grad(self.draw.problem.lower_loss, 1))
+        gradient = jax.grad(self.draw.problem.lower_loss, 1)
         return Vector(self._mean(LOWER, self._oracle.noise.records.clip, gradient, self.y.tree))
 
     @cached_property
@@ -206,7 +207,7 @@ class PrivatePoint(Point):
         def node(x: PyTree, y: PyTree, *given: PyTree) -> tuple[Array, Array]:
             *more, batch = given
             one = lambda sample: ravel_pytree(function(x, y, *more, sample))[0]  # noqa: E731
-            rows = [jax.vmap(one)(_singles(part)) for part in batch.parts]
+            rows = [jax.vmap(one)(singles) for singles in batch.singles()]
             used = jnp.ones(1, bool) if batch.weights is None else batch.weights > 0
             count = jnp.sum(jnp.where(used, jnp.asarray([len(part) for part in rows], jnp.int32), 0))
             return oracle.noise.of_node(release, rows, used), count
@@ -219,8 +220,3 @@ class PrivatePoint(Point):
             leaves.append(flat[:, start:end].reshape(shape).astype(dtype))
             start = end
         return jax.tree.unflatten(structure, leaves)
-
-
-def _singles(part: PyTree) -> Batch:
-    """A part of one node's batch as a batch for every sample: leaves (samples, 1, ...)."""
-    return Batch((jax.tree.map(lambda leaf: leaf[:, None], part),))

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from ..core._conjugate_gradients import conjugate_gradients
 from ..core._types import PyTree
 from ..core._vector import Vector, largest
+from ._batch import Batch
 from ._losses import Losses
-from ._samples import Batch
 
 
 def default_tolerance(tree: PyTree) -> float:

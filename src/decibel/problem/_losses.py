@@ -8,7 +8,8 @@ from jax import Array
 from jaxtyping import Float
 
 from ..core._types import PyTree
-from ._samples import Batch, NodeData
+from ._batch import Batch
+from ._samples import NodeData
 
 
 class Losses(Protocol):

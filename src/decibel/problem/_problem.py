@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 import equinox as eqx
@@ -16,8 +17,10 @@ from jaxtyping import Float
 
 from ..core._types import Loss, PyTree
 from . import _exact as exact
+from ._batch import Batch
 from ._check import CheckReport, check
-from ._samples import Batch, NodeData, node_data
+from ._keyed import keyed_like, takes_key
+from ._samples import NodeData, node_data
 from .prox import Prox
 
 # Arrays (nodes, samples, ...), a list of them with one pytree per node, or a function of the node.
@@ -45,7 +48,8 @@ class Problem(eqx.Module):
 
     Args:
         upper: f, called as `upper(x, y, batch)`, or as `upper(x, batch)` if there is no lower level. Returns a scalar,
-            the mean over the batch.
+            the mean over the batch. A loss with an argument `key` is also given a random key: another one for each
+            node, step, level and part of a batch while a run trains, None when it evaluates.
         lower: g, called as `lower(x, y, batch)`; returns a scalar, the mean over the batch. Give `lower`, `lower_data`
             and `y0` together, or none of them.
         upper_data: the data of f: a pytree with leaves (nodes, samples, ...); or a list of one pytree per node, if
@@ -134,16 +138,17 @@ class Problem(eqx.Module):
             **options: `personal`, `nodes` and `prox_x` of `Problem`.
         """
 
-        def descend(x: PyTree, y: PyTree, batch: PyTree) -> Array:
-            return -objective(x, y, batch)
+        def descend(x: PyTree, y: PyTree, batch: PyTree, **key: PyTree) -> Array:
+            return -objective(x, y, batch, **key)
 
+        descend = keyed_like(objective, descend)
         return cls(objective, descend, upper_data=data, lower_data=data, x0=x0, y0=y0, **options)
 
     @classmethod
     def compositional(
         cls,
         outer: Loss,
-        inner: Callable[[PyTree, PyTree], PyTree],
+        inner: Callable[..., PyTree],
         *,
         upper_data: Source,
         lower_data: Source,
@@ -164,11 +169,13 @@ class Problem(eqx.Module):
                 own h_i.
         """
 
-        def track(x: PyTree, y: PyTree, batch: PyTree) -> Array:
-            gaps = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), y, inner(x, batch))
+        def track(x: PyTree, y: PyTree, batch: PyTree, **key: PyTree) -> Array:
+            gaps = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), y, inner(x, batch, **key))
             return jax.tree.reduce(jnp.add, gaps)
 
-        return cls(outer, track, upper_data=upper_data, lower_data=lower_data, x0=x0, y0=y0, **options)
+        return cls(
+            outer, keyed_like(inner, track), upper_data=upper_data, lower_data=lower_data, x0=x0, y0=y0, **options
+        )
 
     @property
     def dtype(self) -> np.dtype:
@@ -186,6 +193,11 @@ class Problem(eqx.Module):
     def single_level(self) -> bool:
         """Whether there is no lower level."""
         return self.lower is None
+
+    @property
+    def takes_keys(self) -> tuple[bool, bool]:
+        """Whether the upper and the lower loss use random numbers."""
+        return takes_key(self.upper), self.lower is not None and takes_key(self.lower)
 
     @property
     def form(self) -> str:
@@ -314,20 +326,26 @@ class Problem(eqx.Module):
 def _try(name: str, loss: Loss, *arguments: PyTree) -> PyTree:
     """What a loss returns on a batch of one sample, in shapes; a sentence where it fails."""
     called = "x, batch" if len(arguments) == 2 else "x, y, batch"
+    # Also without a key, as in evaluation.
+    keys = ({"key": jax.random.key(0)}, {"key": None}) if takes_key(loss) else ({},)
+    called = f"{called}, key=key" if len(keys) == 2 else called
     try:
-        inspect.signature(loss).bind(*arguments)
+        inspect.signature(loss).bind(*arguments, **keys[0])
     except TypeError:
         raise TypeError(f"{name} is called as {name}({called}): give it these arguments.") from None
     except ValueError:  # has no signature to be read
         pass
     try:
-        return jax.eval_shape(loss, *arguments)
+        found = [jax.eval_shape(partial(loss, **given), *arguments) for given in keys]
+        return found[0]
     except jax.errors.JAXTypeError as error:
         fix = "write it with jax.numpy, and jnp.where instead of if"
         raise TypeError(f"{name} uses Python control flow on a traced value: {fix}.") from error
     except (TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:90].rstrip(".")
         fix = "fix it, or the shapes of the data and the start"
+        if len(keys) == 2 and "key" in str(error).lower():
+            fix += "; with key=None, evaluation, it must use no random numbers"
         raise ValueError(f"{name}({called}) fails on a batch of one sample ({reason}): {fix}.") from error
 
 

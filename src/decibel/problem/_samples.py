@@ -1,4 +1,4 @@
-"""Every node's private samples, and batches of them in which padding never occurs.
+"""Every node's private samples, and the batches drawn from them, in which padding never occurs.
 
 Nodes may hold different numbers of samples. They are stored side by side, a short node repeating its *own* samples, so
 that whatever index is drawn names a real sample of the right node. The exact mean over n_i samples is a weighted sum
@@ -8,9 +8,6 @@ n_i minus that. A chunk that a node does not need gets weight zero. So one progr
 
 from __future__ import annotations
 
-import operator
-from functools import partial, reduce
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -19,50 +16,8 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key, Shaped, UInt32
 
-from ..core._types import Loss, PyTree
-
-
-class Batch(eqx.Module):
-    """Parts of a batch, leaves (nodes, samples, ...), and each part's share of the mean, (nodes, parts) or None.
-
-    Where `rows` are given, (nodes, samples) for each part, nothing was taken yet: the parts are all samples there are.
-    """
-
-    parts: tuple[PyTree, ...]
-    weights: Float[Array, "*nodes parts"] | None = None
-    rows: tuple[Int[Array, "*nodes _"], ...] | None = None
-
-    def mean(self, loss: Loss, *point: PyTree) -> Array:
-        """A loss, itself a mean over its batch, at one node of a vmapped batch."""
-        values = [loss(*point, part) for part in self.parts]
-        if self.weights is None:
-            return values[0]
-        shares = [self.weights[k].astype(value.dtype) * value for k, value in enumerate(values)]
-        return reduce(operator.add, shares)
-
-    def singles(self) -> Batch:
-        """One node's batch, which was drawn, as a batch for every sample: leaves (samples, 1, ...)."""
-        (part,) = self.parts
-        return Batch((jax.tree.map(lambda leaf: leaf[:, None], part),))
-
-    @property
-    def samples(self) -> int:
-        """Of one node's batch, which was drawn."""
-        return jax.tree.leaves(self.parts[0])[0].shape[0]
-
-    @property
-    def per_node(self) -> PyTree:
-        """What has a row for every node, to be mapped over and given to `of_node`."""
-        return self if self.rows is None else (jnp.arange(len(self.rows[0])), self.rows, self.weights)
-
-    def of_node(self, mapped: PyTree) -> Batch:
-        """One node's batch, taken now."""
-        if self.rows is None:
-            return mapped
-        node, rows, weights = mapped
-        take = lambda leaf, row: leaf.at[node, row].get(mode="promise_in_bounds")  # noqa: E731
-        parts = [jax.tree.map(partial(take, row=row), part) for part, row in zip(self.parts, rows, strict=True)]
-        return Batch(tuple(parts), weights)
+from ..core._types import PyTree
+from ._batch import Batch
 
 
 class NodeData(eqx.Module):

@@ -68,6 +68,7 @@ def solve(
     faults: Fault | Sequence[Fault] | None = None,
     sampling: str = "random",
     precision: str | None = None,
+    micro_batch: int | None = None,
     privacy: Records | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -96,6 +97,8 @@ def solve(
             takes batches in that order, which reads memory contiguously.
         precision: of the computation, not of the state: `"bfloat16"`, or `"tensorfloat32"`, `"float32"`, `"highest"`
             for matrix products as in JAX; None is JAX's default.
+        micro_batch: how many samples of a node a loss is evaluated on at once; None is the batch. A loss is a mean
+            over its batch, so the numbers are the same up to rounding, and a derivative needs the memory of so few.
         privacy: `db.privacy.records(clip=..., noise=...)` clips every record's part of a direction and adds noise.
         progress: show a progress bar; None shows it in a terminal only.
 
@@ -119,6 +122,8 @@ def solve(
         raise ValueError("faults cannot be combined with the encoded messages of db.privacy: leave out one of the two.")
     validate_choice("sampling", sampling, ("random", "shuffle-once"))
     validate_choice("precision", precision, PRECISIONS)
+    if micro_batch is not None:
+        _validate_count("micro_batch", micro_batch)
     _validate_privacy(privacy, batch_size, sampling)
     callback_list = CallbackList(callbacks)
     if resume and checkpoint is None:
@@ -130,7 +135,7 @@ def solve(
     if here.graphs != graphs:
         method.validate(here.problem, here.graphs, batch_size)
     together = isinstance(engine, Cluster) and jax.process_count() > 1
-    config = RunConfig(batch_size, seed, injected, here.members, sampling, precision, privacy)
+    config = RunConfig(batch_size, seed, injected, here.members, sampling, precision, privacy, micro_batch)
     own = identity(problem, method, graphs, config) if together or checkpoint is not None else {}
     if together:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]

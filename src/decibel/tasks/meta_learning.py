@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..problem._batch import Batch as Samples
 from ..problem._problem import Problem
-from ..problem._samples import Batch as Samples
 from ..results.metrics import Snapshot
 from . import data, partition
 from .evaluation import flat

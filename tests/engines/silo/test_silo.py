@@ -77,6 +77,24 @@ def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy)
         assert site.trace["bytes"][-1] == expected.trace["bytes"][-1]
 
 
+def test_a_site_uses_the_random_keys_of_its_node(tmp_path):
+    folders = Folders(tmp_path, ring(3))
+    given = random_quadratic(3).single()
+
+    def noisy(x, batch, *, key=None):
+        return given.upper(x, batch) + (0.0 if key is None else jax.random.normal(key, x.shape) @ x)
+
+    problem, quiet = (db.Problem(loss, upper_data=given.upper_data, x0=given.x0) for loss in (noisy, given.upper))
+    single = OneLevel(0.1, 1.0, strategies.strategy("ed"))
+    sites = run_sites(folders, single, 10, [problem] * 3, metrics=[], seed=4)
+    expected, without = (
+        db.solve(one, single, folders.federation.graph, steps=10, metrics=[], seed=4) for one in (problem, quiet)
+    )
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
+        assert np.abs(site.nodes.x[0] - without.nodes.x[number]).max() > 1e-2
+
+
 def test_a_site_applies_its_own_term(tmp_path):
     folders = Folders(tmp_path, ring(3))
     given = random_quadratic(3).single()

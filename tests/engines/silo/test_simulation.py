@@ -92,7 +92,7 @@ def test_a_planted_bug_is_found(name):
         try:
             with planted(name):
                 run(seed, kind)
-        except AssertionError:
+        except (AssertionError, IndexError):  # what the monitor says, or the site's own error
             run(seed, kind)  # and nothing but the bug is found
             return
     pytest.fail("no schedule found it")

@@ -1,0 +1,293 @@
+"""Losses that use random numbers: the same everywhere, other ones everywhere, and none in evaluation."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decibel as db
+from decibel.core._ledger import Ledger
+from decibel.core._vector import replicate
+from decibel.oracles._eval_config import EvalConfig, Products
+from decibel.oracles._oracle import Oracle
+from decibel.problem._keyed import takes_key
+
+NODES, SIZE = 8, 5
+RNG = np.random.default_rng(3)
+INPUTS, TARGETS = RNG.normal(size=(NODES, 12, SIZE)), RNG.normal(size=(NODES, 12))
+UNEQUAL = [(INPUTS[i, : 5 + i % 4], TARGETS[i, : 5 + i % 4]) for i in range(NODES)]
+RING = db.graphs.ring(NODES)
+
+
+def dropped(inputs, key):
+    """Dropout of a third of the entries."""
+    if key is None:
+        return inputs
+    return jnp.where(jax.random.bernoulli(key, 2 / 3, inputs.shape), 1.5 * inputs, 0.0)
+
+
+def lower(x, y, batch, *, key=None):
+    inputs, targets = batch
+    return jnp.mean((jnp.tanh(dropped(inputs, key) @ y) - targets) ** 2) + jnp.sum(jnp.exp(x) * y**2)
+
+
+def upper(x, y, batch, key=None):
+    inputs, targets = batch
+    return jnp.mean((dropped(inputs, key) @ y - targets) ** 2)
+
+
+def bilevel(data=(INPUTS, TARGETS), *, keyed=True, **options):
+    f, g = (upper, lower) if keyed else (lambda x, y, b: upper(x, y, b), lambda x, y, b: lower(x, y, b))
+    return db.Problem(f, g, upper_data=data, lower_data=data, x0=jnp.zeros(SIZE), y0=jnp.ones(SIZE), **options)
+
+
+def solve(problem, method=None, **options):
+    method = method or db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1)
+    settings = {"steps": 12, "batch_size": 3, "seed": 2, "metrics": [], "eval_every": 12} | options
+    return db.solve(problem, method, RING, **settings)
+
+
+def nodes(result):
+    return np.concatenate([np.asarray(result.nodes.x), np.asarray(result.nodes.y)], axis=1)
+
+
+class TestRuns:
+    def test_the_same_run_has_the_same_numbers_and_another_seed_others(self):
+        one = nodes(solve(bilevel()))
+        np.testing.assert_array_equal(nodes(solve(bilevel())), one)
+        assert np.abs(nodes(solve(bilevel(), seed=3)) - one).max() > 1e-3
+
+    @pytest.mark.parametrize("batch_size", [3, None])
+    @pytest.mark.parametrize("data", [(INPUTS, TARGETS), UNEQUAL], ids=["equal", "unequal"])
+    @pytest.mark.parametrize("engine", [db.Simulator(node_chunk=3), db.Cluster()], ids=["chunks", "cluster"])
+    def test_every_engine_uses_the_same_keys(self, engine, data, batch_size):
+        wanted = nodes(solve(bilevel(data), batch_size=batch_size))
+        found = nodes(solve(bilevel(data), batch_size=batch_size, engine=engine))
+        np.testing.assert_allclose(found, wanted, atol=1e-10)
+        without = nodes(solve(bilevel(data, keyed=False), batch_size=batch_size))
+        assert np.abs(found - without).max() > 1e-3
+
+    @pytest.mark.parametrize("stop", [5, 8])
+    def test_a_resumed_run_uses_the_same_keys(self, tmp_path, stop):
+        whole = nodes(solve(bilevel(), eval_every=1))
+        solve(bilevel(), steps=stop, eval_every=1, checkpoint=tmp_path)
+        resumed = solve(bilevel(), eval_every=1, checkpoint=tmp_path, resume=True)
+        np.testing.assert_array_equal(nodes(resumed), whole)
+
+    def test_metrics_and_exact_solutions_use_none(self):
+        problem, plain = bilevel(), bilevel(keyed=False)
+        x = jnp.linspace(0.0, 0.4, SIZE)
+        np.testing.assert_array_equal(problem.solve_lower(x), plain.solve_lower(x))
+        np.testing.assert_array_equal(problem.hypergradient(x), plain.hypergradient(x))
+        names = ["upper", "lower"]
+        still = db.sparkle("ed", alpha=0.0, beta=0.0, gamma=0.0)
+        rows = [solve(p, still, metrics=names).trace for p in (problem, plain)]
+        for name in names:
+            np.testing.assert_array_equal(rows[0][name], rows[1][name])
+
+    @pytest.mark.parametrize("make", [db.Problem.minimax, None], ids=["minimax", "compositional"])
+    def test_other_forms_pass_the_key_on(self, make):
+        def objective(x, y, batch, *, key=None):
+            return lower(x, -y, batch, key=key) - jnp.sum(y**2)
+
+        def inner(x, batch, *, key=None):
+            return jnp.mean(dropped(batch[0], key), 0) + x
+
+        start = {"x0": jnp.zeros(SIZE), "y0": jnp.ones(SIZE)}
+        data = INPUTS, TARGETS
+        if make:
+            problem = make(objective, data=data, **start)
+        else:
+            problem = db.Problem.compositional(upper, inner, upper_data=data, lower_data=data, **start)
+        assert problem.takes_keys == (True, True)
+        assert np.isfinite(nodes(solve(problem))).all()
+
+
+class Recorder(Oracle):
+    """An oracle of one step, with its batches' keys at hand."""
+
+    def keys(self, *draws):
+        found = [batch.keys for draw in draws for batch in (draw.upper_batch, draw.lower_batch)]
+        return np.concatenate([np.asarray(jax.random.key_data(keys)) for keys in found])
+
+
+def oracle(problem, step=0, batch_size=3, numbers=range(NODES)):
+    key = jax.random.fold_in(jax.random.key(7), step)
+    return Recorder(problem, jnp.asarray(list(numbers), jnp.int32), key, batch_size, Ledger())
+
+
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_keys_differ_by_node_step_level_and_draw(batch_size):
+    all_keys = []
+    for step in range(4):
+        one = oracle(bilevel(), step, batch_size)
+        draws = [one.draw(), one.draw(1), one.draw_all()]
+        draws += [draws[0].again(0), draws[0].again(5)]
+        all_keys.append(one.keys(*draws))
+        fresh = draws[0].fresh_lower(0)
+        assert fresh.upper_batch is draws[0].upper_batch
+        all_keys.append(np.asarray(jax.random.key_data(fresh.lower_batch.keys)))
+    keys = np.concatenate(all_keys)
+    assert len(np.unique(keys, axis=0)) == len(keys) == 4 * NODES * 11
+
+
+def test_keys_do_not_depend_on_the_other_nodes():
+    problem = bilevel()
+    whole, alone = oracle(problem), oracle(problem, numbers=[6])
+    keys = [jax.random.key_data(one.draw().lower_batch.keys) for one in (whole, alone)]
+    np.testing.assert_array_equal(keys[0][6], keys[1][0])
+
+
+def test_losses_without_a_key_have_none():
+    draw = oracle(bilevel(keyed=False)).draw()
+    assert draw.upper_batch.keys is None and draw.lower_batch.keys is None
+    assert draw.again(0) is not draw and oracle(bilevel(keyed=False), batch_size=None).draw_all().again(0)._same_again
+
+
+def test_every_part_of_a_full_batch_has_its_own():
+    """Nodes of unequal size are evaluated in parts."""
+
+    def noise(x, batch, *, key=None):
+        return jax.random.normal(key) if key is not None else jnp.mean(batch)
+
+    problem = db.Problem(noise, upper_data=[np.ones(4), np.ones(7)], x0=jnp.zeros(1))
+    batch = oracle(problem, batch_size=None, numbers=[0, 1]).draw().upper_batch
+    assert len(batch.parts) > 1
+    means = jax.vmap(lambda one: one.mean(noise, jnp.zeros(1)))(batch)
+    weights = np.asarray(batch.weights)
+    values = [[jax.random.normal(jax.random.fold_in(key, k)) for k in range(weights.shape[1])] for key in batch.keys]
+    np.testing.assert_allclose(means, (weights * np.array(values)).sum(1), rtol=1e-12)
+
+
+class TestDifferences:
+    """What is subtracted is evaluated with the same randomness."""
+
+    @pytest.mark.parametrize("chunk", [None, 3])
+    def test_products_by_differences_are_those_of_the_same_dropout(self, chunk):
+        one = oracle(bilevel())
+        one.config = EvalConfig(node_chunk=chunk)
+        x, y, z = (replicate(jnp.asarray(RNG.normal(size=SIZE)), NODES) for _ in range(3))
+        draw = one.draw()
+        exact, near = (draw.at(x, y, products) for products in (Products(), Products(difference=1e-4)))
+        for name in ("hessian", "jacobian"):
+            wanted, found = (getattr(point, name)(z).tree for point in (exact, near))
+            assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
+            other = getattr(one.draw(1).at(x, y), name)(z).tree
+            assert name == "jacobian" or np.abs(other - wanted).max() > 0.05 * np.abs(wanted).max()
+
+    def test_spider_keeps_the_noise_of_its_start(self):
+        """f = ½‖x − b‖² + u·x with u of the key: the changes have no noise, so x goes to b − u₀ and stays there."""
+        target = RNG.normal(size=(1, 4, SIZE))
+
+        def noisy(x, batch, *, key=None):
+            push = 0.0 if key is None else jax.random.normal(key, (SIZE,)) @ x
+            return 0.5 * jnp.mean(jnp.sum((x - batch) ** 2, -1)) + push
+
+        problem = db.Problem(noisy, upper_data=target, x0=jnp.zeros(SIZE))
+        one = oracle(problem, batch_size=None, numbers=[0])
+        u0 = jax.random.normal(one.draw_all().upper_batch.keys[0], (SIZE,))
+        spider, memory, x = db.estimators.spider(10**6), None, replicate(jnp.zeros(SIZE), 1)
+        for k in range(80):
+            one = oracle(problem, k, None, [0])
+            directions = lambda draw, point: draw.at(point).fx  # noqa: E731
+            if memory is None:
+                memory = spider.start(x, directions(one.draw_all(), x))
+            d, memory = spider(jnp.int32(k), memory, x, one, directions)
+            x = x - 0.3 * d
+        np.testing.assert_allclose(x.tree[0], target[0].mean(0) - u0, atol=1e-9)
+
+    def test_the_penalty_does_not_amplify_noise(self):
+        """g = ½‖y‖² + u·y: in p = λ(∇g(y) − ∇g(ỹ)) − ∇f the noise u cancels, whatever λ."""
+
+        def g(x, y, batch, *, key=None):
+            return 0.5 * jnp.sum(y**2) + (0.0 if key is None else jax.random.normal(key, (SIZE,)) @ y) + 0 * jnp.sum(x)
+
+        def f(x, y, batch):
+            return jnp.sum(y) + jnp.sum(x)
+
+        problem = db.Problem(f, g, upper_data=INPUTS, lower_data=INPUTS, x0=jnp.zeros(SIZE), y0=jnp.ones(SIZE))
+        z = replicate(jnp.asarray(RNG.normal(size=SIZE)), NODES)
+        y = replicate(jnp.ones(SIZE), NODES)
+        _, v, p = db.hypergradient.penalty(1e4).directions(oracle(problem).draw(), y, y, z)
+        np.testing.assert_allclose(p.tree, z.tree - 1.0, atol=1e-9)
+        assert np.abs(v.tree - y.tree).min() > 1e-6  # and v has it
+
+    def test_the_gradient_is_unbiased(self):
+        """Under dropout of a linear loss the mean of the gradient is that without."""
+
+        def linear(x, batch, *, key=None):
+            return jnp.mean(dropped(batch, key) @ x)
+
+        problem = db.Problem(linear, upper_data=np.ones((1, 1, SIZE)), x0=jnp.zeros(SIZE))
+        x = replicate(jnp.zeros(SIZE), 1)
+
+        def gradient(step):
+            return oracle(problem, step, 1, [0]).draw().at(x).fx.tree[0]
+
+        found = jax.vmap(gradient)(jnp.arange(4000))
+        error = found.std(0) / np.sqrt(4000)
+        assert (np.abs(found.mean(0) - 1) < 4 * error).all() and (error > 0).all()
+        assert np.abs(np.corrcoef(found.T) - np.eye(SIZE)).max() < 0.08  # entries are dropped one by one
+
+
+def test_records_have_a_key_each():
+    """Private directions are sums over records, each with a randomness of its own, and not those of evaluation."""
+    loud = db.privacy.records(clip=1e3, noise=1e-6)
+    options = {"privacy": loud, "batch_size": None, "steps": 3, "eval_every": 3}
+    with_key, without = (nodes(solve(bilevel(keyed=keyed), **options)) for keyed in (True, False))
+    assert np.abs(with_key - without).max() > 0.02  # far beyond the noise
+    np.testing.assert_array_equal(with_key, nodes(solve(bilevel(), **options)))
+
+
+class TestAugment:
+    def test_every_sample_has_its_own_transformation(self):
+        seen = []
+
+        def loss(x, batch):
+            seen.append(batch)
+            return jnp.mean(batch * x)
+
+        shifted = db.augment(loss, lambda sample, key: sample + jax.random.normal(key, sample.shape))
+        batch = jnp.zeros((50, 3))
+        shifted(1.0, batch, key=jax.random.key(0))
+        assert len(np.unique(seen[-1])) == 150
+        shifted(1.0, batch, key=None)
+        np.testing.assert_array_equal(seen[-1], batch)
+
+    def test_a_loss_with_a_key_gets_one_of_its_own(self):
+        given = []
+
+        def loss(x, y, batch, *, key=None):
+            given.append(key)
+            return jnp.mean(batch) * x * y
+
+        key = jax.random.key(1)
+        augmented = db.augment(loss, lambda sample, key: sample)
+        augmented(1.0, 1.0, jnp.ones((2, 1)), key=key)
+        assert given[0] is not None and not np.array_equal(*map(jax.random.key_data, (given[0], key)))
+        augmented(1.0, 1.0, jnp.ones((2, 1)))
+        assert given[1] is None
+
+    def test_in_a_run(self):
+        flip = lambda sample, key: (jnp.where(jax.random.bernoulli(key), sample[0], -sample[0]), sample[1])  # noqa: E731
+        plain = bilevel(keyed=False)
+        problem = db.Problem(
+            db.augment(plain.upper, flip), plain.lower, upper_data=(INPUTS, TARGETS), lower_data=(INPUTS, TARGETS),
+            x0=plain.x0, y0=plain.y0,
+        )  # fmt: skip
+        assert problem.takes_keys == (True, False)
+        assert np.abs(nodes(solve(problem)) - nodes(solve(plain))).max() > 1e-3
+
+
+class TestWrongUses:
+    def test_a_loss_that_cannot_be_evaluated_without_a_key(self):
+        def always(x, batch, key):
+            return jnp.mean(batch) * x[0] + jax.random.normal(key)
+
+        with pytest.raises(ValueError, match=r"upper\(x, batch, key=key\) fails .* with key=None, evaluation, it must"):
+            db.Problem(always, upper_data=np.ones((2, 3)), x0=jnp.zeros(1))
+
+    def test_what_takes_a_key(self):
+        assert takes_key(lower) and takes_key(upper) and not takes_key(lambda x, **key: x)
