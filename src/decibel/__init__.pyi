@@ -50,7 +50,7 @@ from .results._result import Result
 from .results._status import Status
 from .results._trace import Trace
 from .solver import theory
-from .solver._solve import NonFiniteWarning, cost, solve
+from .solver._solve import NonFiniteWarning, SmallNodeWarning, cost, solve
 from .solver._tune import Tuned, tune
 from .strategies import Strategy, privacy
 
@@ -78,6 +78,7 @@ __all__ = [
     "RunConfig",
     "Silo",
     "Simulator",
+    "SmallNodeWarning",
     "State",
     "Status",
     "Strategy",

@@ -94,7 +94,10 @@ def test_a_quick_demo_prints_a_table_and_draws_a_figure(tmp_path):
     assert (tmp_path / "new" / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
-QUICK = ("run", "linear_regression", "--nodes", "4", "--steps", "20", "--eval-every", "5", "--batch-size", "5")
+QUICK = (
+    "run", "linear_regression", "--method", "sparkle-ed", "--nodes", "4", "--steps", "20", "--eval-every", "5",
+    "--batch-size", "5",
+)  # fmt: skip
 RATES = ("--set", "alpha=0.001", "--set", "beta=0.01", "--set", "gamma=0.01")
 
 
@@ -334,3 +337,36 @@ def test_a_run_can_be_watched_while_it_goes_on(tmp_path, monkeypatch):
 def test_watch_needs_a_folder(tmp_path):
     answer = invoke("watch", str(tmp_path / "nowhere"))
     assert answer.exit_code == 2 and "is not a folder" in answer.output
+
+
+class TestDefaults:
+    """A task by its name alone learns something, also in few steps."""
+
+    def test_a_method_that_needs_no_step_sizes(self, tmp_path):
+        ran, code = answer_of("run", "linear_regression", "--nodes", 4, "--steps", 300, "--out", tmp_path)
+        assert code == 0 and ran["method"] == "sparkle-ada-ed"
+        assert ran["last"]["distance"] < 0.05 * ran["first"]["distance"]
+
+    def test_a_personal_task(self, tmp_path):
+        ran, code = answer_of("run", "personalization", "--nodes", 4, "--steps", 5, "--out", tmp_path)
+        assert code == 0 and ran["method"] == "spdb"
+
+    @pytest.mark.parametrize("task", ["linear_regression", "policy_evaluation"])
+    def test_step_sizes_of_the_task(self, tmp_path, task):
+        chosen = ("--method", "sparkle-ed", "--nodes", 4, "--steps", 300, "--out", tmp_path)
+        ran, code = answer_of("run", task, *chosen)
+        assert code == 0 and ran["settings"]["alpha"] != 0.05
+        assert ran["last"]["distance"] < 1e-4 * ran["first"]["distance"]
+
+    def test_a_run_that_hardly_moves_says_so(self, tmp_path):
+        still = invoke(*QUICK, "--set", "alpha=1e-9", "--out", str(tmp_path))
+        assert "x has barely moved" in still.output and "--set alpha=1e-08" in still.output
+        assert "barely" not in invoke(*QUICK, "--set", "alpha=0.05", "--out", str(tmp_path / "b")).output
+
+    @pytest.mark.filterwarnings("ignore::decibel.SmallNodeWarning")
+    def test_every_task_has_its_form(self):
+        from decibel.cli._config import PERSONAL
+        from decibel.cli._registry import TASKS
+
+        assert set(PERSONAL) <= set(TASKS)
+        assert PERSONAL == ("auprc", "meta_learning", "personalization", "speech")

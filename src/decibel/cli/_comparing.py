@@ -15,6 +15,7 @@ from ..core._json import JSON
 from ..core._ledger import COSTS
 from ..core._names import hint
 from ..core._optional import optional
+from ..methods._catalog import CATALOG
 from ..results._plots import AXES, NAMES, spans_decades
 from ..results._result import Result
 from ..results._trace import Trace
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AGAINST = ("step", "bytes", "seconds")
+SEPARATES = "node_accuracy"
 
 
 def compare(config: Config, methods: Sequence[str], metric: str | None, console: Console) -> dict[str, Result]:
@@ -44,11 +46,11 @@ def compare(config: Config, methods: Sequence[str], metric: str | None, console:
     if stray := sorted(own.difference(methods)):
         raise ValueError(f"--set {stray[0]}.… is for a method that is not compared: name it among METHODS.")
     common = {name: value for name, value in config.for_method.items() if name not in own}
-    made = {
-        name: make_method(name, {**common, **cast("Mapping[str, JSON]", config.for_method.get(name, {}))})
-        for name in methods
-    }
+    given = {name: {**common, **cast("Mapping[str, JSON]", config.for_method.get(name, {}))} for name in methods}
+    for name, settings in given.items():
+        CATALOG[name](**settings)  # a wrong setting raises before any data are read
     task = make_task(config.task, config.nodes, config.seed, config.for_task)
+    made = {name: make_method(name, settings, task) for name, settings in given.items()}
     network = make_graph(config.graph, task.nodes or config.nodes)
     for method in made.values():  # all before the first runs
         graphs = levels_of(task.problem, method, network)
@@ -73,8 +75,8 @@ def compare(config: Config, methods: Sequence[str], metric: str | None, console:
 
 def _metric(results: Mapping[str, Result], asked: str | None) -> str:
     columns = [name for name in next(iter(results.values())).trace if name not in COSTS]
-    if asked is None:
-        return columns[0]
+    if asked is None:  # what separates methods: what each node has, where that is measured
+        return SEPARATES if SEPARATES in columns else columns[0]
     if asked not in columns:
         raise ValueError(f"--metric {asked!r} is not measured here: {hint(asked, columns)}")
     return asked
@@ -119,17 +121,15 @@ def table(results: Mapping[str, Result]) -> Table:
     return made
 
 
-def tune(config: Config, *, budget: int, metric: str, seeds: int, console: Console) -> tuple[Tuned, str]:
+def tune(config: Config, *, budget: int, metric: str, seeds: int | None, console: Console) -> tuple[Tuned, str]:
     """The best step sizes found, and the command that runs with them."""
     task = make_task(config.task, config.nodes, config.seed, config.for_task)
-    method = make_method(config.method, config.for_method)
+    method = make_method(config.method, config.for_method, task)
     network = make_graph(config.graph, task.nodes or config.nodes)
-    console.print(
-        f"[bold]{task.name}[/]: about {budget} settings of {method.name}, {seeds} seeds, {config.steps} steps"
-    )
+    console.print(f"[bold]{task.name}[/]: about {budget} settings of {method.name}, {config.steps} steps each")
     found = search(
         task.problem, method, network, budget=budget, steps=config.steps, batch_size=config.batch_size, metric=metric,
-        seeds=range(config.seed, config.seed + seeds), seed=config.seed,
+        seeds=None if seeds is None else range(config.seed, config.seed + seeds), seed=config.seed,
     )  # fmt: skip
     shown = Table(box=None, padding=(0, 2, 0, 0))
     for heading in found.table[0]:

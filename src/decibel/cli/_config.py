@@ -17,6 +17,7 @@ from ..core._json import JSON
 from ..core._names import hint
 from ..core._optional import optional
 
+PERSONAL = ("auprc", "meta_learning", "personalization", "speech")  # tasks whose lower level is personal
 LOGS = ("jsonl", "tensorboard", "wandb", "mlflow")
 WHOLE = {"nodes": 1, "steps": 1, "batch_size": 1, "seed": 0, "eval_every": 1}  # and the least of each
 
@@ -26,7 +27,7 @@ class Config:
     """A run by name. `set` holds the method's settings, and under `task` those of the task."""
 
     task: str
-    method: str = "sparkle-ed"
+    method: str = "sparkle-ada-ed"
     graph: str = "ring"
     nodes: int = 10
     steps: int = 1000
@@ -59,13 +60,18 @@ class Config:
         return atomic_write(path, f"# {heading}\n{toml(kept)}")
 
 
-def resolve(file: str | Path | None, flags: Mapping[str, JSON], pairs: Sequence[str] = ()) -> Config:
-    """The file's values, and over them those flags that were given (are not None) and the KEY=VALUE pairs."""
+def resolve(
+    file: str | Path | None, flags: Mapping[str, JSON], pairs: Sequence[str] = (), method: str = "sparkle-ada-ed"
+) -> Config:
+    """The file's values, and over them those flags that were given (are not None) and the KEY=VALUE pairs.
+
+    `method` is the default where the lower level is shared."""
     values = read(file) if file is not None else {}
     values |= {name: value for name, value in flags.items() if value is not None}
     values["set"] = over(values.get("set", {}), settings(pairs))
     if "task" not in values:
         raise ValueError("TASK is missing: name one of `decibel list`, or give a --config file with a line task = ….")
+    values.setdefault("method", method if values["task"].replace("-", "_") not in PERSONAL else "spdb")
     return Config(**values)
 
 

@@ -38,8 +38,9 @@ def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, JSON]) ->
     return TASKS[key](**given)
 
 
-def make_method(name: str, settings: Mapping[str, JSON]) -> Method:
-    return CATALOG[name](**settings)
+def make_method(name: str, settings: Mapping[str, JSON], task: Task) -> Method:
+    """A method with the task's step sizes where no others are given."""
+    return CATALOG[name](**{**task.settings(name), **settings})
 
 
 def make_graph(name: str, nodes: int) -> Topology:

@@ -40,11 +40,11 @@ def run(
     console: Console,
 ) -> Result:  # fmt: skip
     """Solves a task; leaves the resolved config, the log, the checkpoint, the trace and the figure in its folder."""
-    entry = CATALOG[config.method]
-    config = replace(config.with_settings(entry.defaults), eval_every=_every(config))
+    CATALOG[config.method](**config.for_method)  # a wrong setting raises before any data are read
     written = _loggers(config)
-    algorithm = make_method(config.method, config.for_method)
     made = make_task(config.task, config.nodes, config.seed, config.for_task)
+    config = replace(config.with_settings(made.settings(config.method)), eval_every=_every(config))
+    algorithm = make_method(config.method, config.for_method, made)
     nodes = made.nodes or config.nodes  # some tasks know their nodes: a speaker each
     network = make_graph(config.graph, nodes)
     validate(
@@ -65,10 +65,20 @@ def run(
             checkpoint=checkpoint(config), checkpoint_every=ROWS_PER_SAVE, resume=resume,
         )  # fmt: skip
     console.print(table(result))
+    if result.stuck and result.status is Status.COMPLETED:
+        console.print(_advice(config, result), soft_wrap=True)
     trace = result.trace.save(files(config)["trace"])
     result.plot().savefig(files(config)["figure"], dpi=150)
     console.print(f"Config, log, trace and figure are in {trace.parent}.", soft_wrap=True)
     return result
+
+
+def _advice(config: Config, result: Result) -> str:
+    moved, search = f"x has barely moved (by {result.moved:.2g})", f"`decibel tune {config.task}`"
+    alpha = config.for_method.get("alpha")
+    if not isinstance(alpha, int | float):
+        return f"{moved}: give it more --steps, or search step sizes by {search}."
+    return f"{moved}: try larger steps, such as --set alpha={10 * alpha:g}, or {search}."
 
 
 class Kept(Callback):

@@ -15,7 +15,6 @@ from ._common import (
     BatchSize,
     Graph,
     Json,
-    Method,
     Nodes,
     Seed,
     Set,
@@ -40,7 +39,11 @@ def run(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="A method of `decibel list` (default: sparkle-ed).", autocompletion=completing("methods")),
+        typer.Option(
+            help="A method of `decibel list` (default: sparkle-ada-ed, which needs no step sizes; spdb for personal "
+            "tasks).",
+            autocompletion=completing("methods"),
+        ),
     ] = None,
     graph: Annotated[
         str | None,
@@ -120,7 +123,9 @@ def compare(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE for all, METHOD.KEY=VALUE for one, task.KEY=VALUE.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="Metric of the figure (default: the task's first).")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric of the figure (default: the nodes' accuracy, or the task's first).")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the traces.")] = Path("decibel-compare"),
     json: Json = False,
 ) -> None:
@@ -154,13 +159,21 @@ def compare(
 
 def tune(
     task: Task,
-    method: Method = "sparkle-ed",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="A method of `decibel list` (default: sparkle-ed; spdb for personal tasks).",
+            autocompletion=completing("methods"),
+        ),
+    ] = None,
     graph: Graph = "ring",
     nodes: Nodes = 10,
     steps: Steps = 500,
     batch_size: BatchSize = None,
     seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per candidate.")] = 2,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds per candidate (default: 2, or 1 where nothing is random).")
+    ] = None,
     budget: Annotated[int, typer.Option(min=1, help="Approximate number of candidates.")] = 32,
     metric: Annotated[str, typer.Option(help="Metric to minimize, one of `decibel list`.")] = "upper",
     set_: Set = None,
@@ -173,7 +186,7 @@ def tune(
         "task": task, "method": method, "graph": graph, "nodes": nodes, "steps": steps, "batch_size": batch_size,
         "seed": seed,
     }  # fmt: skip
-    given = or_exit(resolve, None, flags, set_ or [])
+    given = or_exit(resolve, None, flags, set_ or [], "sparkle-ed")
 
     def search() -> tuple[Tuned, str]:
         from ._comparing import tune
@@ -185,7 +198,7 @@ def tune(
     found, command = or_exit(search)
     if json:
         best = {name: value for name, value in found.table[0].items() if name not in (found.metric, "spread")}
-        document = {"method": method, "settings": best, "metric": found.metric, "score": found.score}
+        document = {"method": given.method, "settings": best, "metric": found.metric, "score": found.score}
         emit({**document, "table": list(found.table), "command": command})
     else:
         console().print(f"\n{command}", soft_wrap=True, markup=False)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.interpreters import partial_eval
 
 from ..core import _keys as keys
 from ..core._ledger import Ledger, StepCost
@@ -179,6 +180,18 @@ class Program(eqx.Module):
         found: list[StepCost] = []
         jax.eval_shape(lambda k, state: found.append(self.step(k, state)[1].untraced()), jnp.int32(0), state)
         return found[0]
+
+    def is_random(self, state: State) -> bool:
+        """Whether a step depends on the run's key, from tracing it: on batches, or on random numbers of its own."""
+        arrays, static = eqx.partition(self, eqx.is_array)
+
+        def step(key: Array, arrays: Program, k: Array, state: State) -> State:
+            program = eqx.combine(arrays, static)
+            return eqx.tree_at(lambda program: program.key, program, key).step(k, state)[0]
+
+        traced = jax.make_jaxpr(step)(self.key, arrays, jnp.int32(0), state).jaxpr
+        _, used = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))
+        return used[0]
 
 
 def all_finite(state: State) -> Array:

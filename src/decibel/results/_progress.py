@@ -20,6 +20,11 @@ class Progress:
         if self._bar is not None:
             self._task = self._bar.add_task(title, total=steps, metrics="compiling")
 
+    def begin(self, step: int) -> None:
+        """A run that is resumed has done these steps already: they tell nothing about its speed."""
+        if self._bar is not None:
+            self._bar.reset(self._task, completed=step)
+
     def show(self, step: int, row: Mapping[str, float]) -> None:
         if self._bar is not None:
             metrics = "  ".join(f"{name} {value:.3g}" for name, value in row.items() if name not in COSTS)
@@ -39,14 +44,17 @@ def _bar(shown: bool | None) -> rich.progress.Progress | None:
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
     except ImportError:
         return None
     console = Console(stderr=True)
+    # The metrics are what a narrow terminal cuts off; bar, count and time stay.
     columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[metrics]}"),
+        TextColumn("[bold]{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", max_width=24)),
+        BarColumn(bar_width=20 if console.width < 100 else 40),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
-    return Progress(*columns, console=console, disable=not (console.is_terminal if shown is None else shown))
+    visible = (console.is_terminal or console.is_jupyter) if shown is None else shown
+    return Progress(*columns, console=console, disable=not visible, expand=True)

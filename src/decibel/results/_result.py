@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
 from ..core._types import PyTree
 from ..methods._method import Method, State
 from ..problem._problem import Problem
@@ -62,7 +66,21 @@ class Result:
 
         return plot_traces({self.method.name: self.trace}, *columns, against=against)
 
+    @property
+    def moved(self) -> float:
+        """How far x is from its start: the root mean square over its entries."""
+        gap = jax.tree.map(jnp.subtract, self.x, self.problem.x0)
+        return float(jnp.sqrt(jnp.mean(jnp.square(ravel_pytree(gap)[0]))))
+
+    @property
+    def stuck(self) -> bool:
+        """Whether x has barely moved: its steps are too small, or it started at a solution."""
+        size = float(jnp.sqrt(jnp.mean(jnp.square(ravel_pytree(self.problem.x0)[0]))))
+        return self.step > 0 and self.moved < 0.01 * max(1.0, size)
+
     def __repr__(self) -> str:
         end = f"{self.status}: {self.message}" if self.message else str(self.status)
+        if self.stuck:
+            end += f", x has barely moved (by {self.moved:.2g})"
         numbers = ", ".join(f"{name}={value:.4g}" for name, value in self.trace.last.items()) if self.trace else ""
         return f"Result({self.method.name}, {end} at step {self.step}{', ' + numbers if numbers else ''})"

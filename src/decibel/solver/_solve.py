@@ -50,6 +50,10 @@ class NonFiniteWarning(UserWarning):
     """Warns that a run diverged; its result holds the last finite state."""
 
 
+class SmallNodeWarning(UserWarning):
+    """Warns that a batch is larger than the samples of a node."""
+
+
 def solve(
     problem: Problem,
     method: Method,
@@ -111,6 +115,7 @@ def solve(
 
     Warns:
         NonFiniteWarning: if the run diverged.
+        SmallNodeWarning: if a node holds fewer samples than a batch.
     """
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, eval_every)
@@ -125,6 +130,7 @@ def solve(
     if micro_batch is not None:
         _validate_count("micro_batch", micro_batch)
     _validate_privacy(privacy, batch_size, sampling)
+    _mention_small_nodes(problem, batch_size)
     callback_list = CallbackList(callbacks)
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint: give the folder of the run to continue.")
@@ -158,6 +164,7 @@ def solve(
         saved = saves.restore(run) if saves is not None and resume else None
         if saved is not None:
             recorder.restore(saved)
+            bar.begin(run.step)
         about = recorder.trace.provenance | ({} if saved is None else {"resumed": run.step})
         callback_list.begin(about, here.graphs)
 
@@ -276,6 +283,21 @@ def validate(
     if terms is not None and terms != graphs.x.nodes:
         raise ValueError(f"prox_x has terms for {terms} nodes but the graph has {graphs.x.nodes}: give one for each.")
     method.validate(problem, graphs, batch_size)
+
+
+def _mention_small_nodes(problem: Problem, batch_size: int | None) -> None:
+    if batch_size is None:
+        return
+    for name, data in (("upper_data", problem.upper_data), ("lower_data", problem.lower_data)):
+        counts = getattr(data, "counts", None)
+        if counts is not None and (least := int(np.min(counts))) < batch_size:
+            warnings.warn(
+                f"batch_size={batch_size} is more than the {least} samples of a node in {name}, so that its batches "
+                "hold samples several times: use smaller batches, or all samples (leave out batch_size).",
+                SmallNodeWarning,
+                stacklevel=3,
+            )
+            return
 
 
 def _validate_count(name: str, value: object) -> None:

@@ -15,6 +15,8 @@ from jax import Array
 from ..core._optional import optional
 from ..engines._batch import BatchRun
 from ..engines._driver import drive
+from ..engines._program import RunConfig
+from ..engines._simulator import Simulator
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
@@ -22,6 +24,8 @@ from ..results.metrics import Metric, Snapshot, resolve
 from ._solve import levels_of, validate, validate_seed
 
 DECADES = 1.5  # the search reaches this many factors of ten to either side
+ROUNDS = 4  # at most
+SEEDS = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def tune(
     batch_size: int | None = None,
     metric: str | Metric = "upper",
     search: str | Mapping[str, Sequence[float]] | Sequence[Mapping[str, float]] = "random",
-    seeds: Sequence[int] = (0, 1),
+    seeds: Sequence[int] | None = None,
     at_once: int | None = None,
     moments: int = 1,
     seed: int = 0,
@@ -72,7 +76,8 @@ def tune(
     """Searches for the step sizes of a method; all candidates and seeds run in one vectorized program.
 
     The best candidate has the smallest mean `metric` at the end; a run that diverges scores infinity. Schedules are
-    kept as they are.
+    kept as they are. Where the best lies at an edge of the range that was searched, or all candidates diverged, the
+    search moves there, up to three times, with half the budget each.
 
     Args:
         problem: the problem.
@@ -85,7 +90,7 @@ def tune(
         search: `"random"` draws each step size log-uniformly around the method's own, which is the first candidate;
             `"grid"` lays a grid over the same range; a mapping such as `{"alpha": [0.1, 1.0]}` gives values to combine
             and keeps the other step sizes; a list of settings is tried as given.
-        seeds: every candidate runs once with each.
+        seeds: every candidate runs once with each; None is (0, 1), or (0,) where nothing is random.
         at_once: the largest number of runs that share the device; None is all of them.
         moments: the score is the mean over this many evenly spaced steps of the second half of the run, the last one
             included, which favours no run for where its oscillation ends.
@@ -102,28 +107,42 @@ def tune(
     for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
         if not isinstance(count, int) or count < 1:
             raise ValueError(f"{argument}={count!r} must be a positive integer.")
-    if not hasattr(seeds, "__len__") or not len(seeds):
+    if seeds is not None and (not hasattr(seeds, "__len__") or not len(seeds)):
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
+    problem, centre = problem.bind(graphs.nodes), _constant(method)
+    candidates = _candidates(method, centre, budget, search, seed)
+    if seeds is None:
+        run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
+        seeds = SEEDS if run.program.is_random(run.state) else SEEDS[:1]
     for one in seeds:
         validate_seed("seeds", one)
-    candidates, problem = _candidates(method, budget, search, seed), problem.bind(graphs.nodes)
-    for candidate in candidates:
-        replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
-    pairs = [(candidate, one) for candidate in candidates for one in seeds]
-    size, name, scores = at_once or len(pairs), "", []
-    for first in range(0, len(pairs), size):
-        some = pairs[first : first + size]
-        rates = {key: [candidate[key] for candidate, _ in some] for key in candidates[0]}
-        run = BatchRun(
-            [problem] * len(some), method, graphs, batch_size=batch_size, seeds=[one for _, one in some], rates=rates
-        )
-        name, score = next(iter(resolve([metric], *run.snapshot(0)).items()))
-        scores.extend(_scores(run, score, steps, moments))
-    table = _table(candidates, np.reshape(scores, (len(candidates), len(seeds))), name)
-    best = {key: value for key, value in table[0].items() if key in candidates[0]}
+
+    def scored(candidates: list[dict[str, float]]) -> tuple[str, tuple[dict[str, float], ...]]:
+        """The metric's name, and a row per candidate."""
+        for candidate in candidates:
+            replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
+        pairs = [(candidate, one) for candidate in candidates for one in seeds]
+        size, name, scores = at_once or len(pairs), "", []
+        for first in range(0, len(pairs), size):
+            some = pairs[first : first + size]
+            rates = {key: [candidate[key] for candidate, _ in some] for key in centre}
+            numbers = [one for _, one in some]
+            run = BatchRun([problem] * len(some), method, graphs, batch_size=batch_size, seeds=numbers, rates=rates)
+            name, score = next(iter(resolve([metric], *run.snapshot(0)).items()))
+            scores.extend(_scores(run, score, steps, moments))
+        return name, _table(candidates, np.reshape(scores, (len(candidates), len(seeds))), name)
+
+    name, table = scored(candidates)
+    for number in range(1, ROUNDS if isinstance(search, str) else 1):
+        following = _moved(centre, table, finite=bool(np.isfinite(table[0][name])))
+        if following == centre:
+            break
+        centre = following
+        more = _candidates(method, centre, max(2, budget // 2), search, seed + number)
+        table = tuple(sorted((*table, *scored(more)[1]), key=lambda row: row[name]))
     if not np.isfinite(table[0][name]):
-        raise ValueError(f"all {len(candidates)} settings diverged: start from smaller step sizes.")
-    return Tuned(replace(method, **best), table[0][name], name, table)
+        raise ValueError(f"all {len(table)} settings diverged: start from smaller step sizes.")
+    return Tuned(replace(method, **{key: table[0][key] for key in centre}), table[0][name], name, table)
 
 
 def _scores(run: BatchRun, score: Metric, steps: int, moments: int) -> np.ndarray:
@@ -145,9 +164,8 @@ def _measure(score: Metric, problem: Problem, states: State) -> Array:
     return jax.vmap(one)(states)
 
 
-def _candidates(
-    method: Method, budget: int, search: str | Mapping[str, Any] | Sequence[Mapping[str, float]], seed: int
-) -> list[dict[str, float]]:
+def _constant(method: Method) -> dict[str, float]:
+    """The step sizes that are numbers."""
     own = {
         field.name: float(value)
         for field in fields(method)
@@ -155,6 +173,28 @@ def _candidates(
     }
     if not own:
         raise ValueError(f"{method.name} has no constant step sizes to tune: give numbers instead of schedules.")
+    return own
+
+
+def _moved(centre: dict[str, float], table: tuple[dict[str, float], ...], *, finite: bool) -> dict[str, float]:
+    """The centre of the next round: the best where no smaller or no larger step was tried, or smaller steps where all
+    diverged."""
+    steps = [key for key, value in centre.items() if key not in WEIGHTS and value > 0]
+    if not finite:
+        return centre | {key: centre[key] * 10**-DECADES for key in steps}
+    tried, best = {key: [row[key] for row in table] for key in steps}, {key: table[0][key] for key in centre}
+    at_edge = any(best[key] in (min(tried[key]), max(tried[key])) for key in steps)
+    return best if at_edge else centre
+
+
+def _candidates(
+    method: Method,
+    own: dict[str, float],
+    budget: int,
+    search: str | Mapping[str, Any] | Sequence[Mapping[str, float]],
+    seed: int,
+) -> list[dict[str, float]]:
+    """What to try, around the step sizes `own`."""
     named = [search] if isinstance(search, Mapping) else [] if isinstance(search, str) else search
     unknown = [key for names in named for key in names if key not in own]
     if unknown:

@@ -20,6 +20,8 @@ from .evaluation import Accuracy, Losses
 from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardized, validate_binary
 from .task import Task
 
+STEP_SIZES = {"alpha": 10.0, "beta": 0.3, "gamma": 0.3}
+
 Batch = tuple[Array, Array]  # inputs (samples, features), labels 0 or 1 (samples,)
 STEEPEST_BEND = 1 / (6 * 3**0.5)  # the largest −σ''
 SURROGATES: dict[str, Callable[[Array], Array]] = {
@@ -166,7 +168,14 @@ def hyperparameter_tuning(
     if len(source.y_test):
         test = jnp.asarray(source.x_test, problem.x0.dtype), jnp.asarray(source.y_test)
         metrics = (*metrics, Accuracy(*test, logits))
-    return Task(problem, metrics, "hyperparameter-tuning", summary, split.train)
+    return Task(
+        problem,
+        metrics,
+        "hyperparameter-tuning",
+        summary,
+        split.train,
+        step_sizes=STEP_SIZES,
+    )
 
 
 def _convex_above(loss: str, source: data.Dataset, parts: tuple[np.ndarray, ...]) -> float:

@@ -18,6 +18,8 @@ from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
 from .sources import flat, split_over_nodes
 from .task import Task
 
+STEP_SIZES = {"alpha": 100.0, "beta": 0.5, "gamma": 0.5}
+
 Batch = tuple[Array, ...]
 
 
@@ -153,7 +155,15 @@ def label_cleaning(
         "seed": seed,
     }
     metrics = Accuracy(*test), NodeAccuracy(*test), Cleaning.of(labels.corrupted)
-    return Task(problem, metrics, "label-cleaning", summary, split.train, labels)
+    return Task(
+        problem,
+        metrics,
+        "label-cleaning",
+        summary,
+        split.train,
+        labels,
+        step_sizes=STEP_SIZES,
+    )
 
 
 def _sizes(model: str, features: int, hidden: int, classes: int) -> list[int]:

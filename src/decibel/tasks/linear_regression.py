@@ -16,6 +16,8 @@ from ..results.metrics import distance
 from .synthetic import counts_of, deviations, spread_of
 from .task import Task
 
+STEP_SIZES = {"alpha": 0.1, "beta": 0.3, "gamma": 0.3}
+
 Batch = tuple[Array, Array]  # A (samples, p, q), b (samples, p)
 
 
@@ -107,7 +109,14 @@ def linear_regression(
         "convention": "both levels see the same samples; distance is a mean over nodes",
         "seed": seed,
     }
-    return Task(problem, (distance(x),), "linear-regression", summary, truth=Regression(x, y, targets))
+    return Task(
+        problem,
+        (distance(x),),
+        "linear-regression",
+        summary,
+        truth=Regression(x, y, targets),
+        step_sizes=STEP_SIZES,
+    )
 
 
 def _draw(

@@ -15,6 +15,8 @@ from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardiz
 from .synthetic import classification
 from .task import Task
 
+STEP_SIZES = {"alpha": 10.0, "beta": 0.5, "gamma": 0.5}
+
 Batch = tuple[Array, Array]  # inputs (samples, features), labels (samples,)
 SCALED = ("australian",)  # features of very different size, standardized before use
 
@@ -119,4 +121,11 @@ def logistic_regression(
     metrics = Losses(loss), Accuracy(*test, logits), NodeAccuracy(*test, logits)
     if synthetic:
         metrics = (*metrics, Selection(informative))
-    return Task(problem, metrics, "logistic-regression", summary, split.train)
+    return Task(
+        problem,
+        metrics,
+        "logistic-regression",
+        summary,
+        split.train,
+        step_sizes=STEP_SIZES,
+    )

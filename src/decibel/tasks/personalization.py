@@ -16,6 +16,8 @@ from .evaluation import flat
 from .networks import Layer, affine, body, cross_entropy, square, start_body, start_zero
 from .task import Task
 
+STEP_SIZES = {"alpha": 0.3, "beta": 0.3}
+
 Batch = tuple[Array, Array]
 
 
@@ -138,7 +140,7 @@ def personalization(
         "regularization": regularization,
         "seed": seed,
     }
-    return Task(problem, metrics, "personalization", summary, train, test)
+    return Task(problem, metrics, "personalization", summary, train, test, STEP_SIZES)
 
 
 def _right(x: list[Layer], y: Layer, batch: Batch) -> Array:

@@ -16,6 +16,8 @@ from ..results.metrics import Snapshot, distance
 from .synthetic import counts_of, deviations, spread_of
 from .task import Task
 
+STEP_SIZES = {"alpha": 1.0, "beta": 0.1, "gamma": 0.1}
+
 Sweep = tuple[Array, Array]  # rewards (samples, states), features of the next states (samples, states, features)
 
 
@@ -186,7 +188,14 @@ def policy_evaluation(
         "seed": seed,
     }
     metrics = distance(truth.solution), ValueGap(basis, jnp.asarray(truth.value, dtype))
-    return Task(problem, metrics, "policy-evaluation", summary, truth=truth)
+    return Task(
+        problem,
+        metrics,
+        "policy-evaluation",
+        summary,
+        truth=truth,
+        step_sizes=STEP_SIZES,
+    )
 
 
 def _transition(rng: np.random.Generator, states: int, successors: int) -> np.ndarray:

@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..methods._catalog import CATALOG
+from ..methods._method import Method
 from ..problem._problem import Problem
 from ..results.metrics import Metric
 from .partition import Partition
+
+DEFAULT_METHODS = {"shared": "sparkle-ada-ed", "personal": "spdb", "single": "ada-ed"}
+# The step sizes of most methods where nothing is known about the problem; where others are, they mean something else.
+USUAL = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +28,8 @@ class Task:
         summary: sizes, seed and conventions in plain types.
         partition: which samples each node trains on, which can be drawn; None if no samples were assigned.
         truth: what is known here but hidden from the nodes, such as true labels or an exact solution.
+        step_sizes: `alpha`, `beta` and `gamma` that work here, found by a search with SPARKLE-ED or, where the lower
+            level is personal, SPDB.
     """
 
     problem: Problem
@@ -30,8 +38,25 @@ class Task:
     summary: Mapping[str, Any]
     partition: Partition | None = None
     truth: Any = field(default=None, repr=False)
+    step_sizes: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def nodes(self) -> int | None:
         """The number of nodes."""
         return self.problem.nodes
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The settings of a method of `db.CATALOG` where none are given: its own, with this task's step sizes in the
+        place of the usual ones."""
+        own = dict(CATALOG[name].defaults)
+        return own | {key: size for key, size in self.step_sizes.items() if own.get(key) == USUAL[key]}
+
+    def method(self, name: str | None = None, **settings: Any) -> Method:
+        """A method of `db.CATALOG` with step sizes that work on this task.
+
+        Args:
+            name: the method's name; None is one that adapts its own step sizes or, for a personal lower level, `spdb`.
+            **settings: of the method, instead of the task's.
+        """
+        name = name or DEFAULT_METHODS[self.problem.form]
+        return CATALOG[name](**{**self.settings(name), **settings})
