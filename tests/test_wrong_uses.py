@@ -68,7 +68,7 @@ PYTHON = {
         lambda: problem(lower=lambda x, y, batch: np.sum(np.asarray(y)))
     ),
     "x0 holds a str: give floating-point arrays": lambda: problem(x0="zeros"),
-    "x0 has a leaf of type int": lambda: problem(x0=[0, 0, 0]),
+    "x0 has a leaf of type int": lambda: problem(x0=np.zeros(3, int)),
     "x0 has a leaf of type complex": lambda: problem(x0=jnp.zeros(3, complex)),
     "upper_data must have leaves of shape (nodes, samples, ...)": lambda: problem(upper_data="train.csv"),
     "upper_data holds no arrays": lambda: problem(upper_data=None),
@@ -196,11 +196,13 @@ COMMANDS = {
     "nodes of a hypercube must be a power of two": (*RUN, "--graph", "hypercube", "--nodes", "6"),
     "--set 'alpha' must read KEY=VALUE": (*RUN, "--set", "alpha"),
     "--set 'alpha=null' has the value null: leave it out.": (*RUN, "--set", "alpha=null"),
-    "method 'sparkle-ed' has no setting 'alhpa': did you mean 'alpha'?": (*RUN, "--set", "alhpa=1"),
+    "method 'sparkle-ada-ed' has no setting 'alhpa': did you mean 'alpha'?": (*RUN, "--set", "alhpa=1"),
     "alpha='fast' must be a number": (*RUN, "--set", "alpha=fast"),
     "task 'linear_regression' has no setting 'nosie': did you mean 'noise'?": (*RUN, "--set", "task.nosie=1"),
-    "ed does not solve this problem: its lower level is shared": (*RUN, "--method", "ed"),
-    "sparkle-ed does not solve this problem: its lower level is personal": ("run", "meta_learning"),
+    "method 'ed' is for a single level, and linear-regression has a shared lower level": (*RUN, "--method", "ed"),
+    "method 'sparkle-ed' is for a shared lower level, and meta-learning has a personal lower level": (
+        "run", "meta_learning", "--method", "sparkle-ed",
+    ),
     "TASK is missing: name one of `decibel list`": ("run",),
     "--log 'tensorbord' is not known: did you mean 'tensorboard'?": (*RUN, "--log", "tensorbord"),
     "--config nowhere.toml is not a file": ("run", "--config", "nowhere.toml"),
@@ -236,7 +238,7 @@ FAILING = {
     'decibel compare needs matplotlib: pip install "decibel-opt[plot]".': ("compare", "linear_regression", "d-soba"),
     'decibel reproduce needs matplotlib: pip install "decibel-opt[plot]".': ("reproduce", "gossip/mdp"),
     "is not known: did you mean 'gossip/mdp'?": ("reproduce", "gossip/mpd"),
-    "holds no results: run `decibel reproduce": ("report", "--results", "nowhere"),
+    "holds no results: run `decibel reproduce": ("report", "nowhere"),
 }
 
 

@@ -144,3 +144,4 @@ __all__ = [
     "vrdbo",
     "weights",
 ]
+__version__: str

@@ -95,7 +95,15 @@ BAD = {
         PROBLEM.upper, lambda x, y, batch: y, upper_data=PROBLEM.upper_data, lower_data=PROBLEM.lower_data,
         x0=jnp.zeros(3), y0=jnp.zeros(4),
     ),
-    r"upper must return a real scalar": lambda: single(loss=lambda x, batch: (jnp.sum(x), x)),
+    r"upper returns a tuple: return the scalar alone, and measure the rest by metrics": (
+        lambda: single(loss=lambda x, batch: (jnp.sum(x), x))
+    ),
+    r"x0 is a list of numbers: give an array, such as jnp\.array\(x0\)": lambda: single(x0=[0.0, 1.0]),
+    r"Problem has no argument 'uper_data': did you mean 'upper_data'\?": lambda: single(uper_data=DATA),
+    r"solve has no argument 'batchsize': did you mean 'batch_size'\?": lambda: solve(batchsize=3),
+    r"sparkle has no argument 'alhpa': did you mean 'alpha'\?": lambda: db.sparkle("ed", alhpa=0.1),
+    r"tune has no argument 'budgets'": lambda: db.tune(PROBLEM, ED, RING, budgets=3),
+    r"metrics is a dictionary: give a list": lambda: solve(metrics={"a": "upper"}),
     r"x0 has a leaf of type int\d+: give floating-point arrays": lambda: single(x0=jnp.zeros(3, int)),
     r"y0 holds a NaN or infinity: start from finite numbers": lambda: bilevel(y0=jnp.full(3, jnp.nan)),
     r"x0 holds no arrays": lambda: single(x0={}),
@@ -160,3 +168,16 @@ def test_what_does_not_raise():
     assert solve(method=db.sparkle("gt", **RATES), graph=THIRDS, metrics=[]).step == 1
     five = random_quadratic(5).problem()
     assert solve(five, ED, db.graphs.ring(5, weights="metropolis"), metrics=[]).step == 1
+
+
+def test_a_batch_larger_than_a_node_is_mentioned():
+    problem = single([np.ones((n, 3)) for n in (9, 3, 9)])
+    with pytest.warns(db.SmallNodeWarning, match=r"batch_size=4 is more than the 3 samples of a node in upper_data"):
+        solve(problem, db.ed(alpha=0.1), db.graphs.ring(3), batch_size=4)
+    solve(problem, db.ed(alpha=0.1), db.graphs.ring(3), batch_size=3)  # a warning would be an error
+
+
+def test_a_run_that_hardly_moved_says_so():
+    assert "x has barely moved (by " in repr(solve(method=db.sparkle("ed", alpha=1e-9, beta=0.1, gamma=0.1)))
+    moved = solve(method=db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1), steps=100)
+    assert moved.moved > 0.01 and "barely" not in repr(moved)

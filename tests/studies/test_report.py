@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import browser
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from decibel.cli._app import app
+from decibel.cli._published import _newest
 from decibel.results._trace import Trace
 from decibel.studies import find
 from decibel.studies.report import _figures as figures
@@ -190,8 +194,20 @@ def test_labels_keep_their_colour_and_are_told_apart():
 
 
 def test_nothing_to_report_is_a_sentence(tmp_path):
-    answer = CliRunner().invoke(app, ["report", "--results", str(tmp_path), "--out", str(tmp_path / "out")])
+    answer = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "out")])
     assert answer.exit_code == 1 and "holds no results" in answer.output and "Traceback" not in answer.output
+
+
+def test_the_newest_results_are_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(app, ["report"])
+    assert answer.exit_code == 1 and "decibel-results holds no results" in answer.output
+    for age, size in ((100, "small"), (0, "full")):
+        written = tmp_path / "decibel-results" / size / "gossip" / "mdp" / "verdicts.json"
+        written.parent.mkdir(parents=True)
+        written.write_text("{}")
+        os.utime(written, (time.time() - age, time.time() - age))
+    assert _newest() == Path("decibel-results/full")
 
 
 def test_results_by_their_key():

@@ -135,7 +135,7 @@ def measure_steps(nodes: int, steps: int = 500) -> Measured:
     task, ring = make_task("linear_regression", nodes, 0, {}), make_graph("ring", nodes)
     taken: dict[str, float] = {}
     for name in ("sparkle-ed", "sparkle-gt", "d-soba"):
-        method = make_method(name, {"alpha": 1e-3, "beta": 1e-3, "gamma": 1e-3})
+        method = make_method(name, {"alpha": 1e-3, "beta": 1e-3, "gamma": 1e-3}, task)
         runs = [
             solve(task.problem, method, ring, steps=steps, eval_every=steps, batch_size=10, metrics=[], progress=False)
             for _ in range(3)

@@ -56,13 +56,25 @@ def reproduce(
 
 
 def report(
-    results: Annotated[Path, typer.Option(help="Folder written by `decibel reproduce`.")] = Path(
-        "decibel-results/small"
-    ),
+    results: Annotated[
+        Path | None,
+        typer.Argument(help="Folder written by `decibel reproduce` (default: the newest in decibel-results)."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("decibel-report"),
 ) -> None:
     """Write HTML pages from results: figures, claims with verdicts, settings."""
     from ..studies.report import write
 
-    pages = or_exit(write, results, out, usage_error=FAILED)
+    found = or_exit(_newest) if results is None else results
+    pages = or_exit(write, found, out, usage_error=FAILED)
     console().print(f"{len(pages)} pages; start with {out / 'index.html'}.", soft_wrap=True)
+
+
+def _newest() -> Path:
+    """The folder that `reproduce` wrote to last."""
+    written = sorted(Path("decibel-results").glob("*/*/*/verdicts.json"), key=lambda path: path.stat().st_mtime)
+    if not written:
+        raise FileNotFoundError(
+            "decibel-results holds no results: run `decibel reproduce NAME` first, or name the folder of --out."
+        )
+    return written[-1].parents[2]

@@ -13,6 +13,7 @@ from ..graphs._graph import Topology
 from ..methods._catalog import CATALOG
 from ..methods._method import Method
 from ..tasks import Task
+from ..tasks.task import DEFAULT_METHODS
 
 TASKS: dict[str, Callable[..., Task]] = {
     name: getattr(tasks, name) for name in tasks.__all__ if inspect.isfunction(getattr(tasks, name))
@@ -40,6 +41,13 @@ def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, JSON]) ->
 
 def make_method(name: str, settings: Mapping[str, JSON], task: Task) -> Method:
     """A method with the task's step sizes where no others are given."""
+    form, needed = CATALOG[name].form, task.problem.form
+    if form != needed:
+        has = {"shared": "a shared lower level", "personal": "a personal lower level", "single": "a single level"}
+        raise ValueError(
+            f"method {name!r} is for {has[form]}, and {task.name} has {has[needed]}: choose one such as "
+            f"{DEFAULT_METHODS[needed]}."
+        )
     return CATALOG[name](**{**task.settings(name), **settings})
 
 

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from ..core._names import hint
+from ..core._names import hint, suggests_names
 from ._method import Method, Variant
 
 Make = TypeVar("Make", bound=Callable[..., Method])
@@ -77,13 +77,14 @@ def register(kind: type[Method], **settings: Any) -> Callable[[Make], Make]:
     of what it constructs where it constructs several."""
 
     def add(make: Make) -> Make:
+        made = cast(Make, suggests_names(make))
         for variant in kind.variants():
             if variant.name in REGISTERED:
                 raise ValueError(
                     f"method {variant.name!r} is in the catalogue already: give {kind.__name__} another name."
                 )
             fixed = variant._replace(settings={**variant.settings, **settings})
-            REGISTERED[variant.name] = Entry(kind, make, fixed)
-        return make
+            REGISTERED[variant.name] = Entry(kind, made, fixed)
+        return made
 
     return add

@@ -15,6 +15,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
+from ..core._names import suggests_names
 from ..core._types import Loss, PyTree
 from . import _exact as exact
 from ._batch import Batch
@@ -81,6 +82,7 @@ class Problem(eqx.Module):
     prox_y: Prox | None
     personal: bool = eqx.field(static=True)
 
+    @suggests_names
     def __init__(
         self,
         upper: Loss,
@@ -315,6 +317,10 @@ class Problem(eqx.Module):
             sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
             point = (self.x0,) if self.single_level else (self.x0, self.y0)
             out = _try(name, loss, *point, sample)
+            if isinstance(out, tuple):
+                raise TypeError(
+                    f"{name} returns a tuple: return the scalar alone, and measure the rest by metrics=... of db.solve."
+                )
             if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
                 shape = getattr(out, "shape", jax.tree.structure(out))
                 raise ValueError(
@@ -352,6 +358,10 @@ def _try(name: str, loss: Loss, *arguments: PyTree) -> PyTree:
 def _start(tree: PyTree, argument: str) -> PyTree:
     """Floating leaves of at least float32: what a run carries is never in lower precision."""
     leaves = jax.tree.leaves(tree)
+    if isinstance(tree, list | tuple) and leaves and all(isinstance(leaf, float | int) for leaf in leaves):
+        raise TypeError(
+            f"{argument} is a {type(tree).__name__} of numbers: give an array, such as jnp.array({argument})."
+        )
     if not leaves:
         raise ValueError(f"{argument} holds no arrays: give at least one.")
     for leaf in leaves:

@@ -204,6 +204,8 @@ def resolve(
     runs here, so that nodes cannot be compared, and losses are its own."""
     if isinstance(metrics, str) or callable(metrics):
         raise TypeError(f"metrics={metrics!r} is a single metric: give a list, such as ['upper'].")
+    if isinstance(metrics, Mapping):
+        raise TypeError("metrics is a dictionary: give a list; a function may return a dictionary, to name values.")
     for name in metrics or ():
         if alone and isinstance(name, str) and name.startswith(COMPARE_NODES):
             raise ValueError(f"metric {name!r} needs the data of other sites: leave it out.")

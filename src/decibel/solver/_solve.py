@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ..core._json import Provenance
+from ..core._names import suggests_names
 from ..engines._checkpoint import identity, saving
 from ..engines._driver import drive
 from ..engines._engine import Engine
@@ -54,6 +55,7 @@ class SmallNodeWarning(UserWarning):
     """Warns that a batch is larger than the samples of a node."""
 
 
+@suggests_names
 def solve(
     problem: Problem,
     method: Method,
@@ -199,7 +201,7 @@ def solve(
         warnings.warn(
             f"{method.name} diverged: {message}; the state of step {run.step} is kept: use smaller step sizes.",
             NonFiniteWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return Result(problem, method, run.state, run.step, recorder.trace, status, message)
 
@@ -290,12 +292,12 @@ def _mention_small_nodes(problem: Problem, batch_size: int | None) -> None:
         return
     for name, data in (("upper_data", problem.upper_data), ("lower_data", problem.lower_data)):
         counts = getattr(data, "counts", None)
-        if counts is not None and (least := int(np.min(counts))) < batch_size:
+        if counts is not None and 1 < (least := int(np.min(counts))) < batch_size:
             warnings.warn(
                 f"batch_size={batch_size} is more than the {least} samples of a node in {name}, so that its batches "
                 "hold samples several times: use smaller batches, or all samples (leave out batch_size).",
                 SmallNodeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
             return
 

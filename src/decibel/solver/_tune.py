@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from ..core._names import suggests_names
 from ..core._optional import optional
 from ..engines._batch import BatchRun
 from ..engines._driver import drive
@@ -58,6 +59,7 @@ class Tuned:
         return pandas.DataFrame(list(self.table))
 
 
+@suggests_names
 def tune(
     problem: Problem,
     method: Method,

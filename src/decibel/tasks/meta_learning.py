@@ -19,6 +19,8 @@ from .evaluation import flat
 from .networks import Layer, affine, body, cross_entropy, square, start_body, start_zero
 from .task import Task
 
+STEP_SIZES = {"alpha": 0.3, "beta": 0.3}
+
 SAMPLES = 1_000  # of a node, in the paper
 ADAPTATION = 100  # steps
 Batch = tuple[Array, Array]
@@ -158,7 +160,7 @@ def meta_learning(
         "regularization": regularization,
         "seed": seed,
     }
-    return Task(problem, metrics, "meta-learning", summary, split.train, tasks)
+    return Task(problem, metrics, "meta-learning", summary, split.train, tasks, STEP_SIZES)
 
 
 def _choose_classes(classes: int, nodes: int, ways: int, seed: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core._json import JSON
 from ..methods._catalog import CATALOG
 from ..methods._method import Method
 from ..problem._problem import Problem
@@ -45,13 +46,13 @@ class Task:
         """The number of nodes."""
         return self.problem.nodes
 
-    def settings(self, name: str) -> dict[str, Any]:
+    def settings(self, name: str) -> dict[str, JSON]:
         """The settings of a method of `db.CATALOG` where none are given: its own, with this task's step sizes in the
         place of the usual ones."""
         own = dict(CATALOG[name].defaults)
         return own | {key: size for key, size in self.step_sizes.items() if own.get(key) == USUAL[key]}
 
-    def method(self, name: str | None = None, **settings: Any) -> Method:
+    def method(self, name: str | None = None, **settings: JSON) -> Method:
         """A method of `db.CATALOG` with step sizes that work on this task.
 
         Args:
