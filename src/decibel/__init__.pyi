@@ -8,6 +8,7 @@ from .engines._program import Program, RunConfig
 from .engines._run import Run
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
+from .engines.cluster._shards import Shards
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
 from .methods._adaptive import ada_ed, adam_ed, dadam, gt_adam
@@ -76,6 +77,7 @@ __all__ = [
     "Result",
     "Run",
     "RunConfig",
+    "Shards",
     "Silo",
     "Simulator",
     "SmallNodeWarning",

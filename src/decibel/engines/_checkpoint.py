@@ -67,6 +67,7 @@ class Checkpoints:
             "fingerprint": self._fingerprint,
             "members": list(self._members),
             "devices": run.devices,
+            "split": run.split,
             "shapes": {name: list(leaf.shape) for name, leaf in leaves.items()},
             "trace": columns,
             "spent": spent,
@@ -93,6 +94,11 @@ class Checkpoints:
                 meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
                 before = tuple(meta["members"])
                 self._validate_same_run(meta["fingerprint"], before)
+                if jax.tree.leaves(kinds.links) and meta.get("split", "") != run.split:
+                    raise AnotherRun(
+                        "checkpoint holds link states of nodes that were split over devices in another way: give the "
+                        "same shard."
+                    )
                 like = {name: _like(kind, meta["shapes"][name]) for name, kind in _named(kinds)}
                 run.free()
                 found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]

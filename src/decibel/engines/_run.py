@@ -51,6 +51,7 @@ class Run:
         wrap: spreads a chunk over devices; the default runs it on one.
         devices: how many devices hold the nodes.
         move: `move(links, before=n)` brings link states from n devices to these.
+        split: how a node is split over devices, on which the order of entries in link states depends.
 
     Attributes:
         state: the current state.
@@ -68,9 +69,10 @@ class Run:
         wrap: Wrap = as_it_is,
         devices: int = 1,
         move: Callable[..., tuple[LinkStates, ...]] | None = None,
+        split: str = "",
     ) -> None:
         self.program, self.step, self._full, self._wrap = program, 0, full, wrap
-        self.devices, self.move = devices, move
+        self.devices, self.move, self.split = devices, move, split
         self._begin = begin or program.start
         self._compiled: dict[int, Compiled] = {}
         self.state = self.begin()
