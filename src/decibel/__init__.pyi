@@ -47,6 +47,7 @@ from .problem._keyed import augment
 from .problem._problem import Problem
 from .results import loggers, metrics
 from .results._callbacks import Callback
+from .results._early_stopping import EarlyStopping
 from .results._result import Result
 from .results._status import Status
 from .results._trace import Trace
@@ -61,6 +62,7 @@ __all__ = [
     "Cluster",
     "Communicator",
     "Draw",
+    "EarlyStopping",
     "Engine",
     "Entry",
     "Graph",

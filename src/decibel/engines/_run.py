@@ -41,6 +41,13 @@ class Compiled(NamedTuple):
         return cls(chunk, costs, known.temp_size_in_bytes if known else 0)
 
 
+class Best(NamedTuple):
+    """The state of a step that is kept, and how to have it."""
+
+    step: int
+    state: Callable[[], State]
+
+
 class Run:
     """A run in progress, which `solve` advances chunk by chunk.
 
@@ -56,6 +63,7 @@ class Run:
     Attributes:
         state: the current state.
         step: the steps done so far.
+        best: the best state so far, where one is kept.
     """
 
     alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
@@ -76,6 +84,7 @@ class Run:
         self._begin = begin or program.start
         self._compiled: dict[int, Compiled] = {}
         self.state = self.begin()
+        self.best: Best | None = None
 
     def begin(self) -> State:
         """A state before the first step."""
@@ -86,6 +95,13 @@ class Run:
         """Deletes the state's buffers, to make room for another."""
         for leaf in jax.tree.leaves(self.state):
             leaf.delete()
+
+    def keep(self) -> None:
+        """Keeps a copy of the state, in place of the one kept before."""
+        self.best = None
+        beside = max((compiled.beside for compiled in self._compiled.values()), default=0)
+        with memory.oom_hint(self._full):
+            self.best = Best(self.step, memory.copied(self.state, beside))
 
     def compile(self, length: int) -> Compiled:
         """The chunk of that length, compiled once per program and length."""

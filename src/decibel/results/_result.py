@@ -33,7 +33,10 @@ class Result:
         problem: the problem that was solved.
         method: the method that was run.
         state: the final state of the method.
+        best: the result at the best row, where `EarlyStopping` kept it; None otherwise.
     """
+
+    best: Result | None = None
 
     def __init__(
         self,

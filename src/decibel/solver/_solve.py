@@ -173,9 +173,14 @@ def solve(
             snapshot = Snapshot(problem, run.state)
             row = recorder.record(run.step, snapshot)
             bar.show(run.step, row)
-            return callback_list.notify(run.step, snapshot, row)
+            stops = callback_list.notify(run.step, snapshot, row)
+            if callback_list.best_step == run.step:
+                run.keep()
+            return stops
 
-        ended = recorder.trace.rows == 0 and record()
+        ended = record() if recorder.trace.rows == 0 else callback_list.resume(recorder.trace)
+        if run.best is not None and run.best.step != callback_list.best_step:
+            run.best = None  # another metric was best there
         goal, limit = run.reach(steps)
         if interrupted():  # while it waited for others
             status, message, ended = Status.INTERRUPTED, INTERRUPTED.format(run.step), True
@@ -193,7 +198,7 @@ def solve(
             if ended:
                 break
         if status is Status.COMPLETED and run.step < steps:
-            status, message = Status.STOPPED, message if ended else limit
+            status, message = Status.STOPPED, callback_list.reason if ended else limit
         callback_list.status, callback_list.message = status, message
     if status is Status.DIVERGED:
         warnings.warn(
@@ -201,7 +206,11 @@ def solve(
             NonFiniteWarning,
             stacklevel=2,
         )
-    return Result(problem, method, run.state, run.step, recorder.trace, status, message)
+    result = Result(problem, method, run.state, run.step, recorder.trace, status, message)
+    if run.best is not None:
+        best = run.best.state()
+        result.best = Result(problem, method, best, run.best.step, recorder.trace, status, message)
+    return result
 
 
 @contextmanager
