@@ -45,10 +45,12 @@ from .oracles._oracle import Draw, Oracle, Point
 from .problem import prox
 from .problem._keyed import augment
 from .problem._problem import Problem
+from .problem._trainable import Trainable, trainable
 from .results import loggers, metrics
 from .results._callbacks import Callback
 from .results._early_stopping import EarlyStopping
 from .results._result import Result
+from .results._saved import SavedResult
 from .results._status import Status
 from .results._trace import Trace
 from .solver import theory
@@ -79,6 +81,7 @@ __all__ = [
     "Result",
     "Run",
     "RunConfig",
+    "SavedResult",
     "Shards",
     "Silo",
     "Simulator",
@@ -87,6 +90,7 @@ __all__ = [
     "Status",
     "Strategy",
     "Trace",
+    "Trainable",
     "Tuned",
     "Vector",
     "ada_ed",
@@ -144,6 +148,7 @@ __all__ = [
     "svr_interact",
     "tasks",
     "theory",
+    "trainable",
     "tune",
     "vrdbo",
     "weights",

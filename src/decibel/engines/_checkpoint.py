@@ -118,7 +118,8 @@ class Checkpoints:
                     stacklevel=3,
                 )
                 continue
-            states = [self._placed(found, prefix, run, meta, kinds) for prefix in ("", BEST)[: 1 + kept]]
+            leaves = [[found[prefix + name] for name, _ in _named(kinds)] for prefix in ("", BEST)[: 1 + kept]]
+            states = [self._placed(one, run, before, int(meta["devices"]), kinds) for one in leaves]
             run.state, run.step = states[0], int(meta["step"])
             if kept:
                 run.best = Best(int(meta["best"]), lambda states=states: states[1])
@@ -142,11 +143,9 @@ class Checkpoints:
             self._synced.discard(step)
         self._manager.reload()
 
-    def _placed(self, found: dict[str, Array], prefix: str, run: Run, meta: dict[str, Any], kinds: PyTree) -> State:
-        """The state whose leaves have that prefix, for the members and the devices that there are now."""
-        leaves = [found[prefix + name] for name, _ in _named(kinds)]
+    def _placed(self, leaves: list[Array], run: Run, before: Members, devices: int, kinds: PyTree) -> State:
+        """The state of these leaves, for the members and the devices that there are now."""
         saved: State = jax.tree.unflatten(jax.tree.structure(kinds), leaves)
-        before, devices = tuple(meta["members"]), int(meta["devices"])
         here = jax.tree.map(lambda kind: kind.sharding, kinds)
         if before != self._members:
             strategies = run.program.method.strategies

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from ..core._json import JSON
 from ..core._types import PyTree
 from ..methods._method import Method, State
 from ..problem._problem import Problem
+from ._saved import SavedResult, load, save
 from ._status import Status
 from ._trace import Trace
 from .metrics import Nodes, Snapshot
@@ -80,6 +84,41 @@ class Result:
         """Whether x has barely moved: its steps are too small, or it started at a solution."""
         size = float(jnp.sqrt(jnp.mean(jnp.square(ravel_pytree(self.problem.x0)[0]))))
         return self.step > 0 and self.moved < 0.01 * max(1.0, size)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the model (`x` and `y`), the trace and the status to an .npz file, atomically and without pickling.
+
+        In a run of several processes all of them call it, and the first one writes. `result.best.save(path)` writes the
+        best model.
+
+        Args:
+            path: the file; the suffix .npz is appended if missing.
+
+        Returns:
+            The path written.
+        """
+        about: dict[str, JSON] = {
+            "method": self.method.name,
+            "step": self.step,
+            "status": str(self.status),
+            "message": self.message,
+        }
+        return save(path, {"x": self.x, "y": self.y}, about, self.trace)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], problem: Problem | None = None) -> SavedResult:
+        """Reads a model that `save` wrote.
+
+        Args:
+            path: the file.
+            problem: the problem that was solved, whose `x0` and `y0` give the structure; without it x and y are nested
+                dictionaries and lists, by the names of their parts.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if the file is not a saved result, or does not fit the problem.
+        """
+        return load(path, problem)
 
     def __repr__(self) -> str:
         end = f"{self.status}: {self.message}" if self.message else str(self.status)
