@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Literal
 
@@ -14,6 +13,7 @@ from jax import Array
 from jaxtyping import Key
 
 from ..core._types import Loss, PyTree
+from ._keyed import takes_key
 
 
 class Trainable(eqx.Module):
@@ -46,8 +46,7 @@ class Trainable(eqx.Module):
         """
         if level not in ("x", "y"):
             raise ValueError(f"level={level!r} is not known: choose 'x' or 'y'.")
-        keyed = "key" in inspect.signature(loss).parameters
-        return (KeyedJoined if keyed else Joined)(self.frozen, loss, "xy".index(level), self._dtype)
+        return (KeyedJoined if takes_key(loss) else Joined)(self.frozen, loss, "xy".index(level), self._dtype)
 
     @property
     def _dtype(self) -> np.dtype:

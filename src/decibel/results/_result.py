@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from ..core import _html as html
 from ..core._json import JSON
+from ..core._ledger import COSTS
 from ..core._types import PyTree
 from ..methods._method import Method, State
 from ..problem._problem import Problem
@@ -120,9 +122,17 @@ class Result:
         """
         return load(path, problem)
 
-    def __repr__(self) -> str:
+    @property
+    def _end(self) -> str:
         end = f"{self.status}: {self.message}" if self.message else str(self.status)
-        if self.stuck:
-            end += f", x has barely moved (by {self.moved:.2g})"
+        return f"{end}, x has barely moved (by {self.moved:.2g})" if self.stuck else end
+
+    def _repr_html_(self) -> str:
+        last = self.trace.last if self.trace.rows else {}
+        rows = [("status", self._end), ("step", self.step), *((name, html.number(value)) for name, value in last.items())]
+        drawn = html.picture(self.plot, "the metrics along the run") if set(self.trace) - set(COSTS) else ""
+        return html.table(f"Result of {self.method.name}", dict(rows).items()) + drawn
+
+    def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={value:.4g}" for name, value in self.trace.last.items()) if self.trace else ""
-        return f"Result({self.method.name}, {end} at step {self.step}{', ' + numbers if numbers else ''})"
+        return f"Result({self.method.name}, {self._end} at step {self.step}{', ' + numbers if numbers else ''})"

@@ -104,7 +104,7 @@ def solve(
         micro_batch: how many samples of a node a loss is evaluated on at once; None is the batch. A loss is a mean
             over its batch, so the numbers are the same up to rounding, and a derivative needs the memory of so few.
         privacy: `db.privacy.records(clip=..., noise=...)` clips every record's part of a direction and adds noise.
-        progress: show a progress bar; None shows it in a terminal only.
+        progress: show a progress bar; None shows it in a terminal or a notebook only.
 
     Returns:
         The result: averages, every node's copies, the trace and the status.
