@@ -153,3 +153,4 @@ __all__ = [
     "vrdbo",
     "weights",
 ]
+__version__: str
