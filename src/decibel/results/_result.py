@@ -129,7 +129,11 @@ class Result:
 
     def _repr_html_(self) -> str:
         last = self.trace.last if self.trace.rows else {}
-        rows = [("status", self._end), ("step", self.step), *((name, html.number(value)) for name, value in last.items())]
+        rows = [
+            ("status", self._end),
+            ("step", self.step),
+            *((name, html.number(value)) for name, value in last.items()),
+        ]
         drawn = html.picture(self.plot, "the metrics along the run") if set(self.trace) - set(COSTS) else ""
         return html.table(f"Result of {self.method.name}", dict(rows).items()) + drawn
 
