@@ -8,6 +8,7 @@ from .engines._program import Program, RunConfig
 from .engines._run import Run
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
+from .engines.cluster._shards import Shards
 from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
 from .methods._adaptive import ada_ed, adam_ed, dadam, gt_adam
@@ -44,9 +45,12 @@ from .oracles._oracle import Draw, Oracle, Point
 from .problem import prox
 from .problem._keyed import augment
 from .problem._problem import Problem
+from .problem._trainable import Trainable, trainable
 from .results import loggers, metrics
 from .results._callbacks import Callback
+from .results._early_stopping import EarlyStopping
 from .results._result import Result
+from .results._saved import SavedResult
 from .results._status import Status
 from .results._trace import Trace
 from .solver import theory
@@ -60,6 +64,7 @@ __all__ = [
     "Cluster",
     "Communicator",
     "Draw",
+    "EarlyStopping",
     "Engine",
     "Entry",
     "Graph",
@@ -76,6 +81,8 @@ __all__ = [
     "Result",
     "Run",
     "RunConfig",
+    "SavedResult",
+    "Shards",
     "Silo",
     "Simulator",
     "SmallNodeWarning",
@@ -83,6 +90,7 @@ __all__ = [
     "Status",
     "Strategy",
     "Trace",
+    "Trainable",
     "Tuned",
     "Vector",
     "ada_ed",
@@ -140,6 +148,7 @@ __all__ = [
     "svr_interact",
     "tasks",
     "theory",
+    "trainable",
     "tune",
     "vrdbo",
     "weights",

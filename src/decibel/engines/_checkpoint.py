@@ -33,8 +33,9 @@ from ..problem._problem import Problem
 from ..results._trace import Trace
 from ._membership import Members, migrate_state
 from ._program import RunConfig
-from ._run import Run
+from ._run import Best, Run
 
+BEST = "best-"  # before the names of leaves of the best state
 ASIDE = "aside"  # a folder for checkpoints of steps to which a run went back
 
 
@@ -62,16 +63,20 @@ class Checkpoints:
             return
         self._newest = run.step
         columns = {name: np.asarray(trace[name]).tolist() for name in trace}
-        args, leaves = self._ocp.args, dict(_named(run.state))
+        args, leaves, best = self._ocp.args, dict(_named(run.state)), run.best
         meta = {
             "fingerprint": self._fingerprint,
             "members": list(self._members),
             "devices": run.devices,
+            "split": run.split,
             "shapes": {name: list(leaf.shape) for name, leaf in leaves.items()},
             "trace": columns,
             "spent": spent,
             "step": run.step,
+            "best": None if best is None else best.step,
         }
+        if best is not None and best.step != run.step:
+            leaves |= {BEST + name: leaf for name, leaf in _named(best.state())}
         self._sync()
         self._synced.discard(run.step)
         if run.step in self._manager.all_steps():
@@ -93,7 +98,14 @@ class Checkpoints:
                 meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
                 before = tuple(meta["members"])
                 self._validate_same_run(meta["fingerprint"], before)
+                if jax.tree.leaves(kinds.links) and meta.get("split", "") != run.split:
+                    raise AnotherRun(
+                        "checkpoint holds link states of nodes that were split over devices in another way: give the "
+                        "same shard."
+                    )
                 like = {name: _like(kind, meta["shapes"][name]) for name, kind in _named(kinds)}
+                kept = meta.get("best") not in (None, meta["step"])
+                like |= {BEST + name: kind for name, kind in like.items() if kept}
                 run.free()
                 found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
             except AnotherRun:
@@ -106,9 +118,13 @@ class Checkpoints:
                     stacklevel=3,
                 )
                 continue
-            saved_state = jax.tree.unflatten(jax.tree.structure(kinds), [found[name] for name, _ in _named(kinds)])
-            run.state = self._placed(saved_state, run, before, int(meta["devices"]), kinds)
-            run.step = int(meta["step"])
+            leaves = [[found[prefix + name] for name, _ in _named(kinds)] for prefix in ("", BEST)[: 1 + kept]]
+            states = [self._placed(one, run, before, int(meta["devices"]), kinds) for one in leaves]
+            run.state, run.step = states[0], int(meta["step"])
+            if kept:
+                run.best = Best(int(meta["best"]), lambda states=states: states[1])
+            elif meta.get("best") is not None:
+                run.keep()
             self._set_aside(later for later in set(saved).difference(chosen) if later > step)
             self._newest = step
             return meta
@@ -127,8 +143,9 @@ class Checkpoints:
             self._synced.discard(step)
         self._manager.reload()
 
-    def _placed(self, saved: State, run: Run, before: Members, devices: int, kinds: PyTree) -> State:
-        """The state for the members and the devices that there are now."""
+    def _placed(self, leaves: list[Array], run: Run, before: Members, devices: int, kinds: PyTree) -> State:
+        """The state of these leaves, for the members and the devices that there are now."""
+        saved: State = jax.tree.unflatten(jax.tree.structure(kinds), leaves)
         here = jax.tree.map(lambda kind: kind.sharding, kinds)
         if before != self._members:
             strategies = run.program.method.strategies

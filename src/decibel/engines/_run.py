@@ -41,6 +41,13 @@ class Compiled(NamedTuple):
         return cls(chunk, costs, known.temp_size_in_bytes if known else 0)
 
 
+class Best(NamedTuple):
+    """The state of a step that is kept, and how to have it."""
+
+    step: int
+    state: Callable[[], State]
+
+
 class Run:
     """A run in progress, which `solve` advances chunk by chunk.
 
@@ -51,10 +58,12 @@ class Run:
         wrap: spreads a chunk over devices; the default runs it on one.
         devices: how many devices hold the nodes.
         move: `move(links, before=n)` brings link states from n devices to these.
+        split: how a node is split over devices, on which the order of entries in link states depends.
 
     Attributes:
         state: the current state.
         step: the steps done so far.
+        best: the best state so far, where one is kept.
     """
 
     alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
@@ -68,12 +77,14 @@ class Run:
         wrap: Wrap = as_it_is,
         devices: int = 1,
         move: Callable[..., tuple[LinkStates, ...]] | None = None,
+        split: str = "",
     ) -> None:
         self.program, self.step, self._full, self._wrap = program, 0, full, wrap
-        self.devices, self.move = devices, move
+        self.devices, self.move, self.split = devices, move, split
         self._begin = begin or program.start
         self._compiled: dict[int, Compiled] = {}
         self.state = self.begin()
+        self.best: Best | None = None
 
     def begin(self) -> State:
         """A state before the first step."""
@@ -84,6 +95,13 @@ class Run:
         """Deletes the state's buffers, to make room for another."""
         for leaf in jax.tree.leaves(self.state):
             leaf.delete()
+
+    def keep(self) -> None:
+        """Keeps a copy of the state, in place of the one kept before."""
+        self.best = None
+        beside = max((compiled.beside for compiled in self._compiled.values()), default=0)
+        with memory.oom_hint(self._full):
+            self.best = Best(self.step, memory.copied(self.state, beside))
 
     def compile(self, length: int) -> Compiled:
         """The chunk of that length, compiled once per program and length."""

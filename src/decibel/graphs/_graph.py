@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,6 +14,7 @@ from jaxtyping import Complex, Float, Int
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from ..core._html import picture, table
 from ._drawing import Sketch, draw_graph, draw_sequence
 from ._matrix import doubly_stochastic, symmetrized
 from ._spectrum import disagreement_norm, largest_eigenvalues
@@ -21,6 +22,8 @@ from ._spectrum import disagreement_norm, largest_eigenvalues
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+DRAWN = 200  # nodes of the largest graph that a notebook draws unasked
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +61,9 @@ class Graph:
     def __repr__(self) -> str:
         kind = "" if self.symmetric else "directed "
         return f"Graph({self.name!r}, nodes={self.nodes}, {kind}edges={len(self.edges)})"
+
+    def _repr_html_(self) -> str:
+        return _html(repr(self), self.nodes, self.draw)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Graph) and self._digest == other._digest
@@ -244,6 +250,9 @@ class GraphSequence:
     def __repr__(self) -> str:
         return f"GraphSequence({self.name!r}, nodes={self.nodes}, period={self.period})"
 
+    def _repr_html_(self) -> str:
+        return _html(repr(self), self.nodes, self.draw)
+
     @property
     def nodes(self) -> int:
         """The number of nodes N."""
@@ -359,3 +368,7 @@ class Levels:
 def _snapped(norm: float, nodes: int) -> float:
     """Zero for what is rounding, which a root over the period would otherwise magnify."""
     return float(norm) if norm > nodes * np.finfo(np.float64).eps else 0.0
+
+
+def _html(words: str, nodes: int, draw: Callable[[], Figure]) -> str:
+    return table(words, ()) + (picture(draw, words) if nodes <= DRAWN else "")

@@ -12,7 +12,7 @@ stays where it is when Σ_j F_ij is the step d.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +36,8 @@ class LimitedFlows(NamedTuple):
 
 class Limited(Cumulative):
     """`Cumulative` of (φ, the step size, the limit), with every level's flow cut to the limit times the step size."""
+
+    splits: ClassVar[bool] = False
 
     def bytes(self, copies: Copies) -> float:
         return Cumulative(self.content[0]).bytes(copies)

@@ -40,6 +40,7 @@ class Message(eqx.Module):
 
     content: PyTree
     needs_links: ClassVar[bool] = True  # whether a network without links cannot carry it
+    splits: ClassVar[bool] = False  # whether every entry fares by itself, so that parts of vectors can be sent apart
 
     @property
     def draws(self) -> bool:
@@ -72,6 +73,7 @@ class Plain(Message):
     """Vectors as they are; the answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
 
     needs_links: ClassVar[bool] = False
+    splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * _size(self.content)
@@ -94,6 +96,8 @@ class Cumulative(Message):
     F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) where j's message arrives; a silent neighbour's F_ij stays. When both
     arrive, F_ij = −F_ji to the last bit whatever was lost before, since both ends round the same numbers.
     """
+
+    splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
         return 2 * copies.by_link * _size(self.content)  # the message and the link's flow
@@ -189,6 +193,8 @@ class Scaled(Message):
 
     The answer is Σ_j w_ij min(b_i, b_j) (φ_j − φ_i), which cancels over each link to the last bit, and δ(b).
     """
+
+    splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * _size(self.content)

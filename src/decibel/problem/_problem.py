@@ -20,6 +20,7 @@ from ..core._types import Loss, PyTree
 from . import _exact as exact
 from ._batch import Batch
 from ._check import CheckReport, check
+from ._describe import describe
 from ._keyed import keyed_like, takes_key
 from ._samples import NodeData, node_data
 from .prox import Prox
@@ -281,6 +282,10 @@ class Problem(eqx.Module):
             A report that prints one line per check; its `ok` is False if any check failed.
         """
         return check(self._ready("check"), seed=seed)
+
+    def _repr_html_(self) -> str:
+        data = {"upper_data": self.upper_data, "lower_data": self.own_lower_data}
+        return describe(self.form, self.nodes, {"x": self.x0, "y": self.y0}, data)
 
     def _ready(self, use: str) -> Problem:
         if self.prox_y is not None and use != "check":

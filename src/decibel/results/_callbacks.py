@@ -9,6 +9,7 @@ from types import TracebackType
 from ..core._json import Provenance, Row
 from ..graphs._graph import Levels
 from ._status import Status
+from ._trace import Trace
 from .metrics import Snapshot
 
 
@@ -17,7 +18,16 @@ class Callback:
 
     `solve` calls `begin` once, then `see` and the callback itself for every row of the trace, and `end` in every case.
     Every method does nothing by default. If calling it returns True, the run stops.
+
+    Attributes:
+        reason: why it stops the run; becomes `result.message`.
+        keep_best: whether the state of `best_step` is kept as `result.best`.
+        best_step: the step of the best row so far.
     """
+
+    reason: str = ""
+    keep_best: bool = False
+    best_step: int = 0
 
     def begin(self, about: Provenance, graphs: Levels) -> None:
         """Called before the first row.
@@ -26,6 +36,16 @@ class Callback:
             about: the provenance of the trace. If the run is resumed, `about["resumed"]` is the step it resumes from;
                 rows up to that step are not repeated.
             graphs: a graph per level.
+        """
+
+    def resume(self, trace: Trace) -> object:
+        """Called after `begin` if the run is resumed.
+
+        Args:
+            trace: the rows so far, which are not repeated.
+
+        Returns:
+            True to stop the run at once.
         """
 
     def see(self, step: int, snapshot: Snapshot) -> None:
@@ -81,18 +101,34 @@ class CallbackList:
             callback if isinstance(callback, Callback) else FunctionCallback(callback) for callback in callbacks
         ]
         self._leaving = ExitStack()
-        self.status, self.message = Status.COMPLETED, ""
+        self.status, self.message, self.reason = Status.COMPLETED, "", ""
+        if sum(member.keep_best for member in self._members) > 1:
+            raise ValueError("callbacks holds two that keep the best state: give one of them keep_best=False.")
 
     def begin(self, about: Provenance, graphs: Levels) -> None:
         for member in self._members:
             member.begin(dict(about), graphs)
             self._leaving.callback(lambda member=member: member.end(self.status, self.message or None))
 
+    def resume(self, trace: Trace) -> bool:
+        """Shows all of them the rows so far; whether one of them stops the run."""
+        return self._stopped([member.resume(trace) for member in self._members])
+
     def notify(self, step: int, snapshot: Snapshot, row: Row) -> bool:
         """Calls all of them; whether one of them stops the run."""
         for member in self._members:
             member.see(step, snapshot)
-        return any([member(step, dict(row)) is True for member in self._members])
+        return self._stopped([member(step, dict(row)) for member in self._members])
+
+    def _stopped(self, answers: list[object]) -> bool:
+        stopping = [member for member, answer in zip(self._members, answers, strict=True) if answer is True]
+        self.reason = next((member.reason for member in stopping if member.reason), "")
+        return bool(stopping)
+
+    @property
+    def best_step(self) -> int | None:
+        """The step whose state is to be kept, as far as the callbacks know; None if no state is."""
+        return next((member.best_step for member in self._members if member.keep_best), None)
 
     def __enter__(self) -> CallbackList:
         return self

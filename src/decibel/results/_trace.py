@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..core import _html as html
 from ..core._files import atomic_writer, read_arrays
 from ..core._json import JSON, Row
 from ..core._names import hint
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 _PROVENANCE = "provenance"
+SHOWN = 10  # rows in a notebook
 
 
 class Trace(Mapping[str, np.ndarray]):
@@ -61,6 +63,12 @@ class Trace(Mapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         return f"Trace({self.rows} rows: {', '.join(self._columns)})"
+
+    def _repr_html_(self) -> str:
+        first = max(0, self.rows - SHOWN)
+        values = [[html.number(value) for value in row] for row in zip(*self._columns.values(), strict=True)]
+        title = f"Trace: {self.rows} rows" + (f", the last {SHOWN}" if first else "")
+        return html.table(title, values[first:], tuple(self._columns))
 
     @property
     def rows(self) -> int:

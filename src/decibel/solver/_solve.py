@@ -106,7 +106,7 @@ def solve(
         micro_batch: how many samples of a node a loss is evaluated on at once; None is the batch. A loss is a mean
             over its batch, so the numbers are the same up to rounding, and a derivative needs the memory of so few.
         privacy: `db.privacy.records(clip=..., noise=...)` clips every record's part of a direction and adds noise.
-        progress: show a progress bar; None shows it in a terminal only.
+        progress: show a progress bar; None shows it in a terminal or a notebook only.
 
     Returns:
         The result: averages, every node's copies, the trace and the status.
@@ -175,9 +175,14 @@ def solve(
             snapshot = Snapshot(problem, run.state)
             row = recorder.record(run.step, snapshot)
             bar.show(run.step, row)
-            return callback_list.notify(run.step, snapshot, row)
+            stops = callback_list.notify(run.step, snapshot, row)
+            if callback_list.best_step == run.step:
+                run.keep()
+            return stops
 
-        ended = recorder.trace.rows == 0 and record()
+        ended = record() if recorder.trace.rows == 0 else callback_list.resume(recorder.trace)
+        if run.best is not None and run.best.step != callback_list.best_step:
+            run.best = None  # another metric was best there
         goal, limit = run.reach(steps)
         if interrupted():  # while it waited for others
             status, message, ended = Status.INTERRUPTED, INTERRUPTED.format(run.step), True
@@ -195,7 +200,7 @@ def solve(
             if ended:
                 break
         if status is Status.COMPLETED and run.step < steps:
-            status, message = Status.STOPPED, message if ended else limit
+            status, message = Status.STOPPED, callback_list.reason if ended else limit
         callback_list.status, callback_list.message = status, message
     if status is Status.DIVERGED:
         warnings.warn(
@@ -203,7 +208,11 @@ def solve(
             NonFiniteWarning,
             stacklevel=3,
         )
-    return Result(problem, method, run.state, run.step, recorder.trace, status, message)
+    result = Result(problem, method, run.state, run.step, recorder.trace, status, message)
+    if run.best is not None:
+        best = run.best.state()
+        result.best = Result(problem, method, best, run.best.step, recorder.trace, status, message)
+    return result
 
 
 @contextmanager

@@ -24,8 +24,9 @@ from .._engine import Engine
 from .._membership import survivors
 from .._program import Program, RunConfig
 from .._run import Chunk, Run
-from ._collectives import AXIS, Collectives
+from ._collectives import Collectives
 from ._placement import place_problem, spread
+from ._shards import AXIS, SHARD, Layout, Shards, manual
 
 
 class Cluster(Engine):
@@ -38,10 +39,21 @@ class Cluster(Engine):
         devices: the number of devices to use; None is all devices of all processes.
         members: indices of the nodes that take part; None is all of them or, in an elastic launch, those of the
             processes that remain.
+        shard: the number of devices per node, over which every large array of x and y is split, or `Shards` that says
+            how; 1 keeps every node on one device.
     """
 
     devices: int | None = eqx.field(static=True, default=None)
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    shard: int | Shards = eqx.field(static=True, default=1)
+
+    def __check_init__(self) -> None:
+        _ = self.shards
+
+    @property
+    def shards(self) -> Shards:
+        """How a node is split."""
+        return self.shard if isinstance(self.shard, Shards) else Shards(self.shard)
 
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return survivors(nodes) if self.members is None else self.members
@@ -49,49 +61,64 @@ class Cluster(Engine):
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         nodes = graphs.x.nodes
         mesh = self.mesh(nodes)
+        layout = self.shards.layout(problem.x0, problem.y0)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
         full = (
             f"{nodes:,} nodes and the temporary arrays of a step do not fit into the memory of {mesh.size} devices: "
             "use fewer nodes, smaller batches or more devices."
         )
         with memory.oom_hint(full):
-            problem = place_problem(problem, nodes, by_node, everywhere)
+            problem = place_problem(problem, nodes, by_node, layout.starts(mesh))
             numbers = spread(config.numbers(nodes), by_node)
-            network = self._network(method, graphs, config, mesh, numbers)
+            network = self._network(method, graphs, config, mesh, numbers, None if layout.shards == 1 else layout)
             program = Program.of(problem, method, network, numbers, config, sharding=by_node)
             # What a user's loss or method brings along (a module's arrays) is needed everywhere.
-            placed = lambda leaf: isinstance(leaf, jax.Array) and leaf.sharding in (by_node, everywhere)  # noqa: E731
+            placed = lambda leaf: isinstance(leaf, jax.Array) and getattr(leaf.sharding, "mesh", 0) == mesh  # noqa: E731
             program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
             arrays, static = eqx.partition(program, eqx.is_array)
-            start = jax.jit(lambda arrays: eqx.combine(arrays, static).start(), out_shardings=by_node)
+            begin = lambda arrays: eqx.combine(arrays, static).start()  # noqa: E731
+            shardings = layout.shardings(jax.eval_shape(begin, arrays), mesh)
             return Run(
                 program,
-                begin=partial(start, arrays),
+                begin=partial(jax.jit(begin, out_shardings=shardings), arrays),
                 full=full,
                 wrap=_Spread(mesh),
-                devices=mesh.size,
-                move=partial(moved, graphs=graphs, now=mesh.size),
+                devices=mesh.shape[AXIS],
+                move=partial(moved, graphs=graphs, now=mesh.shape[AXIS]),
+                split="" if layout.shards == 1 else repr([layout.shards, *(split.axes for split in layout.levels)]),
             )
 
-    def _network(self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array) -> Collectives:
+    def _network(
+        self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array, layout: Layout | None
+    ) -> Collectives:
         if not (config.faults or method.needs_links):
-            return Collectives.of(graphs, mesh)
+            return Collectives.of(graphs, mesh, layout)
         faults = spread(config.link_faults(config.numbers(graphs.nodes)), NamedSharding(mesh, P()))
         faults = replace(faults, nodes=numbers)
-        return Collectives.by_link(graphs, faults, config.numbers(graphs.nodes), mesh)
+        return Collectives.by_link(graphs, faults, config.numbers(graphs.nodes), mesh, layout)
 
     def mesh(self, nodes: int) -> Mesh:
         found = jax.devices()
         count = len(found) if self.devices is None else self.devices
         if not 1 <= count <= len(found):
             raise ValueError(f"devices={count}, but JAX sees {len(found)}: choose from 1 to {len(found)}.")
-        if nodes % count:
-            fits = [d for d in range(1, count) if nodes % d == 0]
+        shards = self.shards.count
+        here = count if jax.process_count() == 1 else jax.local_device_count()
+        if count % shards or here % shards:
+            fits = [d for d in range(1, here + 1) if count % d == here % d == 0]
+            where = "" if here == count else " of each process"
             raise ValueError(
-                f"{nodes} nodes cannot be distributed evenly over {count} devices: use Cluster(devices={fits[-1]}), or "
-                f"a multiple of {count} nodes."
+                f"shard={shards} does not divide the {here} devices{where}: choose from {', '.join(map(str, fits))}."
             )
-        return Mesh(np.asarray(found[:count]), (AXIS,))
+        if nodes % (groups := count // shards):
+            fits = [d * shards for d in range(1, groups) if nodes % d == 0]
+            more = "" if shards == 1 else f" with {shards} devices per node"
+            raise ValueError(
+                f"{nodes} nodes cannot be distributed evenly over {count} devices{more}: use "
+                f"Cluster(devices={fits[-1]}), or a multiple of {groups} nodes."
+            )
+        devices = np.asarray(found[:count])
+        return Mesh(devices, (AXIS,)) if shards == 1 else Mesh(devices.reshape(groups, shards), (AXIS, SHARD))
 
 
 class _Spread:
@@ -107,7 +134,8 @@ class _Spread:
         return hash(self.mesh)
 
     def __call__(self, chunk: Chunk, arrays: Program, state: State) -> Chunk:
-        specs = jax.tree.map(lambda leaf: leaf.sharding.spec, arrays)
+        specs = jax.tree.map(lambda leaf: manual(leaf.sharding.spec), arrays)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
 
         def local(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
             state, finite, repetitions = chunk(arrays, state, first)
@@ -119,8 +147,10 @@ class _Spread:
                 mesh=self.mesh,
                 in_specs=(specs, P(AXIS), P()),
                 out_specs=(P(AXIS), P(AXIS), P(AXIS)),
+                axis_names={AXIS},  # the other axis, of a node's parts, is left to the compiler
                 check_vma=False,
             )(arrays, state, first)
+            state = jax.lax.with_sharding_constraint(state, shardings)
             return state, finite.all(), [times.mean(0) for times in repetitions]
 
         return spread

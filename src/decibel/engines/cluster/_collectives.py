@@ -21,13 +21,12 @@ from ...core._vector import flatten
 from ...graphs._graph import Graph, GraphSequence, Levels
 from ...network._codecs import ConcatCodec
 from ...network._incidence import Slots, Sums, slots
-from ...network._links import LinkFaults, Links, Received
-from ...network._messages import Copies
+from ...network._links import Draws, LinkFaults, Links, LinkStates, Received
+from ...network._messages import Copies, Message
 from ...network._network import Network
 from ._halo import plan
 from ._placement import spread
-
-AXIS = "nodes"
+from ._shards import AXIS, SHARD, Layout
 
 
 class Route(eqx.Module):
@@ -40,7 +39,7 @@ class Route(eqx.Module):
 
     @classmethod
     def of(cls, links: Slots, sources: np.ndarray, spare: np.ndarray, rows: int, mesh: Mesh) -> Route:
-        planned, by_node = plan(sources, spare, rows, mesh.size), NamedSharding(mesh, P(AXIS))
+        planned, by_node = plan(sources, spare, rows, mesh.shape[AXIS]), NamedSharding(mesh, P(AXIS))
         return cls(
             tuple(wave.pairs for wave in planned.waves),
             tuple(spread(wave.rows.astype(np.int32), by_node) for wave in planned.waves),
@@ -64,7 +63,7 @@ class Halo(eqx.Module):
 
     @classmethod
     def of(cls, graph: Graph | GraphSequence, mesh: Mesh) -> Halo:
-        phases = [slots(phase, mesh.size) for phase in graph.phases]
+        phases = [slots(phase, mesh.shape[AXIS]) for phase in graph.phases]
         return cls(
             tuple(_between_nodes(one, 0, graph.nodes, mesh) for one in phases),
             tuple(_spread_sums(one, mesh) for one in phases),
@@ -98,7 +97,7 @@ class Routes(eqx.Module):
     @classmethod
     def of(cls, links: Slots, nodes: int, mesh: Mesh) -> Routes:
         count, phases = links.weights.shape
-        own = np.arange(count) % (count // mesh.size)
+        own = np.arange(count) % (count // mesh.shape[AXIS])
         per_link = [np.where(links.weights[:, phase] != 0, links.back, -1) for phase in range(phases)]
         by_node = tuple(_between_nodes(links, phase, nodes, mesh) for phase in range(phases))
         return cls(
@@ -109,26 +108,66 @@ class Routes(eqx.Module):
 
 
 class Collectives(Network):
-    """Nodes on several devices: rows of neighbours on other devices are exchanged by `ppermute`."""
+    """Nodes on several devices: rows of neighbours on other devices are exchanged by `ppermute`. Where a node is split
+    over devices, each of them exchanges its own part with the devices that hold the same part of the neighbours."""
 
     halos: tuple[Halo, ...]
     routes: tuple[Routes, ...]
     nodes: int = eqx.field(static=True)
+    layout: Layout | None = eqx.field(static=True)
 
     @classmethod
-    def of(cls, graphs: Levels, mesh: Mesh) -> Collectives:
+    def of(cls, graphs: Levels, mesh: Mesh, layout: Layout | None = None) -> Collectives:
         """For messages that are plain and all arrive."""
         distinct, graph_of = graphs.distinct()
-        return cls(graph_of, (), None, tuple(Halo.of(graph, mesh) for graph in distinct), (), graphs.nodes)
+        return cls(graph_of, (), None, tuple(Halo.of(graph, mesh) for graph in distinct), (), graphs.nodes, layout)
 
     @classmethod
-    def by_link(cls, graphs: Levels, faults: LinkFaults, numbers: np.ndarray, mesh: Mesh) -> Collectives:
+    def by_link(
+        cls, graphs: Levels, faults: LinkFaults, numbers: np.ndarray, mesh: Mesh, layout: Layout | None = None
+    ) -> Collectives:
         """For messages that may be lost or late, or that links remember. `faults` lies on the mesh; `numbers` are
         those of all nodes."""
         distinct, graph_of = graphs.distinct()
         made = [_links(graph, numbers, mesh) for graph in distinct]
         links, routes = tuple(links for links, _ in made), tuple(routes for _, routes in made)
-        return cls(graph_of, links, faults, (), routes, graphs.nodes)
+        return cls(graph_of, links, faults, (), routes, graphs.nodes, layout)
+
+    def exchange(
+        self,
+        step: Array,
+        number: int,
+        messages: dict[str, Message],
+        link_state: LinkStates | None,
+        draws: Draws | None = None,
+    ) -> tuple[dict[str, PyTree], LinkStates]:
+        if self.layout is None:
+            return super().exchange(step, number, messages, link_state, draws)
+        arrays, static = eqx.partition(self, eqx.is_array)
+        specs, kept = self.layout.specs(messages), self.layout.link_specs(link_state)
+        received = {level: self.layout.specs(message.placeholder()) for level, message in messages.items()}
+
+        def part(
+            arrays: Collectives, step: Array, messages: dict[str, Message], link_state: LinkStates | None
+        ) -> tuple[dict[str, PyTree], LinkStates]:
+            return super(Collectives, eqx.combine(arrays, static)).exchange(step, number, messages, link_state, draws)
+
+        return jax.shard_map(
+            part,
+            in_specs=(P(), P(), specs, kept),
+            out_specs=(received, P() if link_state is None else kept),
+            axis_names={SHARD},
+            check_vma=False,
+        )(arrays, step, messages, link_state)
+
+    def first_link_state(self, step: Array, number: int, messages: dict[str, Message]) -> LinkStates:
+        if (layout := self.layout) is None:
+            return super().first_link_state(step, number, messages)
+        _validate_split(messages)
+        first = super().first_link_state
+        shapes = jax.eval_shape(lambda here: first(step, number, here), layout.local(messages))
+        buffer = lambda leaf: jnp.zeros((*leaf.shape[:-1], layout.shards * leaf.shape[-1]), leaf.dtype)  # noqa: E731
+        return jax.tree.map(buffer, shapes)
 
     def copies_on(self, graph: int) -> Copies:
         if self.halos:
@@ -158,13 +197,22 @@ class Collectives(Network):
         return decode(route.around(sent)[route.table])
 
 
+def _validate_split(messages: dict[str, Message]) -> None:
+    for message in messages.values():
+        if not message.splits:
+            raise ValueError(
+                f"{type(message).__name__} messages need whole vectors, and shard splits every node over devices: "
+                "leave out shard, or codes, limits and scale_every."
+            )
+
+
 def _gather(routes: tuple[Route, ...], step: Array, buffer: Array) -> Received:
     look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
     return Received(_in_phase(look, len(routes), step, buffer))
 
 
 def _links(graph: Graph | GraphSequence, numbers: np.ndarray, mesh: Mesh) -> tuple[Links, Routes]:
-    made = slots(graph, mesh.size)
+    made = slots(graph, mesh.shape[AXIS])
     neighbours = spread(made.shaped(numbers[made.neighbours]), NamedSharding(mesh, P(AXIS)))
     links = Links(neighbours, _spread_weights(made.shaped(made.weights), mesh), _spread_sums(made, mesh))
     return links, Routes.of(made, graph.nodes, mesh)
@@ -174,7 +222,7 @@ def _between_nodes(links: Slots, phase: int | slice, nodes: int, mesh: Mesh) -> 
     """The rows of neighbours; a slot for which the phase (or any of them) has no link looks at its own node."""
     there = links.weights[:, phase].reshape(len(links.weights), -1).any(1)
     sources = np.where(there, links.neighbours, -1)
-    return Route.of(links, sources, links.receivers % (nodes // mesh.size), nodes, mesh)
+    return Route.of(links, sources, links.receivers % (nodes // mesh.shape[AXIS]), nodes, mesh)
 
 
 def _spread_sums(links: Slots, mesh: Mesh) -> Sums:

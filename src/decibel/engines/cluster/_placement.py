@@ -16,23 +16,24 @@ from ...problem._problem import Data, Problem
 from ...problem._samples import NodeData, as_float, count_nodes, lay_out, stack_nodes, validate_finite
 
 
-def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, everywhere: NamedSharding) -> Problem:
-    """The problem with data by node and starts everywhere. Data given as functions are called for local nodes only."""
+def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, starts: tuple[PyTree, ...]) -> Problem:
+    """The problem with data by node and x0 and y0 as `starts` says. Data given as functions are called for local nodes
+    only."""
 
     def place(data: Data, argument: str) -> NodeData:
         if isinstance(data, NodeData):
             return spread(data, by_node)
         return _build(data, argument, problem, nodes, by_node)
 
-    starts = lambda problem: (problem.x0, problem.y0)  # noqa: E731
-    placed = spread(starts(problem), everywhere)
-    return eqx.tree_at(starts, problem.with_data(place), placed, is_leaf=lambda leaf: leaf is None)
+    fields = lambda problem: (problem.x0, problem.y0)[: len(starts)]  # noqa: E731
+    placed = jax.tree.map(spread, fields(problem), starts)
+    return eqx.tree_at(fields, problem.with_data(place), placed)
 
 
 def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
     """The nodes on this process's devices, in order."""
     spans = by_node.addressable_devices_indices_map((nodes,)).values()
-    return sorted(node for span in spans if span for node in range(*span[0].indices(nodes)))
+    return sorted({node for span in spans if span for node in range(*span[0].indices(nodes))})
 
 
 def _build(
