@@ -1,6 +1,6 @@
 """The public API, on one screen."""
 
-from . import graphs, strategies, tasks
+from . import graphs, strategies, tasks, torch
 from .core._ledger import Ledger
 from .core._vector import Vector
 from .engines._engine import Engine
@@ -148,6 +148,7 @@ __all__ = [
     "svr_interact",
     "tasks",
     "theory",
+    "torch",
     "trainable",
     "tune",
     "vrdbo",

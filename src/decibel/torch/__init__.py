@@ -1,0 +1,9 @@
+"""PyTorch modules and losses: a problem of PyTorch code, converted once and run by JAX.
+
+Needs the extra `[torch]`, whose versions of torch and torchax work together; nothing else in Decibel imports torch.
+"""
+
+from ._model import Model, from_torch
+from ._problem import problem
+
+__all__ = ["Model", "from_torch", "problem"]

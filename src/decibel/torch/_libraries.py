@@ -1,0 +1,45 @@
+"""PyTorch and torchax, where they are installed in versions that work together."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from types import ModuleType
+
+from ..core._optional import optional
+
+# torchax lists PyTorch's operators by name. 0.0.13 names those of named tensors, such as aten.prod.dim_Dimname, which
+# torch 2.13 no longer has, so that its import fails there.
+VERSIONS = {"torch": "2.12", "torchax": "0.0.13"}
+
+
+@lru_cache(maxsize=1)
+def libraries() -> tuple[ModuleType, ModuleType]:
+    """torch and torchax.
+
+    Raises:
+        ImportError: if one is missing, or is of a version that does not work.
+    """
+    found = {package: _found(package) for package in VERSIONS}
+    if not all(_fits(found[package], wanted) for package, wanted in VERSIONS.items()):
+        needed = " and ".join(f"{package} {wanted}" for package, wanted in VERSIONS.items())
+        there = " and ".join(f"{package} {known}" for package, known in found.items() if known) or "neither"
+        raise ImportError(
+            f'db.torch needs {needed} (found {there}): pip install "decibel-opt[torch]", after PyTorch\'s CPU wheel of '
+            f"torch {VERSIONS['torch']} where JAX runs on a CPU, since the default wheel brings CUDA."
+        )
+    with optional("torch and torchax", caller="db.torch", extra="torch"):
+        return import_module("torch"), import_module("torchax")
+
+
+def _found(package: str) -> str | None:
+    try:
+        return version(package).partition("+")[0] if find_spec(package) else None
+    except ImportError:  # also of a package without its metadata
+        return None
+
+
+def _fits(found: str | None, wanted: str) -> bool:
+    return found is not None and f"{found}.".startswith(f"{wanted}.")
