@@ -20,8 +20,8 @@ MODULES = {
 
 # From the ground up: a package imports from itself and from those before it.
 LAYERS = (
-    "core", "graphs", "problem", "oracles", "network", "strategies", "methods", "results", "engines", "solver", "tasks",
-    "studies", "cli",
+    "core", "graphs", "problem", "oracles", "network", "strategies", "methods", "results", "engines", "solver", "torch",
+    "tasks", "studies", "cli",
 )  # fmt: skip
 APPLICATIONS = ("tasks", "studies", "cli")  # their modules are scripts and tables, and need not be private
 MOST_ANY = 49  # lines that say `Any`

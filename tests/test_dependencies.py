@@ -18,7 +18,7 @@ from decibel.core._optional import optional
 ROOT = Path(db.__file__).parent
 DECLARED = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 MODULES = {"orbax-checkpoint": "orbax", "scikit-learn": "sklearn", "grpcio": "grpc"}  # where the name differs
-USED = ("cli", "plot", "tasks", "checkpoint", "silo", "tensorboard", "wandb", "mlflow")
+USED = ("cli", "plot", "tasks", "checkpoint", "silo", "tensorboard", "wandb", "mlflow", "torch")
 
 
 def module(requirement):
@@ -75,6 +75,7 @@ doors = {
     "decibel": main,
     "toml": lambda: toml({}),
     "compiled": cache_folder,
+    "torch": lambda: db.torch.from_torch(None),
 }
 told["doors"] = {}
 for name, door in doors.items():
@@ -101,6 +102,8 @@ SENTENCES = {
     "decibel": 'The decibel command needs typer and rich: pip install "decibel-opt[cli]".',
     "toml": 'decibel run needs tomli-w: pip install "decibel-opt[cli]".',
     "compiled": 'the cache of compiled steps needs platformdirs: pip install "decibel-opt[cli]".',
+    "torch": 'db.torch needs torch 2.12 and torchax 0.0.13 (found neither): pip install "decibel-opt[torch]", after '
+    "PyTorch's CPU wheel of torch 2.12 where JAX runs on a CPU, since the default wheel brings CUDA.",
 }
 
 

@@ -31,6 +31,7 @@ EXTRAS = {
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
+    "torch": ("torch", "torchax"),
     "docs": ("mkdocs",),
     "test": ("pytest",),
 }
