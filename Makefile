@@ -1,14 +1,15 @@
 PYTHON ?= python3
 VENV := .venv
+TORCH_VENV := .venv-torch
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint slow simulate bench tables docs clean
+.PHONY: help demo test test-all test-torch lint slow simulate bench tables docs clean
 
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed ## install, then clean corrupted labels over a ring of ten nodes
 	$(BIN)/decibel demo
@@ -26,6 +27,10 @@ lint: $(VENV)/.installed-test ## check style and types only
 slow: $(VENV)/.installed-test ## run only the slow tests, which `make test` leaves out
 	$(PYTEST) -m slow
 
+test-torch: $(TORCH_VENV)/.installed ## run the tests of modules from PyTorch, in an environment of their own
+	$(TORCH_VENV)/bin/python -m pytest -n 2 -m "slow or not slow" tests/pytorch
+	$(TORCH_VENV)/bin/python -m pytest -m "slow or not slow" tests/test_docs.py -k needs_more
+
 SEEDS ?= 10000
 simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000), on a virtual clock
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --all
@@ -41,7 +46,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --quiet --strict
 
 clean: ## remove the virtual environment, caches and builds
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(TORCH_VENV) build dist site .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each stamp stands for one set of installed packages; all share one environment. The version is in __init__.py.
@@ -61,4 +66,12 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt src/decibel/__i
 $(VENV)/.installed-%: $(VENV)/.installed pyproject.toml constraints.txt
 	@echo "Installing what '$*' needs ..."
 	@$(PIP) -e '.[$*]'
+	@touch $@
+
+# Of its own: the torch that torchax works with is not the one of `[bench]`.
+$(TORCH_VENV)/.installed: pyproject.toml constraints.txt src/decibel/__init__.py
+	@echo "Making $(TORCH_VENV), with torch and torchax (a large download) ..."
+	@$(PYTHON) -m venv $(TORCH_VENV)
+	@$(TORCH_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[torch,tasks]' flax \
+	    pytest pytest-xdist
 	@touch $@

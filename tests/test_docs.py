@@ -24,8 +24,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_PYTHON = [page for page in PAGES if BLOCK.search(page.read_text())]
+TORCH = "from decibel.torch._libraries import libraries; libraries()"
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-TITLED = {'title="worker.py"', 'title="with Flax"'}  # run below as processes; needs what Decibel does not
+TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"'}  # run below, as processes
 
 
 @pytest.mark.slow_except("README.md", "tutorial.md", "index.md", "concepts.md", "graphs.md", "silo.md", "errata.md")
@@ -64,6 +65,28 @@ def test_worker_of_the_cluster_page_runs(tmp_path):
     outputs = [worker.communicate(timeout=240)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     assert "done 100" in outputs[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "title", "check"), [("flax.md", "Flax", "import flax"), ("pytorch.md", "PyTorch", TORCH)]
+)
+def test_page_that_needs_more_runs(page, title, check, tmp_path):
+    if subprocess.run([sys.executable, "-c", check], capture_output=True).returncode:
+        pytest.skip(f"{title} is not installed, or not in a version that works")
+    text = (ROOT / "docs" / page).read_text()
+    blocks = re.findall(rf'^```python title="with {title}"\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "error::decibel.NonFiniteWarning", "-c", "\n".join(blocks)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    assert blocks and done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["torch_meta_weights.py", "torch_hyper_cleaning.py"])
+def test_examples_from_pytorch_change_ten_lines_at_most(name):
+    lines = (ROOT / "examples" / name).read_text().splitlines()
+    assert 0 < sum(line.endswith("# Decibel") for line in lines) <= 10
+    assert all("# Decibel" in line for line in lines if re.search(r"\bdb\b", line))
 
 
 def test_links_between_pages_exist():
