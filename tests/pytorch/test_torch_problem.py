@@ -100,6 +100,47 @@ def test_engines_agree(engine):
     assert far(solve(problem(module)).y, solve(problem(module), engine=engine).y) < 1e-6
 
 
+@pytest.mark.slow
+def test_dropout_is_on_while_a_run_trains():
+    made = problem(network(dropout=0.5))
+    assert made.takes_keys == (True, True)
+    result = solve(made, metrics=["upper"])
+    assert far(result.y, solve(made).y) == 0
+    assert far(result.y, solve(problem(network())).y) > 1e-3  # the same network without dropout
+    for engine in (db.Cluster(devices=4), db.Simulator(node_chunk=2)):
+        assert far(result.y, solve(made, engine=engine).y) < 1e-6
+    inputs, labels, _ = data()
+    start = F.cross_entropy(network(dropout=0.5).eval()(inputs.flatten(0, 1)).detach(), labels.flatten())
+    np.testing.assert_allclose(result.trace["upper"][0], start, rtol=1e-6)  # metrics are of evaluation mode
+
+
+def test_only_losses_that_differ_in_training_take_a_key():
+    class Louder(nn.Linear):
+        def forward(self, inputs):
+            return (2 if self.training else 1) * super().forward(inputs)
+
+    class Functional(nn.Linear):
+        def forward(self, inputs):
+            return F.dropout(super().forward(inputs), 0.1, self.training)
+
+    norm = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    for module, taken in ((network(), False), (norm, False), (Louder(5, 2), True), (Functional(5, 2), True)):
+        assert problem(module).takes_keys == (taken, taken)
+    assert problem(network(dropout=0.1), lower=lambda x, m, b: x.square().sum() + m[0](b[0]).sum()).takes_keys == (
+        True,
+        False,
+    )
+
+
+@pytest.mark.parametrize("precision, micro_batch", [("bfloat16", None), (None, 2)])
+def test_precision_and_micro_batches(precision, micro_batch):
+    module = network()
+    module[0].requires_grad_(False)
+    other = solve(problem(module), precision=precision, micro_batch=micro_batch)
+    assert far(other.y, solve(problem(module)).y) < (1e-2 if precision else 1e-5)
+    assert {leaf.dtype for leaf in other.y.values()} == {np.dtype("float32")}
+
+
 def test_arrays_of_both_levels_are_stored_once():
     shared = data()
     assert problem(network(), upper_data=shared, lower_data=(*shared,)).own_lower_data is None
@@ -156,7 +197,7 @@ def test_its_derivatives_are_checked_as_any():
 
 
 def test_the_module_is_used_by_its_parts_and_left_as_it_was():
-    module = network(dropout=0.5)
+    module = network()
     before = {name: leaf.clone() for name, leaf in module.state_dict().items()}
 
     def by_parts(x, module, batch):
@@ -199,9 +240,7 @@ def test_sentences_name_the_loss():
     with pytest.raises(ValueError, match=r"^upper must return a real scalar, the mean over its batch, but returned"):
         problem(network(), upper=lambda x, module, batch: module(batch[0]))
     outside = torch.zeros(64)
-    with pytest.raises(
-        ValueError, match=r"^lower\(x, y, batch\) fails on a batch of one sample \(a tensor that is not"
-    ):
+    with pytest.raises(ValueError, match=r"^lower\(x, y, batch, key=key\) fails on a batch of one sample \(a tensor"):
         problem(network(), lower=lambda x, module, batch: (x * outside).sum() + module(batch[0]).sum())
     with pytest.raises(TypeError, match=r"^upper uses Python control flow on a traced value"):
         problem(network(), upper=lambda x, module, batch: module(batch[0]).mean() if batch[1].sum() > 0 else x.sum())

@@ -60,7 +60,9 @@ def call(function: Callable[..., PyTree], bound: dict[str, Bound], arguments: Py
     host, named = Host(), {f"{name}.{path}": leaf for name, one in bound.items() for path, leaf in one.arrays.items()}
     for name, one in bound.items():
         setattr(host, name, one.module)
-    random = environment.override_property(prng=jax.random.key(0) if key is None else key)
+    with jax.ensure_compile_time_eval():  # so that it leaves no trace where nothing is random
+        fixed = jax.random.key(0)
+    random = environment.override_property(prng=fixed if key is None else key)
     # PyTorch promotes types by rules of its own, so that strict promotion would only forbid what it allows.
     with TRACING, _modes(bound), jax.numpy_dtype_promotion("standard"), random:
         try:

@@ -51,7 +51,12 @@ def from_torch(module: Module, loss: Callable[[Module, PyTree], PyTree] | None =
     ]
     for name, tensor in (*module.named_buffers(), *attributes):
         frozen[name] = to_array(tensor, f"module's {name}")
-    modes = tuple(part.training or not module.training for part in module.modules())
+    dropout = torch.nn.modules.dropout._DropoutNd
+    # Dropout of nothing would ask for random numbers in vain.
+    modes = tuple(
+        (part.training or not module.training) and not (isinstance(part, dropout) and getattr(part, "p", None) == 0)
+        for part in module.modules()
+    )
     return Model(trainable, frozen, loss, module, modes)
 
 
@@ -97,9 +102,7 @@ class Model(eqx.Module):
         if self.loss is None:
             raise TypeError("the model has no loss: give from_torch(module, loss), or call apply.")
         loss = self.loss
-        return call(
-            lambda modules, batch: loss(modules["module"], batch), {"module": self.bound(y, batch, key)}, batch, key
-        )
+        return evaluate(lambda modules, batch: loss(modules["module"], batch), {"module": (self, y)}, batch, batch, key)
 
     def back(self, y: dict[str, Array], batches: Iterable[PyTree] | None = None) -> Module:
         """Loads parameters into the module, and recalibrates the running statistics of BatchNorm.
@@ -136,18 +139,47 @@ class Model(eqx.Module):
         return self.module
 
     def tensors(self, y: dict[str, Array]) -> dict[str, Array]:
-        """What takes the place of the module's tensors."""
-        return {**self.frozen, **y}
+        """What takes the place of the module's tensors; frozen ones are of the precision of y."""
+        narrow = jnp.result_type(*y.values()) == jnp.bfloat16
+        cast = lambda leaf: leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf  # noqa: E731
+        return {**(jax.tree.map(cast, self.frozen) if narrow else self.frozen), **y}
 
-    def bound(self, y: dict[str, Array], batch: PyTree, key: Array | None) -> Bound:
-        """The module as a loss uses it."""
-        # One sample has no statistics: PyTorch raises then. Without a key that is a trial of shapes.
-        single = key is None and all(jnp.shape(leaf)[:1] == (1,) for leaf in jax.tree.leaves(batch))
+    def bound(self, y: dict[str, Array], *, random: bool, by_batch: bool) -> Bound:
+        """The module as a loss uses it.
+
+        Args:
+            y: the trainable parameters.
+            random: whether what is random is on: training mode.
+            by_batch: whether BatchNorm normalizes by the batch.
+        """
         modes = tuple(
-            on and (key is not None or (_tracks(part) and not single))
+            on and (by_batch if _tracks(part) else random)
             for part, on in zip(self.module.modules(), self.training, strict=True)
         )
         return Bound(self.module, self.tensors(y), modes)
+
+
+def evaluate(
+    function: Callable[..., PyTree],
+    models: dict[str, tuple[Model, dict[str, Array]]],
+    arguments: PyTree,
+    batch: PyTree,
+    key: Array | None,
+) -> Array:
+    """A loss of modules at their parameters, as `call` has it; BatchNorm uses the statistics of the batch.
+
+    A sample alone may have none, and PyTorch raises; it takes the running ones, so that shapes can be tried on one.
+    """
+    bound = lambda by_batch: {  # noqa: E731
+        name: model.bound(y, random=key is not None, by_batch=by_batch) for name, (model, y) in models.items()
+    }
+    try:
+        return call(function, bound(True), arguments, key)
+    except ValueError as error:
+        single = all(jnp.shape(leaf)[:1] == (1,) for leaf in jax.tree.leaves(batch))
+        if not single or "more than 1 value per channel" not in str(error):
+            raise
+        return call(function, bound(False), arguments, key)
 
 
 def _tracks(module: Module) -> bool:

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core._types import PyTree
-from ..problem._problem import Options, Problem, Source
-from ._call import Module, call
+from ..problem._problem import Data, Options, Problem, Source
+from ..problem._samples import NodeData
+from ._call import Module
 from ._libraries import libraries
-from ._model import Model, from_torch
+from ._model import Model, evaluate, from_torch
 from ._tensors import arrays, is_tensor, to_numpy
 
 TorchLoss = Callable[[PyTree, Module, PyTree], PyTree]  # of x, the module and a batch
@@ -62,11 +63,16 @@ def problem(
     dtype = jnp.result_type(*jax.tree.leaves(model.y0))
     start = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, start)
     bare = (outer and replace(outer, y0=None), replace(model, y0=None))  # their y0 is the problem's
-    losses = [Loss(function, *bare) for function in (upper, lower)]
+    losses = [KeyedLoss(function, *bare) for function in (upper, lower)]
     convert = _Converted()
-    return Problem(
+    made = Problem(
         *losses, upper_data=convert(upper_data), lower_data=convert(lower_data), x0=start, y0=model.y0, **options
     )
+    # A loss without dropout needs no key, and a draw of all samples need not be repeated for it.
+    needed = [
+        _without_key(loss, made, data) for loss, data in zip(losses, (made.upper_data, made.lower_data), strict=True)
+    ]
+    return eqx.tree_at(lambda made: (made.upper, made.lower), made, tuple(needed))
 
 
 class Loss(eqx.Module):
@@ -76,16 +82,37 @@ class Loss(eqx.Module):
     outer: Model | None  # where x is the parameters of a module
     inner: Model
 
-    def __call__(self, x: PyTree, y: dict[str, Array], batch: PyTree, *, key: Array | None = None) -> Array:
-        bound = {"inner": self.inner.bound(y, batch, key)}
-        if self.outer is not None:
-            bound["outer"] = self.outer.bound(x, batch, key)
+    def __call__(self, x: PyTree, y: dict[str, Array], batch: PyTree) -> Array:
+        return self.evaluate(x, y, batch, None)
+
+    def evaluate(self, x: PyTree, y: dict[str, Array], batch: PyTree, key: Array | None) -> Array:
+        models = (
+            {"inner": (self.inner, y)} if self.outer is None else {"inner": (self.inner, y), "outer": (self.outer, x)}
+        )
 
         def loss(modules: dict[str, Module], given: PyTree) -> PyTree:
             x, batch = given
             return self.function(modules.get("outer", x), modules["inner"], batch)
 
-        return call(loss, bound, (x if self.outer is None else None, batch), key)
+        return evaluate(loss, models, (x if self.outer is None else None, batch), batch, key)
+
+
+class KeyedLoss(Loss):
+    """A loss with something random in it, such as dropout."""
+
+    def __call__(self, x: PyTree, y: dict[str, Array], batch: PyTree, *, key: Array | None = None) -> Array:
+        return self.evaluate(x, y, batch, key)
+
+
+def _without_key(loss: KeyedLoss, problem: Problem, data: Data) -> Loss:
+    """The same loss without a key where training mode is no other than evaluation mode; that shows on a sample."""
+    if not isinstance(data, NodeData):
+        return loss
+    sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
+    given = jax.random.key(0), problem.x0, problem.y0, sample
+    training = jax.make_jaxpr(lambda key, *given: loss(*given, key=key))(*given)
+    evaluation = jax.make_jaxpr(lambda key, *given: loss(*given, key=None))(*given)
+    return loss if str(training) != str(evaluation) else Loss(loss.function, loss.outer, loss.inner)
 
 
 class _Converted:
