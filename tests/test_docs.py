@@ -77,9 +77,9 @@ def test_page_that_needs_more_runs(page, title, check, tmp_path):
     text = (ROOT / "docs" / page).read_text()
     blocks = re.findall(rf'^```python title="with {title}"\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
     environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-W", "error::decibel.NonFiniteWarning", "-c", "\n".join(blocks)]
+    command = [sys.executable, "-c", "\n".join(blocks)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400)
-    assert blocks and done.returncode == 0, done.stderr
+    assert blocks and done.returncode == 0 and "diverged" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("name", ["torch_meta_weights.py", "torch_hyper_cleaning.py"])
