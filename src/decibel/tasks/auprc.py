@@ -19,6 +19,8 @@ from .partition import Partition
 from .sources import Heterogeneity, alpha_of, find, spread, validate_binary
 from .task import Task
 
+STEP_SIZES = {"alpha": 0.3, "beta": 0.1}
+
 FLOOR = 1e-4  # of the start: what a precision is divided by at least
 MOST_ANCHORS = 64
 SURROGATES: dict[str, Callable[[Array, float], Array]] = {  # of the indicator that gap = score_s − score_e ≥ 0
@@ -147,7 +149,7 @@ def auprc(
         "seed": seed,
     }
     metric = AveragePrecision(jnp.asarray(source.x_test, dtype), jnp.asarray(source.y_test), score)
-    return Task(problem, (metric,), "auprc", summary, held)
+    return Task(problem, (metric,), "auprc", summary, held, step_sizes=STEP_SIZES)
 
 
 def _anchors(held: Partition, wanted: int | None, seed: int) -> np.ndarray:

@@ -18,6 +18,8 @@ from . import data, partition
 from .networks import Transformer, next_byte_loss, square, start_transformer
 from .task import Task
 
+STEP_SIZES = {"alpha": 0.03, "beta": 0.4, "gamma": 0.05}
+
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}  # of a domain's text, in its order
 Documents = Sequence[str]
 
@@ -224,7 +226,7 @@ def domain_reweighting(
         "seed": seed,
     }
     metrics = LanguageModel(jnp.asarray(np.concatenate(unseen))), Weights(mixture, names)
-    return Task(problem, metrics, "domain-reweighting", summary, assigned, summary["target"])
+    return Task(problem, metrics, "domain-reweighting", summary, assigned, summary["target"], step_sizes=STEP_SIZES)
 
 
 def _shares(given: Mapping[str, float], names: tuple[str, ...], argument: str) -> np.ndarray:

@@ -18,6 +18,8 @@ from .networks import Layer, affine, blstm, cross_entropy, square, start_blstm, 
 from .personalization import own_models, same_loss
 from .task import Task
 
+STEP_SIZES = {"alpha": 1.0, "beta": 0.03}
+
 Recogniser = dict[str, dict[str, Array]]
 Batch = tuple[Array, Array, Array]  # features (recordings, frames, bands), frames of each, digits
 
@@ -115,7 +117,7 @@ def speech(
         "regularization": regularization,
         "seed": seed,
     }
-    return Task(problem, (ErrorRate(heldout),), "speech", summary, train, test)
+    return Task(problem, (ErrorRate(heldout),), "speech", summary, train, test, step_sizes=STEP_SIZES)
 
 
 def _keep(assigned: partition.Partition, which: np.ndarray, name: str, held_out: int) -> partition.Partition:
