@@ -259,3 +259,16 @@ def test_mlflow_reads_the_database_back(tmp_path):
         read = sorted(client.get_metric_history(run.info.run_id, column), key=lambda point: point.step)
         assert [point.step for point in read] == [0, 10, 20, 30]
         np.testing.assert_allclose([point.value for point in read], result.trace[column])
+
+
+def test_settings_are_told_in_words(tmp_path):
+    """What pages show has neither parentheses of Python nor names of classes."""
+    for name in db.CATALOG:
+        for value in db.CATALOG[name]().described.values():
+            assert not isinstance(value, str) or not set(value) & set("()=_"), (name, value)
+    words = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, hypergradient=db.hypergradient.difference(0.01)).described
+    assert words["hypergradient"] == "differences of width 0.01"
+    assert db.interact(alpha=0.1, beta=0.1, hypergradient=db.hypergradient.cg(3)).described["hypergradient"] == (
+        "conjugate gradients, steps 3"
+    )
+    assert db.graphs.ring(5).words == "ring, 5 nodes, 5 edges"

@@ -140,7 +140,7 @@ def _loggers(config: Config) -> list[Callback]:
     """The log that is always written, and those requested; unknown names raise before anything is built."""
     folder = config.folder
     make = {
-        "jsonl": lambda: loggers.JSONL(folder / LOG),
+        "jsonl": lambda: loggers.JSONL(folder / LOG, {"task": config.task.replace("_", " ")}),
         "tensorboard": lambda: loggers.TensorBoard(folder / "tensorboard"),
         "wandb": lambda: loggers.WandB("decibel", dir=str(folder), name=f"{config.task} {config.method}"),
         "mlflow": lambda: loggers.MLflow(uri=_mlflow(folder), name=f"{config.task} {config.method}"),

@@ -62,6 +62,12 @@ class Graph:
         kind = "" if self.symmetric else "directed "
         return f"Graph({self.name!r}, nodes={self.nodes}, {kind}edges={len(self.edges)})"
 
+    @property
+    def words(self) -> str:
+        """What it is, for people."""
+        kind = "edges" if self.symmetric else "directed edges"
+        return f"{self.name}, {self.nodes} nodes, {len(self.edges)} {kind}"
+
     def _repr_html_(self) -> str:
         return _html(repr(self), self.nodes, self.draw)
 
@@ -249,6 +255,11 @@ class GraphSequence:
 
     def __repr__(self) -> str:
         return f"GraphSequence({self.name!r}, nodes={self.nodes}, period={self.period})"
+
+    @property
+    def words(self) -> str:
+        """What it is, for people."""
+        return f"{self.name}, {self.nodes} nodes, repeated after {self.period} steps"
 
     def _repr_html_(self) -> str:
         return _html(repr(self), self.nodes, self.draw)

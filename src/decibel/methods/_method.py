@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from ..core._vector import Vector
+from ..core._words import in_words
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
@@ -158,6 +159,13 @@ class Method(eqx.Module):
     def settings(self) -> dict[str, Any]:
         """Its fields as plain values, for the trace and for people."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Its settings in words, for people."""
+        modules = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {name: value for name, value in modules.items() if isinstance(value, eqx.Module)}
+        return self.settings | {name: in_words(v) for name, v in own.items() if not isinstance(v, Strategy)}
 
     def __repr__(self) -> str:
         shown = {key: value for key, value in self.settings.items() if key in RATES}

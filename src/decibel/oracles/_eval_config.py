@@ -30,6 +30,12 @@ class Products(eqx.Module):
     difference: float | None = eqx.field(static=True, default=None)
     forward: bool = eqx.field(static=True, default=False)
 
+    @property
+    def words(self) -> str:
+        if self.difference is None:
+            return "second derivatives"
+        return f"{'one-sided ' if self.forward else ''}differences of width {self.difference:g}"
+
 
 SECOND_DERIVATIVES = Products()
 

@@ -20,6 +20,7 @@ from ..core._conjugate_gradients import conjugate_gradients
 from ..core._ledger import Ledger
 from ..core._types import PyTree
 from ..core._vector import Vector, choose, each, flatten, positive, replicate
+from ..core._words import in_words
 from ..problem._problem import Problem
 from ._eval_config import Products
 from ._oracle import Oracle, Point
@@ -181,6 +182,10 @@ class FullOrSampled(Local):
 
     full: Local
     sampled: Local
+
+    @property
+    def words(self) -> str:
+        return f"on all samples {in_words(self.full)}; on batches {in_words(self.sampled)}"
 
     def __call__(self, here: Point) -> Vector:
         return (self.full if here.draw.full else self.sampled)(here)

@@ -360,8 +360,8 @@ def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | No
     packages = ("decibel-opt", "jax", "jaxlib", "numpy", "optax", "equinox")
     return {
         "method": method.name,
-        "settings": method.settings,
-        "graph": {level: repr(getattr(graphs, level)) for level in ("x", "y", "z")},
+        "settings": method.described,
+        "graph": {level: getattr(graphs, level).words for level in ("x", "y", "z")},
         "nodes": graphs.x.nodes,
         "steps": steps,
         "batch_size": batch_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -40,10 +40,11 @@ class JSONL(Logger):
 
     Args:
         path: the file.
+        about: what else to write of the run, such as the name of its task.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], about: Mapping[str, JSON] | None = None) -> None:
+        self.path, self._more = Path(path), dict(about or {})
         self._file: TextIO | None = None
         self._apart: list[float] = []
         self._nodes = 0
@@ -54,7 +55,7 @@ class JSONL(Logger):
             return
         before = resumed(about)
         kept = [] if before is None else list(rows_until(self.path, before))
-        first: dict[str, JSON] = {"kind": "begin", "about": about, "graph": _drawn(graphs)}
+        first: dict[str, JSON] = {"kind": "begin", "about": {**about, **self._more}, "graph": _drawn(graphs)}
         try:
             atomic_write(self.path, "".join(_line(entry) for entry in (first, *kept)))
             self._file = self.path.open("a", encoding="utf-8")

@@ -119,10 +119,20 @@ function show() {
       return [name === "seconds" ? "spent computing" : name === "bytes" ? "sent per node" : COSTS[name],
         name === "bytes" ? bytes(value) : name === "seconds" ? clock(value) : short(value)];
     }),
+    ...timeLeft(last),
   ]);
   showAbout(info);
   paintNodes();
   showCharts();
+}
+
+// By the time of the newest half of the rows: the first ones may have waited for others.
+function timeLeft(last) {
+  const seconds = columns.seconds;
+  if (state !== "runs" || !steps || !seconds || last < 1) return [];
+  const from = last >> 1, done = columns.step[last] - columns.step[from], took = seconds[last] - seconds[from];
+  if (!(done > 0 && took > 0)) return [];
+  return [["about to go", clock(Math.round((steps - columns.step[last]) * took / done))]];
 }
 
 function showAbout({ method, settings, graph, versions, ...rest }) {
