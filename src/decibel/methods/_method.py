@@ -12,6 +12,7 @@ import equinox as eqx
 import numpy as np
 from jax import Array
 
+from ..core._json import JSON
 from ..core._vector import Vector
 from ..core._words import in_words
 from ..graphs._graph import Graph, GraphSequence, Levels
@@ -161,7 +162,7 @@ class Method(eqx.Module):
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @property
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, JSON]:
         """Its settings in words, for people."""
         modules = {field.name: getattr(self, field.name) for field in fields(self)}
         own = {name: value for name, value in modules.items() if isinstance(value, eqx.Module)}
