@@ -19,7 +19,7 @@ from ..core._vector import replicate
 from ..graphs._graph import Levels
 from ..methods._method import Method, State
 from ..problem._problem import Problem
-from ..problem._reading import source_error, streams_of
+from ..problem._reading import source_error, validate_indexed
 from ..problem._samples import NodeData, lay_out
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
@@ -51,8 +51,8 @@ class BatchRun:
     ) -> None:
         bound = {id(problem): problem.bind(graphs.nodes) for problem in problems}
         problems = [bound[id(problem)] for problem in problems]
-        if any(data.host.ordered for problem in problems for data in streams_of(problem)):
-            raise ValueError("runs side by side cannot share iterators: give sources, from which each may draw its own.")
+        for problem in bound.values():
+            validate_indexed(problem, "a run beside others")
         stacked = stack_problems(problems)
         first = Simulator().start(problems[0], method, graphs, RunConfig(batch_size, seeds[0]))
         begun = {id(problem): _start(problem, method, graphs.nodes, first.state) for problem in problems}
@@ -77,9 +77,8 @@ class BatchRun:
         arrays = eqx.filter(self.program, eqx.is_array)
         self.state, alive, repetitions = chunk(arrays, self.rates, self.state, self.alive, np.int32(self.step))
         self.alive = np.array(alive)
-        errors = [source_error(problem) for problem in {id(problem): problem for problem in self.problems}.values()]
-        for error in errors:
-            if error is not None:
+        for problem in self.problems:
+            if (error := source_error(problem)) is not None:
                 raise error
         self.step += length
         sums = [np.asarray(times, np.float64).reshape(len(self.alive), -1).sum(1) for times in repetitions]

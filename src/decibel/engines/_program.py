@@ -26,7 +26,7 @@ from ..oracles._eval_config import EvalConfig
 from ..oracles._oracle import Oracle
 from ..oracles._records import PrivateOracle, RecordNoise, Records, SeededNoise
 from ..problem._problem import Problem
-from ..problem._reading import Leaves, fed
+from ..problem._reading import Leaves, fed, validate_streams
 from ..problem._streams import Samples
 
 SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
@@ -109,6 +109,7 @@ class Program(eqx.Module):
                 "by_link(graphs, config.link_faults(numbers))."
             )
         shuffle_once = config.sampling == "shuffle-once"
+        validate_streams(problem, config.batch_size, in_order=shuffle_once)
         return cls(
             shuffled(problem, config.seed, nodes, sharding) if shuffle_once else problem,
             step_sizes_as_arrays(method),

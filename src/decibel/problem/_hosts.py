@@ -165,15 +165,15 @@ class Sources(Host):
         return self._checked(node, tree, len(rows), lambda row: f"sample {rows[row]}")
 
     def digest(self, node: int) -> int:
-        """A number for a node's samples, from how many there are and from the first, the middle and the last of them."""
+        """A number for a node's samples, from how many there are and from the first, the middle and the last of them;
+        zero where they are not read here."""
+        if node not in self._of_node:
+            return 0
         count, whole = self.counts[node], hashlib.sha256()
         whole.update(str(count).encode())
         for leaf in self._take(node, np.array([0, count // 2, count - 1])):
             whole.update(np.ascontiguousarray(leaf).tobytes())
         return int.from_bytes(whole.digest()[:4], "little")
-
-    def holds(self, node: int) -> bool:
-        return node in self._of_node
 
 
 class Iterators(Host):
@@ -201,4 +201,11 @@ class Iterators(Host):
         except Exception as error:
             error.add_note(f"{self.argument}: raised by the iterator of node {node}.")
             raise
+        given = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
+        if given != {(size,)}:
+            count = next(iter(given), (0,))
+            raise ValueError(
+                f"{self.argument}: the iterator of node {node} gave {count[0] if count else 1} samples, and a batch has "
+                f"{size} (batch_size): give batches of that size; a data loader has drop_last=True."
+            )
         return self._checked(node, tree, size, lambda row: f"batch {batches.taken}, sample {row}")

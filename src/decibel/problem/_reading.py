@@ -64,3 +64,25 @@ def source_error(problem: Problem) -> Exception | None:
     """What went wrong while compiled steps read from sources, if anything did since it was last asked for."""
     errors = [data.host.error() for data in streams_of(problem)]
     return next((error for error in errors if error is not None), None)
+
+
+def validate_streams(problem: Problem, batch_size: int | None, *, in_order: bool) -> None:
+    """Raises where a run needs more of its streams than batches that are drawn at random."""
+    for data in streams_of(problem):
+        argument = data.host.argument
+        if batch_size is None:
+            raise ValueError(f"batch_size is missing, and {argument} is a stream, which is read in batches: give it.")
+        if in_order and data.host.ordered:
+            raise ValueError(
+                f"sampling='shuffle-once' cannot order iterators, and {argument} has them: leave it out, or give sources."
+            )
+
+
+def validate_indexed(problem: Problem, use: str) -> None:
+    """Raises where streams are iterators, which give every batch once."""
+    for data in streams_of(problem):
+        if data.host.ordered:
+            raise ValueError(
+                f"{use} needs batches that can be drawn by index, and {data.host.argument} has iterators: give sources "
+                "with __len__ and __getitem__, such as db.sources.arrays(...)."
+            )

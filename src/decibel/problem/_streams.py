@@ -102,6 +102,13 @@ class StreamData(eqx.Module):
         counts = np.asarray(self.counts)[list(rows)]
         return stream_data(self.host, np.asarray(self.places)[list(rows)], counts, most=self.most if whole else None)
 
+    def digests(self) -> UInt32[np.ndarray, " nodes"]:
+        """A number for the samples of each node that is read here; zero for the others."""
+        assert isinstance(self.host, Sources)
+        if isinstance(self.places, jax.Array) and not self.places.is_fully_addressable:
+            return np.asarray([self.host.digest(node) for node in range(self.nodes)], np.uint32)
+        return np.asarray([self.host.digest(node) for node in np.asarray(self.places).tolist()], np.uint32)
+
     def read_by(self, reader: Reader) -> StreamData:
         return replace(self, reader=reader)
 

@@ -26,7 +26,7 @@ from ...core._ledger import Counts
 from ...graphs._graph import Graph, Levels
 from ...methods._method import Method, State
 from ...problem._problem import Data, Problem
-from ...problem._reading import streams_of
+from ...problem._reading import streams_of, validate_indexed
 from ...problem._samples import lay_out
 from ...problem._streams import Samples, StreamData, samples_of
 from ...strategies.privacy import validate_delta, validate_positive
@@ -147,7 +147,8 @@ class Silo(Engine):
             raise ValueError(f"record_budget={self.record_budget:g} needs solve(privacy=db.privacy.records(...)).")
         sums = config.privacy and SystemNoise(config.privacy, privacy, site)
         network = Wire.of(site, graphs, config.link_faults(here, secret), privacy)
-        program = Program.of(_alone(problem, number), method, network, here, config, record_noise=sums)
+        validate_indexed(problem := _alone(problem, number), "Silo(...)")
+        program = Program.of(problem, method, network, here, config, record_noise=sums)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = SiteRun(program, site, privacy)
         if self.budget is not None and privacy.sends_others:
