@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import io_callback
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key, UInt32
 
@@ -58,6 +59,7 @@ class StreamData(eqx.Module):
     part_sizes: tuple[int, ...] = eqx.field(static=True)  # the fewest of any node
     samples_per_node: float = eqx.field(static=True)
     reader: Reader = eqx.field(static=True, default=CALLS)
+    sharding: NamedSharding | None = eqx.field(static=True, default=None)  # where nodes are spread over devices
 
     @property
     def nodes(self) -> int:
@@ -112,10 +114,22 @@ class StreamData(eqx.Module):
     def read_by(self, reader: Reader) -> StreamData:
         return replace(self, reader=reader)
 
+    def spread_by(self, sharding: NamedSharding) -> StreamData:
+        """The same, for arrays that are spread over devices."""
+        return replace(self, sharding=sharding)
+
     def means(self, loss: Loss, in_axes: tuple[int | None, int | None], *point: PyTree) -> Float[Array, " nodes"]:
         """Every node's mean over all its samples of `loss(*point, batch)`, itself a mean, in passes of limited size."""
-        if self.host.ordered:
-            raise ValueError(f"{self.host.argument} is read from iterators, of which no mean over all samples is known.")
+        if self.sharding is None:
+            return self._means(loss, in_axes, *point)
+        mesh, by_node = self.sharding.mesh, self.sharding.spec
+        specs = tuple(PartitionSpec() if axis is None else by_node for axis in in_axes)
+        local = lambda data, *point: data._means(loss, in_axes, *point)  # noqa: E731
+        spread = jax.shard_map(local, mesh=mesh, in_specs=(by_node, *specs), out_specs=by_node, check_vma=False)
+        return spread(self, *point)
+
+    def _means(self, loss: Loss, in_axes: tuple[int | None, int | None], *point: PyTree) -> Float[Array, " nodes"]:
+        """Of the nodes on one device."""
         size = max(1, min(self.most, PASS_BYTES // max(1, self.nodes * self.host.sample_bytes)))
         places = jnp.arange(size, dtype=jnp.int32)
 

@@ -291,15 +291,17 @@ def _by_name(name: str, problem: Problem, state: State) -> Metric:
 
 
 def _validate_streams(name: str, problem: Problem) -> None:
+    own = problem.upper_data if name == "upper" else problem.lower_data
     for data in streams_of(problem):
         if name in ALL_AT_ONCE:
             raise ValueError(
                 f"metric {name!r} needs all samples at once, and {data.host.argument} is a stream: measure 'upper' or "
                 "'lower', which read it in passes, or leave it out."
             )
-        if data.host.ordered or jax.process_count() > 1:
-            what = "of iterators no mean is known" if data.host.ordered else "no process reads the samples of all nodes"
-            raise ValueError(f"metric {name!r} is a mean over {data.host.argument}, and {what}: leave it out.")
+        if data is own and data.host.ordered:
+            raise ValueError(
+                f"metric {name!r} is a mean over all samples, and {data.host.argument} has iterators: leave it out."
+            )
 
 
 def _level(snapshot: Snapshot, level: str) -> Level:

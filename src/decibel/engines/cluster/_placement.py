@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from ...core._types import PyTree
 from ...problem._problem import Data, Problem
 from ...problem._samples import as_float, count_nodes, lay_out, stack_nodes, validate_finite
-from ...problem._streams import Samples, are_sources, host_counts, host_of, stream_data
+from ...problem._streams import Samples, StreamData, are_sources, host_counts, host_of, stream_data
 
 
 def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, starts: tuple[PyTree, ...]) -> Problem:
@@ -24,7 +24,7 @@ def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, starts: 
     def place(data: Data, argument: str) -> Samples:
         if callable(data):
             return _build(data, argument, problem, nodes, by_node)
-        return spread(data, by_node)
+        return spread(data.spread_by(by_node) if isinstance(data, StreamData) else data, by_node)
 
     fields = lambda problem: (problem.x0, problem.y0)[: len(starts)]  # noqa: E731
     placed = jax.tree.map(spread, fields(problem), starts)
@@ -44,7 +44,8 @@ def _build(
     own = [function(node) for node in mine]
     if are_sources(own, argument):
         host = host_of(dict(zip(mine, own, strict=True)), argument, problem.dtype)
-        return spread(stream_data(host, np.arange(nodes), _shared(host_counts(host, nodes))), by_node)
+        data = stream_data(host, np.arange(nodes), _shared(host_counts(host, nodes)))
+        return spread(data.spread_by(by_node), by_node)
     per_node, own_counts = count_nodes(own, argument)
     counts = np.zeros(nodes, np.int32)
     counts[mine] = own_counts
