@@ -1,9 +1,9 @@
 """Runs that read streams ahead: the batches of the next steps are gathered on the host while those before them run.
 
 Which samples a step reads is found by tracing it with streams that note the rows of every draw. Where these are a
-function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the chunk is given
-them as inputs of its scan. Where a step draws inside a loop or a branch of its own, or by what it has computed, it reads
-in the middle of it instead (`decibel.problem._streams.Calls`). Both give the numbers of samples in memory.
+function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the chunk is
+given them as inputs of its scan. Where a step draws inside a loop or a branch of its own, or by what it has computed,
+it reads in the middle of it instead (`decibel.problem._streams.Calls`). Both give the numbers of samples in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, core
 from jax.interpreters import partial_eval
 
 from ..core._ledger import Counts
@@ -153,7 +153,8 @@ class StreamedRun(Run):
         later."""
         assert self._plan is not None
         rows = self._plan.rows(eqx.filter(self.program, eqx.is_array), jnp.int32(first), length)
-        wide, device = jax.config.jax_enable_x64, self.program.nodes.sharding  # which other threads do not inherit
+        # Settings that other threads do not inherit.
+        wide, device = jax.dtypes.canonicalize_dtype(np.float64) == np.float64, self.program.nodes.sharding
 
         def read() -> Batches:
             found: Batches = []
@@ -180,7 +181,7 @@ def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> Plan | None:
 
     traced, rows = jax.make_jaxpr(step, return_shape=True)(jax.ShapeDtypeStruct((), jnp.int32), arrays, state)
     # Rows of a draw inside a loop or a branch are constants that belong to another trace.
-    if not jax.tree.leaves(rows) or any(isinstance(constant, jax.core.Tracer) for constant in traced.consts):
+    if not jax.tree.leaves(rows) or any(isinstance(constant, core.Tracer) for constant in traced.consts):
         return None
     short, used = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
     if any(used[len(used) - len(jax.tree.leaves(state)) :]):
@@ -189,7 +190,7 @@ def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> Plan | None:
     def evaluate(k: Array, arrays: Program) -> list[list[Array]]:
         given = [k, *jax.tree.leaves(arrays)]
         needed = [leaf for leaf, use in zip(given, used, strict=False) if use]
-        found = jax.core.eval_jaxpr(short, traced.consts, *needed)
+        found = core.eval_jaxpr(short, traced.consts, *needed)
         return jax.tree.unflatten(jax.tree.structure(rows), found)
 
     def chunk(arrays: Program, first: Array, length: int) -> list[list[Array]]:

@@ -20,7 +20,9 @@ from ..problem._reading import source_error, streams_of
 from . import _memory as memory
 from ._program import Program
 
-Chunk = Callable[..., tuple[State, Array, list[Array]]]  # of arrays, state, first step, and batches where they are given
+Chunk = Callable[
+    ..., tuple[State, Array, list[Array]]
+]  # of arrays, state, first step, and batches where they are given
 Wrap = Callable[[Chunk, Program, State], Chunk]
 
 
@@ -179,7 +181,9 @@ def compile_chunk(
 
     first = jax.ShapeDtypeStruct((), jnp.int32)
     streams = streams_of(program.problem)
-    draws = [[data.shapes((length, data.nodes, size)) for size in each] for data, each in zip(streams, sizes)]
+    draws = [
+        [data.shapes((length, data.nodes, size)) for size in each] for data, each in zip(streams, sizes, strict=False)
+    ]
     given = (arrays, state, first, *([draws] if sizes else []))
     compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(*given).compile()
     return Compiled.of(compiled, costs[-1])

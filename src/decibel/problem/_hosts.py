@@ -73,7 +73,9 @@ class Host(ABC):
                         leaf[:, column] = part.reshape(leaf[:, column].shape)
         return out
 
-    def call(self, nodes: Int[np.ndarray, "*runs nodes"], rows: Int[np.ndarray, "*runs nodes batch"]) -> tuple[np.ndarray, ...]:
+    def call(
+        self, nodes: Int[np.ndarray, "*runs nodes"], rows: Int[np.ndarray, "*runs nodes batch"]
+    ) -> tuple[np.ndarray, ...]:
         """Leaves (..., nodes, batch, ...) for a compiled step; zeros once something has failed."""
         nodes, rows = np.asarray(nodes), np.asarray(rows)
         flat = rows.reshape(-1, *rows.shape[-2:])
@@ -106,7 +108,9 @@ class Host(ABC):
         leaves = [np.asarray(leaf) for leaf in leaves]
         for leaf in leaves:
             if leaf.dtype.kind not in "fiubcV":
-                raise TypeError(f"{self.argument} holds {leaf.dtype} and not numbers: encode words and labels as integers.")
+                raise TypeError(
+                    f"{self.argument} holds {leaf.dtype} and not numbers: encode words and labels as integers."
+                )
         self.kinds = tuple(Kind(leaf.shape[1:], self._final(leaf)) for leaf in leaves)
 
     def _final(self, leaf: np.ndarray) -> np.dtype:
@@ -165,8 +169,8 @@ class Sources(Host):
         return self._checked(node, tree, len(rows), lambda row: f"sample {rows[row]}")
 
     def digest(self, node: int) -> int:
-        """A number for a node's samples, from how many there are and from the first, the middle and the last of them;
-        zero where they are not read here."""
+        """A number for a node's samples, from how many there are and from the first, the middle and the last of
+        them; zero where they are not read here."""
         if node not in self._of_node:
             return 0
         count, whole = self.counts[node], hashlib.sha256()
@@ -203,9 +207,9 @@ class Iterators(Host):
             raise
         given = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
         if given != {(size,)}:
-            count = next(iter(given), (0,))
+            (count,) = next(iter(given), ()) or (0,)
             raise ValueError(
-                f"{self.argument}: the iterator of node {node} gave {count[0] if count else 1} samples, and a batch has "
-                f"{size} (batch_size): give batches of that size; a data loader has drop_last=True."
+                f"{self.argument}: the iterator of node {node} gave {count} samples, and a batch has {size} "
+                "(batch_size): give batches of that size; a data loader has drop_last=True."
             )
         return self._checked(node, tree, size, lambda row: f"batch {batches.taken}, sample {row}")

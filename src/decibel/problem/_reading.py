@@ -74,7 +74,7 @@ def validate_streams(problem: Problem, batch_size: int | None, *, in_order: bool
             raise ValueError(f"batch_size is missing, and {argument} is a stream, which is read in batches: give it.")
         if in_order and data.host.ordered:
             raise ValueError(
-                f"sampling='shuffle-once' cannot order iterators, and {argument} has them: leave it out, or give sources."
+                f"sampling='shuffle-once' cannot order the iterators of {argument}: leave it out, or give sources."
             )
 
 

@@ -48,7 +48,7 @@ class NodeData(eqx.Module):
 
     def draw(self, bits: UInt32[Array, "nodes batch"], *, later: bool = False) -> Batch:
         """A batch drawn with replacement by uniform `bits`."""
-        return self._batch([scale(bits, self.counts[:, None])], later)
+        return self._batch([_scale(bits, self.counts[:, None])], later)
 
     def in_order(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
         """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
@@ -90,7 +90,7 @@ def random_order(
     return jax.vmap(order)(nodes, counts)
 
 
-def scale(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:
+def _scale(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:
     """floor(bits · count / 2³²): a uniform index below `count`, in 32-bit arithmetic (count < 2³¹)."""
     low, high = jnp.uint32(0xFFFF), jnp.uint32(16)
     count = count.astype(jnp.uint32)

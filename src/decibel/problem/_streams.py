@@ -19,9 +19,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key, UInt32
 
 from ..core._types import Loss, PyTree
-from ._hosts import Host, Iterators, Sources
 from ._batch import Batch
-from ._samples import NodeData, node_data, random_order, scale
+from ._hosts import Host, Iterators, Sources
+from ._samples import NodeData, _scale, node_data, random_order
 from .sources import BatchIterator, Source, is_source
 
 PASS_BYTES = 64 * 2**20  # of the samples of all nodes that a pass over a stream takes at a time
@@ -76,13 +76,13 @@ class StreamData(eqx.Module):
 
     def full(self, *, later: bool = False) -> Batch:
         raise ValueError(
-            f"{self.host.argument} is a stream, and the method uses all samples of a node at once: choose a method that "
+            f"{self.host.argument} is a stream, and the method uses all samples of a node at once: choose one that "
             "takes batches only, or give arrays."
         )
 
     def draw(self, bits: UInt32[Array, "nodes batch"], *, later: bool = False) -> Batch:
         """A batch drawn with replacement by uniform `bits`; of all nodes, also with `later`."""
-        return self.at(scale(bits, self.counts[:, None]))
+        return self.at(_scale(bits, self.counts[:, None]))
 
     def in_order(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
         """The batch at that position of the shuffled order, which repeats."""

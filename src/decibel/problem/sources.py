@@ -1,8 +1,8 @@
 """Samples that are read while a run lasts: from files, from data sets of other libraries, or from iterators.
 
-A source is any object with `__len__`, the number of samples, and `__getitem__(indices)`, which takes an array of indices
-and returns a pytree of arrays with a row for each. `Problem` takes a list with one source per node, or a function from a
-node's index to its source, so that each process opens only its own.
+A source is any object with `__len__`, the number of samples, and `__getitem__(indices)`, which takes an array of
+indices and returns a pytree of arrays with a row for each. `Problem` takes a list with one source per node, or a
+function from a node's index to its source, so that each process opens only its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def items(dataset: PyTree) -> Source:
 
     Args:
         dataset: an object with `__len__` and `__getitem__(index)`, a pytree of arrays or numbers; if it has PyTorch's
-            `__getitems__(indices)`, that is used. Samples must depend on the index only: see `decibel.sources.iterator`.
+            `__getitems__(indices)`, that is used. A sample must depend on its index only.
     """
     return _Items(dataset)
 

@@ -216,7 +216,10 @@ def resolve(
         levels = [level for level in "xyz" if getattr(state, level) is not None]
         shared = [] if alone else ["x"] if problem.personal else levels
         # Over a stream a loss is a pass over all samples, which is done where it is asked for.
-        read = {"upper": isinstance(problem.upper_data, StreamData), "lower": isinstance(problem.lower_data, StreamData)}
+        read = {
+            "upper": isinstance(problem.upper_data, StreamData),
+            "lower": isinstance(problem.lower_data, StreamData),
+        }
         losses = ["upper", *(["lower"] if "y" in levels else [])]
         metrics = [*(f"consensus_{level}" for level in shared), *(name for name in losses if not read[name])]
     chosen: dict[str, Metric] = {}

@@ -175,7 +175,9 @@ class SiteRun(Run):
         super().__init__(program, full=FULL)
         self.site, self.privacy = site, privacy
         for data in streams_of(program.problem):
-            data.host.watch(partial(setattr, site, "error"))  # before anything is sent that was computed without the samples
+            data.host.watch(
+                partial(setattr, site, "error")
+            )  # before anything is sent that was computed without the samples
         site.exchanges = 0
         self._costs = program.costs(self.state)  # its trace tells the site what messages will come
         privacy.settled = True
