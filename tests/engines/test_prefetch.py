@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from streamed import COUNTS, NODES, Failing, Noted, problem, samples, sources
+from streamed import COUNTS, NODES, Failing, Noted, lower, problem, samples, sources, upper
 from xla import environment
 
 import decibel as db
@@ -80,6 +80,24 @@ def test_a_single_level_and_data_as_a_function():
     method, read = db.CATALOG["gt-hsgd"](), sources(UPPER)
     given = lambda data: db.Problem(loss, upper_data=data, x0=jnp.zeros(3))  # noqa: E731
     assert_same(states(given(lambda node: read[node]), method), states(given(UPPER), method))
+
+
+@pytest.mark.slow_except("sparkle-ed")
+@pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
+def test_random_losses_in_pieces(method):
+    """A loss that takes a key, evaluated on two samples at a time."""
+
+    def noisy(x, y, batch, *, key=None):
+        noise = 0.0 if key is None else jax.random.normal(key, y.shape) @ y
+        return lower(x, y, batch) + noise
+
+    given = {"x0": jnp.zeros(3), "y0": jnp.zeros(3)}
+    one, other = (
+        db.Problem(upper, noisy, upper_data=data, lower_data=data, **given) for data in (sources(UPPER), UPPER)
+    )
+    found = states(one, method, micro_batch=2)
+    assert_same(found, states(other, method, micro_batch=2))
+    assert not np.array_equal(found[0], states(problem(UPPER), method, micro_batch=2)[0])
 
 
 def test_what_is_read_ahead():

@@ -135,7 +135,8 @@ class StreamData(eqx.Module):
 
         def node(*given: PyTree) -> Float[Array, " size"]:
             *point, batch = given
-            return jax.vmap(lambda one: loss(*point, one))(batch.singles())
+            (singles,) = batch.singles()
+            return jax.vmap(lambda one: loss(*point, one))(singles)
 
         def part(total: Float[Array, " nodes"], start: Int[Array, ""]) -> tuple[Float[Array, " nodes"], None]:
             rows = jnp.broadcast_to(start + places, (self.nodes, size))
