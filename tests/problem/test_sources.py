@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,19 @@ def test_what_is_a_source():
     yes = [Noted(TREES[0]), db.sources.arrays(np.ones(3)), db.sources.iterator([1]), Items()]
     no = [np.ones(3), jnp.ones(3), [1.0], (1.0,), {"a": 1.0}, "text", range(3), pandas.DataFrame([1.0]), 3.0, Items]
     assert all(map(is_source, yes)) and not any(map(is_source, no))
+
+
+def test_arrays_are_read_side_by_side(monkeypatch):
+    """With the same rows; what one thread raises reaches the caller."""
+    monkeypatch.setattr("decibel.problem._hosts.MUCH", 0)
+    whole = solve(problem(TREES))
+    found = solve(problem([db.sources.arrays(tree) for tree in TREES]))
+    np.testing.assert_array_equal(np.asarray(found.nodes.x), np.asarray(whole.nodes.x))
+    trees = samples()
+    trees[2]["b"][4] = np.inf
+    with pytest.raises(ValueError, match="node 2, sample 4"):
+        solve(problem([db.sources.arrays(tree) for tree in trees]), steps=50)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decibel")]
 
 
 # In a problem

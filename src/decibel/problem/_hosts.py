@@ -10,6 +10,7 @@ import hashlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -20,7 +21,10 @@ from jaxtyping import Int
 
 from ..core._types import PyTree
 from ._samples import as_float
-from .sources import BatchIterator, Source
+from .sources import Arrays, BatchIterator, Source
+
+MUCH = 4 * 2**20  # bytes that are worth several threads
+THREADS = 8
 
 
 class Kind(NamedTuple):
@@ -43,6 +47,7 @@ class Host(ABC):
     """
 
     ordered = False  # whether a second reading gives something else
+    parallel = False  # whether several nodes may be read at a time
 
     def __init__(self, argument: str, dtype: DTypeLike) -> None:
         self.argument, self._dtype = argument, dtype
@@ -65,12 +70,20 @@ class Host(ABC):
     ) -> list[tuple[np.ndarray, ...]]:
         """For each draw its leaves (steps, nodes, batch, ...)."""
         out = [tuple(np.empty((*rows.shape, *kind.shape), kind.dtype) for kind in self.kinds) for rows in draws]
+
+        def fill(column: int, node: int) -> None:
+            found = self.read(node, [rows[:, column] for rows in draws])
+            for leaves, parts in zip(out, found, strict=True):
+                for leaf, part in zip(leaves, parts, strict=True):
+                    leaf[:, column] = part.reshape(leaf[:, column].shape)
+
         with self._lock:
-            for column, node in enumerate(nodes.tolist()):
-                found = self.read(node, [rows[:, column] for rows in draws])
-                for leaves, parts in zip(out, found, strict=True):
-                    for leaf, part in zip(leaves, parts, strict=True):
-                        leaf[:, column] = part.reshape(leaf[:, column].shape)
+            if self.parallel and sum(leaf.nbytes for leaves in out for leaf in leaves) > MUCH:
+                with ThreadPoolExecutor(THREADS, thread_name_prefix="decibel-gather") as threads:
+                    list(threads.map(fill, range(len(nodes)), nodes.tolist()))
+            else:
+                for column, node in enumerate(nodes.tolist()):
+                    fill(column, node)
         return out
 
     def call(
@@ -148,6 +161,7 @@ class Sources(Host):
     def __init__(self, of_node: Mapping[int, Source], argument: str, dtype: DTypeLike) -> None:
         super().__init__(argument, dtype)
         self._of_node = dict(of_node)
+        self.parallel = all(isinstance(source, Arrays) for source in self._of_node.values())
         self.counts = {node: len(source) for node, source in self._of_node.items()}
         for node, count in self.counts.items():
             if count == 0:

@@ -40,7 +40,7 @@ def arrays(tree: PyTree) -> Source:
     Args:
         tree: a pytree of arrays with leaves (samples, ...), such as `np.load(path, mmap_mode="r")`.
     """
-    return _Arrays(tree)
+    return Arrays(tree)
 
 
 def hdf5(path: str | PathLike[str], names: Sequence[str] | None = None) -> Source:
@@ -84,7 +84,9 @@ def iterator(batches: Iterable[PyTree]) -> BatchIterator:
     return BatchIterator(batches)
 
 
-class _Arrays:
+class Arrays:
+    """Rows of arrays, which several threads may read at a time."""
+
     def __init__(self, tree: PyTree) -> None:
         lengths = {len(leaf) for leaf in jax.tree.leaves(tree)}
         if len(lengths) != 1:
