@@ -298,6 +298,11 @@ def test_metrics_that_need_all_samples_raise(name, sentence):
         db.solve(streamed(), AHEAD, GRAPH, steps=1, **OPTIONS | {"metrics": [name]})
 
 
+def test_a_node_over_several_devices_raises():
+    with pytest.raises(ValueError, match=r"^shard=2 cannot be combined with streams, and upper_data is one: leave out"):
+        db.solve(streamed(), AHEAD, GRAPH, steps=1, engine=db.Cluster(shard=2), **OPTIONS)
+
+
 def test_full_batches_raise():
     with pytest.raises(ValueError, match=r"^batch_size is missing, and upper_data is a stream, .*: give it\.$"):
         db.solve(streamed(), AHEAD, GRAPH, steps=1)

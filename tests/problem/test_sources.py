@@ -160,6 +160,7 @@ def test_a_list_of_sources_is_not_copied():
     assert isinstance(given.upper_data, StreamData) and given.lower_data is given.upper_data
     assert given.nodes == NODES and given.upper_data.samples_per_node == 6.75
     assert not isinstance(problem(TREES).upper_data, StreamData)
+    assert "read from sources, a sample float64[3], float64[], int64[]" in given._repr_html_()
 
 
 def test_types_are_those_of_arrays():

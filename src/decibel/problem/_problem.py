@@ -23,7 +23,7 @@ from ._check import CheckReport, check
 from ._describe import describe
 from ._keyed import keyed_like, takes_key
 from ._samples import NodeData
-from ._streams import Samples, StreamData, samples_of
+from ._streams import Samples, StreamData, samples_of, validate_in_memory
 from .prox import Prox
 
 # Arrays (nodes, samples, ...), a list with one pytree or source per node, or a function of the node.
@@ -295,12 +295,7 @@ class Problem(eqx.Module):
         if self.nodes is None:
             raise ValueError(f"{use} needs the number of nodes: give Problem(nodes=...), since the data are functions.")
         bound = self.bind(self.nodes)
-        for data in bound._bound_data():
-            if isinstance(data, StreamData):
-                raise ValueError(
-                    f"{use} needs all samples at once, and {data.host.argument} is a stream: make a problem of arrays, "
-                    "such as a part of the samples."
-                )
+        validate_in_memory(bound._bound_data(), use)
         return bound
 
     def _point(self, x: PyTree) -> PyTree:

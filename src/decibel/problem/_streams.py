@@ -193,3 +193,13 @@ def host_counts(host: Host, nodes: int, first: int = 0) -> Int[np.ndarray, " nod
     if isinstance(host, Sources):
         return np.asarray([host.counts.get(first + node, 0) for node in range(nodes)], np.int32)
     return np.ones(nodes, np.int32)
+
+
+def validate_in_memory(many: Sequence[Samples], use: str) -> None:
+    """Raises where some are streams."""
+    for data in many:
+        if isinstance(data, StreamData):
+            raise ValueError(
+                f"{use} needs all samples at once, and {data.host.argument} is a stream: make a problem of arrays, "
+                "such as a part of the samples."
+            )
