@@ -14,7 +14,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch share
 from rich.console import Console
 from rich.table import Table
 
-from . import checkpoints, chunks, engines, forms, frames, growth, keys, network, records, steps, tables
+from . import checkpoints, chunks, engines, forms, frames, growth, keys, network, records, steps, streams, tables
 from .compare import TOLERANCE, compare
 
 Note = Callable[[str], Any]
@@ -51,6 +51,10 @@ def _updates(full: bool, note: Note) -> dict[str, Any]:
     return updates.measure(1_000 if full else 50, note)
 
 
+def _streams(full: bool, note: Note) -> dict[str, Any]:
+    return streams.measure(streams.LARGE if full else streams.SMALL, 9 if full else 3, note)
+
+
 BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "step": (steps.measure, "an iteration against a scan by hand and against its matrix products"),
     "torch": (steps.measure_torch, "the same, against programs in PyTorch"),
@@ -62,6 +66,7 @@ BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "frames": (lambda full, note: frames.measure(9 if full else 3, note), "a silo's messages and protocol buffers"),
     "keys": (lambda full, note: keys.measure(21 if full else 5, note), "steps with our random keys and with JAX's"),
     "growth": (_growth, "time and memory against nodes, degree, dimension, batch and Neumann terms"),
+    "streams": (_streams, "samples that are read from files, ahead or by callback, against samples in memory"),
     "updates": (_updates, "simultaneous and alternating SPARKLE, for equal samples, bytes and seconds"),
     "target": (_target, "time and bytes to one accuracy, method by method"),
 }

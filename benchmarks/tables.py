@@ -67,6 +67,19 @@ def model(content: dict[str, Any]) -> Table:
     ]
 
 
+def streams(content: dict[str, Any]) -> Table:
+    kinds = ("in memory", "read ahead", "by callback")
+    head = ["case", *(f"{kind}, samples/s" for kind in kinds), *(f"{kind} ÷ in memory" for kind in kinds[1:])]
+    return [head] + [
+        [
+            row["case"],
+            *(f"{row['samples_per_second'][kind]:,.0f}" for kind in kinds),
+            *(f"{row['against'][kind]:.2f}" for kind in kinds[1:]),
+        ]
+        for row in content["rows"]
+    ]
+
+
 def engines(content: dict[str, Any]) -> Table:
     return [["case", "processes", "devices of each", "cluster, µs", "simulator, µs", "cluster ÷ simulator"]] + [
         [
@@ -250,6 +263,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "frames": frames,
     "keys": keys,
     "growth": growth,
+    "streams": streams,
     "updates": updates,
     "target": target,
     "single_node": single_node,

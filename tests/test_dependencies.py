@@ -18,7 +18,7 @@ from decibel.core._optional import optional
 ROOT = Path(db.__file__).parent
 DECLARED = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 MODULES = {"orbax-checkpoint": "orbax", "scikit-learn": "sklearn", "grpcio": "grpc"}  # where the name differs
-USED = ("cli", "plot", "tasks", "checkpoint", "silo", "tensorboard", "wandb", "mlflow", "torch")
+USED = ("cli", "plot", "tasks", "checkpoint", "silo", "hdf5", "tensorboard", "wandb", "mlflow", "torch")
 
 
 def module(requirement):
@@ -69,6 +69,7 @@ doors = {
     "fetch": lambda: fetch("a9a"),
     "checkpoint": lambda: solve(checkpoint="checkpoints"),
     "silo": lambda: db.Silo("home", "a").graph,
+    "hdf5": lambda: db.sources.hdf5("file"),
     "TensorBoard": lambda: db.loggers.TensorBoard("folder"),
     "WandB": lambda: db.loggers.WandB("project"),
     "MLflow": lambda: db.loggers.MLflow(),
@@ -96,6 +97,7 @@ SENTENCES = {
     "fetch": 'the data cache needs platformdirs: pip install "decibel-opt[tasks]".',
     "checkpoint": 'solve(checkpoint=...) needs orbax-checkpoint: pip install "decibel-opt[checkpoint]".',
     "silo": 'db.Silo needs cryptography: pip install "decibel-opt[silo]".',
+    "hdf5": 'db.sources.hdf5 needs h5py: pip install "decibel-opt[hdf5]".',
     "TensorBoard": 'db.loggers.TensorBoard needs tensorboardX: pip install "decibel-opt[tensorboard]".',
     "WandB": 'db.loggers.WandB needs wandb: pip install "decibel-opt[wandb]".',
     "MLflow": 'db.loggers.MLflow needs mlflow: pip install "decibel-opt[mlflow]".',

@@ -42,7 +42,7 @@ from .methods._sun_dsbo import sun_dsbo
 from .network import Communicator, Network, faults
 from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
-from .problem import prox
+from .problem import prox, sources
 from .problem._keyed import augment
 from .problem._problem import Problem
 from .problem._trainable import Trainable, trainable
@@ -141,6 +141,7 @@ __all__ = [
     "slam",
     "soba",
     "solve",
+    "sources",
     "sparkle",
     "spdb",
     "strategies",

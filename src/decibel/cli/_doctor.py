@@ -28,6 +28,7 @@ EXTRAS = {
     "tasks": ("sklearn", "pooch", "platformdirs"),
     "checkpoint": ("orbax",),
     "silo": ("grpc", "cryptography"),
+    "hdf5": ("h5py",),
     "tensorboard": ("tensorboardX",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),

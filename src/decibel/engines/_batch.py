@@ -19,7 +19,9 @@ from ..core._vector import replicate
 from ..graphs._graph import Levels
 from ..methods._method import Method, State
 from ..problem._problem import Problem
+from ..problem._reading import source_error, validate_indexed
 from ..problem._samples import NodeData, lay_out
+from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
 from ._program import Program, RunConfig
 from ._run import Compiled
@@ -49,6 +51,8 @@ class BatchRun:
     ) -> None:
         bound = {id(problem): problem.bind(graphs.nodes) for problem in problems}
         problems = [bound[id(problem)] for problem in problems]
+        for problem in bound.values():
+            validate_indexed(problem, "a run beside others")
         stacked = stack_problems(problems)
         first = Simulator().start(problems[0], method, graphs, RunConfig(batch_size, seeds[0]))
         begun = {id(problem): _start(problem, method, graphs.nodes, first.state) for problem in problems}
@@ -73,6 +77,9 @@ class BatchRun:
         arrays = eqx.filter(self.program, eqx.is_array)
         self.state, alive, repetitions = chunk(arrays, self.rates, self.state, self.alive, np.int32(self.step))
         self.alive = np.array(alive)
+        for problem in self.problems:
+            if (error := source_error(problem)) is not None:
+                raise error
         self.step += length
         sums = [np.asarray(times, np.float64).reshape(len(self.alive), -1).sum(1) for times in repetitions]
         return [costs.total(length, [s[i] for s in sums]) if ok else None for i, ok in enumerate(self.alive)]
@@ -159,9 +166,11 @@ def _stack(*leaves: PyTree) -> PyTree:
     return jnp.stack(leaves)
 
 
-def _stack_data(many: list[NodeData | None]) -> NodeData | None:
+def _stack_data(many: list[Samples | None]) -> NodeData | None:
     """The nodes of all runs laid out together, so that one plan of the exact mean serves every run."""
-    given = [data for data in many if data is not None]
+    if any(isinstance(data, StreamData) for data in many):
+        raise ShapesDiffer("the problems of the runs differ, and some are streams.")
+    given = [data for data in many if isinstance(data, NodeData)]
     if len(given) < len(many):
         return None
     runs, nodes = len(given), given[0].nodes

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core._files import sync_folder, sync_tree
@@ -30,6 +31,8 @@ from ..core._types import PyTree
 from ..graphs._graph import Levels, Topology
 from ..methods._method import Method, State
 from ..problem._problem import Problem
+from ..problem._reading import validate_indexed
+from ..problem._streams import Samples, StreamData
 from ..results._trace import Trace
 from ._membership import Members, migrate_state
 from ._program import RunConfig
@@ -194,7 +197,8 @@ def saving(
         yield None
         return
     problem = run.program.problem
-    data = {"upper_data": _checksum(problem.upper_data), "lower_data": _checksum(problem.lower_data)}
+    validate_indexed(problem, "checkpoint")
+    data = {"upper_data": _data_checksum(problem.upper_data), "lower_data": _data_checksum(problem.lower_data)}
     saves = Checkpoints(path, identity | data, members)
     try:
         yield saves
@@ -240,6 +244,16 @@ def _checksum(tree: PyTree) -> str:
     """Shapes, dtypes and a sum of the bits, which does not depend on how arrays are spread."""
     parts = [f"{leaf.shape}{leaf.dtype}{int(_bits(leaf))}" for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+
+
+def _data_checksum(data: Samples | None) -> str:
+    """Of all samples in memory; of a stream, of how many samples each node has and of three of them."""
+    if not isinstance(data, StreamData):
+        return _checksum(data)
+    digests = data.digests()
+    if jax.process_count() > 1:  # each knows those of its own nodes
+        digests = np.asarray(multihost_utils.process_allgather(digests)).sum(0, dtype=np.uint32)
+    return hashlib.sha256(digests.tobytes()).hexdigest()[:16]
 
 
 @jax.jit

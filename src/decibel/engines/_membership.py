@@ -21,6 +21,7 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import State
 from ..problem._problem import Data, Problem
 from ..problem._samples import NodeData, lay_out
+from ..problem._streams import StreamData
 from ..strategies._table import Level, Strategy
 from .launch._environment import absent, process_info
 
@@ -97,6 +98,8 @@ def _problem_of(problem: Problem, members: Members) -> Problem:
         if isinstance(data, NodeData):
             rows = np.asarray(members)
             return lay_out(jax.tree.map(lambda leaf: leaf[rows], data.tree), np.asarray(data.counts)[rows])
+        if isinstance(data, StreamData):
+            return data.only(members)
         return lambda place: data(members[place])  # the user's function sees the node's number
 
     return problem.with_data(left)

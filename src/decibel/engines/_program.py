@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, cast
 
@@ -25,7 +26,8 @@ from ..oracles._eval_config import EvalConfig
 from ..oracles._oracle import Oracle
 from ..oracles._records import PrivateOracle, RecordNoise, Records, SeededNoise
 from ..problem._problem import Problem
-from ..problem._samples import NodeData
+from ..problem._reading import Leaves, fed, validate_streams
+from ..problem._streams import Samples
 
 SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
 
@@ -107,6 +109,7 @@ class Program(eqx.Module):
                 "by_link(graphs, config.link_faults(numbers))."
             )
         shuffle_once = config.sampling == "shuffle-once"
+        validate_streams(problem, config.batch_size, in_order=shuffle_once)
         return cls(
             shuffled(problem, config.seed, nodes, sharding) if shuffle_once else problem,
             step_sizes_as_arrays(method),
@@ -161,18 +164,24 @@ class Program(eqx.Module):
             return Oracle(*given, k=k, config=self.eval_config)
         return PrivateOracle(*given, k=k, config=self.eval_config, noise=self.record_noise)
 
-    def chunk(self, state: State, first: Array, length: int, costs: list[StepCost]) -> tuple[State, Array, list[Array]]:
+    def chunk(
+        self, state: State, first: Array, length: int, costs: list[StepCost], batches: Sequence[Sequence[Leaves]] = ()
+    ) -> tuple[State, Array, list[Array]]:
         """`length` iterations; whether all that came out is finite; and how often what varies was repeated.
 
-        Tracing it appends the cost of one step to `costs`.
+        Tracing it appends the cost of one step to `costs`. `batches` are what the steps would read from streams, with
+        leaves (steps, ...).
         """
 
-        def body(state: State, k: Array) -> tuple[State, list[Array]]:
-            state, cost = self.step(k, state)
+        def body(state: State, given: tuple[Array, Sequence[Sequence[Leaves]]]) -> tuple[State, list[Array]]:
+            k, batches = given
+            program = replace(self, problem=fed(self.problem, batches)) if batches else self
+            state, cost = program.step(k, state)
             costs.append(cost.untraced())
             return state, cost.repetitions
 
-        state, repetitions = jax.lax.scan(body, state, first + jnp.arange(length, dtype=jnp.int32))
+        steps = first + jnp.arange(length, dtype=jnp.int32)
+        state, repetitions = jax.lax.scan(body, state, (steps, batches))
         return state, all_finite(state), repetitions
 
     def costs(self, state: State) -> StepCost:
@@ -206,10 +215,10 @@ def shuffled(problem: Problem, seed: int, nodes: Array, sharding: jax.sharding.S
 
 
 @lru_cache(maxsize=8)
-def _shuffle(sharding: jax.sharding.Sharding | None) -> Callable[..., NodeData]:
+def _shuffle(sharding: jax.sharding.Sharding | None) -> Callable[..., Samples]:
     """Compiled once per sharding and shape of the data."""
 
-    def order(data: NodeData, nodes: Array, seed: Array, level: Array) -> NodeData:
+    def order(data: Samples, nodes: Array, seed: Array, level: Array) -> Samples:
         return data.shuffled(jax.random.fold_in(keys.key(seed), level), nodes)
 
     return jax.jit(order, out_shardings=sharding)

@@ -16,10 +16,13 @@ from ..core._ledger import Counts, StepCost
 from ..core._types import PyTree
 from ..methods._method import State
 from ..network._links import LinkStates
+from ..problem._reading import source_error, streams_of
 from . import _memory as memory
 from ._program import Program
 
-Chunk = Callable[[Program, State, Array], tuple[State, Array, list[Array]]]  # (arrays, state, first step)
+Chunk = Callable[
+    ..., tuple[State, Array, list[Array]]
+]  # of arrays, state, first step, and batches where they are given
 Wrap = Callable[[Chunk, Program, State], Chunk]
 
 
@@ -83,6 +86,7 @@ class Run:
         self.devices, self.move, self.split = devices, move, split
         self._begin = begin or program.start
         self._compiled: dict[int, Compiled] = {}
+        source_error(program.problem)  # of a run before, which was interrupted
         self.state = self.begin()
         self.best: Best | None = None
 
@@ -107,9 +111,8 @@ class Run:
         """The chunk of that length, compiled once per program and length."""
         if length not in self._compiled:
             leaves, structure = jax.tree.flatten((self.program, self.state))
-            kinds = tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
             with memory.oom_hint(self._full):  # on a GPU kernels are tried, with arrays as large as the run's
-                self._compiled[length] = compile_chunk(structure, kinds, length, self._wrap)
+                self._compiled[length] = compile_chunk(structure, kinds_of(leaves), length, self._wrap)
         return self._compiled[length]
 
     def restore_order(self, saved: Sequence[int]) -> Sequence[int]:
@@ -134,30 +137,53 @@ class Run:
             good = memory.copied(self.state, beside)
             arrays = eqx.filter(self.program, eqx.is_array)
             state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
-            if not bool(finite):
+            finite = bool(finite)  # waits until all is computed
+            error = source_error(self.program.problem)
+            if error is not None or not finite:
                 del state
                 self.state = good()
+                if error is not None:
+                    raise error
                 return None
         self.state, self.step = state, self.step + length
         return costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
 
 
-@lru_cache(maxsize=32)
-def compile_chunk(structure: Hashable, kinds: tuple[PyTree, ...], length: int, wrap: Wrap) -> Compiled:
-    """Ahead of time, so that compiling is never timed as running; the state's buffers are donated."""
-    shapes = [
+def kinds_of(leaves: list[PyTree]) -> tuple[PyTree, ...]:
+    """What a program of these leaves is compiled for."""
+    return tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
+
+
+def shapes_of(kinds: tuple[PyTree, ...]) -> list[PyTree]:
+    """The leaves of these kinds, without their contents."""
+    return [
         jax.ShapeDtypeStruct(kind[0].shape, kind[0].dtype, weak_type=kind[0].weak_type, sharding=kind[1])
         if isinstance(kind, tuple)
         else kind
         for kind in kinds
     ]
-    program, state = jax.tree.unflatten(structure, shapes)
+
+
+@lru_cache(maxsize=32)
+def compile_chunk(
+    structure: Hashable, kinds: tuple[PyTree, ...], length: int, wrap: Wrap, sizes: tuple[tuple[int, ...], ...] = ()
+) -> Compiled:
+    """Ahead of time, so that compiling is never timed as running; the state's buffers are donated.
+
+    A chunk with `sizes` is given the batches of that size, for every stream and draw, beside the first step.
+    """
+    program, state = jax.tree.unflatten(structure, shapes_of(kinds))
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     costs: list[StepCost] = []
 
-    def chunk(arrays: Program, state: State, first: Array) -> tuple[State, Array, list[Array]]:
-        return eqx.combine(arrays, static).chunk(state, first, length, costs)
+    def chunk(arrays: Program, state: State, first: Array, *batches: PyTree) -> tuple[State, Array, list[Array]]:
+        return eqx.combine(arrays, static).chunk(state, first, length, costs, *batches)
 
     first = jax.ShapeDtypeStruct((), jnp.int32)
-    compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(arrays, state, first).compile()
+    streams = streams_of(program.problem)
+    draws = [
+        [data.shapes((length, data.nodes, size)) for size in each] for data, each in zip(streams, sizes, strict=False)
+    ]
+    given = (arrays, state, first, *([draws] if sizes else []))
+    compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(*given).compile()
     return Compiled.of(compiled, costs[-1])

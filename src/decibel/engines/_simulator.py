@@ -13,8 +13,10 @@ from ..methods._method import Method
 from ..network._in_memory import InMemory
 from ..network._links import moved
 from ..problem._problem import Problem
+from ..problem._reading import streams_of
 from . import _memory as memory
 from ._engine import Engine
+from ._prefetch import StreamedRun
 from ._program import Program, RunConfig
 from ._run import Run
 
@@ -46,4 +48,5 @@ class Simulator(Engine):
             network = InMemory.by_link(graphs, config.link_faults(numbers)) if by_link else InMemory.of(graphs)
             program = Program.of(problem.bind(nodes), method, network, numbers, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-            return Run(program, full=full, move=partial(moved, graphs=graphs, now=1))
+            kind = StreamedRun if streams_of(program.problem) else Run
+            return kind(program, full=full, move=partial(moved, graphs=graphs, now=1))

@@ -23,7 +23,7 @@ from ..core._types import PyTree
 from ..core._vector import Vector
 from ..problem._batch import Batch
 from ..problem._problem import Problem
-from ..problem._samples import NodeData
+from ..problem._streams import Samples
 from ._eval_config import FRESH, SECOND_DERIVATIVES, STRIDE, EvalConfig, Products
 
 T = TypeVar("T")
@@ -163,11 +163,11 @@ class Draw:
         shape = (2, self.batch_size or 0)
         return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
 
-    def _batch(self, data: NodeData, level: int) -> Batch:
+    def _batch(self, data: Samples, level: int) -> Batch:
         keys = self.node_keys if self.problem.takes_keys[level] else None
         return self.oracle.config.prepared(self._take(data, level), keys, level)
 
-    def _take(self, data: NodeData, level: int) -> Batch:
+    def _take(self, data: Samples, level: int) -> Batch:
         later = self.oracle.config.node_chunk is not None
         if self.batch_size is None:
             self.ledger.add(samples=data.samples_per_node)

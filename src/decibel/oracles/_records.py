@@ -24,7 +24,7 @@ from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import Vector
 from ..problem._batch import Batch
-from ..problem._samples import NodeData
+from ..problem._streams import Samples
 from ._eval_config import STRIDE, Products
 from ._oracle import Draw, Oracle, Point
 
@@ -149,7 +149,7 @@ class PrivateOracle(Oracle):
                 "privacy=db.privacy.records(...) needs every record in one batch of a pass: use all samples (leave out "
                 "batch_size), or sampling='shuffle-once'."
             )
-        data: NodeData = self.problem.upper_data if level == UPPER else self.problem.lower_data
+        data: Samples = self.problem.upper_data if level == UPPER else self.problem.lower_data
         if data.part_sizes[0] < draw.batch_size:
             raise ValueError(
                 f"batch_size={draw.batch_size} is more than the {data.part_sizes[0]} samples of a node, of which some "

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ..core._html import table
 from ..core._types import PyTree
 from ._samples import NodeData
+from ._streams import StreamData
 
 
 def describe(form: str, nodes: int | None, starts: dict[str, PyTree], data: dict[str, PyTree]) -> str:
@@ -27,6 +28,9 @@ def _variable(tree: PyTree) -> str:
 
 
 def _samples(data: PyTree) -> str:
+    if isinstance(data, StreamData):
+        shapes = ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for leaf in jax.tree.leaves(data.sample))
+        return f"read from {type(data.host).__name__.lower()}, a sample {shapes}"
     if not isinstance(data, NodeData):
         return f"a {type(data).__name__}"
     shapes = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(data.tree))

@@ -17,10 +17,11 @@ from jax import Array
 from jaxtyping import Float
 
 from ..core._conjugate_gradients import conjugate_gradients
-from ..core._types import PyTree
+from ..core._types import Loss, PyTree
 from ..core._vector import Vector, largest
 from ._batch import Batch
 from ._losses import Losses
+from ._streams import Samples, StreamData
 
 
 def default_tolerance(tree: PyTree) -> float:
@@ -64,15 +65,18 @@ def _compiled_hypergradient(problem: Losses, x: PyTree, y: PyTree, tolerance: fl
 
 def upper_mean(problem: Losses, x: PyTree, y: PyTree) -> Float[Array, ""]:
     """1/N Σ_i f_i(x, y) over all samples; y has the node axis where the problem is personal."""
-    batch = problem.upper_data.full()
-    in_axes = (None, 0 if problem.personal else None, 0)
-    return jax.vmap(problem.upper_loss, in_axes)(x, y, batch).mean()
+    return _mean(problem, problem.upper_loss, problem.upper_data, x, y)
 
 
 def lower_mean(problem: Losses, x: PyTree, y: PyTree) -> Float[Array, ""]:
-    batch = problem.lower_data.full()
-    in_axes = (None, 0 if problem.personal else None, 0)
-    return jax.vmap(problem.lower_loss, in_axes)(x, y, batch).mean()
+    return _mean(problem, problem.lower_loss, problem.lower_data, x, y)
+
+
+def _mean(problem: Losses, loss: Loss, data: Samples, x: PyTree, y: PyTree) -> Float[Array, ""]:
+    in_axes = (None, 0 if problem.personal else None)
+    if isinstance(data, StreamData):
+        return data.means(loss, in_axes, x, y).mean()
+    return jax.vmap(loss, (*in_axes, 0))(x, y, data.full()).mean()
 
 
 def lower_solution(problem: Losses, x: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from ..core._types import PyTree
 from ._batch import Batch
-from ._samples import NodeData
+from ._streams import Samples
 
 
 class Losses(Protocol):
@@ -28,10 +28,10 @@ class Losses(Protocol):
     def single_level(self) -> bool: ...
 
     @property
-    def upper_data(self) -> NodeData: ...
+    def upper_data(self) -> Samples: ...
 
     @property
-    def lower_data(self) -> NodeData: ...
+    def lower_data(self) -> Samples: ...
 
     def upper_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]: ...
 

@@ -22,12 +22,13 @@ from ._batch import Batch
 from ._check import CheckReport, check
 from ._describe import describe
 from ._keyed import keyed_like, takes_key
-from ._samples import NodeData, node_data
+from ._samples import NodeData
+from ._streams import Samples, StreamData, samples_of, validate_in_memory
 from .prox import Prox
 
-# Arrays (nodes, samples, ...), a list of them with one pytree per node, or a function of the node.
-Source: TypeAlias = PyTree | list[PyTree] | Callable[[int], PyTree] | NodeData
-Data: TypeAlias = NodeData | Callable[[int], PyTree]  # what a problem holds: functions until `bind`
+# Arrays (nodes, samples, ...), a list with one pytree or source per node, or a function of the node.
+Source: TypeAlias = PyTree | list[PyTree] | Callable[[int], PyTree] | Samples
+Data: TypeAlias = Samples | Callable[[int], PyTree]  # what a problem holds: functions until `bind`
 
 
 class Options(TypedDict, total=False):
@@ -55,7 +56,8 @@ class Problem(eqx.Module):
         lower: g, called as `lower(x, y, batch)`; returns a scalar, the mean over the batch. Give `lower`, `lower_data`
             and `y0` together, or none of them.
         upper_data: the data of f: a pytree with leaves (nodes, samples, ...); or a list of one pytree per node, if
-            nodes have different numbers of samples; or a function from a node's index to its pytree.
+            nodes have different numbers of samples; or a list of one source per node, from which batches are read as
+            they are needed (see `decibel.sources`); or a function from a node's index to its pytree or source.
         lower_data: the data of g, in the same forms. Arrays passed to both levels are stored once, and what both losses
             compute on a full batch of them is computed once.
         x0: the initial x of every node, any pytree of floating-point arrays; the run has its dtype.
@@ -75,7 +77,7 @@ class Problem(eqx.Module):
 
     upper: Loss
     lower: Loss | None
-    upper_data: Any  # NodeData, or a function of the node until `bind`
+    upper_data: Any  # Samples, or a function of the node until `bind`
     own_lower_data: Any  # None where the lower level is on the upper one's data, so that what both compute is shared
     x0: PyTree
     y0: PyTree | None
@@ -224,7 +226,7 @@ class Problem(eqx.Module):
         """The same losses and start on other data."""
         own = None if lower_data is upper_data else lower_data
         fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731
-        known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData)  # noqa: E731
+        known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData | StreamData)  # noqa: E731
         return eqx.tree_at(fields, self, (upper_data, own), is_leaf=known)
 
     def with_data(self, change: Callable[[Data, str], Data]) -> Problem:
@@ -292,7 +294,9 @@ class Problem(eqx.Module):
             raise ValueError(f"{use} does not take prox_y: measure the losses of a run instead.")
         if self.nodes is None:
             raise ValueError(f"{use} needs the number of nodes: give Problem(nodes=...), since the data are functions.")
-        return self.bind(self.nodes)
+        bound = self.bind(self.nodes)
+        validate_in_memory(bound._bound_data(), use)
+        return bound
 
     def _point(self, x: PyTree) -> PyTree:
         shapes = lambda tree: jax.tree.map(jnp.shape, tree)  # noqa: E731
@@ -300,8 +304,8 @@ class Problem(eqx.Module):
             raise ValueError("x is not shaped like x0: give a pytree of the same structure and shapes.")
         return x
 
-    def _bound_data(self) -> list[NodeData]:
-        return [data for data in (self.upper_data, self.lower_data) if isinstance(data, NodeData)]
+    def _bound_data(self) -> list[Samples]:
+        return [data for data in (self.upper_data, self.lower_data) if isinstance(data, NodeData | StreamData)]
 
     def _validate_data(self, nodes: int | None) -> None:
         """Levels of different nodes, and losses that fail on a sample."""
@@ -317,11 +321,10 @@ class Problem(eqx.Module):
             ("upper", self.upper, self.upper_data),
             ("lower", self.lower, self.lower_data),
         ):
-            if loss is None or not isinstance(data, NodeData):
+            if loss is None or not isinstance(data, NodeData | StreamData):
                 continue
-            sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
             point = (self.x0,) if self.single_level else (self.x0, self.y0)
-            out = _try(name, loss, *point, sample)
+            out = _try(name, loss, *point, data.sample)
             if isinstance(out, tuple):
                 raise TypeError(
                     f"{name} returns a tuple: return the scalar alone, and measure the rest by metrics=... of db.solve."
@@ -387,10 +390,10 @@ def _same(one: Source, other: Source) -> bool:
 
 
 def _data(source: Source, argument: str, dtype: DTypeLike, nodes: int | None) -> Data:
-    if isinstance(source, NodeData):
+    if isinstance(source, NodeData | StreamData):
         return source
     if callable(source):
         if nodes is None:
             return source
         source = [source(i) for i in range(nodes)]
-    return node_data(source, argument, dtype)
+    return samples_of(source, argument, dtype)

@@ -34,6 +34,11 @@ class NodeData(eqx.Module):
     def nodes(self) -> int:
         return self.counts.shape[0]
 
+    @property
+    def sample(self) -> PyTree:
+        """The shapes and types of a batch of one sample."""
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), self.tree)
+
     def full(self, *, later: bool = False) -> Batch:
         """All samples; `later` leaves the taking to each node's turn."""
         if self.offsets is None:
@@ -57,14 +62,7 @@ class NodeData(eqx.Module):
 
     def shuffled(self, key: Key[Array, ""], nodes: Int[Array, " nodes"]) -> NodeData:
         """Every node's samples in an order of its own, and repeated as before where it holds fewer than others."""
-        most = jax.tree.leaves(self.tree)[0].shape[1]
-        places = jnp.arange(most, dtype=jnp.int32)
-
-        def order(node: Int[Array, ""], count: Int[Array, ""]) -> Int[Array, " most"]:
-            chance = jax.random.uniform(jax.random.fold_in(key, node), (most,), jnp.float32)
-            return jnp.argsort(jnp.where(places < count, chance, 2.0))[places % count]
-
-        indices = jax.vmap(order)(nodes, self.counts)
+        indices = random_order(key, nodes, self.counts, jax.tree.leaves(self.tree)[0].shape[1])
         return eqx.tree_at(lambda data: data.tree, self, self._take(indices))
 
     def _batch(
@@ -77,6 +75,19 @@ class NodeData(eqx.Module):
     def _take(self, indices: Int[Array, "nodes samples"]) -> PyTree:
         pick = jax.vmap(lambda leaf, index: leaf.at[index].get(mode="promise_in_bounds"))
         return jax.tree.map(lambda leaf: pick(leaf, indices), self.tree)
+
+
+def random_order(
+    key: Key[Array, ""], nodes: Int[Array, " nodes"], counts: Int[Array, " nodes"], most: int
+) -> Int[Array, "nodes most"]:
+    """An order of every node's samples, which begins again where a node holds fewer than `most`."""
+    places = jnp.arange(most, dtype=jnp.int32)
+
+    def order(node: Int[Array, ""], count: Int[Array, ""]) -> Int[Array, " most"]:
+        chance = jax.random.uniform(jax.random.fold_in(key, node), (most,), jnp.float32)
+        return jnp.argsort(jnp.where(places < count, chance, 2.0))[places % count]
+
+    return jax.vmap(order)(nodes, counts)
 
 
 def _scale(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:

@@ -23,6 +23,8 @@ from ..core._vector import Vector, largest
 from ..methods._method import State
 from ..problem import _exact as exact
 from ..problem._problem import Problem
+from ..problem._reading import source_error, streams_of
+from ..problem._streams import StreamData
 from ..problem.prox import Prox
 from ..strategies._table import Level
 
@@ -194,6 +196,7 @@ METRICS: dict[str, Metric] = {
 
 
 # And what needs all their data.
+ALL_AT_ONCE = ("stationarity", "kkt_residual", "lower_error", "interact")  # by the exact lower solution
 COMPARE_NODES = ("consensus", "invariant", "stationarity", "kkt_residual", "lower_error", "interact")
 
 
@@ -212,11 +215,13 @@ def resolve(
     if metrics is None:
         levels = [level for level in "xyz" if getattr(state, level) is not None]
         shared = [] if alone else ["x"] if problem.personal else levels
-        metrics = [
-            *(f"consensus_{level}" for level in shared),
-            "upper",
-            *(["lower"] if "y" in levels else []),
-        ]
+        # Over a stream a loss is a pass over all samples, which is done where it is asked for.
+        read = {
+            "upper": isinstance(problem.upper_data, StreamData),
+            "lower": isinstance(problem.lower_data, StreamData),
+        }
+        losses = ["upper", *(["lower"] if "y" in levels else [])]
+        metrics = [*(f"consensus_{level}" for level in shared), *(name for name in losses if not read[name])]
     chosen: dict[str, Metric] = {}
     for metric in metrics:
         if not isinstance(metric, str) and not callable(metric):
@@ -238,6 +243,9 @@ def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> Row:
     whole = any(name.startswith("invariant") for name in ours)
     values: dict[str, Measured] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
     values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in ours}
+    jax.block_until_ready(list(values.values()))
+    if (error := source_error(snapshot.problem)) is not None:
+        raise error
     columns: Row = {}
     for name in metrics:
         found = values[name]
@@ -276,11 +284,27 @@ def _by_name(name: str, problem: Problem, state: State) -> Metric:
         raise ValueError(f"metric {name!r} needs a strategy with a carry on level {level}: leave it out.")
     if name in ("lower", "lower_error", "interact") and problem.single_level:
         raise ValueError(f"metric {name!r} needs a lower level, which this problem does not have: leave it out.")
-    if name in ("stationarity", "kkt_residual", "lower_error", "interact") and problem.prox_y is not None:
+    if name in ALL_AT_ONCE and problem.prox_y is not None:
         raise ValueError(f"metric {name!r} needs the exact lower solution, which prox_y does not give: leave it out.")
+    if name in ALL_AT_ONCE or name in ("upper", "lower"):
+        _validate_streams(name, problem)
     if name == "kkt_residual":
         _common_term(problem)  # raises where there is none
     return METRICS[name]
+
+
+def _validate_streams(name: str, problem: Problem) -> None:
+    own = problem.upper_data if name == "upper" else problem.lower_data
+    for data in streams_of(problem):
+        if name in ALL_AT_ONCE:
+            raise ValueError(
+                f"metric {name!r} needs all samples at once, and {data.host.argument} is a stream: measure 'upper' or "
+                "'lower', which read it in passes, or leave it out."
+            )
+        if data is own and data.host.ordered:
+            raise ValueError(
+                f"metric {name!r} is a mean over all samples, and {data.host.argument} has iterators: leave it out."
+            )
 
 
 def _level(snapshot: Snapshot, level: str) -> Level:

@@ -19,6 +19,7 @@ from ...graphs._graph import Levels
 from ...methods._method import Method, State
 from ...network._links import moved
 from ...problem._problem import Problem
+from ...problem._reading import streams_of, validate_indexed
 from .. import _memory as memory
 from .._engine import Engine
 from .._membership import survivors
@@ -69,6 +70,12 @@ class Cluster(Engine):
         )
         with memory.oom_hint(full):
             problem = place_problem(problem, nodes, by_node, layout.starts(mesh))
+            validate_indexed(problem, "Cluster()")
+            if layout.shards > 1 and (streams := streams_of(problem)):  # JAX calls the host from manual meshes only
+                raise ValueError(
+                    f"shard={layout.shards} cannot be combined with streams, and {streams[0].host.argument} is one: "
+                    "leave out shard, or give arrays."
+                )
             numbers = spread(config.numbers(nodes), by_node)
             network = self._network(method, graphs, config, mesh, numbers, None if layout.shards == 1 else layout)
             program = Program.of(problem, method, network, numbers, config, sharding=by_node)

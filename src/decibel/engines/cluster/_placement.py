@@ -13,17 +13,18 @@ from jax.sharding import NamedSharding
 
 from ...core._types import PyTree
 from ...problem._problem import Data, Problem
-from ...problem._samples import NodeData, as_float, count_nodes, lay_out, stack_nodes, validate_finite
+from ...problem._samples import as_float, count_nodes, lay_out, stack_nodes, validate_finite
+from ...problem._streams import Samples, StreamData, are_sources, host_counts, host_of, stream_data
 
 
 def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, starts: tuple[PyTree, ...]) -> Problem:
     """The problem with data by node and x0 and y0 as `starts` says. Data given as functions are called for local nodes
     only."""
 
-    def place(data: Data, argument: str) -> NodeData:
-        if isinstance(data, NodeData):
-            return spread(data, by_node)
-        return _build(data, argument, problem, nodes, by_node)
+    def place(data: Data, argument: str) -> Samples:
+        if callable(data):
+            return _build(data, argument, problem, nodes, by_node)
+        return spread(data.spread_by(by_node) if isinstance(data, StreamData) else data, by_node)
 
     fields = lambda problem: (problem.x0, problem.y0)[: len(starts)]  # noqa: E731
     placed = jax.tree.map(spread, fields(problem), starts)
@@ -38,14 +39,17 @@ def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
 
 def _build(
     function: Callable[[int], PyTree], argument: str, problem: Problem, nodes: int, by_node: NamedSharding
-) -> NodeData:
+) -> Samples:
     mine = local_nodes(nodes, by_node)
-    per_node, own_counts = count_nodes([function(node) for node in mine], argument)
+    own = [function(node) for node in mine]
+    if are_sources(own, argument):
+        host = host_of(dict(zip(mine, own, strict=True)), argument, problem.dtype)
+        data = stream_data(host, np.arange(nodes), _shared(host_counts(host, nodes)))
+        return spread(data.spread_by(by_node), by_node)
+    per_node, own_counts = count_nodes(own, argument)
     counts = np.zeros(nodes, np.int32)
     counts[mine] = own_counts
-    if jax.process_count() > 1:
-        # How many samples each node holds is all that is shared.
-        counts = np.asarray(multihost_utils.process_allgather(counts)).sum(0)
+    counts = _shared(counts)
     tree = stack_nodes(per_node, own_counts, int(counts.max()))
     validate_finite(tree, argument)
     rows = {node: row for row, node in enumerate(mine)}
@@ -62,6 +66,13 @@ def _build(
         spread((laid.counts, laid.offsets, laid.weights), by_node),
         is_leaf=lambda leaf: leaf is None,
     )
+
+
+def _shared(counts: np.ndarray) -> np.ndarray:
+    """Every node's, from those of the nodes that live here: how many samples each holds is all that is shared."""
+    if jax.process_count() == 1:
+        return counts
+    return np.asarray(multihost_utils.process_allgather(counts)).sum(0)
 
 
 def spread(tree: PyTree, sharding: NamedSharding) -> PyTree:

@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,9 @@ from ...core._ledger import Counts
 from ...graphs._graph import Graph, Levels
 from ...methods._method import Method, State
 from ...problem._problem import Data, Problem
-from ...problem._samples import NodeData, lay_out, node_data
+from ...problem._reading import streams_of, validate_indexed
+from ...problem._samples import lay_out
+from ...problem._streams import Samples, StreamData, samples_of
 from ...strategies.privacy import validate_delta, validate_positive
 from .. import _memory as memory
 from .._checkpoint import identity
@@ -144,7 +147,8 @@ class Silo(Engine):
             raise ValueError(f"record_budget={self.record_budget:g} needs solve(privacy=db.privacy.records(...)).")
         sums = config.privacy and SystemNoise(config.privacy, privacy, site)
         network = Wire.of(site, graphs, config.link_faults(here, secret), privacy)
-        program = Program.of(_alone(problem, number), method, network, here, config, record_noise=sums)
+        validate_indexed(problem := _alone(problem, number), "Silo(...)")
+        program = Program.of(problem, method, network, here, config, record_noise=sums)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = SiteRun(program, site, privacy)
         if self.budget is not None and privacy.sends_others:
@@ -170,6 +174,10 @@ class SiteRun(Run):
     def __init__(self, program: Program, site: Site, privacy: Privacy) -> None:
         super().__init__(program, full=FULL)
         self.site, self.privacy = site, privacy
+        for data in streams_of(program.problem):
+            data.host.watch(
+                partial(setattr, site, "error")
+            )  # before anything is sent that was computed without the samples
         site.exchanges = 0
         self._costs = program.costs(self.state)  # its trace tells the site what messages will come
         privacy.settled = True
@@ -292,9 +300,11 @@ def _fetch(outcome: Outcome) -> Fetched:
 def _alone(problem: Problem, number: int) -> Problem:
     """The problem with this node's data only; functions are called for this node only."""
 
-    def own(data: Data, argument: str) -> NodeData:
-        if not isinstance(data, NodeData):
-            return node_data([data(number)], argument, problem.dtype)
+    def own(data: Data, argument: str) -> Samples:
+        if isinstance(data, StreamData):
+            return data.only([number], whole=False)
+        if callable(data):
+            return samples_of([data(number)], argument, problem.dtype, number=number)
         count = np.asarray(data.counts)[number : number + 1]
         return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
 

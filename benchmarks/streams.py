@@ -1,0 +1,118 @@
+"""What it costs to read samples from a memory-mapped file while a run lasts, against samples on the device.
+
+    python -m benchmarks streams [--full]
+
+The same run three times, in turns: samples in memory, samples that a thread reads ahead of the steps, and samples that
+each step reads by a callback. Results are compared bit for bit before anything is timed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import decibel as db
+from decibel.engines._prefetch import StreamedRun
+from decibel.engines._program import RunConfig
+from decibel.engines._run import Run
+from decibel.graphs._graph import Levels
+
+from . import scale
+from .records import record
+
+MEMORY, AHEAD, CALLS = "in memory", "read ahead", "by callback"
+CHUNKS = 5  # of a turn
+# Nodes, samples of each, batch, and steps of a chunk.
+SMALL = {"MLP 784-300-10, 8 nodes": (8, 2_000, 50, 10)}
+LARGE = {
+    "MLP 784-300-10, 8 nodes": (8, 20_000, 50, 100),
+    "MLP 784-300-10, 32 nodes": (32, 20_000, 50, 100),
+    "MLP 784-300-10, 32 nodes, batch 200": (32, 20_000, 200, 50),
+}
+
+
+def measure(cases: dict[str, tuple[int, int, int, int]], turns: int, note: Callable[[str], Any]) -> dict[str, Any]:
+    rows, ratios = [], {}
+    for name, sizes in cases.items():
+        note(name)
+        rows.append({"case": name, **compare(*sizes, turns)})
+        ratios |= {f"{kind} ÷ in memory, {name}": against for kind, against in rows[-1]["against"].items()}
+    return record("streams", rows, ratios)
+
+
+def compare(nodes: int, samples: int, batch: int, steps: int, turns: int) -> dict[str, Any]:
+    """Samples per second of both levels, and the time of each kind of reading against samples in memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = write(Path(folder), nodes, samples)
+        runs = start(files, batch)
+        for run in runs.values():
+            run.reach(steps)
+            run.advance(steps)
+        states = [jax.tree.leaves(run.state) for run in runs.values()]
+        same = all(np.array_equal(a, b) for other in states[1:] for a, b in zip(states[0], other, strict=True))
+        assert same, "streams do not give the numbers of samples in memory"
+        del states
+        times = in_turns(runs, steps, turns)
+        for run in runs.values():
+            run.close(finished=True)
+    taken = 2 * nodes * batch * steps * CHUNKS
+    return {
+        "nodes": nodes,
+        "batch": batch,
+        "steps": steps * CHUNKS,
+        "stream_bytes": nodes * samples * (784 + 2) * 4,
+        "samples_per_second": {name: taken / float(np.median(each)) for name, each in times.items()},
+        "against": {name: float(np.median(np.divide(times[name], times[MEMORY]))) for name in times if name != MEMORY},
+    }
+
+
+def write(folder: Path, nodes: int, samples: int) -> list[tuple[np.ndarray, ...]]:
+    """Images with a class in their mean, their labels and numbers, of every node as memory-mapped files."""
+    files = []
+    for node in range(nodes):
+        rng = np.random.default_rng(node)
+        labels = rng.integers(0, 10, samples, np.int32)
+        images = rng.random((samples, 784), np.float32) + 0.1 * labels[:, None].astype(np.float32)
+        numbers = (node * samples + np.arange(samples, dtype=np.int32)) % np.int32(scale.WEIGHTS)
+        paths = [folder / f"{name}{node}.npy" for name in ("images", "labels", "numbers")]
+        for path, array in zip(paths, (images, labels, numbers), strict=True):
+            np.save(path, array)
+        files.append(tuple(np.load(path, mmap_mode="r") for path in paths))
+    return files
+
+
+def start(files: list[tuple[np.ndarray, ...]], batch: int) -> dict[str, Run]:
+    method = db.sparkle("ed", alpha=0.1, beta=0.01, gamma=0.01, theta=0.3, updates="simultaneous")
+    like = scale.problem(len(files))
+    levels, config = Levels(x=db.graphs.ring(len(files))), RunConfig(batch)
+
+    def begin(data: list[Any]) -> Run:
+        given = {"upper_data": data, "lower_data": data, "x0": like.x0, "y0": like.y0}
+        return db.Simulator().start(db.Problem(scale.upper, scale.lower, **given), method, levels, config)
+
+    sources = [db.sources.arrays(arrays) for arrays in files]
+    runs = {MEMORY: begin(files), AHEAD: begin(sources), CALLS: begin(list(sources))}
+    ahead, calls = runs[AHEAD], runs[CALLS]
+    assert isinstance(ahead, StreamedRun) and isinstance(calls, StreamedRun) and ahead.reads_ahead
+    calls._plan = None
+    return runs
+
+
+def in_turns(runs: dict[str, Run], steps: int, turns: int) -> dict[str, list[float]]:
+    """Seconds of `CHUNKS` chunks of each run, which take turns; nothing is read ahead into another's turn."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(turns):
+        for name, run in runs.items():
+            run.reach(run.step + CHUNKS * steps)
+            begun = time.perf_counter()
+            for _ in range(CHUNKS):
+                run.advance(steps)
+            jax.block_until_ready(run.state)
+            times[name].append(time.perf_counter() - begun)
+    return times

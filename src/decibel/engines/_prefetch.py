@@ -1,0 +1,200 @@
+"""Runs that read streams ahead: the batches of the next steps are gathered on the host while those before them run.
+
+Which samples a step reads is found by tracing it with streams that note the rows of every draw. Where these are a
+function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the chunk is
+given them as inputs of its scan. Where a step draws inside a loop or a branch of its own, or by what it has computed,
+it reads in the middle of it instead (`decibel.problem._streams.Calls`). Both give the numbers of samples in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, core
+from jax.interpreters import partial_eval
+
+from ..core._ledger import Counts
+from ..core._types import PyTree
+from ..methods._method import State
+from ..problem._reading import Leaves, recorded, streams_of
+from . import _memory as memory
+from ._program import Program
+from ._run import Compiled, Run, compile_chunk, kinds_of, shapes_of
+
+LIMIT = 256 * 2**20  # bytes that are read ahead, of which half are in use while the other half are read
+AHEAD = 4  # a chunk of many steps is read in so many parts at least, since nothing runs while the first is read
+MANY = 64
+
+Batches = list[list[Leaves]]  # for each stream, for each draw: leaves (steps, nodes, batch, ...)
+
+
+class Plan(NamedTuple):
+    """What steps read: `rows(arrays, first, length)` for each stream and draw, (length, nodes, batch)."""
+
+    rows: Callable[[Program, Array, int], list[list[Array]]]
+    sizes: tuple[tuple[int, ...], ...]  # of the batches, for each stream and draw
+
+
+class StreamedRun(Run):
+    """A run of which some samples are read from sources, on one device."""
+
+    def __init__(self, program: Program, **options: PyTree) -> None:
+        super().__init__(program, **options)
+        leaves, structure = jax.tree.flatten((self.program, self.state))
+        self._plan = _plan(structure, kinds_of(leaves))
+        self._streams = streams_of(program.problem)
+        self._goal = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._ready: tuple[tuple[int, int], Future[Batches]] | None = None  # of steps from, and so many
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether steps are given what they read; they read in the middle of a step otherwise."""
+        return self._plan is not None
+
+    def reach(self, steps: int) -> tuple[int, str]:
+        self._goal = steps
+        return steps, ""
+
+    def close(self, *, finished: bool) -> None:
+        self._ready = None
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = None
+
+    def compile(self, length: int) -> Compiled:
+        if self._plan is None:
+            return super().compile(length)
+        for part in sorted(set(self._parts(length))):
+            if part not in self._compiled:
+                leaves, structure = jax.tree.flatten((self.program, self.state))
+                with memory.oom_hint(self._full):
+                    known = compile_chunk(structure, kinds_of(leaves), part, self._wrap, self._plan.sizes)
+                    self._compiled[part] = known
+        return self._compiled[self._parts(length)[0]]
+
+    def advance(self, length: int) -> Counts | None:
+        if self._plan is None:
+            return super().advance(length)
+        costs, beside = self.compile(length)[1:]
+        with memory.oom_hint(self._full):
+            good = memory.copied(self.state, beside)
+            try:
+                finite, repeated = self._run(length)
+            except BaseException:
+                self.state = good()
+                raise
+            if not finite:
+                self.state = good()
+                return None
+        self.step += length
+        return costs.total(length, repeated)
+
+    def _run(self, length: int) -> tuple[bool, list[float]]:
+        """Runs a chunk in parts; whether the state is finite at the end, and how often what varies was repeated."""
+        arrays, finite = eqx.filter(self.program, eqx.is_array), None
+        repeated: list[list[Array]] = []
+        first, parts = self.step, self._parts(length)
+        for number, part in enumerate(parts):
+            batches = self._take(first, part)
+            jax.block_until_ready(finite)  # so that no more than two parts are held
+            following = parts[number + 1] if number + 1 < len(parts) else self._next_chunk(first + part, length)
+            if following:
+                self._read_ahead(first + part, following)
+            self.state, finite, times = self._compiled[part].chunk(arrays, self.state, np.int32(first), batches)
+            del batches
+            repeated.append(times)
+            first += part
+        sums = [[np.asarray(times, np.float64).sum() for times in each] for each in repeated]
+        return bool(finite), [float(sum(each)) for each in zip(*sums, strict=True)]
+
+    def _next_chunk(self, first: int, length: int) -> int:
+        """The first part of the chunk to come, if it is as long as the last; what is read is not used otherwise."""
+        left = min(length, self._goal - first)
+        if left <= 0 or any(data.host.ordered for data in self._streams):
+            return 0
+        return self._parts(left)[0]
+
+    def _parts(self, length: int) -> list[int]:
+        """The chunk in equal parts within the limit; where that cannot be, the last is shorter."""
+        assert self._plan is not None
+        sizes = zip(self._streams, self._plan.sizes, strict=True)
+        step = sum(data.nodes * sum(each) * data.host.sample_bytes for data, each in sizes)
+        fewest = max(-(-length * step * 2 // LIMIT), AHEAD if length >= MANY else 1)
+        fewest = min(fewest, length)
+        count = next((count for count in range(fewest, min(2 * fewest, length) + 1) if length % count == 0), fewest)
+        each = -(-length // count)
+        return [each] * (length // each) + [length % each] * (length % each > 0)
+
+    def _take(self, first: int, length: int) -> Batches:
+        """The batches of these steps, as they were read ahead or else read now."""
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0] == (first, length):
+            return ready[1].result()
+        if ready is not None and not ready[1].cancel():
+            ready[1].exception()  # sources are read by one at a time
+        return self._reading(first, length)()
+
+    def _read_ahead(self, first: int, length: int) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="decibel-stream")
+        self._ready = (first, length), self._thread.submit(self._reading(first, length))
+
+    def _reading(self, first: int, length: int) -> Callable[[], Batches]:
+        """What to do to have these batches. Their rows are on their way, ahead of steps that the device is given
+        later."""
+        assert self._plan is not None
+        rows = self._plan.rows(eqx.filter(self.program, eqx.is_array), jnp.int32(first), length)
+        # Settings that other threads do not inherit.
+        wide, device = jax.dtypes.canonicalize_dtype(np.float64) == np.float64, self.program.nodes.sharding
+
+        def read() -> Batches:
+            found: Batches = []
+            for data, each in zip(self._streams, rows, strict=True):
+                gathered = data.host.gather(np.asarray(data.places), [np.asarray(draw) for draw in each])
+                with jax.enable_x64(wide):
+                    found.append(jax.device_put(gathered, device))
+            return found
+
+        return read
+
+
+@lru_cache(maxsize=32)
+def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> Plan | None:
+    """None where steps cannot be given what they read."""
+    program, state = jax.tree.unflatten(structure, shapes_of(kinds))
+    arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+
+    def step(k: Array, arrays: Program, state: State) -> list[list[Array]]:
+        program: Program = eqx.combine(arrays, static)
+        problem, notes = recorded(program.problem)
+        replace(program, problem=problem).step(k, state)
+        return [note.rows for note in notes]
+
+    traced, rows = jax.make_jaxpr(step, return_shape=True)(jax.ShapeDtypeStruct((), jnp.int32), arrays, state)
+    # Rows of a draw inside a loop or a branch are constants that belong to another trace.
+    if not jax.tree.leaves(rows) or any(isinstance(constant, core.Tracer) for constant in traced.consts):
+        return None
+    short, used = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    if any(used[len(used) - len(jax.tree.leaves(state)) :]):
+        return None
+
+    def evaluate(k: Array, arrays: Program) -> list[list[Array]]:
+        given = [k, *jax.tree.leaves(arrays)]
+        needed = [leaf for leaf, use in zip(given, used, strict=False) if use]
+        found = core.eval_jaxpr(short, traced.consts, *needed)
+        return jax.tree.unflatten(jax.tree.structure(rows), found)
+
+    def chunk(arrays: Program, first: Array, length: int) -> list[list[Array]]:
+        return jax.vmap(lambda k: evaluate(k, arrays))(first + jnp.arange(length, dtype=jnp.int32))
+
+    sizes = tuple(tuple(int(draw.shape[1]) for draw in each) for each in rows)
+    return Plan(jax.jit(chunk, static_argnums=2), sizes)

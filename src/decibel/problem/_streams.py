@@ -1,0 +1,205 @@
+"""Every node's samples where they are not in memory: batches have the indices that they would have there, and are read
+when they are used (`Host`) or, where indices are known beforehand, ahead of it (`decibel.engines._prefetch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeAlias, TypeGuard
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import io_callback
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int, Key, UInt32
+
+from ..core._types import Loss, PyTree
+from ._batch import Batch
+from ._hosts import Host, Iterators, Sources
+from ._samples import NodeData, _scale, node_data, random_order
+from .sources import BatchIterator, Source, is_source
+
+PASS_BYTES = 64 * 2**20  # of the samples of all nodes that a pass over a stream takes at a time
+
+
+class Reader(Protocol):
+    """How rows become samples."""
+
+    def take(self, data: StreamData, rows: Int[Array, "nodes batch"]) -> tuple[Array, ...]:
+        """Leaves (nodes, batch, ...)."""
+        ...
+
+
+class Calls:
+    """Reads on the host, in the middle of a step."""
+
+    def take(self, data: StreamData, rows: Int[Array, "nodes batch"]) -> tuple[Array, ...]:
+        shapes = data.shapes(rows.shape)
+        if data.host.ordered:
+            return tuple(io_callback(data.host.call, shapes, data.places, rows, ordered=True))
+        return tuple(jax.pure_callback(data.host.call, shapes, data.places, rows, vmap_method="broadcast_all"))
+
+
+CALLS = Calls()
+
+
+class StreamData(eqx.Module):
+    """Samples of all nodes, read from a host; the counterpart of `NodeData`."""
+
+    places: Int[Array, " nodes"]  # the nodes' names at the host
+    counts: Int[Array, " nodes"]  # samples of each node; of iterators 1
+    order: Int[Array, "nodes most"] | None  # where samples are taken in a shuffled order
+    host: Host = eqx.field(static=True)
+    most: int = eqx.field(static=True)  # samples of any node
+    part_sizes: tuple[int, ...] = eqx.field(static=True)  # the fewest of any node
+    samples_per_node: float = eqx.field(static=True)
+    reader: Reader = eqx.field(static=True, default=CALLS)
+    sharding: NamedSharding | None = eqx.field(static=True, default=None)  # where nodes are spread over devices
+
+    @property
+    def nodes(self) -> int:
+        return self.counts.shape[0]
+
+    @property
+    def sample(self) -> PyTree:
+        """The shapes and types of a batch of one sample."""
+        return jax.tree.unflatten(self.host.structure, self.shapes((1,)))
+
+    def shapes(self, before: tuple[int, ...]) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The leaves of samples with these axes before their own."""
+        return tuple(jax.ShapeDtypeStruct((*before, *kind.shape), kind.dtype) for kind in self.host.kinds)
+
+    def full(self, *, later: bool = False) -> Batch:
+        raise ValueError(
+            f"{self.host.argument} is a stream, and the method uses all samples of a node at once: choose one that "
+            "takes batches only, or give arrays."
+        )
+
+    def draw(self, bits: UInt32[Array, "nodes batch"], *, later: bool = False) -> Batch:
+        """A batch drawn with replacement by uniform `bits`; of all nodes, also with `later`."""
+        return self.at(_scale(bits, self.counts[:, None]))
+
+    def in_order(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
+        """The batch at that position of the shuffled order, which repeats."""
+        assert self.order is not None
+        starts = size * (position % jnp.maximum(1, self.counts // size))
+        rows = starts[:, None] + jnp.arange(size, dtype=jnp.int32)
+        return self.at(jax.vmap(lambda order, row: order.at[row].get(mode="clip"))(self.order, rows))
+
+    def shuffled(self, key: Key[Array, ""], nodes: Int[Array, " nodes"]) -> StreamData:
+        """The same samples, in an order of every node's own."""
+        return replace(self, order=random_order(key, nodes, self.counts, self.most))
+
+    def at(self, rows: Int[Array, "nodes batch"]) -> Batch:
+        """The samples of these indices."""
+        return Batch((jax.tree.unflatten(self.host.structure, self.reader.take(self, rows)),))
+
+    def only(self, rows: Sequence[int], *, whole: bool = True) -> StreamData:
+        """Some of the nodes, with orders of the length that they have `whole`, or of their own."""
+        counts = np.asarray(self.counts)[list(rows)]
+        return stream_data(self.host, np.asarray(self.places)[list(rows)], counts, most=self.most if whole else None)
+
+    def digests(self) -> UInt32[np.ndarray, " nodes"]:
+        """A number for the samples of each node that is read here; zero for the others."""
+        assert isinstance(self.host, Sources)
+        if isinstance(self.places, jax.Array) and not self.places.is_fully_addressable:
+            return np.asarray([self.host.digest(node) for node in range(self.nodes)], np.uint32)
+        return np.asarray([self.host.digest(node) for node in np.asarray(self.places).tolist()], np.uint32)
+
+    def read_by(self, reader: Reader) -> StreamData:
+        return replace(self, reader=reader)
+
+    def spread_by(self, sharding: NamedSharding) -> StreamData:
+        """The same, for arrays that are spread over devices."""
+        return replace(self, sharding=sharding)
+
+    def means(self, loss: Loss, in_axes: tuple[int | None, int | None], *point: PyTree) -> Float[Array, " nodes"]:
+        """Every node's mean over all its samples of `loss(*point, batch)`, itself a mean, in passes of limited size."""
+        if self.sharding is None:
+            return self._means(loss, in_axes, *point)
+        mesh, by_node = self.sharding.mesh, self.sharding.spec
+        specs = tuple(PartitionSpec() if axis is None else by_node for axis in in_axes)
+        local = lambda data, *point: data._means(loss, in_axes, *point)  # noqa: E731
+        spread = jax.shard_map(local, mesh=mesh, in_specs=(by_node, *specs), out_specs=by_node, check_vma=False)
+        return spread(self, *point)
+
+    def _means(self, loss: Loss, in_axes: tuple[int | None, int | None], *point: PyTree) -> Float[Array, " nodes"]:
+        """Of the nodes on one device."""
+        size = max(1, min(self.most, PASS_BYTES // max(1, self.nodes * self.host.sample_bytes)))
+        places = jnp.arange(size, dtype=jnp.int32)
+
+        def node(*given: PyTree) -> Float[Array, " size"]:
+            *point, batch = given
+            (singles,) = batch.singles()
+            return jax.vmap(lambda one: loss(*point, one))(singles)
+
+        def part(total: Float[Array, " nodes"], start: Int[Array, ""]) -> tuple[Float[Array, " nodes"], None]:
+            rows = jnp.broadcast_to(start + places, (self.nodes, size))
+            values = jax.vmap(node, (*in_axes, 0))(*point, self.at(jnp.minimum(rows, self.counts[:, None] - 1)))
+            return total + jnp.where(rows < self.counts[:, None], values, 0).sum(1), None
+
+        like = jax.eval_shape(lambda: part(jnp.zeros(self.nodes), jnp.int32(0))[0])
+        starts = jnp.arange(0, self.most, size, dtype=jnp.int32)
+        total, _ = jax.lax.scan(part, jnp.zeros(like.shape, like.dtype), starts)
+        return total / self.counts.astype(total.dtype)
+
+
+Samples: TypeAlias = NodeData | StreamData
+
+
+def stream_data(
+    host: Host, places: Int[np.ndarray, " nodes"], counts: Int[np.ndarray, " nodes"], *, most: int | None = None
+) -> StreamData:
+    """The data of nodes with these names at the host and so many samples."""
+    on_device = (jnp.asarray(places, jnp.int32), jnp.asarray(counts, jnp.int32))
+    sizes = (int(counts.max()) if most is None else most, (int(counts.min()),), float(counts.mean()))
+    return StreamData(*on_device, None, host, *sizes)
+
+
+def are_sources(source: PyTree, argument: str) -> TypeGuard[list[Source | BatchIterator]]:
+    """Whether this is a list of sources, of which none is anything else."""
+    found = [is_source(one) for one in source] if isinstance(source, list) else []
+    if any(found) and not all(found):
+        other = type(source[found.index(False)]).__name__
+        raise TypeError(f"{argument} holds sources and a {other}: give a source for every node; see db.sources.arrays.")
+    return any(found)
+
+
+def host_of(of_node: Mapping[int, Source | BatchIterator], argument: str, dtype: DTypeLike) -> Host:
+    """What the nodes that live here read from."""
+    iterators = {node: one for node, one in of_node.items() if isinstance(one, BatchIterator)}
+    indexed = {node: one for node, one in of_node.items() if not isinstance(one, BatchIterator)}
+    if iterators and indexed:
+        raise TypeError(f"{argument} holds iterators and sources: give every node the same kind.")
+    return Iterators(iterators, argument, dtype) if iterators else Sources(indexed, argument, dtype)
+
+
+def samples_of(source: PyTree, argument: str, dtype: DTypeLike, *, number: int = 0) -> Samples:
+    """Samples from arrays (nodes, samples, ...), or from a list with one pytree or one source per node, the first of
+    which is the node of that number."""
+    if not are_sources(source, argument):
+        return node_data(source, argument, dtype)
+    host = host_of(dict(enumerate(source, number)), argument, dtype)
+    return stream_data(host, number + np.arange(len(source)), host_counts(host, len(source), number))
+
+
+def host_counts(host: Host, nodes: int, first: int = 0) -> Int[np.ndarray, " nodes"]:
+    """The samples of the nodes from `first` on; zero of those that live elsewhere, and 1 of iterators."""
+    if isinstance(host, Sources):
+        return np.asarray([host.counts.get(first + node, 0) for node in range(nodes)], np.int32)
+    return np.ones(nodes, np.int32)
+
+
+def validate_in_memory(many: Sequence[Samples], use: str) -> None:
+    """Raises where some are streams."""
+    for data in many:
+        if isinstance(data, StreamData):
+            raise ValueError(
+                f"{use} needs all samples at once, and {data.host.argument} is a stream: make a problem of arrays, "
+                "such as a part of the samples."
+            )
