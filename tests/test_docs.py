@@ -126,19 +126,19 @@ def test_reference_shows_no_private_path():
 
 def strategy_rows():
     text = (ROOT / "docs" / "concepts.md").read_text()
-    head, *rows = re.findall(r"^\| (?:name \| A|`[a-z-]+` \| (?:I|W)).*$", text, re.MULTILINE)
+    head, *rows = re.findall(r"^\| (?:name \| \$A|`[a-z-]+` \| \$(?:I|W)).*$", text, re.MULTILINE)
     names = [cell.strip() for cell in head.strip("|").split("|")]
     return [dict(zip(names, (cell.strip() for cell in row.strip("|").split("|")), strict=True)) for row in rows]
 
 
 def polynomial_text(coefficients):
     text = ""
-    for power, factor in zip(("I", "W", "W²"), coefficients, strict=False):
+    for power, factor in zip(("I", "W", "W^2"), coefficients, strict=False):
         if factor:
             size = "" if abs(factor) == 1 else f"{abs(factor):g}"
-            sign = (" − " if factor < 0 else " + ") if text else ""
+            sign = (" - " if factor < 0 else " + ") if text else ""
             text += f"{sign}{size}{power}"
-    return text or "0"
+    return f"${text or '0'}$"
 
 
 def exchanges(strategy):
@@ -163,7 +163,7 @@ def test_strategy_table_is_the_library():
     linear = {name: strategy for name, strategy in STRATEGIES.items() if strategy.A}
     assert [row["name"].strip("`") for row in rows] == list(linear)
     for row, strategy in zip(rows, linear.values(), strict=True):
-        assert [row["A"], row["B²"], row["C"]] == [polynomial_text(c) for c in (strategy.A, strategy.B2, strategy.C)]
+        assert [row["$A$"], row["$B^2$"], row["$C$"]] == [polynomial_text(c) for c in (strategy.A, strategy.B2, strategy.C)]
         assert (row["corrects"] == "yes") == any(strategy.B2)
         assert int(row["carries"]) == strategy.carries
         assert (int(row["vectors sent"]), int(row["rounds"])) == exchanges(strategy)
