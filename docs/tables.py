@@ -2,7 +2,7 @@
 
     python docs/tables.py
 
-Fills in the tables of methods in README.md and the documentation between their marks, the constructors that
+Fills in the tables of methods in the documentation between their marks, the constructors that
 `src/decibel/__init__.pyi` exports, and the names that the command line completes. A test compares.
 """
 
@@ -33,11 +33,6 @@ def table(*head: str, rows: list[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
-def overview() -> str:
-    head = ("name", "lower level", "what it does", "sends to each neighbour per step")
-    return table(*head, rows=[[f"`{e.name}`", e.form, e.summary, e.sends] for e in entries()])
-
-
 def catalogue() -> str:
     head = ("name", "form", "loops", "sends, per neighbour and iteration", "what it is")
     return table(*head, rows=[[f"`{e.name}`", e.form, str(e.loops), e.sends, e.summary] for e in entries()])
@@ -58,7 +53,6 @@ def reference(form: str) -> str:
 
 
 BLOCKS = {
-    "overview": overview,
     "catalogue": catalogue,
     "messages": messages,
     **{form: lambda form=form: reference(form) for form in FORMS},
@@ -91,7 +85,7 @@ def _names(source: str) -> list[str]:
 
 def outdated() -> dict[Path, str]:
     """Files that are not what the metadata say, and what they should be."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = sorted((ROOT / "docs").rglob("*.md"))
     made = {path: page(path.read_text()) for path in pages}
     made[STUB] = stub(STUB.read_text())
     made[completions.PATH] = json.dumps(completions.collected(), indent=1) + "\n"

@@ -26,7 +26,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_PYTHON = [page for page in PAGES if BLOCK.search(page.read_text())]
 TORCH = "from decibel.torch._libraries import libraries; libraries()"
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"'}  # run below, as processes
+SIDE_BY_SIDE = {'title="in PyTorch"', 'title="in Decibel"'}
+TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"', *SIDE_BY_SIDE}  # run below
 
 
 @pytest.mark.slow_except("README.md", "tutorial.md", "index.md", "concepts.md", "graphs.md", "silo.md", "errata.md")
@@ -87,6 +88,17 @@ def test_examples_from_pytorch_change_ten_lines_at_most(name):
     lines = (ROOT / "examples" / name).read_text().splitlines()
     assert 0 < sum(line.endswith("# Decibel") for line in lines) <= 10
     assert all("# Decibel" in line for line in lines if re.search(r"\bdb\b", line))
+
+
+@pytest.mark.slow
+def test_the_loop_in_pytorch_has_the_same_numbers(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
+    monkeypatch.chdir(tmp_path)
+    page, namespace = (ROOT / "docs" / "coming-from-pytorch.md").read_text(), {}
+    blocks = re.findall(r'^```python title="in (?:PyTorch|Decibel)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "coming-from-pytorch.md", "exec"), namespace)
+    assert len(blocks) == 2 and namespace["result"].step == 200
 
 
 def test_links_between_pages_exist():
@@ -199,17 +211,16 @@ def test_what_is_written_from_the_methods_is_up_to_date(tables):
     assert not tables.outdated(), "run `make tables`"
     assert {entry.name for entry in tables.entries()} == {name for name, entry in CATALOG.items() if not entry.mixture}
     marked = {(page.name, kind) for page in PAGES for _, kind, _ in tables.MARK.findall(page.read_text())}
-    assert marked >= {("README.md", "overview"), ("cluster.md", "messages"), ("which-method.md", "catalogue")}
+    assert marked >= {("cluster.md", "messages"), ("which-method.md", "catalogue")}
 
 
 def test_tables_follow_the_methods(tables):
     interact = "gradient tracking on x, a personal lower level, all samples"
-    assert f"| `interact` | personal | {interact} | 2p numbers |\n" in tables.overview()
     assert f"| `interact` | personal | 1 | 2p numbers | {interact} |\n" in tables.catalogue()
     assert "| `interact` | `non-gt` | `local` |  | 2p numbers |\n" in tables.messages()
     assert "::: decibel.interact\n" in tables.reference("personal")
-    new = f"<!-- methods: overview -->\n{tables.overview()}<!-- end -->\n"
-    assert tables.page("<!-- methods: overview -->\nold\n<!-- end -->\n") == new
+    new = f"<!-- methods: catalogue -->\n{tables.catalogue()}<!-- end -->\n"
+    assert tables.page("<!-- methods: catalogue -->\nold\n<!-- end -->\n") == new
     stub = tables.STUB.read_text()
     without = stub.replace("from .methods._lopa import lopa\n", "").replace('    "lopa",\n', "")
     assert without != stub and tables.stub(without) == stub
