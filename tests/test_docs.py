@@ -175,7 +175,8 @@ def test_strategy_table_is_the_library():
     linear = {name: strategy for name, strategy in STRATEGIES.items() if strategy.A}
     assert [row["name"].strip("`") for row in rows] == list(linear)
     for row, strategy in zip(rows, linear.values(), strict=True):
-        assert [row["$A$"], row["$B^2$"], row["$C$"]] == [polynomial_text(c) for c in (strategy.A, strategy.B2, strategy.C)]
+        given = [polynomial_text(c) for c in (strategy.A, strategy.B2, strategy.C)]
+        assert [row["$A$"], row["$B^2$"], row["$C$"]] == given
         assert (row["corrects"] == "yes") == any(strategy.B2)
         assert int(row["carries"]) == strategy.carries
         assert (int(row["vectors sent"]), int(row["rounds"])) == exchanges(strategy)

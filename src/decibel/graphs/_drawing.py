@@ -97,7 +97,7 @@ def layout(graphs: Sequence[Sketch]) -> Float[np.ndarray, "nodes 2"]:
 def draw_graph(graph: Sketch, ax: Axes | None = None) -> Figure:
     if ax is None:
         with optional("matplotlib", caller="graph.draw", extra="plot"):
-            from matplotlib.figure import Figure
+            from ..core._figure import Figure
 
         ax = Figure(figsize=(4.2, 4.4), layout="constrained").add_subplot()
     _paint(ax, graph, layout([graph]))
@@ -113,7 +113,7 @@ def draw_sequence(phases: Sequence[Sketch], title: str, axes: Sequence[Axes] | N
         figure = _figure_of(axes[0])
     else:
         with optional("matplotlib", caller="graph.draw", extra="plot"):
-            from matplotlib.figure import Figure
+            from ..core._figure import Figure
 
         columns = min(len(phases), 5)
         rows = math.ceil(len(phases) / columns)

@@ -39,7 +39,7 @@ NAMES = {
 def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step") -> Figure:
     """One panel per column, one curve per trace; logarithmic where values are positive and span decades."""
     with optional("matplotlib", caller="result.plot", extra="plot"):
-        from matplotlib.figure import Figure
+        from ..core._figure import Figure
 
     first = next(iter(traces.values()))
     columns = columns or tuple(name for name in first if name not in COSTS)

@@ -40,7 +40,7 @@ def draw_counts(
 
 def _new_axes(nodes: int, classes: int) -> Axes:
     with optional("matplotlib", caller="partition.draw", extra="plot"):
-        from matplotlib.figure import Figure
+        from ...core._figure import Figure
 
     size = (min(2.5 + 0.42 * nodes, 14), min(1.6 + 0.36 * classes, 12))
     return Figure(figsize=(max(size[0], 6.5), size[1]), layout="constrained").subplots()

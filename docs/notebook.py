@@ -1,0 +1,60 @@
+"""The tutorial as a notebook, with its output.
+
+    python docs/notebook.py
+
+Makes cells of the text and of the Python blocks of `docs/tutorial.md`, runs them (nbclient and ipykernel are in the
+extra `test`), and writes `docs/tutorial.ipynb`. Tests compare the cells and run them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parent / "tutorial.md"
+NOTEBOOK = PAGE.with_suffix(".ipynb")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+KERNEL = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0", "XLA_FLAGS": "", "MPLBACKEND": ""}  # as at a reader's
+
+
+def cells() -> list[tuple[str, str]]:
+    """(kind, source) of each; output that the page quotes is left out, since the notebook has its own."""
+    text, found, last = PAGE.read_text(), [], 0
+    for block in BLOCK.finditer(text):
+        found += [("markdown", text[last : block.start()].strip())]
+        found += [("code", block[2].strip())] if block[1] == "python" else []
+        last = block.end()
+    return [(kind, source) for kind, source in [*found, ("markdown", text[last:].strip())] if source]
+
+
+def notebook() -> dict[str, object]:
+    """Without output, as JSON."""
+    made: list[dict[str, object]] = []
+    for number, (kind, source) in enumerate(cells()):
+        cell = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source.splitlines(keepends=True)}
+        made.append(cell if kind == "markdown" else {**cell, "execution_count": None, "outputs": []})
+    return {"cells": made, "metadata": KERNEL, "nbformat": 4, "nbformat_minor": 5}
+
+
+def executed(folder: Path) -> dict[str, object]:
+    """With the output of a run in a folder."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    made = nbformat.reads(json.dumps(notebook()), as_version=4)
+    client = NotebookClient(made, timeout=600, record_timing=False, resources={"metadata": {"path": str(folder)}})
+    client.execute(env={**os.environ, **ENVIRONMENT})
+    made["metadata"] = KERNEL
+    nbformat.validate(made)
+    return json.loads(nbformat.writes(made))
+
+
+if __name__ == "__main__":
+    NOTEBOOK.write_text(json.dumps(executed(PAGE.parent), indent=1, ensure_ascii=False) + "\n")
+    print(f"wrote {NOTEBOOK}")

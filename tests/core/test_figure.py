@@ -1,0 +1,68 @@
+"""Figures that a notebook shows by itself are matplotlib's in every other respect."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib import figure
+
+import decibel as db
+
+PNG = b"\x89PNG\r\n\x1a\n"
+DRAWN = {
+    "result.plot": lambda: db.solve(
+        db.Problem(lambda x, batch: ((x - batch) ** 2).mean(), upper_data=np.ones((3, 2, 1)), x0=np.zeros(1)),
+        db.dsgd(alpha=0.1),
+        db.graphs.ring(3),
+        steps=3,
+    ).plot(),
+    "graph.draw": lambda: db.graphs.ring(5).draw(),
+    "sequence.draw": lambda: db.graphs.one_peer_exponential(4).draw(),
+    "partition.draw": lambda: db.tasks.partition.iid([0, 1, 0, 1], 2).draw(),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_is_a_figure_with_a_picture(name):
+    drawn = DRAWN[name]()
+    assert isinstance(drawn, figure.Figure) and drawn._repr_png_().startswith(PNG)
+
+
+def test_a_figure_is_pickled():
+    again = pickle.loads(pickle.dumps(DRAWN["graph.draw"]()))
+    assert again._repr_png_().startswith(PNG) and len(again.axes) == 1
+
+
+def test_axes_of_a_users_own_keep_their_figure():
+    own = figure.Figure()
+    assert db.graphs.ring(5).draw(own.add_subplot()) is own
+
+
+SHELL = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.pylabtools import select_figure_formats
+import decibel as db
+
+shell = InteractiveShell.instance()
+if {pyplot}:
+    import matplotlib.pyplot
+    select_figure_formats(shell, {{"png"}})  # as the inline backend does
+assert ("matplotlib.pyplot" in sys.modules) == {pyplot}
+shell.display_formatter.active_types = list(shell.display_formatter.formatters)
+data, _ = shell.display_formatter.format(db.graphs.ring(5).draw())
+print(sorted(data))
+"""
+
+
+@pytest.mark.parametrize("pyplot", [False, True])
+def test_a_notebook_has_one_picture_with_pyplot_and_without(pyplot):
+    pytest.importorskip("IPython", reason='needs ipykernel: pip install "decibel-opt[test]"')
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SHELL.format(pyplot=pyplot)], capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "['image/png', 'text/plain']", done.stderr

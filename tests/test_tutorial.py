@@ -1,0 +1,56 @@
+"""The notebook is the tutorial, with the output of a run, and it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+FIGURES = {"graph.draw()", 'result.plot("upper", "consensus_x", against="bytes")'}
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("notebook", DOCS / "notebook.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check(notebook, script):
+    """Its cells are the page's, all were run, in order, and figures and numbers are there."""
+    sources = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert sources == script.cells(), "run `python docs/notebook.py`"
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert all(output["output_type"] != "error" and output.get("name") != "stderr" for output in outputs)
+    last = {"".join(cell["source"]).splitlines()[-1]: cell["outputs"] for cell in code}
+    for line in FIGURES:
+        assert sum("image/png" in output.get("data", {}) for output in last[line]) == 1, line
+    printed = ["".join(output["text"]) for output in outputs if output["output_type"] == "stream"]
+    assert printed[0].strip() == "[0.02 0.03 0.01 0.5  0.55 0.77 0.55 0.51]"
+    corrected, biased = (float(text) for text in printed if text.count("\n") == 1 and "[" not in text)
+    assert corrected < 1e-5 and biased == pytest.approx(0.014, abs=1e-3)
+
+
+def test_the_committed_notebook_is_the_page(script):
+    check(json.loads(script.NOTEBOOK.read_text()), script)
+    assert script.NOTEBOOK.stat().st_size < 300_000
+
+
+def test_markdown_and_code_alternate_and_quoted_output_is_left_out(script):
+    cells = script.cells()
+    assert cells[0][0] == "markdown" and cells[0][1].startswith("# Tutorial")
+    assert sum(kind == "code" for kind, _ in cells) > 8
+    assert not any("```" in source for _, source in cells)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(script, tmp_path):
+    for package in ("nbclient", "ipykernel"):
+        pytest.importorskip(package, reason='needs nbclient and ipykernel: pip install "decibel-opt[test]"')
+    check(script.executed(tmp_path), script)
