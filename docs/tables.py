@@ -34,8 +34,8 @@ def table(*head: str, rows: list[list[str]]) -> str:
 
 
 def catalogue() -> str:
-    head = ("name", "form", "loops", "sends, per neighbour and iteration", "what it is")
-    return table(*head, rows=[[f"`{e.name}`", e.form, str(e.loops), e.sends, e.summary] for e in entries()])
+    head = ("name", "what it is", "lower level", "loops", "sends to each neighbour per step")
+    return table(*head, rows=[[f"`{e.name}`", e.summary, e.form, str(e.loops), e.sends] for e in entries()])
 
 
 def messages() -> str:

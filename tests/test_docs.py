@@ -217,7 +217,7 @@ def test_what_is_written_from_the_methods_is_up_to_date(tables):
 
 def test_tables_follow_the_methods(tables):
     interact = "gradient tracking on x, a personal lower level, all samples"
-    assert f"| `interact` | personal | 1 | 2p numbers | {interact} |\n" in tables.catalogue()
+    assert f"| `interact` | {interact} | personal | 1 | 2p numbers |\n" in tables.catalogue()
     assert "| `interact` | `non-gt` | `local` |  | 2p numbers |\n" in tables.messages()
     assert "::: decibel.interact\n" in tables.reference("personal")
     new = f"<!-- methods: catalogue -->\n{tables.catalogue()}<!-- end -->\n"
