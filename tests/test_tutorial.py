@@ -21,7 +21,7 @@ def script():
 
 
 def check(notebook, script):
-    """Its cells are the page's, all were run, in order, and figures and numbers are there."""
+    """Its cells are the page's, all were run, in order, and figures, progress and numbers are there."""
     sources = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
     assert sources == script.cells(), "run `python docs/notebook.py`"
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -31,10 +31,17 @@ def check(notebook, script):
     last = {"".join(cell["source"]).splitlines()[-1]: cell["outputs"] for cell in code}
     for line in FIGURES:
         assert sum("image/png" in output.get("data", {}) for output in last[line]) == 1, line
+    assert any("<table>" in html and "<img" in html for html in shown(last["result"]))
+    assert sum("<progress" in html for cell in code for html in shown(cell["outputs"])) == 2  # one for each solve
     printed = ["".join(output["text"]) for output in outputs if output["output_type"] == "stream"]
     assert printed[0].strip() == "[0.02 0.03 0.01 0.5  0.55 0.77 0.55 0.51]"
     corrected, biased = (float(text) for text in printed if text.count("\n") == 1 and "[" not in text)
     assert corrected < 1e-5 and biased == pytest.approx(0.014, abs=1e-3)
+
+
+def shown(outputs):
+    """The HTML of outputs."""
+    return ["".join(output["data"]["text/html"]) for output in outputs if "text/html" in output.get("data", {})]
 
 
 def test_the_committed_notebook_is_the_page(script):
@@ -44,7 +51,7 @@ def test_the_committed_notebook_is_the_page(script):
 
 def test_markdown_and_code_alternate_and_quoted_output_is_left_out(script):
     cells = script.cells()
-    assert cells[0][0] == "markdown" and cells[0][1].startswith("# Tutorial")
+    assert cells[0][0] == "markdown" and cells[0][1].startswith("# Tutorial\n\nTen hospitals")
     assert sum(kind == "code" for kind, _ in cells) > 8
     assert not any("```" in source for _, source in cells)
 

@@ -24,6 +24,7 @@ AXES = {
     "bytes": "bytes sent per node",
     "seconds": "seconds",
 }
+LARGE = 10_000  # where the horizontal axis has 10 k instead
 NAMES = {
     "stationarity": "stationarity ‖∇Φ(x̄)‖²",
     "kkt_residual": "KKT residual ‖x̄ − prox(x̄ − ∇Φ(x̄))‖",
@@ -39,6 +40,8 @@ NAMES = {
 def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step") -> Figure:
     """One panel per column, one curve per trace; logarithmic where values are positive and span decades."""
     with optional("matplotlib", caller="result.plot", extra="plot"):
+        from matplotlib.ticker import EngFormatter
+
         from ..core._figure import Figure
 
     first = next(iter(traces.values()))
@@ -49,11 +52,14 @@ def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step
     tall = -(-len(columns) // wide)
     figure = Figure(figsize=(4.6 * wide, 3.4 * tall), layout="constrained")
     axes = figure.subplots(tall, wide, squeeze=False).ravel()
+    end = max((float(trace[against][-1]) for trace in traces.values() if trace.rows), default=0.0)
     for axis, column in zip(axes, columns, strict=False):
         for label, trace in traces.items():
             axis.plot(trace[against], trace[column], label=label, linewidth=1.6)
         if spans_decades([trace[column] for trace in traces.values()]):
             axis.set_yscale("log")
+        if end >= LARGE:
+            axis.xaxis.set_major_formatter(EngFormatter())
         axis.set(xlabel=AXES.get(against, against), ylabel=NAMES.get(column, column.replace("_", " ")))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
