@@ -11,6 +11,7 @@ import pytest
 from matplotlib import figure
 
 import decibel as db
+from decibel.results._plots import plot_traces
 
 PNG = b"\x89PNG\r\n\x1a\n"
 DRAWN = {
@@ -30,6 +31,13 @@ DRAWN = {
 def test_what_is_drawn_is_a_figure_with_a_picture(name):
     drawn = DRAWN[name]()
     assert isinstance(drawn, figure.Figure) and drawn._repr_png_().startswith(PNG)
+
+
+@pytest.mark.parametrize("end, label", [(4_000, "4000"), (4_000_000, "4 M")])
+def test_large_costs_have_short_labels(end, label):
+    trace = db.Trace({"step": [0, 1], "bytes": [0, end], "upper": [2.0, 1.0]})
+    axis = plot_traces({"one": trace}, "upper", against="bytes").axes[0].xaxis
+    assert axis.get_major_formatter().format_ticks([0, end])[-1] == label
 
 
 def test_a_figure_is_pickled():
