@@ -54,7 +54,7 @@ def lower(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
     return jnp.mean(jax.nn.sigmoid(x[number]) * losses(y, images, labels)) + 1e-3 * ridge
 
 
-def problem(nodes: int) -> db.Problem:
+def problem(nodes: int, hidden: int = HIDDEN) -> db.Problem:
     """Images with a class in their mean, made on the device; few per node, since a batch may repeat them."""
     samples = max(4, min(100, 20_000 // nodes))
     key = jax.random.key(0)
@@ -62,7 +62,7 @@ def problem(nodes: int) -> db.Problem:
     images = jax.random.uniform(key, (nodes, samples, 784), jnp.float32) + 0.1 * labels[..., None]
     numbers = jnp.arange(nodes * samples, dtype=jnp.int32).reshape(nodes, samples) % WEIGHTS
     start = lambda *shape: jax.random.normal(key, shape, jnp.float32) / shape[0] ** 0.5  # noqa: E731
-    y0 = {"w1": start(784, HIDDEN), "b1": jnp.zeros(HIDDEN), "w2": start(HIDDEN, 10), "b2": jnp.zeros(10)}
+    y0 = {"w1": start(784, hidden), "b1": jnp.zeros(hidden), "w2": start(hidden, 10), "b2": jnp.zeros(10)}
     data = (images, labels, numbers)
     return db.Problem(upper, lower, upper_data=data, lower_data=data, x0=jnp.zeros(WEIGHTS), y0=y0)
 
