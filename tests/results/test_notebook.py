@@ -146,3 +146,17 @@ def test_ipython_in_a_terminal_has_no_html(monkeypatch):
     seen = notebook(monkeypatch, kernel=False)
     solve()
     assert not seen
+
+
+def test_catalogue_search_advice_and_checks():
+    ring = db.graphs.ring(4)
+    tuned = db.tune(PROBLEM, db.ed(alpha=0.1), ring, steps=3, search={"alpha": [0.1, 0.2]})
+    found = [db.CATALOG, tuned, db.theory.advise(8), PROBLEM.check()]
+    for one, word in zip(found, ("sparkle-ed", "alpha", "why", "finite differences"), strict=True):
+        page = Checked(one._repr_html_())
+        assert page.tags[0] == "table" and any(word in text for text in page.texts)
+    assert "sparkle-ed" in repr(db.CATALOG)
+
+
+def test_a_graph_plots_itself_as_a_result_does():
+    assert type(db.graphs.ring(5).plot()) is type(db.graphs.ring(5).draw())

@@ -160,6 +160,8 @@ class Graph:
         """Draws the graph, in `ax` if given, and returns the matplotlib figure."""
         return draw_graph(self._sketch(), ax)
 
+    plot = draw  # as results have it
+
     def _sketch(self) -> Sketch:
         sender, receiver = self.edges.T
         weights = np.asarray(self.matrix[receiver, sender]).ravel()
@@ -326,6 +328,8 @@ class GraphSequence:
     def draw(self, ax: Sequence[Axes] | None = None) -> Figure:
         """Draws the phases side by side, in the sequence of axes `ax` if given, and returns the matplotlib figure."""
         return draw_sequence([phase._sketch() for phase in self.phases], self.summary(), ax)
+
+    plot = draw
 
     @cached_property
     def _components(self) -> int:

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
+from ..core._html import table
 from ..core._names import hint
 from ._entry import REGISTERED, Entry
 
@@ -29,6 +30,13 @@ class Catalog(Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(REGISTERED)
+
+    def __repr__(self) -> str:
+        return f"Catalog of {len(self)} methods: {', '.join(name for name in self if not self[name].mixture)}"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, entry.form, entry.summary, entry.sends) for name, entry in self.items() if not entry.mixture]
+        return table(f"{len(self)} methods", rows, ("name", "lower level", "what it is", "sends per step"))
 
 
 CATALOG = Catalog()

@@ -13,6 +13,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Int, Key
 
+from ..core._html import table
 from ..core._types import PyTree
 from ..core._vector import largest, replicate, smallest
 from . import _exact as exact
@@ -39,6 +40,10 @@ class CheckReport(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join(f"{'ok  ' if ok else 'LOOK'} {text}" for ok, text in self.findings)
+
+    def _repr_html_(self) -> str:
+        title = "nothing speaks against the problem" if self.ok else "look at these"
+        return table(title, [("ok" if ok else "look", text) for ok, text in self.findings], ("", "finding"))
 
 
 def check(problem: Losses, *, seed: int, probes: int = 4) -> CheckReport:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from ..core import _html as html
 from ..core._names import suggests_names
 from ..core._optional import optional
 from ..engines._batch import BatchRun
@@ -27,6 +28,7 @@ from ._solve import levels_of, validate, validate_seed
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 ROUNDS = 4  # at most
 SEEDS = (0, 1)
+SHOWN = 12  # rows in a notebook
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Tuned:
         rows = [header, *([f"{row[name]:.4g}" for name in header] for row in self.table)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
         return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+
+    def _repr_html_(self) -> str:
+        head = list(self.table[0])
+        title = f"{self.method.name}: the best {self.metric} is {html.number(self.score)}"
+        return html.table(title, [[html.number(row[name]) for name in head] for row in self.table[:SHOWN]], head)
 
     def to_pandas(self) -> Any:
         """The table as a `pandas.DataFrame`."""
@@ -135,12 +142,12 @@ def tune(
         return name, _table(candidates, np.reshape(scores, (len(candidates), len(seeds))), name)
 
     name, table = scored(candidates)
-    for number in range(1, ROUNDS if isinstance(search, str) else 1):
+    for again in range(1, ROUNDS if isinstance(search, str) else 1):
         following = _moved(centre, table, finite=bool(np.isfinite(table[0][name])))
         if following == centre:
             break
         centre = following
-        more = _candidates(method, centre, max(2, budget // 2), search, seed + number)
+        more = _candidates(method, centre, max(2, budget // 2), search, seed + again)
         table = tuple(sorted((*table, *scored(more)[1]), key=lambda row: row[name]))
     if not np.isfinite(table[0][name]):
         raise ValueError(f"all {len(table)} settings diverged: start from smaller step sizes.")

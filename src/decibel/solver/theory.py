@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import networkx as nx
 import numpy as np
 
+from ..core._html import table
 from ..core._names import hint
 from ..graphs import _families as families
 from ..graphs._graph import Graph, GraphSequence, Levels, Topology
@@ -207,6 +208,9 @@ class Advice(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join((self.method, *(f"- {reason}" for reason in self.reasons)))
+
+    def _repr_html_(self) -> str:
+        return table(self.method, [(reason,) for reason in self.reasons], ("why",))
 
 
 DIFFER = {"shared": "sparkle-ed", "personal": "spdb", "single": "ed"}
