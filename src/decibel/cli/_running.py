@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 from rich.console import Console
 from rich.table import Table
 
@@ -28,10 +29,12 @@ from ..results._callbacks import Callback
 from ..results._result import Result
 from ..results._status import Status
 from ..solver._solve import NonFiniteWarning, levels_of, solve, validate
+from ..tasks import Task
 from ._config import LOGS, Config
 from ._registry import make_graph, make_method, make_task
 
 CONFIG, LOG, CHECKPOINT = "config.toml", "log.jsonl", "checkpoint"
+FEW_ENTRIES = 2_000_000
 ROWS_PER_SAVE = 10  # an interrupted run saves besides; more often, short runs would mostly save
 
 
@@ -61,7 +64,7 @@ def run(
         warnings.simplefilter("ignore", NonFiniteWarning)  # the command says it, with its exit code
         result = solve(
             made.problem, algorithm, network, steps=config.steps, batch_size=config.batch_size, seed=config.seed,
-            eval_every=config.eval_every, metrics=made.metrics, callbacks=[Kept(config), *written],
+            eval_every=config.eval_every, metrics=[*made.metrics, *_losses(made)], callbacks=[Kept(config), *written],
             checkpoint=checkpoint(config), checkpoint_every=ROWS_PER_SAVE, resume=resume,
         )  # fmt: skip
     console.print(table(result))
@@ -71,6 +74,14 @@ def run(
     result.plot().savefig(files(config)["figure"], dpi=150)
     console.print(f"Config, log, trace and figure are in {trace.parent}.", soft_wrap=True)
     return result
+
+
+def _losses(task: Task) -> list[str]:
+    """The losses of both levels, where evaluating them on all samples costs little beside the steps."""
+    leaves = jax.tree.leaves((task.problem.upper_data, task.problem.lower_data))
+    if sum(leaf.size for leaf in leaves if hasattr(leaf, "size")) > FEW_ENTRIES:
+        return []
+    return ["upper"] if task.problem.single_level else ["upper", "lower"]
 
 
 def _advice(config: Config, result: Result) -> str:

@@ -132,10 +132,11 @@ function timeLeft(last) {
   if (state !== "runs" || !steps || !seconds || last < 1) return [];
   const from = last >> 1, done = columns.step[last] - columns.step[from], took = seconds[last] - seconds[from];
   if (!(done > 0 && took > 0)) return [];
-  return [["about to go", clock(Math.round((steps - columns.step[last]) * took / done))]];
+  return [["time left, about", clock(Math.round((steps - columns.step[last]) * took / done))]];
 }
 
 function showAbout({ method, settings, graph, versions, ...rest }) {
+  if (rest.batch_size === null) rest.batch_size = "all samples";
   const entries = Object.entries({ method, settings, graph: sameGraph(graph), ...rest, versions });
   pairs(at("about"), entries.filter(([, value]) => value !== undefined).map(([name, value]) => [words(name), plain(value)]));
 }
