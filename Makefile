@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-torch lint slow simulate bench tables docs clean
+.PHONY: help demo test test-all test-torch lint slow matrix simulate bench tables docs clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ slow: $(VENV)/.installed-test ## run only the slow tests, which `make test` leav
 test-torch: $(TORCH_VENV)/.installed ## run the tests of modules from PyTorch, in an environment of their own
 	$(TORCH_VENV)/bin/python -m pytest -n 2 -m "slow or not slow" tests/pytorch
 	$(TORCH_VENV)/bin/python -m pytest -m "slow or not slow" tests/test_docs.py -k needs_more
+
+matrix: ## test with every installed Python, and the oldest and newest JAX that are allowed
+	python3 tests/matrix.py
 
 SEEDS ?= 10000
 simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000), on a virtual clock
