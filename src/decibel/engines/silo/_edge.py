@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...core._json import JSON
+from ...core._text import plain
 from ...network._links import LinkState
 from ._errors import Rejected
 from ._federation import FaultTolerance
@@ -62,6 +63,9 @@ class Edge:
         self.resumed = False  # whether both ends know, on this stream, what the other has got
         self.behind = False  # whether messages were left out, of positions that the other end has skipped
         self.rejected = self.repeated = 0
+        self.refusal = self.trouble = ""  # why the other end closes streams, and why none is there
+        self.sent = self.received = 0  # bytes
+        self.waited = 0.0  # seconds, for its messages
         self.flows: dict[str, JSON] = {}  # how large they are, by level (`_lies`)
 
     def touch(self, now: float) -> None:
@@ -76,7 +80,7 @@ class Edge:
     def settle(self, mine: Join, theirs: Join, now: float = 0.0) -> None:
         """Both ends do this with the same two views, and come to the same conclusion. The end that dials has chosen the
         number of a new epoch, at random, so that no message of another is taken for one of it."""
-        self.resumed, self.asking = True, 0
+        self.resumed, self.asking, self.refusal = True, 0, ""
         if mine.open and theirs.open and mine.epoch == theirs.epoch:
             self.resend(theirs.got)
             return
@@ -153,6 +157,11 @@ class Edge:
         self.stream, self.joining, self.resumed = None, False, False
         self.basis, self.told = (), {}
 
+    def refused(self, sentence: str) -> str:
+        """The other end closes this stream, or takes none. What to say of it: the same sentence is said once."""
+        told, self.refusal = self.refusal, plain(sentence)
+        return f"{self.name} rejected this site: {self.refusal}" if self.refusal != told else ""
+
     def resend(self, got: Position) -> None:
         """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""
         missing = [(at, frame) for at, frame in self.outbox if at > got]
@@ -169,6 +178,7 @@ class Edge:
 
     def say(self, frame: bytes) -> None:
         if self.stream is not None:
+            self.sent += len(frame)
             self.stream.send(frame)
 
     def say_data(self, at: Position, frame: bytes) -> None:
@@ -204,7 +214,16 @@ class Edge:
     def status(self, now: float) -> dict[str, JSON]:
         """What `decibel silo status` shows of it."""
         seen = round(now - self.last_seen, 1) if self.last_seen else None
-        return {"state": self.state, "last_seen_seconds_ago": seen, "rejected": self.rejected, "flows": self.flows}
+        return {
+            "state": self.state,
+            "last_seen_seconds_ago": seen,
+            "why": "" if self.open else self.refusal or ("" if self.stream else self.trouble),
+            "rejected": self.rejected,
+            "sent_bytes": self.sent,
+            "received_bytes": self.received,
+            "waited_seconds": round(self.waited, 3),
+            "flows": self.flows,
+        }
 
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step
