@@ -9,6 +9,7 @@ other, are in docs/silo-protocol.md.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,8 +40,15 @@ class Stream(Protocol):
 class Edge:
     """All of it is read and written under the site's lock."""
 
-    def __init__(self, number: int, name: str, dials: bool, rules: FaultTolerance) -> None:
-        self.number, self.name, self.dials = number, name, dials
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        dials: bool,
+        rules: FaultTolerance,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.number, self.name, self.dials, self._tell = number, name, dials, tell
         self.allowance = Allowance(rules.beat)
         self.patience = Patience(rules)
         # The stream, and who is at its other end.
@@ -132,6 +140,8 @@ class Edge:
 
     def said_bye(self, reason: str, *, forget: bool) -> None:
         self.finished = reason == "finished"
+        if reason == "aside":
+            self.refused("it took too long, so that the others go on without it for a while")
         self.running = self.running and reason == "aside"
         if self.finished:
             self.theirs = FINISHED  # what it has sent still counts; nothing more is awaited
@@ -157,10 +167,11 @@ class Edge:
         self.stream, self.joining, self.resumed = None, False, False
         self.basis, self.told = (), {}
 
-    def refused(self, sentence: str) -> str:
-        """The other end closes this stream, or takes none. What to say of it: the same sentence is said once."""
+    def refused(self, sentence: str) -> None:
+        """The other end closes this stream, or takes none, and says why; the same sentence is told once."""
         told, self.refusal = self.refusal, plain(sentence)
-        return f"{self.name} rejected this site: {self.refusal}" if self.refusal != told else ""
+        if self.refusal != told:
+            self._tell(f"{self.name} rejected this site: {self.refusal}")
 
     def resend(self, got: Position) -> None:
         """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""

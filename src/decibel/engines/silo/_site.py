@@ -47,8 +47,9 @@ class Site:
         self.build, self.clock = Build(), clock or Clock()
         self.fault_tolerance, self.limits = federation.fault_tolerance, Limits.of(federation)
         self.incarnation, self.lock = self.clock.incarnation(), self.clock.lock()
+        sites, rules = federation.sites, self.fault_tolerance
         self.edges = {
-            other: Edge(other, federation.sites[other].name, federation.dials(number, other), self.fault_tolerance)
+            other: Edge(other, sites[other].name, federation.dials(number, other), rules, self._warn)
             for other in federation.neighbours(number)
         }
         self.known: Known = {}  # what exchanges send
@@ -334,8 +335,7 @@ class Site:
             case Bye(reason):
                 edge.said_bye(reason, forget=self.fault_tolerance.forgets)
             case Refuse(sentence):
-                if news := edge.refused(sentence):
-                    self._warn(news)
+                edge.refused(sentence)
             case Hello():
                 raise Rejected("a second HELLO")
             case _:

@@ -305,8 +305,8 @@ class Streams:
         details = plain(error.details() or "")
         with self.site.lock:
             edge.trouble = details
-            if error.code() is grpc.StatusCode.PERMISSION_DENIED and (news := edge.refused(details)):
-                self._say(news)
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                edge.refused(details)
 
     def _converse(self, edge: Edge, channel: grpc.Channel) -> None:
         stream = Outgoing(lambda: call.cancel(), self._room)
