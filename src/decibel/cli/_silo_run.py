@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -14,6 +17,7 @@ from rich.table import Table
 
 from ..core._json import JSON
 from ..core._text import plain
+from ..engines.silo._errors import BudgetSpent, SiteLost
 from ..engines.silo._health import who_was_missing
 from ..engines.silo._logging import Log, configure
 from ..engines.silo._privacy import read as read_spent
@@ -78,13 +82,15 @@ def run(
         from ..engines.silo._engine import Silo
 
         limits = {"budget": budget, "record_budget": record_budget, "delta": delta}
-        result = _solve(Silo(home, name, **limits, progress_every=progress_every, metrics_port=metrics_port), problem)
-    except (ValueError, TypeError, RuntimeError, OSError) as error:
+        engine = Silo(home, name, **limits, progress_every=progress_every, metrics_port=metrics_port)
+        with _warnings_as(log) if log_format == "json" else nullcontext():
+            result = _solve(engine, problem)
+    except (ValueError, TypeError, OSError, SiteLost, BudgetSpent) as error:
         if log_format == "json":
             log.error(plain(error, longest=1000))
             raise typer.Exit(FAILED) from None
-        if type(error).__module__.startswith("decibel") and isinstance(error, RuntimeError):
-            raise ValueError(str(error)) from None  # neighbours or budgets, not a bug
+        if isinstance(error, RuntimeError):
+            raise ValueError(str(error)) from None  # a sentence, as all that is no bug
         raise
     result.trace.save(home / "trace.npz")
     save_solution(result.x, result.y, home / "solution.npz")
@@ -95,6 +101,14 @@ def run(
     note = read_note(home)
     absent = who_was_missing(note["missing"]) if note else ""
     say(f"{name}: {absent or 'nobody was missing'}.")
+
+
+@contextmanager
+def _warnings_as(log: Log) -> Generator[None]:
+    """Python's warnings as lines of the log."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: log.warning(plain(message, longest=1000))
+        yield
 
 
 def _solve(engine: Silo, problem: str) -> Result:
