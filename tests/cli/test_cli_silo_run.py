@@ -94,7 +94,7 @@ def test_a_changed_loss_does_not_resume(silo):
 def test_what_keeps_it_from_starting_is_noted(silo):
     silo("run", "a", "--problem", "nowhere:f", code=1)
     assert noted()["state"] == "stopped" and "cannot be loaded" in noted()["detail"]
-    assert "stopped: --problem" in " ".join(silo("status").split())
+    assert "a: stopped, since --problem" in " ".join(silo("status").split())
 
 
 def test_a_lost_neighbour_is_a_sentence(silo, monkeypatch):

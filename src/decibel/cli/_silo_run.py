@@ -154,33 +154,39 @@ def status(homes: list[Path], console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("site", "step", "", "neighbours", "ε spent"):
         table.add_column(heading)
+    below: list[str] = []
     for home in homes:
         found = read_note(home)
         if found is None:
             table.add_row(home.name, "", "never ran", "", spending(home))
             continue
         others = ", ".join(_neighbour(name, one) for name, one in found["neighbours"].items())
-        shown = (found["site"], found["step"], in_words(found, time.time()), others)
+        word, more = in_words(found, time.time())
+        shown = (found["site"], found["step"], word, others)
         table.add_row(*(escape(plain(one)) for one in shown), spending(home))
+        below += [f"{found['site']}: {sentence}" for sentence in more]
     console.print(table)
+    for line in below:
+        console.print(plain(line, longest=1000), soft_wrap=True, markup=False)
 
 
-def in_words(found: Note, now: float) -> str:
-    """The state of a site, with what belongs to it: for whom it waits, why it was refused, who was missing."""
+def in_words(found: Note, now: float) -> tuple[str, list[str]]:
+    """The state of a site, with for whom it waits; and sentences: why it was refused or stopped, why a neighbour is not
+    there, who was missing."""
     word, detail, old = found["state"], found["detail"], now - found["time"]
+    sentences = [f"{name} is {one['state']}: {one['why']}" for name, one in found["neighbours"].items() if one["why"]]
     if word in ENDED:
         absent = who_was_missing(found["missing"])
-        return "; ".join(part for part in (f"{word}: {detail}" if detail else word, absent) if part)
-    if word == "starting" and not found["neighbours"]:  # and tells nothing while it loads
-        return f"starting, for {old:.0f} s" + (f": {detail}" if detail else "")
+        return word, [sentence for sentence in (f"{word}, since {detail}" if detail else "", absent) if sentence]
+    if word == "starting" and not found["neighbours"]:  # and notes nothing while it loads
+        return f"starting, for {old:.0f} s" + (f": {detail}" if detail else ""), []
     if old >= STALE:
-        return f"no update for {old:.0f} s (was {word})"
-    return f"{word} {detail}" if word == "waiting" else f"{word}: {detail}" if detail else word
+        return f"no update for {old:.0f} s (was {word})", sentences
+    return f"{word} {detail}" if word == "waiting" else word, sentences
 
 
 def _neighbour(name: str, one: Neighbour) -> str:
-    why = f" ({one['why']})" if one["why"] else ""
-    return f"{name} {one['state']}{why}{saturated(one['flows'])}"
+    return f"{name} {one['state']}{saturated(one['flows'])}"
 
 
 def spending(home: Path) -> str:

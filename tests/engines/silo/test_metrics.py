@@ -128,7 +128,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_more(tmp_path):
         port = held.getsockname()[1]
         one, other = Talking(folders, 0, metrics_port=port), Talking(folders, 1)
         wait_until(lambda: any(f"metrics cannot be served at port {port}: " in line for line in one.said))
-        wait_until(lambda: one.site.edges[1].stream is not None)
+        wait_until(lambda: one.site.edges[1].stream and other.site.edges[0].stream)
         other.site.edges[0].say(write(Refuse("still talking")))
         wait_until(lambda: any("still talking" in line for line in one.said))
         one.close()

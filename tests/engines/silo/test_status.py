@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 from silo_ends import FEDERATION, RULES, STEP, End, standing_end, tell_running
 from silo_messages import message
 from silo_sites import ring
 
 from decibel.cli._silo_run import in_words, read_note
+from decibel.cli._silo_run import status as show
 from decibel.engines.silo._errors import Stopped
 from decibel.engines.silo._federation import FaultTolerance
 from decibel.engines.silo._frames import Bye, Join, Position, Refuse
@@ -193,11 +196,11 @@ class TestWords:
         end = talking()
         note(tmp_path / "status.json", status(end.site))
         found = read_note(tmp_path)
-        assert found is not None and in_words(found, time.time()) == "running"
-        assert "no update for" in in_words(found, time.time() + 60)
+        assert found is not None and in_words(found, time.time()) == ("running", [])
+        assert "no update for 60 s (was running)" in in_words(found, found["time"] + 60)[0]
         note_word(tmp_path / "status.json", "site-1", "starting", "loading wards:problem")
         found = read_note(tmp_path)
-        assert in_words(found, found["time"] + 70) == "starting, for 70 s: loading wards:problem"
+        assert in_words(found, found["time"] + 70) == ("starting, for 70 s: loading wards:problem", [])
 
     def test_of_a_run_that_is_over_do_not_age(self, tmp_path):
         end = talking()
@@ -205,7 +208,19 @@ class TestWords:
         end.site.goodbye(False)
         note(tmp_path / "status.json", status(end.site))
         found = read_note(tmp_path)
-        assert in_words(found, time.time() + 1e6) == "stopped: it was told to stop; site-2 was missing for 312 s"
+        said = ["stopped, since it was told to stop", "site-2 was missing for 312 s"]
+        assert in_words(found, time.time() + 1e6) == ("stopped", said)
+
+    def test_of_refusals_are_the_neighbours_own(self, tmp_path):
+        end = End(FEDERATION, 1, 0)
+        end.connect()
+        end.deliver(Refuse("for a reason"))
+        note(tmp_path / "status.json", status(end.site))
+        assert in_words(read_note(tmp_path), time.time()) == ("refused", ["site-0 is connected: for a reason"])
+        console = Console(width=80, record=True, file=io.StringIO())
+        show([tmp_path, tmp_path / "nobody"], console)
+        shown = console.export_text()
+        assert "site-1: site-0 is connected: for a reason" in shown and "never ran" in shown
 
     def test_a_note_is_json_whatever_was_said(self, tmp_path):
         end = talking()
