@@ -46,7 +46,7 @@ class Note(TypedDict):
     """What a site notes of itself."""
 
     site: str
-    step: int | str
+    step: int
     state: str
     detail: str
     missing: dict[str, float]

@@ -75,7 +75,7 @@ def note(path: Path, found: dict[str, JSON]) -> None:
 def note_word(path: Path, name: str, word: str, detail: str = "") -> None:
     """Before there is a site, and where there will be none; a disk that fails is reported when it matters."""
     with suppress(OSError):
-        note(path, {"site": name, "step": "", "state": word, "detail": plain(detail), "missing": {}, "neighbours": {}})
+        note(path, {"site": name, "step": 0, "state": word, "detail": plain(detail), "missing": {}, "neighbours": {}})
 
 
 def farewell(site: Site) -> str:
