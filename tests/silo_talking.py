@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from decibel.engines.silo._credentials import Credentials
+from decibel.engines.silo._frames import Build
 from decibel.engines.silo._site import Site
 from decibel.engines.silo._streams import Streams
 
@@ -19,13 +20,14 @@ def wait_until(condition, seconds=15.0):
 
 
 class Talking:
-    def __init__(self, folders, number, home=None, status=None):
+    def __init__(self, folders, number, home=None, status=None, build=None, **options):
         self.name, self.said = f"site-{number}", []
         self.home = home or folders.home(self.name)
         self.credentials = Credentials.load(self.home, self.name)
         self.site = Site(folders.federation, number, b"p" * 32, self.credentials, lossy=True, say=self.said.append)
         self.site.expect(np.float64, (3,))
-        self.streams = Streams(self.site, self.credentials, self.said.append, status)
+        self.site.build = build or Build()
+        self.streams = Streams(self.site, self.credentials, self.said.append, status, **options)
         self.streams.start()
 
     def close(self):

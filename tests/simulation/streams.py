@@ -11,7 +11,7 @@ from decibel.engines.silo import _streams as product
 from decibel.engines.silo._credentials import Credentials
 from decibel.engines.silo._edge import Edge
 from decibel.engines.silo._errors import NotTrusted, Rejected
-from decibel.engines.silo._frames import Hello, Malformed, parse, write
+from decibel.engines.silo._frames import Hello, Malformed, Refuse, parse, write
 from decibel.engines.silo._limits import validate_greeting
 from decibel.engines.silo._site import Site
 
@@ -195,6 +195,7 @@ class Streams:
             edge.rejected += 1
             self.host.say(f"{edge.name} was rejected: {error}")
             self.host.monitor.rejected(self.host, edge, end, str(error))
+            end.send(write(Refuse(str(error))))
             end.hang_up()
 
     def _refuse(self, end: End, error: ValueError) -> None:

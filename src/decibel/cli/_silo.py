@@ -131,12 +131,19 @@ def run(
         float | None, typer.Option(help="The largest ε of one record, over all runs: then it stops.")
     ] = None,
     delta: Annotated[float, typer.Option(help="The δ of both, well below 1/samples.")] = 1e-5,
+    log_format: Annotated[str, typer.Option(help="Lines of the log: text, or json.")] = "text",
+    progress_every: Annotated[float, typer.Option(min=0, help="Seconds between lines of progress; 0: none.")] = 60.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Serve /healthz and /metrics (Prometheus) at this port of 127.0.0.1."),
+    ] = None,
 ) -> None:
     """Run this site; after a restart it continues from its checkpoint."""
 
     def runs() -> None:
-        limits = {"budget": budget, "record_budget": record_budget, "delta": delta}
-        _silo().run(name, problem, home or Path("silo") / name, console(), **limits)
+        options = {"budget": budget, "record_budget": record_budget, "delta": delta}
+        options |= {"progress_every": progress_every or None, "metrics_port": metrics_port, "log_format": log_format}
+        _silo_run().run(name, problem, home or Path("silo") / name, console(), **options)
 
     or_exit(runs, usage_error=FAILED)
 
@@ -147,7 +154,7 @@ def status(
 ) -> None:
     """Show the status of the sites whose folders are on this machine."""
     found = homes or sorted(path.parent for path in Path("silo").glob("*/key.pem") if path.parent.name != "authority")
-    or_exit(lambda: _silo().status(found, console()), usage_error=FAILED)
+    or_exit(lambda: _silo_run().status(found, console()), usage_error=FAILED)
 
 
 @app.command("rehearse")
@@ -176,6 +183,13 @@ def _new_passphrase(file: Path | None, none: bool) -> str | None:
 def _silo() -> ModuleType:
     _needed()
     from . import _silo_command as command
+
+    return command
+
+
+def _silo_run() -> ModuleType:
+    _needed()
+    from . import _silo_run as command
 
     return command
 

@@ -1,4 +1,4 @@
-"""What `decibel silo ...` does."""
+"""What `decibel silo join` does, what a rehearsal prepares, and what a run is made of."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ import importlib
 import json
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ..core._files import atomic_write, atomic_writer
-from ..core._text import plain
 from ..core._types import PyTree
 from ..engines.silo._authority import Authority, publish
 from ..engines.silo._certificates import key_print, load_certificate, make_request, pem
 from ..engines.silo._credentials import KEY, NEXT_KEY, load_federation
 from ..engines.silo._federation import Federation
-from ..engines.silo._privacy import read as read_spent
 from ..engines.silo._signing import fingerprint, load_key, new_key, read_file, save_key, spoken
 from ..engines.silo._trust import Trust
 from ..methods._method import Method
 from ..problem._problem import Problem
 from ._silo_authority import sign
-from ._silo_flows import saturated
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -89,49 +83,6 @@ def _key(home: Path, replace_key: bool) -> EllipticCurvePrivateKey:
     return key
 
 
-def run(
-    name: str,
-    problem: str,
-    home: Path,
-    console: Console,
-    *,
-    budget: float | None = None,
-    record_budget: float | None = None,
-    delta: float = 1e-5,
-) -> None:
-    """One site's part of the run that the federation file describes; continues where it was."""
-    from ..engines.silo._engine import Silo
-    from ..solver import _solve as solver
-    from ..strategies import privacy
-
-    engine = Silo(home, name, budget=budget, record_budget=record_budget, delta=delta)
-    federation = engine.credentials.federation
-    if federation.method is None or federation.steps is None:
-        raise ValueError("the federation file names no method or no steps: add both, or call solve(engine=db.Silo()).")
-    records = federation.privacy.get("records")
-    result = solver.solve(
-        load_problem(problem),
-        method_of(federation),
-        federation.graph,
-        steps=federation.steps,
-        batch_size=federation.batch_size,
-        seed=federation.seed,
-        eval_every=federation.eval_every,
-        engine=engine,
-        checkpoint=home / "checkpoints",
-        checkpoint_every=federation.checkpoint_every,
-        resume=True,
-        sampling=federation.sampling,
-        privacy=None if records is None else privacy.records(**records),
-    )
-    result.trace.save(home / "trace.npz")
-    save_solution(result.x, result.y, home / "solution.npz")
-    last = ", ".join(f"{key} {value:.6g}" for key, value in result.trace.last.items() if key not in ("step", "seconds"))
-    console.print(f"{name} is at step {result.step}: {last}", soft_wrap=True, markup=False)
-    if result.message:
-        console.print(f"{name} {result.status}: {plain(result.message, longest=1000)}", soft_wrap=True, markup=False)
-
-
 def method_of(federation: Federation) -> Method:
     """The method that the federation file names, with the noise that it asks for on every message."""
     from ..methods._catalog import CATALOG
@@ -162,44 +113,6 @@ def save_solution(x: PyTree, y: PyTree, path: Path) -> None:
     leaves = jax.tree_util.tree_leaves_with_path({"x": x} | ({} if y is None else {"y": y}))
     with atomic_writer(path) as file:
         np.savez(file, allow_pickle=False, **{jax.tree_util.keystr(where): np.asarray(leaf) for where, leaf in leaves})
-
-
-def status(homes: list[Path], console: Console) -> None:
-    """How the sites whose folders are here are doing, from the notes they leave."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("site", "step", "", "neighbours", "ε spent"):
-        table.add_column(heading)
-    for home in homes:
-        path = home / "status.json"
-        if not path.is_file():
-            table.add_row(home.name, "", "never ran", "", spending(home))
-            continue
-        found = json.loads(path.read_text())
-        old = time.time() - found["time"]
-        now = found["state"] if old < 10 or found["state"] == "finished" else f"no update for {old:.0f} s"
-        others = ", ".join(
-            f"{name} {one['state']}{saturated(one.get('flows', {}))}" for name, one in found["neighbours"].items()
-        )
-        table.add_row(*(escape(plain(one)) for one in (found["site"], found["step"], now, others)), spending(home))
-    console.print(table)
-
-
-def spending(home: Path) -> str:
-    """What the noise in a site's folder has cost, and what its last run was allowed."""
-    found = read_spent(home)
-    if found.budgets is None:
-        return ""
-    site, record, delta = found.budgets
-    shown = (
-        ("all data", found.messages, found.site_epsilon(delta), site),
-        ("one record", found.sums, found.record_epsilon(delta), record),
-    )
-    parts = [
-        f"{what} {spent:.4g} of {'any' if budget is None else f'{budget:g}'}"
-        for what, counts, spent, budget in shown
-        if counts or budget is not None
-    ]
-    return f"{', '.join(parts)} (δ = {delta:g})" if parts else ""
 
 
 def prepare(federation: Federation, folder: Path) -> dict[str, Path]:

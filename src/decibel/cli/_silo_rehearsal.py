@@ -16,8 +16,9 @@ from rich.console import Console
 
 from ..core._text import plain
 from ..engines.silo._federation import LOOPBACK, Federation
-from ._silo_command import prepare, status
+from ._silo_command import prepare
 from ._silo_flows import report
+from ._silo_run import status
 
 
 def rehearse(toml: Path, problem: str, out: Path, console: Console) -> int:
@@ -88,4 +89,4 @@ def _show(name: str, pipe: IO[bytes]) -> None:
     with pipe:
         for raw in pipe:
             line = plain(raw.decode(errors="replace").rstrip("\r\n"), longest=10_000)
-            print(line if line.startswith(f"{name}: ") else f"{name}: {line}", flush=True)
+            print(line if f"{name}: " in line[:80] else f"{name}: {line}", flush=True)

@@ -30,6 +30,7 @@ from ..core._optional import optional
 from ..core._types import PyTree
 from ..graphs._graph import Levels, Topology
 from ..methods._method import Method, State
+from ..problem._identity import LossHashes, loss_hashes
 from ..problem._problem import Problem
 from ..problem._reading import validate_indexed
 from ..problem._streams import Samples, StreamData
@@ -43,7 +44,7 @@ ASIDE = "aside"  # a folder for checkpoints of steps to which a run went back
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be read, and an older one was used."""
+    """A checkpoint could not be read, and an older one was used; or its losses could not be compared."""
 
 
 class Checkpoints:
@@ -161,6 +162,7 @@ class Checkpoints:
 
     def _validate_same_run(self, saved: dict[str, JSON], before: Members) -> None:
         mine = json.loads(json.dumps(self._fingerprint))
+        losses, then = mine.pop("losses", None), saved.get("losses")
         # Each node's data are its own: other members, other data.
         compared = [name for name in mine if before == self._members or name not in ("upper_data", "lower_data")]
         changed = [name for name in compared if mine[name] != saved.get(name)]
@@ -169,6 +171,8 @@ class Checkpoints:
             raise AnotherRun(
                 f"checkpoint holds another run: {what} changed; give the same settings, or another checkpoint folder."
             )
+        if losses is not None:
+            _validate_same_losses(LossHashes(**losses), LossHashes.read(then))
 
     def close(self) -> None:
         """Waits until the last save is on disk."""
@@ -199,7 +203,8 @@ def saving(
     problem = run.program.problem
     validate_indexed(problem, "checkpoint")
     data = {"upper_data": _data_checksum(problem.upper_data), "lower_data": _data_checksum(problem.lower_data)}
-    saves = Checkpoints(path, identity | data, members)
+    losses = loss_hashes(problem)._asdict()
+    saves = Checkpoints(path, identity | data | {"losses": losses}, members)
     try:
         yield saves
     finally:
@@ -208,6 +213,24 @@ def saving(
 
 class AnotherRun(ValueError):
     """The checkpoint was written by a run with other settings."""
+
+
+def _validate_same_losses(mine: LossHashes, saved: LossHashes | None) -> None:
+    """Raises where a loss has changed, and warns where nobody can tell."""
+    changed = ["upper", "lower"] if saved is None else saved.changed(mine)
+    if saved is None or (changed and saved.jax != mine.jax):
+        how = "by an older release" if saved is None else f"with JAX {saved.jax}, and this is JAX {mine.jax}"
+        warnings.warn(
+            f"the checkpoint was written {how}, so that its losses cannot be compared: make sure that they are "
+            "the same.",
+            CheckpointWarning,
+            stacklevel=5,
+        )
+    elif changed:
+        raise AnotherRun(
+            f"checkpoint holds another run: the {' and the '.join(changed)} loss changed, in what it computes or in a "
+            "constant; give the loss that it was saved with, or another checkpoint folder."
+        )
 
 
 def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, JSON]:

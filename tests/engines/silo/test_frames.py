@@ -6,12 +6,26 @@ import numpy as np
 import pytest
 
 from decibel.engines.silo import _frames as frames
-from decibel.engines.silo._frames import Beat, Bye, Data, Hello, Join, Malformed, Position, Roll, Skip, Stand, Statement
+from decibel.engines.silo._frames import (
+    Beat,
+    Build,
+    Bye,
+    Data,
+    Hello,
+    Join,
+    Malformed,
+    Position,
+    Refuse,
+    Roll,
+    Skip,
+    Stand,
+    Statement,
+)  # fmt: skip
 
 TENSOR = np.arange(6.0).reshape(2, 3)
 STATEMENTS = (Statement(0, 5, 0, ()), Statement(3, 2**64 - 1, 250, (100, 200), b"signature", b"certificate"))
 FRAMES = [
-    Hello(b"f" * 32, b"p" * 32, 7, b"n" * 32, b"certificate", b"proof"),
+    Hello(b"f" * 32, b"p" * 32, 7, b"n" * 32, b"certificate", b"proof", Build("1.2.3", "0.10.2", b"u" * 32, b"l" * 32)),
     Roll(True, False, STATEMENTS),
     Join(4, 2**64 - 1, True, False, 17, Position(16, 2), True),
     Data(3, Position(12, 1), TENSOR),
@@ -19,6 +33,7 @@ FRAMES = [
     Skip(99),
     Stand(STATEMENTS),
     Beat(),
+    Refuse("zürich and bern run different problems"),
     *(Bye(reason) for reason in frames.REASONS),
 ]
 
@@ -44,8 +59,8 @@ class TestFrames:
             frames.parse(raw + b"\0")
 
     def test_another_version_is_named(self):
-        raw = frames.write(FRAMES[0]._replace(version=3))
-        with pytest.raises(Malformed, match="protocol version 3, and this site speaks 2"):
+        raw = frames.write(FRAMES[0]._replace(version=4))
+        with pytest.raises(Malformed, match="protocol version 4, and this site speaks 3: install the same release"):
             frames.parse(raw[:7] + b"whatever that version has")
 
     def test_a_tensor_that_claims_to_be_huge_is_not_made(self):

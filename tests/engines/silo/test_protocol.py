@@ -11,7 +11,7 @@ from silo_messages import message
 from silo_sites import ring
 
 from decibel.engines.silo._federation import FaultTolerance
-from decibel.engines.silo._frames import Bye, Data, Hello, Join, Position, Roll, Skip, Stand, Statement
+from decibel.engines.silo._frames import Bye, Data, Hello, Join, Position, Refuse, Roll, Skip, Stand, Statement
 from decibel.engines.silo._limits import BURST, NOWHERE
 
 PAGE = Path(__file__).parents[3] / "docs" / "silo-protocol.md"
@@ -98,6 +98,7 @@ EVENTS = {
     "BYE left": lambda end: end.deliver(Bye("left")),
     "BYE aside": lambda end: end.deliver(Bye("aside")),
     "BYE finished": lambda end: end.deliver(Bye("finished")),
+    "REFUSE": lambda end: end.deliver(Refuse("for a reason")),
     "no sign of life": silence,
     "deadline": late,
     "neighbour started anew": lambda end: end.connect(incarnation=2),

@@ -17,7 +17,6 @@ from silo_talking import Talking, wait_until
 
 from decibel.core._files import atomic_write
 from decibel.engines.silo import _frames as frames
-from decibel.engines.silo import _streams as streams_module
 from decibel.engines.silo._certificates import builder, der, key_print, make_request, pem
 from decibel.engines.silo._errors import NotTrusted
 from decibel.engines.silo._frames import Hello
@@ -104,7 +103,7 @@ def test_a_thief_is_cut_off_within_two_seconds(start, tmp_path, monkeypatch, tro
             monkeypatch.setattr(listener.site, "watch", lambda: time.sleep(8))
         if trouble == "full disk":
             full = lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device"))  # noqa: E731
-            monkeypatch.setattr(streams_module, "atomic_write", full)
+            monkeypatch.setattr("decibel.engines.silo._status.atomic_write", full)
             monkeypatch.setattr("decibel.engines.silo._trust.atomic_write", full)
         if trouble == "list that is none":
             wrong = (listener.home / "federation.json").read_bytes()

@@ -9,11 +9,13 @@ other, are in docs/silo-protocol.md.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...core._json import JSON
+from ...core._text import plain
 from ...network._links import LinkState
 from ._errors import Rejected
 from ._federation import FaultTolerance
@@ -38,8 +40,15 @@ class Stream(Protocol):
 class Edge:
     """All of it is read and written under the site's lock."""
 
-    def __init__(self, number: int, name: str, dials: bool, rules: FaultTolerance) -> None:
-        self.number, self.name, self.dials = number, name, dials
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        dials: bool,
+        rules: FaultTolerance,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.number, self.name, self.dials, self._tell = number, name, dials, tell
         self.allowance = Allowance(rules.beat)
         self.patience = Patience(rules)
         # The stream, and who is at its other end.
@@ -62,6 +71,9 @@ class Edge:
         self.resumed = False  # whether both ends know, on this stream, what the other has got
         self.behind = False  # whether messages were left out, of positions that the other end has skipped
         self.rejected = self.repeated = 0
+        self.refusal = self.trouble = ""  # why the other end closes streams, and why none is there
+        self.sent = self.received = 0  # bytes
+        self.waited = 0.0  # seconds, for its messages
         self.flows: dict[str, JSON] = {}  # how large they are, by level (`_lies`)
 
     def touch(self, now: float) -> None:
@@ -76,7 +88,7 @@ class Edge:
     def settle(self, mine: Join, theirs: Join, now: float = 0.0) -> None:
         """Both ends do this with the same two views, and come to the same conclusion. The end that dials has chosen the
         number of a new epoch, at random, so that no message of another is taken for one of it."""
-        self.resumed, self.asking = True, 0
+        self.resumed, self.asking, self.refusal = True, 0, ""
         if mine.open and theirs.open and mine.epoch == theirs.epoch:
             self.resend(theirs.got)
             return
@@ -128,6 +140,8 @@ class Edge:
 
     def said_bye(self, reason: str, *, forget: bool) -> None:
         self.finished = reason == "finished"
+        if reason == "aside":
+            self.refused("it took too long, so that the others go on without it for a while")
         self.running = self.running and reason == "aside"
         if self.finished:
             self.theirs = FINISHED  # what it has sent still counts; nothing more is awaited
@@ -153,6 +167,12 @@ class Edge:
         self.stream, self.joining, self.resumed = None, False, False
         self.basis, self.told = (), {}
 
+    def refused(self, sentence: str) -> None:
+        """The other end closes this stream, or takes none, and says why; the same sentence is told once."""
+        told, self.refusal = self.refusal, plain(sentence)
+        if self.refusal != told:
+            self._tell(f"{self.name} rejected this site: {self.refusal}")
+
     def resend(self, got: Position) -> None:
         """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""
         missing = [(at, frame) for at, frame in self.outbox if at > got]
@@ -169,6 +189,7 @@ class Edge:
 
     def say(self, frame: bytes) -> None:
         if self.stream is not None:
+            self.sent += len(frame)
             self.stream.send(frame)
 
     def say_data(self, at: Position, frame: bytes) -> None:
@@ -204,7 +225,16 @@ class Edge:
     def status(self, now: float) -> dict[str, JSON]:
         """What `decibel silo status` shows of it."""
         seen = round(now - self.last_seen, 1) if self.last_seen else None
-        return {"state": self.state, "last_seen_seconds_ago": seen, "rejected": self.rejected, "flows": self.flows}
+        return {
+            "state": self.state,
+            "last_seen_seconds_ago": seen,
+            "why": "" if self.open else self.refusal or ("" if self.stream else self.trouble),
+            "rejected": self.rejected,
+            "sent_bytes": self.sent,
+            "received_bytes": self.received,
+            "waited_seconds": round(self.waited, 3),
+            "flows": self.flows,
+        }
 
     def takes_part(self, step: int) -> bool:
         return self.open and self.first <= step

@@ -23,6 +23,7 @@ from jax import Array
 
 from ...core import _keys as keys
 from ...core._ledger import Counts
+from ...core._text import plain
 from ...graphs._graph import Graph, Levels
 from ...methods._method import Method, State
 from ...problem._problem import Data, Problem
@@ -35,13 +36,16 @@ from .._checkpoint import identity
 from .._engine import Engine
 from .._program import Program, RunConfig, all_finite
 from .._run import Compiled, Run
+from ._build import build_of
 from ._errors import NotFinite, Stopped
 from ._federation import Federation
 from ._host_callback import call, in_place_works
 from ._lies import note_flows, protected
+from ._logging import Log
 from ._privacy import Budgets, Privacy, read
 from ._record_noise import SystemNoise
 from ._site import STOP, Site
+from ._status import farewell, note_word
 from ._wire import Wire
 
 Outcome = tuple[State, Array, Array, Array, list[Array]]  # the state, whether it is finite, the next step, and counts
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from ._streams import Streams
 
 
+STATUS = "status.json"  # in a site's folder
 FULL = (
     "This site's model and the temporary arrays of a step do not fit into the device's memory: use smaller batches, a "
     "smaller model, or a device with more memory."
@@ -72,7 +77,10 @@ class Silo(Engine):
             the step that would exceed it, and every message must be of `db.privacy.noisy`. None counts only.
         record_budget: the largest ε of one record over all runs from `home`, with `privacy=db.privacy.records(...)`.
         delta: the δ of both; well below 1/samples.
-        say: called with one sentence when a neighbour connects or disconnects; None prints to standard error.
+        say: called with one sentence when there is something to tell; None logs it, with its time and level, by the
+            logger `decibel.silo`, which writes to standard error unless you have given it a handler.
+        progress_every: seconds between lines of progress; None leaves them out.
+        metrics_port: a port of 127.0.0.1 at which `/healthz` and `/metrics` (Prometheus) are served; None serves none.
     """
 
     home: Path = eqx.field(static=True)
@@ -81,6 +89,8 @@ class Silo(Engine):
     record_budget: float | None = eqx.field(static=True)
     delta: float = eqx.field(static=True)
     say: Callable[[str], None] | None = eqx.field(static=True)
+    progress_every: float | None = eqx.field(static=True)
+    metrics_port: int | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -91,11 +101,18 @@ class Silo(Engine):
         record_budget: float | None = None,
         delta: float = 1e-5,
         say: Callable[[str], None] | None = None,
+        progress_every: float | None = 60.0,
+        metrics_port: int | None = None,
     ) -> None:
         for argument, value in (("budget", budget), ("record_budget", record_budget)):
             if value is not None:
                 validate_positive(argument, value, "give the largest ε, such as 4.0, or None")
         validate_delta(delta)
+        if progress_every is not None:
+            validate_positive("progress_every", progress_every, "give seconds, such as 60.0, or None")
+        if metrics_port is not None and not 0 < metrics_port < 65536:
+            raise ValueError(f"metrics_port={metrics_port!r} must be a port from 1 to 65535, or None.")
+        self.progress_every, self.metrics_port = progress_every, metrics_port
         self.home, self.name, self.delta, self.say = Path(home), name, delta, say
         self.budget, self.record_budget = budget, record_budget
 
@@ -125,9 +142,18 @@ class Silo(Engine):
         return None
 
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
+        notes = self.home / STATUS
+        note_word(notes, self.name, "starting")
+        try:
+            return self._start(problem, method, graphs, config, notes)
+        except BaseException as error:
+            note_word(notes, self.name, "stopped", str(error))
+            raise
+
+    def _start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig, notes: Path) -> Run:
         from ._streams import Streams
 
-        credentials, say = self.credentials, self.say or _say(self.name)
+        credentials, say = self.credentials, Log(self.name, self.say)
         federation = credentials.federation
         number = federation.number(self.name)
         _validate_graphs(graphs, federation)
@@ -148,6 +174,7 @@ class Silo(Engine):
         sums = config.privacy and SystemNoise(config.privacy, privacy, site)
         network = Wire.of(site, graphs, config.link_faults(here, secret), privacy)
         validate_indexed(problem := _alone(problem, number), "Silo(...)")
+        site.build = build_of(problem)
         program = Program.of(problem, method, network, here, config, record_noise=sums)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
         run = SiteRun(program, site, privacy)
@@ -159,7 +186,8 @@ class Silo(Engine):
         site.in_place = site.exchanges == 1 and in_place_works()
         privacy.begin()
         try:
-            run.talk_by(Streams(site, credentials, say, self.home / "status.json"))
+            observed = {"every": self.progress_every, "metrics_port": self.metrics_port}
+            run.talk_by(Streams(site, credentials, say, notes, **observed))
         except BaseException:
             privacy.end()
             raise
@@ -198,7 +226,7 @@ class SiteRun(Run):
                 return _chunk(eqx.combine(arrays, static), self.site, len(self._costs.repeated), state, first, end)
 
             k = jax.ShapeDtypeStruct((), jnp.int32)
-            with memory.oom_hint(FULL):
+            with memory.oom_hint(FULL), self.site.health.compiles():
                 compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
             self._any_length = Compiled.of(compiled, self._costs)
         return self._any_length
@@ -223,7 +251,7 @@ class SiteRun(Run):
         if self._goal >= steps:
             return steps, ""
         sentence = self.privacy.sentence(left, self.step)
-        self.site._say(f"will end at step {self._goal}: {sentence}")
+        self.site.say(f"will end at step {self._goal}: {sentence}")
         return self._goal, sentence
 
     def advance(self, length: int) -> Counts | None:
@@ -256,7 +284,12 @@ class SiteRun(Run):
         return outcome
 
     def close(self, *, finished: bool) -> None:
-        self.site.goodbye(finished or self.step >= self._goal)
+        done = finished or self.step >= self._goal
+        error = self.site.error or sys.exc_info()[1]
+        if not done:
+            self.site.health.reason = "it was told to stop" if self.site.stopping else plain(error or "")
+        self.site.goodbye(done)
+        self.site.say(farewell(self.site))
         if self._streams is not None:
             self._streams.close()
         self.privacy.end()
@@ -329,7 +362,3 @@ def _validate_graphs(graphs: Levels, federation: Federation) -> None:
         for a, b in graph.edges:
             if a != b and frozenset((int(a), int(b))) not in allowed:
                 raise ValueError(f"graph {graph.name!r} has an edge {(a, b)} that the federation file does not have.")
-
-
-def _say(name: str) -> Callable[[str], None]:
-    return lambda sentence: print(f"{name}: {sentence}", file=sys.stderr, flush=True)

@@ -12,11 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 MAGIC = b"dBsi"
-VERSION = 2  # of the protocol; the beginning of HELLO, with this number, is the same in every version
+VERSION = 3  # of the protocol; the beginning of HELLO, with this number, is the same in every version
 DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 3: np.dtype("u1")}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MOST_AXES = 4
 HASH, NONCE = 32, 32
+NO_HASH = bytes(HASH)
+LONGEST_SENTENCE, LONGEST_VERSION = 500, 64  # bytes
 
 
 class Malformed(ValueError):
@@ -30,6 +32,16 @@ class Position(NamedTuple):
     exchange: int
 
 
+class Build(NamedTuple):
+    """What computes: versions, and hashes of the losses, which mean the same where JAX is the same. Nothing is said of
+    what is empty."""
+
+    decibel: str = ""
+    jax: str = ""
+    upper: bytes = NO_HASH
+    lower: bytes = NO_HASH
+
+
 class Hello(NamedTuple):
     """Who speaks is in its certificate; here is what it speaks of. The one that was dialled proves its certificate."""
 
@@ -39,6 +51,7 @@ class Hello(NamedTuple):
     nonce: bytes
     certificate: bytes = b""
     proof: bytes = b""
+    build: Build = Build()
     version: int = VERSION
 
 
@@ -108,13 +121,20 @@ class Bye(NamedTuple):
     reason: str
 
 
-Frame = Hello | Roll | Stand | Join | Data | Skip | Beat | Bye
+class Refuse(NamedTuple):
+    """Why the sender closes this stream."""
+
+    sentence: str
+
+
+Frame = Hello | Roll | Stand | Join | Data | Skip | Beat | Bye | Refuse
 REASONS = ("finished", "left", "aside")
-KINDS = {Hello: 1, Roll: 2, Join: 3, Data: 4, Skip: 5, Beat: 6, Bye: 7, Stand: 8}
+KINDS = {Hello: 1, Roll: 2, Join: 3, Data: 4, Skip: 5, Beat: 6, Bye: 7, Stand: 8, Refuse: 9}
 
 _HEAD = struct.Struct("<4sB")
 _VERSION = struct.Struct("<H")
 _HELLO = struct.Struct(f"<{HASH}s{HASH}sQ{NONCE}sHH")
+_BUILD = struct.Struct(f"<{HASH}s{HASH}sBB")
 _ROLL = struct.Struct("<BH")
 _COUNT = struct.Struct("<H")
 _STATEMENT = struct.Struct("<HQIBBH")  # site, incarnation, step, and how much of saved, signature and certificate
@@ -138,9 +158,9 @@ def write_data(epoch: int, at: Position, tensor: np.ndarray) -> bytes:
 
 def _body(frame: Frame) -> bytes:
     match frame:
-        case Hello(federation, problem, incarnation, nonce, certificate, proof, version):
+        case Hello(federation, problem, incarnation, nonce, certificate, proof, build, version):
             head = _HELLO.pack(federation, problem, incarnation, nonce, len(certificate), len(proof))
-            return _VERSION.pack(version) + head + certificate + proof
+            return _VERSION.pack(version) + head + certificate + proof + _build(build)
         case Roll(settled, running, statements):
             head = _ROLL.pack(_flags(settled, running), len(statements))
             return head + b"".join(map(_statement, statements))
@@ -154,8 +174,16 @@ def _body(frame: Frame) -> bytes:
             return _SKIP.pack(step)
         case Bye(reason):
             return _BYE.pack(REASONS.index(reason))
+        case Refuse(sentence):
+            raw = sentence.encode()[:LONGEST_SENTENCE]
+            return _COUNT.pack(len(raw)) + raw
         case Beat():
             return b""
+
+
+def _build(build: Build) -> bytes:
+    decibel, jax = (text.encode()[:LONGEST_VERSION] for text in (build.decibel, build.jax))
+    return _BUILD.pack(build.upper, build.lower, len(decibel), len(jax)) + decibel + jax
 
 
 def _statement(one: Statement) -> bytes:
@@ -177,7 +205,7 @@ def parse(raw: bytes) -> Frame:
     magic, kind = reader.take(_HEAD)
     if magic != MAGIC:
         raise Malformed("these bytes are not a frame.")
-    read = {1: _hello, 2: _roll, 3: _join, 4: _data, 5: _skip, 6: _beat, 7: _bye, 8: _stand}.get(kind)
+    read = {1: _hello, 2: _roll, 3: _join, 4: _data, 5: _skip, 6: _beat, 7: _bye, 8: _stand, 9: _refuse}.get(kind)
     if read is None:
         raise Malformed(f"frame of unknown kind {kind}.")
     frame = read(reader)
@@ -214,7 +242,19 @@ def _hello(reader: Reader) -> Hello:
         )
     federation, problem, incarnation, nonce, certificate, proof = reader.take(_HELLO)
     shown, proved = bytes(reader.bytes(certificate)), bytes(reader.bytes(proof))
-    return Hello(federation, problem, incarnation, nonce, shown, proved, version)
+    return Hello(federation, problem, incarnation, nonce, shown, proved, _read_build(reader), version)
+
+
+def _read_build(reader: Reader) -> Build:
+    upper, lower, *lengths = reader.take(_BUILD)
+    if max(lengths) > LONGEST_VERSION:
+        raise Malformed(f"version of {max(lengths)} letters.")
+    decibel, jax = (_text(reader, length) for length in lengths)
+    return Build(decibel, jax, upper, lower)
+
+
+def _text(reader: Reader, length: int) -> str:
+    return bytes(reader.bytes(length)).decode(errors="replace")
 
 
 def _roll(reader: Reader) -> Roll:
@@ -273,3 +313,10 @@ def _bye(reader: Reader) -> Bye:
     if reason >= len(REASONS):
         raise Malformed(f"goodbye of unknown reason {reason}.")
     return Bye(REASONS[reason])
+
+
+def _refuse(reader: Reader) -> Refuse:
+    (length,) = reader.take(_COUNT)
+    if length > LONGEST_SENTENCE:
+        raise Malformed(f"sentence of {length} bytes.")
+    return Refuse(_text(reader, length))

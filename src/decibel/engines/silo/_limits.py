@@ -68,7 +68,7 @@ class Limits(NamedTuple):
 
 
 def validate_greeting(hello: Frame, federation: bytes, problem: bytes, other: str, own: str) -> Hello:
-    """HELLO, if it is of the same federation and the same problem."""
+    """HELLO, if it is of the same federation and the same problem; losses are compared in `_build`."""
     if not isinstance(hello, Hello):
         raise Rejected("no HELLO")
     if hello.federation != federation:

@@ -20,7 +20,7 @@ class Outgoing:
         self.certificate = certificate  # what the other end of this very stream has shown
         self._close, self._room = close, room + ALWAYS
         self._waiting: deque[bytes | None] = deque()
-        self._size, self._ended = 0, False
+        self._size, self._ended, self._concluded = 0, False, False
         self._changed = threading.Condition()
 
     def send(self, frame: bytes) -> None:
@@ -36,7 +36,20 @@ class Outgoing:
             if not self._ended:
                 self._put(None)
 
+    def conclude(self, frame: bytes) -> None:
+        """Last words, after which `hang_up` leaves the stream to end by itself: who `cut`s it has waited for that."""
+        with self._changed:
+            if not self._ended:
+                self._waiting.clear()
+                self._size, self._concluded = 0, True
+                self._put(frame)
+                self._put(None)
+
     def hang_up(self) -> None:
+        if not self._concluded:
+            self.cut()
+
+    def cut(self) -> None:
         with self._changed:
             self._waiting.clear()
             self._size = 0

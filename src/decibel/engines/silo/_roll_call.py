@@ -43,7 +43,7 @@ class RollCall:
 
     @property
     def absent(self) -> list[str]:
-        return [name for number, name in enumerate(self._names) if number not in self.known]
+        return [name for number, name in enumerate(self._names) if number not in {*self.known, self._number}]
 
     def say(self, step: int, saved: Sequence[int] | None = None) -> None:
         """This site's own statement: where it is, and at its start what it has saved."""

@@ -6,19 +6,19 @@ those of the streams, which deliver frames. What a neighbour's silence means is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 from jax.typing import DTypeLike
 
-from ...core._json import JSON
 from ...network._links import LinkState
 from ._clock import Clock
 from ._edge import Edge, Known, Stream
 from ._errors import NotFinite, Rejected, SiteLost, Stopped
 from ._federation import Federation
-from ._frames import Beat, Bye, Data, Frame, Hello, Join, Position, Roll, Skip, Stand, write, write_data
+from ._frames import Beat, Build, Bye, Data, Frame, Hello, Join, Position, Refuse, Roll, Skip, Stand, write, write_data
+from ._health import Health
 from ._limits import FINISHED, LAST, Limits
 from ._payload_layout import Layout, all_finite
 from ._roll_call import RollCall, Signer
@@ -42,21 +42,21 @@ class Site:
         say: Callable[[str], None],
         clock: Clock | None = None,
     ) -> None:
-        self.federation, self.number, self.problem, self.lossy, self._say = federation, number, problem, lossy, say
-        self.clock = clock or Clock()
-        self.fault_tolerance = federation.fault_tolerance
-        self.limits = Limits.of(federation)
-        self.incarnation = self.clock.incarnation()
-        self.lock = self.clock.lock()
+        self.federation, self.number, self.problem, self.lossy = federation, number, problem, lossy
+        self.say, self._warn = say, getattr(say, "warning", say)  # a log has levels
+        self.build, self.clock = Build(), clock or Clock()
+        self.fault_tolerance, self.limits = federation.fault_tolerance, Limits.of(federation)
+        self.incarnation, self.lock = self.clock.incarnation(), self.clock.lock()
+        sites, rules = federation.sites, self.fault_tolerance
         self.edges = {
-            other: Edge(other, federation.sites[other].name, federation.dials(number, other), self.fault_tolerance)
+            other: Edge(other, sites[other].name, federation.dials(number, other), rules, self._warn)
             for other in federation.neighbours(number)
         }
         self.known: Known = {}  # what exchanges send
-        self.exchanges = 0  # of a step, as far as one was traced
-        self.in_place = False  # how the step calls (`_host_callback`)
+        self.exchanges, self.in_place = 0, False  # of a step as far as traced, and how it calls (`_host_callback`)
         self._roll_call = RollCall(federation, number, problem, self.incarnation, signer)
-        self.running = self.closing = self.stopping = self._finished = False
+        self.health = Health(self.clock.now(), self._roll_call, self.edges)
+        self.running = self.closing = self.stopping = self.finished = False
         self._stopped_at: float | None = None
         self.next, self.goal = 0, self.limits.steps  # the step that begins next, and that at which the run ends
         self._at = Position(0, -1)
@@ -85,13 +85,14 @@ class Site:
             self._roll_call.tell(self.edges.values())
             told = self.clock.now()
             while (start := self._roll_call.settle(steps, self.edges.values(), returns=self.lossy)) is None:
+                absent = self._roll_call.absent
                 if self.clock.now() > told + 10:
-                    absent = self._roll_call.absent
-                    self._say(f"waiting for {', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}")
+                    self.say(f"waiting for {', '.join(absent[:5])}{', ...' if len(absent) > 5 else ''}")
                     told = self.clock.now() + 50
-                self._wait()
+                self._wait(absent)
                 if self.stopping:
                     return max(steps, default=0)
+            self.health.awaited = {}
             self.next = max(self.next, start)
             self._at = Position(self.next, -1)
             return self.next
@@ -113,8 +114,9 @@ class Site:
                 self._wait_at_the_start()
             self._join()
             while not self.stopping and not self._may_go_on():
-                self._wait()
+                self._wait(self.health.absent(running=self.running))
                 self._join()
+            self.health.awaited = {}
             if self.stopping:
                 return STOP
             self._catch_up()
@@ -143,7 +145,7 @@ class Site:
             slow = self.clock.now() > begun + self.fault_tolerance.patience
             if all(ready) or (any(ready) and self.lossy and (slow or not self._roll_call.counted)):
                 return
-            self._wait(self.fault_tolerance.beat / 4)
+            self._wait(self.health.absent(running=self.running), self.fault_tolerance.beat / 4)
 
     def _join(self) -> None:
         """Opens the edges that this site dials and whose other end runs. Nobody waits for the answer but at the start:
@@ -221,12 +223,15 @@ class Site:
         late = since + self.fault_tolerance.deadline
         while awaited := [edge for edge in edges if edge.awaited(at)]:
             self._join()  # who waits here for one neighbour may be what another waits for
-            self._wait(late - since if since < late else None)
+            self._wait((edge.name for edge in awaited), late - since if since < late else None)
             before, since = since, self.clock.now()
+            for edge in awaited:
+                edge.waited += since - before
             if len(awaited) == 1 < sum(edge.takes_part(at.step) for edge in edges):  # all others have sent
                 awaited[0].patience.spend(since, since - before)
             if self.fault_tolerance.quorum != "wait":
                 self._suspend([edge for edge in awaited if edge.awaited(at)], late=since >= late)
+        self.health.awaited = {}
 
     def _suspend(self, awaited: list[Edge], *, late: bool) -> None:
         """Goes on without those that are not waited for any longer."""
@@ -237,13 +242,14 @@ class Site:
             sentence = f"{edge.name} sent no message {reason}, though alive"
             if not self.lossy or self.fault_tolerance.quorum == "stop":
                 raise SiteLost.without(sentence, lossy=self.lossy)
-            self._say(f"{sentence}: edge suspended")
+            self._warn(f"{sentence}: edge suspended")
             edge.say(write(Bye("aside")))
             edge.close(forget=True)
             edge.patience.suspended(now)
 
-    def _wait(self, longest: float | None = None) -> None:
-        """Until something happens, or a little while."""
+    def _wait(self, names: Iterable[str], longest: float | None = None) -> None:
+        """For those, until something happens, or a little while."""
+        self.health.waits_for(names, self.clock.now())
         most = min(self.fault_tolerance.beat, TICK)
         self.lock.wait(most if longest is None else max(0.0, min(most, longest)))
         self._validate_open()
@@ -328,6 +334,8 @@ class Site:
                 edge.skip(step)
             case Bye(reason):
                 edge.said_bye(reason, forget=self.fault_tolerance.forgets)
+            case Refuse(sentence):
+                edge.refused(sentence)
             case Hello():
                 raise Rejected("a second HELLO")
             case _:
@@ -351,6 +359,7 @@ class Site:
         """Now and then: a sign of life and the newest statements to everyone, and who gave no sign is gone."""
         with self.lock:
             beat, now = write(Beat()), self.clock.now()
+            self.health.look(now, self._at.step, running=self.running)
             self._stand()
             for edge in self.edges.values():
                 edge.say(beat)
@@ -358,7 +367,7 @@ class Site:
                     edge.alive = edge.running = False
                     edge.hang_up()
                     if edge.open:
-                        self._say(f"no heartbeat from {edge.name}")
+                        self._warn(f"no heartbeat from {edge.name}")
                         edge.close(forget=self.fault_tolerance.forgets)
             self.lock.notify_all()
 
@@ -386,15 +395,6 @@ class Site:
                 if all(edge.finished or not edge.alive for edge in self.edges.values()):
                     break
                 self.lock.wait(min(TICK, self.fault_tolerance.beat / 4))
-            self.running, self.closing, self._finished = False, True, finished
+            self.health.look(self.clock.now(), self._at.step, running=self.running)
+            self.running, self.closing, self.finished = False, True, finished
             self.lock.notify_all()
-
-    def status(self) -> dict[str, JSON]:
-        with self.lock:
-            now = self.clock.now()
-            return {
-                "site": self.name,
-                "step": self.next if self._finished else self._at.step,
-                "state": "finished" if self._finished else "running" if self.running else "waiting",
-                "neighbours": {edge.name: edge.status(now) for edge in self.edges.values()},
-            }

@@ -7,28 +7,30 @@ that is neither expired nor revoked, and have named the same federation and the 
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ...core._files import atomic_write
 from ...core._optional import optional
 from ...core._text import plain
+from ._build import differences, validate_losses
 from ._credentials import Credentials, Identity
 from ._edge import WINDOW, Edge
 from ._errors import NotTrusted, Rejected
 from ._federation import LOOPBACK
-from ._frames import Hello, Malformed, parse, write
+from ._frames import Hello, Malformed, Refuse, parse, write
 from ._limits import validate_greeting
+from ._logging import Log
+from ._metrics import serve
 from ._outgoing import Outgoing
 from ._site import Site
+from ._status import note, progress, status
 
 with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):
     import grpc
@@ -48,11 +50,23 @@ CONNECTIONS = 64  # beside 8 for every neighbour; the next ones are closed when 
 
 
 class Streams:
-    """All streams of one site."""
+    """All streams of one site. `notes` is the file that tells how it is, and `every` the seconds between lines of
+    progress; both may be left out, and so may the port on loopback where others ask."""
 
-    def __init__(self, site: Site, credentials: Credentials, say: Callable[[str], None], status: Path | None = None):
-        self.site, self.credentials, self._status = site, credentials, status
-        self._say = lambda sentence: say(plain(sentence))  # parts of it may be a stranger's
+    def __init__(
+        self,
+        site: Site,
+        credentials: Credentials,
+        say: Callable[[str], None],
+        notes: Path | None = None,
+        *,
+        every: float | None = None,
+        metrics_port: int | None = None,
+    ) -> None:
+        self.site, self.credentials, self._notes = site, credentials, notes
+        self._every, self._port = every, metrics_port
+        self._log = say if isinstance(say, Log) else Log(site.name, say)
+        self._say = lambda sentence: self._log.warning(plain(sentence))  # parts of it may be a stranger's
         limit = max(site.largest_message + ROOM, site.limits.largest_roll) + 64 * 1024
         self._room = (WINDOW + 2) * (site.largest_message + ROOM) + 2 * site.limits.largest_roll
         if limit > LARGEST:
@@ -81,6 +95,10 @@ class Streams:
                 self._keep(self._dial, edge)
         self._keep(self._beat)
         self._keep(self._guard)
+        if self._every is not None:
+            self._keep(self._progress, self._every)
+        if self._port is not None:
+            self._keep(self._metrics, self._port)
 
     def close(self) -> None:
         self._closed.set()
@@ -125,13 +143,23 @@ class Streams:
                 self._note()
 
     def _note(self) -> None:
-        if self._status is None:
+        if self._notes is None:
             return
-        note = json.dumps(self.site.status() | {"time": time.time()})
         try:
-            atomic_write(self._status, note, durable=False)
+            note(self._notes, status(self.site))
         except OSError as error:
-            self._report_once(f"{self._status} cannot be written: {error.strerror or error}")
+            self._report_once(f"{self._notes} cannot be written: {error.strerror or error}")
+
+    def _progress(self, every: float) -> None:
+        while not self._closed.wait(every):
+            self._log(plain(progress(self.site)))
+
+    def _metrics(self, port: int) -> None:
+        try:
+            serve(self.site, port, self._closed)
+        except OSError as error:
+            self._report_once(f"metrics cannot be served at port {port}: {error.strerror or error}; the run goes on")
+            self._closed.wait(10 * AGAIN)
 
     def _guard(self) -> None:
         """In a thread of its own, so that no slow disk or late heartbeat keeps out who is revoked."""
@@ -155,8 +183,9 @@ class Streams:
                 self._report_once(f"{edge.name} was rejected: {error}")
                 with self.site.lock:
                     edge.rejected += 1
-                    stream.hang_up()
+                    stream.conclude(write(Refuse(str(error))))
                     self.site.disconnected(edge, stream)
+                self._run(self._cut_later, stream)
 
     # The end that listens
 
@@ -206,7 +235,8 @@ class Streams:
         try:
             edge, stream.certificate = self._who(context)
             with self._one_greeting(edge, context.cancel), _within(GREETING, context.cancel):
-                hello = self._heard(frames, edge.name)
+                first = next(frames, b"")
+            hello = self._heard(first, edge.name)
             own = self.credentials.identity
             proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
             stream.send(self._hello(_nonce(), own.certificate_der, proof))
@@ -263,13 +293,20 @@ class Streams:
                 try:
                     self._converse(edge, channel)
                 except grpc.RpcError as error:
-                    if error.code() == grpc.StatusCode.PERMISSION_DENIED:  # pyright: ignore[reportAttributeAccessIssue]
-                        self._report_once(f"{edge.name} rejected this site: {error.details()}")  # pyright: ignore[reportAttributeAccessIssue]
+                    self._not_connected(edge, error)
                 except (NotTrusted, Rejected, Malformed) as error:
                     edge.rejected += 1
                     self._report_once(f"{edge.name} was rejected: {error}")
             pause = 0.1 if time.monotonic() - begun > 5 else min(2.0, pause * 1.5)
             self._closed.wait(pause * random.uniform(0.5, 1.5))
+
+    def _not_connected(self, edge: Edge, error: grpc.RpcError) -> None:
+        assert isinstance(error, grpc.Call)
+        details = plain(error.details() or "")
+        with self.site.lock:
+            edge.trouble = details
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                edge.refused(details)
 
     def _converse(self, edge: Edge, channel: grpc.Channel) -> None:
         stream = Outgoing(lambda: call.cancel(), self._room)
@@ -277,10 +314,15 @@ class Streams:
         own = _nonce()
         stream.send(self._hello(own))
         with _within(GREETING, call.cancel):
-            hello = self._heard(call, edge.name)
-        name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
-        if name != edge.name:
-            raise NotTrusted(f"the certificate belongs to {name}.")
+            first = next(call, b"")
+        try:
+            hello = self._heard(first, edge.name)
+            name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
+            if name != edge.name:
+                raise NotTrusted(f"the certificate belongs to {name}.")
+        except ValueError as error:
+            self._refuse(call, stream, error)
+            raise
         stream.certificate = x509.load_der_x509_certificate(hello.certificate)
         self.site.connected(edge, hello, stream)
         self._read(edge, call, stream)
@@ -289,20 +331,38 @@ class Streams:
 
     def _hello(self, own: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
         site = self.site
-        return write(Hello(site.federation.hash, site.problem, site.incarnation, own, certificate, proof))
+        return write(Hello(site.federation.hash, site.problem, site.incarnation, own, certificate, proof, site.build))
 
-    def _heard(self, frames: Iterator[bytes], name: str) -> Hello:
-        return validate_greeting(
-            parse(next(frames, b"")), self.site.federation.hash, self.site.problem, name, self.site.name
-        )
+    def _heard(self, first: bytes, name: str) -> Hello:
+        site = self.site
+        hello = validate_greeting(parse(first), site.federation.hash, site.problem, name, site.name)
+        validate_losses(site.build, hello.build, name, site.name)
+        for sentence in differences(site.build, hello.build, name):
+            self._report_once(sentence)
+        return hello
+
+    def _refuse(self, frames: Iterator[bytes], stream: Outgoing, error: ValueError) -> None:
+        """Tells the other end why, and waits a little until it has heard it."""
+        stream.conclude(write(Refuse(plain(error))))
+        with _within(LAST_WORDS / 2, stream.cut), suppress(grpc.RpcError):
+            for _ in frames:
+                pass
+
+    def _cut_later(self, stream: Outgoing) -> None:
+        self._closed.wait(LAST_WORDS / 2)
+        stream.cut()
 
     def _read(self, edge: Edge, frames: Iterator[bytes], stream: Outgoing) -> None:
         try:
             for raw in frames:
+                edge.received += len(raw)
                 self.site.receive(edge, parse(raw), stream)
         except (Rejected, Malformed) as error:
             edge.rejected += 1
             self._say(f"{edge.name} was rejected: {error}")
+            stream.conclude(write(Refuse(plain(error))))
+            self.site.disconnected(edge, stream)
+            self._refuse(frames, stream, error)
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 edge.rejected += 1
@@ -312,7 +372,7 @@ class Streams:
                 self._say(f"the stream with {edge.name} ended: {error!r}")
         finally:
             self.site.disconnected(edge, stream)
-            stream.hang_up()
+            stream.cut()
 
     def _report_once(self, sentence: str) -> None:
         """A neighbour that tries again every second is not worth a line every second."""

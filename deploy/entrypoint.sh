@@ -1,0 +1,67 @@
+#!/bin/sh
+# One part of a rehearsal of three, in a container or as a plain process:
+#
+#   entrypoint.sh organiser NAME...   creates the authority and signs every site's request
+#   entrypoint.sh site NAME           joins, waits for its certificate, and runs; started again, it continues
+#
+# SHARED is a folder that all see. It stands for the messages by which organisations send each other public files and
+# requests; in production people send these, and compare fingerprints (docs/silo.md). A site's key stays in its SITE_HOME.
+set -eu
+
+: "${SHARED:=/shared}" "${FEDERATION:=/deploy/federation.toml}" "${PROBLEM:=wards:problem}" "${DECIBEL:=decibel}"
+: "${LOG_FORMAT:=text}" "${WAIT:=120}"
+
+wait_for() {
+    left=$WAIT
+    until [ -s "$1" ]; do
+        [ "$left" -gt 0 ] || { echo "entrypoint.sh: $1 did not come within $WAIT seconds." >&2; exit 1; }
+        left=$((left - 1))
+        sleep 1
+    done
+}
+
+give() { # by another name first, so that nobody reads half a file
+    cp "$1" "$2.part"
+    mv "$2.part" "$2"
+}
+
+organise() {
+    own=${AUTHORITY_HOME:-/authority}
+    if [ ! -e "$own/authority/key.pem" ]; then
+        $DECIBEL silo init "$FEDERATION" --out "$own" --no-passphrase
+    fi
+    mkdir -p "$SHARED/public"
+    for file in authority.pem revoked.json federation.json; do # the last one tells that all are there
+        give "$own/public/$file" "$SHARED/public/$file"
+    done
+    for name in "$@"; do
+        wait_for "$SHARED/$name.request.pem"
+        mkdir -p "$own/requests/$name"
+        cp "$SHARED/$name.request.pem" "$own/requests/$name/request.pem"
+        $DECIBEL silo sign "$own/requests/$name/request.pem" --out "$own"
+        give "$own/requests/$name/certificate.pem" "$SHARED/$name.certificate.pem"
+    done
+}
+
+run_site() {
+    name=$1
+    own=${SITE_HOME:-/site}
+    if [ ! -s "$own/certificate.pem" ]; then
+        wait_for "$SHARED/public/federation.json"
+        $DECIBEL silo join "$name" --public "$SHARED/public" --home "$own"
+        give "$own/request.pem" "$SHARED/$name.request.pem"
+        wait_for "$SHARED/$name.certificate.pem"
+        give "$SHARED/$name.certificate.pem" "$own/certificate.pem"
+    fi
+    set -- --problem "$PROBLEM" --home "$own" --log-format "$LOG_FORMAT"
+    if [ -n "${METRICS_PORT:-}" ]; then
+        set -- "$@" --metrics-port "$METRICS_PORT"
+    fi
+    exec $DECIBEL silo run "$name" "$@" # so that SIGTERM reaches it
+}
+
+case "${1:-}" in
+organiser) shift && organise "$@" ;;
+site) run_site "$2" ;;
+*) echo "entrypoint.sh organiser NAME... | site NAME" >&2 && exit 2 ;;
+esac

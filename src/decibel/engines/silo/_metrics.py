@@ -1,0 +1,134 @@
+"""A site's health and numbers for the machine it runs on: /healthz, and /metrics in the format of Prometheus.
+
+It listens on loopback only, answers one request at a time within two seconds, and takes nothing from whoever asks.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, cast
+
+from ...core._json import JSON
+from ._federation import LOOPBACK
+from ._frames import VERSION
+from ._status import status
+
+if TYPE_CHECKING:
+    from ._site import Site
+
+PATIENCE = 2.0  # seconds for a request
+QUIET = 30.0  # seconds without a look around after which a site is not well
+STATES = ("starting", "compiling", "waiting", "running", "refused", "stopped", "finished")
+
+
+def serve(site: Site, port: int, closed: threading.Event) -> None:
+    """Until the site is closed; raises if the port is taken."""
+    server = Endpoint((LOOPBACK, port), Answer)
+    server.site, server.timeout = site, 0.5
+    with server:
+        while not closed.is_set():
+            server.handle_request()
+
+
+class Endpoint(HTTPServer):
+    site: Site
+    request_queue_size = 8
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asks and goes is not worth a line."""
+
+
+class Answer(BaseHTTPRequestHandler):
+    timeout = PATIENCE
+    server_version, sys_version = "decibel", ""
+
+    def setup(self) -> None:
+        self._late = threading.Timer(PATIENCE, self._hang_up)  # for all of it; `timeout` is for each part
+        self._late.daemon = True
+        self._late.start()
+        super().setup()
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            self._late.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.request.shutdown(socket.SHUT_RDWR)
+
+    def do_GET(self) -> None:
+        site = cast(Endpoint, self.server).site
+        if self.path == "/metrics":
+            self._send(200, "text/plain; version=0.0.4; charset=utf-8", metrics(site))
+        elif self.path == "/healthz":
+            well, found = health(site)
+            self._send(200 if well else 503, "application/json", json.dumps(found))
+        else:
+            self._send(404, "text/plain; charset=utf-8", "/healthz or /metrics\n")
+
+    def _send(self, code: int, kind: str, body: str) -> None:
+        raw = body.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(raw)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: what asks every few seconds would fill the log."""
+
+
+def health(site: Site) -> tuple[bool, dict[str, JSON]]:
+    """Whether a restart or a person is not needed, and how it is. Waiting for others is no illness."""
+    found = status(site)
+    quiet = site.clock.now() - site.health.looked
+    well = found["state"] not in ("refused", "stopped") and quiet < QUIET + site.fault_tolerance.beat
+    return well, {name: found[name] for name in ("site", "state", "detail", "step", "steps")}
+
+
+def metrics(site: Site) -> str:
+    return "".join(f"{line}\n" for line in _lines(status(site), site))
+
+
+def _lines(found: dict[str, JSON], site: Site) -> Iterator[str]:
+    about = {"site": found["site"], "federation": found["federation"]}
+    about |= {"decibel": found["decibel"], "jax": found["jax"], "protocol": str(VERSION)}
+    yield from _one("info", "gauge", "What runs here.", [(about, 1)])
+    yield from _one(
+        "state", "gauge", "1 for the state it is in.", [({"state": s}, s == found["state"]) for s in STATES]
+    )
+    yield from _one("step", "gauge", "Steps done.", [({}, site.health.step)])
+    yield from _one("steps", "gauge", "Steps of the run.", [({}, site.goal)])
+    yield from _one("steps_per_second", "gauge", "Over the last minute.", [({}, site.health.rate)])
+    edges = list(site.edges.values())
+    by_neighbour = (
+        ("neighbour_connected", "gauge", "Whether there is a stream.", lambda edge: edge.stream is not None),
+        ("neighbour_talking", "gauge", "Whether messages are exchanged.", lambda edge: edge.state == "talking"),
+        ("sent_bytes_total", "counter", "Bytes of frames to it.", lambda edge: edge.sent),
+        ("received_bytes_total", "counter", "Bytes of frames from it.", lambda edge: edge.received),
+        ("rejected_total", "counter", "Frames and streams that were rejected.", lambda edge: edge.rejected),
+        ("waited_seconds_total", "counter", "Seconds that a step waited for it.", lambda edge: edge.waited),
+        ("missing_seconds_total", "counter", "Seconds without it.", lambda edge: site.health.missing.get(edge.name, 0)),
+    )
+    for name, kind, text, value in by_neighbour:
+        yield from _one(name, kind, text, [({"neighbour": edge.name}, value(edge)) for edge in edges])
+
+
+def _one(name: str, kind: str, text: str, values: list[tuple[dict[str, JSON], float]]) -> Iterator[str]:
+    yield f"# HELP decibel_silo_{name} {text}"
+    yield f"# TYPE decibel_silo_{name} {kind}"
+    for labels, value in values:
+        written = ",".join(f'{label}="{_escaped(str(one))}"' for label, one in labels.items())
+        yield f"decibel_silo_{name}{f'{{{written}}}' if written else ''} {float(value)!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
