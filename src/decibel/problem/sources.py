@@ -194,4 +194,5 @@ def is_source(thing: object) -> bool:
     if isinstance(thing, BatchIterator):
         return True
     plain = isinstance(thing, str | bytes | range) or hasattr(thing, "__array__") or isinstance(thing, type)
-    return isinstance(thing, Source) and not plain and jax.tree_util.all_leaves([thing])
+    indexed = hasattr(thing, "__len__") and hasattr(thing, "__getitem__")
+    return indexed and not plain and jax.tree_util.all_leaves([thing])
