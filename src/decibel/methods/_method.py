@@ -147,8 +147,8 @@ class Method(eqx.Module):
 
     @property
     def coded(self) -> bool:
-        """Whether any message travels in code."""
-        return any(strategy.coded for strategy in self.strategies.values())
+        """Whether any message travels in a code that needs all of them."""
+        return any(strategy.coded and not strategy.per_link for strategy in self.strategies.values())
 
     @property
     def integrates(self) -> bool:

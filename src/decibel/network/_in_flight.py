@@ -18,27 +18,31 @@ class InFlight(NamedTuple):
     numbers: Array
 
     @classmethod
-    def empty(cls, rows: Array) -> InFlight:
-        return cls(rows, jnp.zeros(rows.shape[:-1], jnp.int32))
+    def empty(cls, like: Array, channel: Channel) -> InFlight | None:
+        """Nothing is under way, of messages such as `like` (*slots, entries); None where faults delay none."""
+        steps, (*slots, entries) = channel.faults.schedule.longest_delay, like.shape
+        if not steps:
+            return None
+        return cls(jnp.zeros((*slots, steps, entries), like.dtype), jnp.zeros((*slots, steps), jnp.int32))
 
 
-def number_of_message(channel: Channel) -> Array:
-    """(*slots,) the number of what the neighbour sends in this step: one more than the step, or 0 where it takes no
-    part in the step or is still computing."""
-    schedule, there = channel.faults.schedule, channel.links.neighbours
-    silent = schedule.idle(channel.step, there)
+def numbers_sent(channel: Channel, senders: Array | None = None) -> Array:
+    """(*slots,) the number of what a link's sender, the neighbour unless given, sends in this step: one more than the
+    step, or 0 where it takes no part in the step, is still computing, or the phase lacks the link."""
+    schedule, senders = channel.faults.schedule, channel.links.neighbours if senders is None else senders
+    sends = (channel.links.weights_at(channel.step, jnp.float32) != 0) & ~schedule.idle(channel.step, senders)
     if schedule.slows_nodes:
-        silent = silent | ((channel.step > 0) & schedule.busy(channel.step - 1, there))
-    return jnp.where(silent, 0, channel.step + 1)
+        sends = sends & ((channel.step == 0) | ~schedule.busy(channel.step - 1, senders))
+    return jnp.where(sends, channel.step + 1, 0)
 
 
 def arrivals(
     channel: Channel, received: Received, numbers: Array, in_flight: InFlight | None, forgotten: Array
 ) -> tuple[Array, Array, InFlight | None]:
     """What arrives over each link in this step, its number (0 is nothing), and what is under way after it."""
-    there = channel.links.weights_at(channel.step, received.rows.dtype) != 0
-    numbers = jnp.where(there if received.arrived is None else there & received.arrived, numbers, 0)
     rows = received.rows
+    if received.arrived is not None:
+        numbers = jnp.where(received.arrived, numbers, 0)
     if in_flight is not None:
         sent = jnp.concatenate([rows[..., None, :], in_flight.rows], -2)
         known = jnp.concatenate([numbers[..., None], in_flight.numbers], -1)

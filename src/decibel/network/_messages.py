@@ -22,7 +22,7 @@ from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import flatten
 from ._codecs import Code, ConcatCodec
-from ._in_flight import InFlight, arrivals, number_of_message
+from ._in_flight import InFlight, arrivals, numbers_sent
 from ._links import Channel, LinkMemory, LinkState, Received
 
 CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
@@ -105,12 +105,9 @@ class Cumulative(Message):
         return 2 * copies.by_link * size(self.content)  # the message and the link's flow
 
     def link_memory(self, channel: Channel) -> LinkMemory:
-        slots, steps = channel.links.neighbours.shape, channel.faults.schedule.longest_delay
-        F = zeros(self.content, *slots)
-        if not steps:
-            return LinkMemory(F)
-        in_flight = InFlight.empty(jnp.concatenate([zeros(self.content, *slots, steps)] * 2, -1))
-        return LinkMemory(LateFlows(F, in_flight, jnp.zeros((*slots, 1), jnp.int32)))
+        F = zeros(self.content, *channel.links.neighbours.shape)
+        in_flight = InFlight.empty(jnp.concatenate([F, F], -1), channel)
+        return LinkMemory(F if in_flight is None else LateFlows(F, in_flight, jnp.zeros((*F.shape[:-1], 1), jnp.int32)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
@@ -273,7 +270,7 @@ def accumulate(channel: Channel, φ: Array, memory: Array | LateFlows) -> Array 
     states = received.states
     if states is not None:
         forgotten = forgotten | (states == LinkState.DROPPED)
-    rows, number, in_flight = arrivals(channel, received, number_of_message(channel), in_flight, forgotten)
+    rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
     theirs, back = jnp.split(rows, 2, -1)
     if states is not None:
         is_ = lambda state: (states == state)[..., None]  # noqa: E731

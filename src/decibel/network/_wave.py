@@ -18,8 +18,8 @@ from jax import Array
 
 from ..core._types import PyTree
 from ..core._vector import flatten
-from ._in_flight import InFlight, arrivals, number_of_message
-from ._links import Channel, LinkMemory, LinkState
+from ._in_flight import InFlight, arrivals, numbers_sent
+from ._links import Channel, LinkMemory, LinkState, Received
 from ._messages import Copies, Message, size, zeros
 
 
@@ -32,12 +32,22 @@ class Mail(NamedTuple):
 
 class WaveLinks(NamedTuple):
     """What a link remembers: (*slots, entries) z; (*slots, 2) whether z has begun, and the number of the last message
-    used; the mail of nodes that compute for several steps; and messages that are under way, where faults delay any."""
+    used; the mail of nodes that compute for several steps; and what is needed to carry messages."""
 
     z: Array
     numbers: Array
     mail: Mail | None
-    in_flight: InFlight | None
+    transit: PyTree
+
+
+class Carried(NamedTuple):
+    """(*slots, entries) what has come over each link in a step, (*slots,) its number (0 is nothing), where a link has
+    begun anew, and what is needed to carry the next messages."""
+
+    rows: Array
+    numbers: Array
+    forgotten: Array
+    transit: PyTree
 
 
 class Wave(Message):
@@ -45,38 +55,54 @@ class Wave(Message):
 
     splits: ClassVar[bool] = True
 
+    @property
+    def weight(self) -> float:
+        """Of a new message in z."""
+        return 0.5
+
     def bytes(self, copies: Copies) -> float:
         return copies.by_link * size(self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
-        slots, schedule = channel.links.neighbours.shape, channel.faults.schedule
-        mail = Mail(zeros(self.content, *slots), jnp.zeros((*slots, 1), jnp.int32)) if schedule.slows_nodes else None
-        in_flight = InFlight.empty(zeros(self.content, *slots, steps)) if (steps := schedule.longest_delay) else None
-        return LinkMemory(WaveLinks(zeros(self.content, *slots), jnp.zeros((*slots, 2), jnp.int32), mail, in_flight))
+        slots = channel.links.neighbours.shape
+        z, numbers = zeros(self.content, *slots), jnp.zeros((*slots, 2), jnp.int32)
+        slow = channel.faults.schedule.slows_nodes
+        mail = Mail(zeros(self.content, *slots), jnp.zeros((*slots, 1), jnp.int32)) if slow else None
+        return LinkMemory(WaveLinks(z, numbers, mail, self.transit(channel, z)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         s, unflatten = flatten(self.content)
-        links, half = channel.links, jnp.asarray(0.5, s.dtype)
-        z, numbers, mail, in_flight = memory.by_link
+        links, (z, numbers, mail, transit) = channel.links, memory.by_link
         ρ = 2 * links.weights.mean(-1).astype(s.dtype)[..., None]
         mine = ρ * links.sums.at_slots(s)
-        forgotten = channel.forgotten
-        z = jnp.where((numbers[..., :1] == 0) | forgotten[..., None], mine, z)
-        received = channel.transport.links(2 * mine - z)
-        if received.states is not None:
-            anew = (received.states == LinkState.RESET) | (received.states == LinkState.DROPPED)
-            forgotten, z = forgotten | anew, jnp.where(anew[..., None], mine, z)
-        rows, came, in_flight = arrivals(channel, received, number_of_message(channel), in_flight, forgotten)
+        z = jnp.where((numbers[..., :1] == 0) | channel.forgotten[..., None], mine, z)
+        rows, came, forgotten, transit = self.carried(channel, 2 * mine - z, transit)
+        z = jnp.where(forgotten[..., None], mine, z)
         used = jnp.where(forgotten, 0, numbers[..., 1])
-        if mail is None:
-            newest, ready = rows, came
-        else:
+        if mail is not None:  # which waits until the node has finished
             held = jnp.where(forgotten, 0, mail.numbers[..., 0])
-            newest = jnp.where((came > held)[..., None], rows, mail.rows)
-            held = jnp.maximum(came, held)
-            mail = Mail(newest, held[..., None])
-            ready = jnp.where(links.sums.at_slots(channel.faults.finished(channel.step)), held, 0)
-        z = jnp.where((ready > used)[..., None], half * (z + newest), z)
-        numbers = jnp.stack([(~forgotten).astype(jnp.int32), jnp.maximum(used, ready)], -1)
-        flows = unflatten(links.sums.at_nodes(z - mine))
-        return flows, LinkMemory(WaveLinks(z, numbers, mail, in_flight))
+            rows, held = jnp.where((came > held)[..., None], rows, mail.rows), jnp.maximum(came, held)
+            mail = Mail(rows, held[..., None])
+            came = jnp.where(links.sums.at_slots(channel.faults.finished(channel.step)), held, 0)
+        weight = jnp.asarray(self.weight, s.dtype)
+        z = jnp.where((came > used)[..., None], (1 - weight) * z + weight * rows, z)
+        numbers = jnp.stack([(~forgotten).astype(jnp.int32), jnp.maximum(used, came)], -1)
+        return unflatten(links.sums.at_nodes(z - mine)), LinkMemory(WaveLinks(z, numbers, mail, transit))
+
+    def transit(self, channel: Channel, like: Array) -> PyTree:
+        """What is needed to carry the first messages: those under way, where faults delay any."""
+        return InFlight.empty(like, channel)
+
+    def carried(self, channel: Channel, q: Array, transit: PyTree) -> Carried:
+        """Sends the rows q over the links."""
+        received = channel.transport.links(q)
+        forgotten = channel.forgotten | begins_anew(received)
+        rows, numbers, transit = arrivals(channel, received, numbers_sent(channel), transit, forgotten)
+        return Carried(rows, numbers, forgotten, transit)
+
+
+def begins_anew(received: Received) -> Array:
+    """(*slots,) where an end is gone or new to the other; one that only comes back goes on with what it has."""
+    if received.states is None:
+        return jnp.zeros(received.rows.shape[:-1], bool)
+    return (received.states == LinkState.RESET) | (received.states == LinkState.DROPPED)

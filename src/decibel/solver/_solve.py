@@ -127,7 +127,10 @@ def solve(
     _validate_engine(engine)
     validate_faults(injected := as_faults(faults), graphs)
     if injected and method.coded:
-        raise ValueError("faults cannot be combined with the encoded messages of db.privacy: leave out one of the two.")
+        raise ValueError(
+            "faults cannot be combined with the encoded messages of db.privacy, except those of 'wave': wrap that, or "
+            "leave out one of the two."
+        )
     validate_choice("sampling", sampling, ("random", "shuffle-once"))
     validate_choice("precision", precision, PRECISIONS)
     if micro_batch is not None:
