@@ -44,14 +44,14 @@ def method(strategy):
 
 
 @pytest.mark.slow_except("edge-ed", "wave")
-@pytest.mark.parametrize("strategy", ["edge-ed", "wave", "late wave"])
+@pytest.mark.parametrize("strategy", ["edge-ed", "wave", "late wave", "wave in 4 bits"])
 def test_four_sites_equal_the_simulator(tmp_path, strategy):
     """With data of its own only, over gRPC, with a site that nobody can reach, and a fifth of the messages lost."""
     folders = Folders(tmp_path, ring(4, reachable={0, 2, 3}))
     called = [[] for _ in range(4)]
     faults = [db.faults.drop(0.2, one_way=True), *([db.faults.late((1, 3))] if "late" in strategy else [])]
     options = {"faults": faults, "eval_every": 20}
-    chosen = method(strategy.removeprefix("late "))
+    chosen = method(db.privacy.quantize("wave", 4) if "bits" in strategy else strategy.removeprefix("late "))
     sites = run_sites(folders, chosen, 40, [by_node(calls) for calls in called], **options)
     graph = folders.federation.graph
     expected = db.solve(QUADRATIC.problem(), chosen, graph, steps=40, metrics=[], **options)
