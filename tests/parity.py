@@ -94,7 +94,7 @@ def run(case: Case, engine: db.Simulator | db.Cluster) -> list[jax.Array]:
 def assert_equal(case: Case, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
     within = TOLERANCE[case.dtype]
     for a, b in zip(found, expected, strict=True):
-        assert a.dtype == b.dtype == case.dtype
+        assert a.dtype == b.dtype and a.dtype in (case.dtype, "int32")  # the numbers of messages
         np.testing.assert_allclose(a, b, rtol=within, atol=within, err_msg=str(case))
     x = expected[0]
     if case.graph != "complete":

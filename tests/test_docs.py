@@ -192,6 +192,40 @@ def test_table_of_faults_is_what_was_measured():
         assert row in page
 
 
+@pytest.mark.parametrize("name", ["exactness", "wave"])
+def test_tables_of_wave_are_what_was_measured(name):
+    figures = ROOT / "docs" / "figures"
+    script, found = figure(name), json.loads((figures / f"{name}.json").read_text())
+    page = (ROOT / "docs" / "wave.md").read_text()
+    for row in script.table(found) if name == "exactness" else script.tables(found):
+        assert row in page
+
+
+EXACTNESS = json.loads((ROOT / "docs" / "figures" / "exactness.json").read_text())
+
+
+@pytest.mark.slow_except("all links one step late-wave", "30 % of messages lost one way-ed")
+@pytest.mark.parametrize(
+    ("trouble", "strategy"),
+    [pytest.param(*pair, id="-".join(pair)) for pair in ((a, b) for a, cells in EXACTNESS.items() for b in cells)],
+)
+def test_which_strategy_is_exact_under_which_fault(trouble, strategy):
+    """Every cell of the table, measured again."""
+    script = figure("exactness")
+    assert list(EXACTNESS) == list(script.TROUBLES) and list(EXACTNESS[trouble]) == list(script.STRATEGIES)
+    found = script.verdict(*script.distance(strategy, trouble))
+    expected = EXACTNESS[trouble][strategy]
+    assert found.partition(" by ")[0] == expected.partition(" by ")[0]
+
+
+def figure(name):
+    """A script of docs/figures."""
+    spec = importlib.util.spec_from_file_location(f"{name}_figure", ROOT / "docs" / "figures" / f"{name}.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
 def test_table_of_precisions_is_what_was_measured():
     page = (ROOT / "docs" / "drift.md").read_text()
     for row in json.loads((ROOT / "docs" / "figures" / "compute_precision.json").read_text())["rows"]:

@@ -26,7 +26,7 @@ import decibel as db  # noqa: E402
 HERE = Path(__file__).parent
 NODES, SIZE, STEPS, EVERY, TARGET = 10, 4, 6000, 20, 1e-6
 RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
-STRATEGIES = ("ed", "extra", "gt", "edge-ed", "diffusion")
+STRATEGIES = ("ed", "extra", "gt", "edge-ed", "wave", "diffusion")
 FAULTS = {
     "none": None,
     "20 % of links down": db.faults.drop(0.2),
@@ -119,7 +119,7 @@ def draw(found):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    colours = dict(zip(STRATEGIES, ("C0", "C1", "C2", "C3", "0.6"), strict=True))
+    colours = dict(zip(STRATEGIES, ("C0", "C1", "C2", "C3", "C4", "0.6"), strict=True))
     for ax, fault in zip(axes, ("none", DRAWN), strict=True):
         for run in found["runs"]:
             if run["fault"] == fault:

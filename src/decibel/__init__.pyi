@@ -32,7 +32,7 @@ from .methods._ma_dsbo import ma_dsbo
 from .methods._mdbo import mdbo, vrdbo
 from .methods._method import Method, State
 from .methods._prometheus import prometheus
-from .methods._single_level import dsgd, ed, extra, gnsd, gt
+from .methods._single_level import dsgd, ed, extra, gnsd, gt, wave
 from .methods._slam import slam
 from .methods._soba import soba
 from .methods._sparkle import sparkle
@@ -153,6 +153,7 @@ __all__ = [
     "trainable",
     "tune",
     "vrdbo",
+    "wave",
     "weights",
 ]
 __version__: str

@@ -29,12 +29,13 @@ N, P, Q, UPPER, LOWER = 4, 2, 3, 2, 3  # nodes, entries of x and y, samples per 
 STEPS = 5
 QUADRATIC = random_quadratic(N, P, Q, seed=2)
 STAR, COMPLETE = db.graphs.star(N), db.graphs.complete(N)
-MIXED = (*Sparkle.mixed, "edge-ed", "ada-ed", "ada-ed-scalar", "adam-ed")
+MIXED = (*Sparkle.mixed, "edge-ed", "wave", "ada-ed", "ada-ed-scalar", "adam-ed")
 # One of each kind; the others are slow tests.
 KINDS = [
     "sparkle-ed",
     "sparkle-extra-gt",
     "sparkle-edge-ed",
+    "sparkle-wave",
     "d-soba-fo",
     "dbsa",
     "ma-dsbo-gt",
@@ -136,7 +137,8 @@ def test_state_keeps_its_types(name):
     after = jax.eval_shape(lambda k, state: run.program.step(k, state)[0], jnp.int32(0), run.state)
     assert jax.tree.structure(after) == jax.tree.structure(run.state)
     for old, new in zip(jax.tree.leaves(run.state), jax.tree.leaves(after), strict=True):
-        assert (old.shape, old.dtype) == (new.shape, new.dtype) and new.dtype == jnp.float32
+        assert (old.shape, old.dtype) == (new.shape, new.dtype)
+        assert new.dtype in (jnp.float32, jnp.int32)  # the numbers of messages
 
 
 def test_complete_graph_equals_centralized(name):
@@ -258,6 +260,7 @@ def by_hand(name, k):
         "led": (4 * UPPER, 4, 0, 0, 1),
         **dict.fromkeys(("ada-ed", "ada-ed-scalar", "adam-ed", "dadam", "gt-adam"), (UPPER, 1, 0, 0, 1)),
         "extra": (UPPER, 1, 0, 0, 1),
+        "wave": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
         "gt-hsgd": (UPPER, 2, 0, 0, 2),  # at two points

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from ._types import PyTree, Scalar
 
 COLUMNS = ("samples", "gradients", "hvps", "jvps", "rounds", "bytes")
-COSTS = ("step", *COLUMNS, "seconds")  # the columns of a trace that are not metrics
+COSTS = ("step", *COLUMNS, "seconds", "simulated_time")  # the columns of a trace that are not metrics
 
 Counts: TypeAlias = dict[str, float]
 Times: TypeAlias = Float[Array, ""]  # how often something was repeated, as a float32

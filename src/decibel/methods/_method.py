@@ -141,9 +141,14 @@ class Method(eqx.Module):
         return any(strategy.needs_links for strategy in self.strategies.values())
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether no node waits for another: every level that mixes uses the newest message of each neighbour."""
+        return all(strategy.asynchronous or not strategy.mixes for strategy in self.strategies.values())
+
+    @property
     def coded(self) -> bool:
-        """Whether any message travels in code."""
-        return any(strategy.coded for strategy in self.strategies.values())
+        """Whether any message travels in a code that needs all of them."""
+        return any(strategy.coded and not strategy.per_link for strategy in self.strategies.values())
 
     @property
     def integrates(self) -> bool:

@@ -108,6 +108,15 @@ class Extra(SingleLevel):
     strategy_name = "extra"
 
 
+class Wave(SingleLevel):
+    """x⁺ = x − α r⁺ + Σ_j (z_ij − ρ_ij x_i), z_ij ← ½ (z_ij + q_ji), q_ij = 2 ρ_ij x_i − z_ij, ρ_ij = 2 w_ij"""
+
+    catalog_name = "wave"
+    summary = "EXTRA by link in wave variables: exact without a common clock"
+    paper = "ours"
+    strategy_name = "wave"
+
+
 class Gt(SingleLevel):
     """x⁺ = W (x − h), h⁺ = W (h + α Δr)"""
 
@@ -162,6 +171,20 @@ def extra(*, alpha: Rate, theta: Rate = 1.0) -> Extra:
         theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
     """
     return Extra(alpha, theta)
+
+
+@register(Wave)
+def wave(*, alpha: Rate, theta: Rate = 1.0) -> Wave:
+    """EXTRA by link, in wave variables: exact where messages are late or lost and nodes differ in speed.
+
+    Draws: one batch.
+
+    Args:
+        alpha: the step size of x: a number, or a function of the step. Keep α L + 2 (1 − w_ii) below 1.5 for a
+            smoothness L.
+        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+    """
+    return Wave(alpha, theta)
 
 
 @register(Gt)

@@ -54,6 +54,8 @@ class Sparkle(Auxiliary):
         yield Variant("sparkle-led", summary, "ours, on " + cls.paper, {"lower": "ed", "local_steps": 4})
         summary = "SPARKLE with ED's flows kept per link: exact where messages are lost one way"
         yield Variant("sparkle-edge-ed", summary, "ours, on " + cls.paper, {"lower": "edge-ed"})
+        summary = "SPARKLE with EXTRA by link in wave variables: exact without a common clock"
+        yield Variant("sparkle-wave", summary, "ours, on " + cls.paper, {"lower": "wave"})
 
     @property
     def name(self) -> str:

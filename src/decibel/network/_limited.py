@@ -21,16 +21,16 @@ from jax import Array
 from ..core._types import PyTree, Scalar
 from ..core._vector import flatten, positive
 from ._links import Channel, LinkMemory, LinkStates, Received
-from ._messages import Copies, Cumulative, accumulate
+from ._messages import Copies, Cumulative, LateFlows, accumulate
 
 Limit = Scalar | Mapping[str, Scalar]  # for every level, or by level
 
 
 class LimitedFlows(NamedTuple):
-    """What a link remembers: (*slots, entries) its flows, and by level (*slots, 2) how large they are, before they are
-    cut: in the last step, and at most so far."""
+    """What a link remembers: (*slots, entries) its flows, with what is under way where links are late, and by level
+    (*slots, 2) how large they are, before they are cut: in the last step, and at most so far."""
 
-    flows: Array
+    flows: Array | LateFlows
     sizes: dict[str, Array]
 
 
@@ -48,17 +48,16 @@ class Limited(Cumulative):
     def link_memory(self, channel: Channel) -> LinkMemory:
         vectors = {level: φ for level, (φ, _, _) in self.content.items()}
         flows = Cumulative(vectors).link_memory(channel).by_link
-        return LinkMemory(
-            LimitedFlows(flows, {level: jnp.zeros((*flows.shape[:-1], 2), flows.dtype) for level in vectors})
-        )
+        F = flows.flows if isinstance(flows, LateFlows) else flows
+        return LinkMemory(LimitedFlows(flows, {level: jnp.zeros((*F.shape[:-1], 2), F.dtype) for level in vectors}))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten({level: φ for level, (φ, _, _) in self.content.items()})
         widths = [flatten(self.content[level][0])[0].shape[1] for level in sorted(self.content)]
         transport = channel.transport
         finite = channel._replace(transport=transport._replace(links=lambda rows: _clamped(transport.links(rows))))
-        arrives = channel.arrives & (channel.delay == 0)
-        F = accumulate(finite, arrives, channel.forgotten, φ, memory.by_link.flows)
+        after = accumulate(finite, φ, memory.by_link.flows)
+        F = after.flows if isinstance(after, LateFlows) else after
         parts, sizes = [], {}
         for level, part in zip(sorted(self.content), jnp.split(F, np.cumsum(widths)[:-1].tolist(), -1), strict=True):
             _, rate, limit = self.content[level]
@@ -70,7 +69,8 @@ class Limited(Cumulative):
             parts.append(part)
             sizes[level] = jnp.stack([size, jnp.maximum(size, memory.by_link.sizes[level][..., 1])], -1)
         F = jnp.concatenate(parts, -1)
-        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(F, sizes))
+        flows = after._replace(flows=F) if isinstance(after, LateFlows) else F
+        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(flows, sizes))
 
 
 def cut(F: Array, rate: Array, limit: Array) -> tuple[Array, Array]:

@@ -63,8 +63,14 @@ class LinkFaults(eqx.Module):
     secret: Array
 
     def active(self, step: Array) -> Array | None:
-        """(nodes,) which take part in the step; None if all always do."""
-        return ~self.schedule.idle(step, self.nodes) if self.schedule.stops_nodes else None
+        """(nodes,) which move in the step; None if all always do."""
+        if not self.schedule.stops_nodes:
+            return None
+        return ~self.schedule.idle(step, self.nodes) & self.finished(step)
+
+    def finished(self, step: Array) -> Array:
+        """(nodes,) which end a computation in the step."""
+        return ~self.schedule.busy(step, self.nodes)
 
     def ends(self, links: Links) -> tuple[Array, Array]:
         """(*slots,) the numbers of the receiver and of the sender."""

@@ -22,6 +22,7 @@ from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import flatten
 from ._codecs import Code, ConcatCodec
+from ._in_flight import InFlight, arrivals, numbers_sent
 from ._links import Channel, LinkMemory, LinkState, Received
 
 CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
@@ -76,12 +77,12 @@ class Plain(Message):
     splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
-        return copies.to_neighbours * _size(self.content)
+        return copies.to_neighbours * size(self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The differences of the last steps, where faults make messages late."""
         steps = channel.faults.schedule.longest_delay
-        return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
+        return LinkMemory(zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
@@ -94,23 +95,34 @@ class Cumulative(Message):
     """Vectors whose flows F_ij the links sum over the steps; the answer is Σ_j F_ij.
 
     F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) where j's message arrives; a silent neighbour's F_ij stays. When both
-    arrive, F_ij = −F_ji to the last bit whatever was lost before, since both ends round the same numbers.
+    arrive, F_ij = −F_ji to the last bit whatever was lost before, since both ends round the same numbers. Where links
+    are late, each message is used once, and none that is older than the last one used.
     """
 
     splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
-        return 2 * copies.by_link * _size(self.content)  # the message and the link's flow
+        return 2 * copies.by_link * size(self.content)  # the message and the link's flow
 
     def link_memory(self, channel: Channel) -> LinkMemory:
-        return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape))
+        F = zeros(self.content, *channel.links.neighbours.shape)
+        in_flight = InFlight.empty(jnp.concatenate([F, F], -1), channel)
+        return LinkMemory(F if in_flight is None else LateFlows(F, in_flight, jnp.zeros((*F.shape[:-1], 1), jnp.int32)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
-        # What is late has been overtaken by newer messages: it counts as lost.
-        arrives = channel.arrives & (channel.delay == 0)
-        F = accumulate(channel, arrives, channel.forgotten, φ, memory.by_link)
-        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(F)
+        after = accumulate(channel, φ, memory.by_link)
+        F = after.flows if isinstance(after, LateFlows) else after
+        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(after)
+
+
+class LateFlows(NamedTuple):
+    """What a link remembers of cumulative flows where messages are late: (*slots, entries) the flows, what is under
+    way, and (*slots, 1) the number of the last message used."""
+
+    flows: Array
+    in_flight: InFlight
+    used: Array
 
 
 class Coded(Message):
@@ -136,8 +148,8 @@ class Coded(Message):
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The public copies: the neighbours', by link, and the node's own."""
-        by_link = _zeros(self.content, *channel.links.neighbours.shape)
-        return LinkMemory(by_link, _zeros(self.content, len(channel.faults.nodes)))
+        by_link = zeros(self.content, *channel.links.neighbours.shape)
+        return LinkMemory(by_link, zeros(self.content, len(channel.faults.nodes)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         (φ, unflatten), (theirs, mine) = flatten(self.content), memory
@@ -197,12 +209,12 @@ class Scaled(Message):
     splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
-        return copies.to_neighbours * _size(self.content)
+        return copies.to_neighbours * size(self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The differences of the last steps, where faults make messages late."""
         steps = channel.faults.schedule.longest_delay
-        return LinkMemory(_zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
+        return LinkMemory(zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and b in turn
@@ -250,30 +262,34 @@ def _split(rows: Array, ends: np.ndarray) -> list[Array]:
     return jnp.split(rows, ends[:-1].tolist(), -1)
 
 
-def accumulate(channel: Channel, arrives: Array, forgotten: Array, φ: Array, F: Array) -> Array:
-    """The flows of `Cumulative` after an exchange."""
+def accumulate(channel: Channel, φ: Array, memory: Array | LateFlows) -> Array | LateFlows:
+    """The flows of `Cumulative` after an exchange, with what is under way."""
+    F, in_flight, used = memory if isinstance(memory, LateFlows) else (memory, None, None)
     weights, mine = channel.links.weights_at(channel.step, φ.dtype), channel.links.sums.at_slots(φ)
-    received = channel.transport.links(jnp.concatenate([mine, F], -1))
-    theirs, back = jnp.split(received.rows, 2, -1)
-    if received.arrived is not None:
-        arrives = arrives & received.arrived
-    if (states := received.states) is not None:
-        is_ = lambda state: (states == state)[..., None]  # noqa: E731
+    received, forgotten = channel.transport.links(jnp.concatenate([mine, F], -1)), channel.forgotten
+    states = received.states
+    if states is not None:
         forgotten = forgotten | (states == LinkState.DROPPED)
+    rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
+    theirs, back = jnp.split(rows, 2, -1)
+    if states is not None:
+        is_ = lambda state: (states == state)[..., None]  # noqa: E731
         F, back = jnp.where(is_(LinkState.RESTORE), -back, F), jnp.where(is_(LinkState.KEEPS), -F, back)
         F, back = (jnp.where(is_(LinkState.RESET), 0, flow) for flow in (F, back))
+    last = 0 if used is None else jnp.where(forgotten, 0, used[..., 0])
     renewed = weights[..., None] * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - back)
-    F = jnp.where((arrives & (weights != 0))[..., None], renewed, F)
-    return jnp.where(forgotten[..., None], 0, F)
+    F = jnp.where((number > last)[..., None], renewed, F)
+    F = jnp.where(forgotten[..., None], 0, F)
+    return F if in_flight is None else LateFlows(F, in_flight, jnp.maximum(number, last)[..., None])
 
 
-def _zeros(content: PyTree, *rows: int) -> Array:
+def zeros(content: PyTree, *rows: int) -> Array:
     """So many packed buffers of such content."""
     buffer = jax.eval_shape(lambda content: flatten(content)[0], content)
     return jnp.zeros((*rows, buffer.shape[1]), buffer.dtype)
 
 
-def _size(content: PyTree) -> int:
+def size(content: PyTree) -> int:
     """The bytes of one node's vectors."""
     return sum(leaf[0].size * leaf.dtype.itemsize for leaf in jax.tree.leaves(content))
 

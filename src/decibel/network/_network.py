@@ -95,7 +95,7 @@ class Network(eqx.Module):
         return [{at: m for at, m in messages.items() if self.graph_of[LEVELS.index(at)] == graph} for graph in graphs]
 
     def active(self, step: Array) -> Array | None:
-        """(nodes,) which take part in the step; None if all always do."""
+        """(nodes,) which move in the step; None if all always do."""
         return None if self.faults is None else self.faults.active(step)
 
     def copies(self, level: str) -> Copies:

@@ -1,4 +1,4 @@
-"""Injected faults: links that fail, messages that are lost or late, nodes that pause or leave.
+"""Injected faults: links that fail, messages that are lost or late, nodes that pause, leave or are slow.
 
 A fault has a time (`during` steps `(first, last + 1)`, or always), a target (`links`, `nodes`, or all) and a
 probability per step. Both ends of a link draw the same faults from the run's key, so nothing extra is sent, and
@@ -21,7 +21,7 @@ from jax import Array
 from ..core import _keys as keys
 from ..graphs._graph import Levels
 
-__all__ = ["Fault", "drop", "late", "leave", "pause"]
+__all__ = ["Fault", "drop", "late", "leave", "pause", "slow"]
 
 Link = tuple[int, int]
 Steps = tuple[int, int]
@@ -30,7 +30,7 @@ STREAM = 2**31  # beyond every step, so that no batch shares a key with a fault
 
 
 class Fault(eqx.Module):
-    """Base class of faults; `drop`, `late`, `pause` and `leave` construct them."""
+    """Base class of faults; `drop`, `late`, `pause`, `leave` and `slow` construct them."""
 
     probability: float | Array
     during: Steps = eqx.field(static=True)
@@ -73,9 +73,21 @@ class Lose(LinkFault):
 
 
 class Late(LinkFault):
-    """Both ends of the link use what they exchanged `delay` steps ago."""
+    """Both ends of the link use what they exchanged `least` to `delay` steps ago."""
 
     delay: int = eqx.field(static=True)
+    least: int = eqx.field(static=True)
+
+    def steps(self, k: Array, key: Array, a: Array, b: Array) -> Array:
+        """How many steps the links between a and b are late at step k."""
+        delay = jnp.int32(self.delay)
+        if self.least < self.delay:
+            again = jax.random.fold_in(key, 1)
+            for number in (jnp.minimum(a, b), jnp.maximum(a, b)):
+                again = keys.fold_in_each(again, number)
+            draw = lambda one: jax.random.randint(one, (), self.least, self.delay + 1, jnp.int32)  # noqa: E731
+            delay = jax.vmap(draw)(again.reshape(-1)).reshape(again.shape)
+        return jnp.where(self.occurs(k, key, a, b), delay, 0)
 
 
 class NodeFault(Fault):
@@ -100,6 +112,28 @@ class Leave(NodeFault):
     """As a pause, and the node's neighbours forget what they remember of it."""
 
 
+class Slow(Fault):
+    """The node computes for several steps; `probability` is one over their number, or over its mean."""
+
+    nodes: tuple[int, ...] | None = eqx.field(static=True)
+    factor: float = eqx.field(static=True)
+    random: bool = eqx.field(static=True)
+
+    @property
+    def nodes_named(self) -> Iterable[int]:
+        return self.nodes or ()
+
+    def applies(self, k: Array, node: Array) -> Array:
+        now = (self.during[0] <= k) & (k < self.during[1])
+        return now & (True if self.nodes is None else jnp.isin(node, jnp.asarray(self.nodes, jnp.int32)))
+
+    def finishes(self, k: Array, key: Array, node: Array) -> Array:
+        """Whether the node ends a computation in step k, which it began at its current point."""
+        if self.random:
+            return self._now(k, key, node)
+        return jnp.full(node.shape, (k - self.during[0] + 1) % int(self.factor) == 0)
+
+
 def drop(
     probability: float = 1.0,
     *,
@@ -114,27 +148,35 @@ def drop(
         links: pairs of nodes; None is all links.
         during: `(first step, step after the last)`; None is the whole run.
         one_way: lose single messages instead. The two directions of a link fail independently in every exchange, its
-            ends do not know what was lost, and only the strategy `"edge-ed"` stays exact.
+            ends do not know what was lost, and only the strategies `"edge-ed"` and `"wave"` stay exact.
     """
     return (Lose if one_way else Drop)(_chance(probability), _steps(during), _links(links))
 
 
 def late(
-    delay: int, probability: float = 1.0, *, links: Sequence[Link] | None = None, during: Steps | None = None
+    delay: int | tuple[int, int],
+    probability: float = 1.0,
+    *,
+    links: Sequence[Link] | None = None,
+    during: Steps | None = None,
 ) -> Fault:
     """Links that are late: both ends use what they exchanged `delay` steps ago, or nothing in the first steps.
 
-    The strategy `"edge-ed"`, whose messages replace older ones, counts a late message as lost.
+    With the strategies `"wave"` and `"edge-ed"`, whose messages replace older ones, what is older than the last message
+    used is dropped.
 
     Args:
-        delay: in steps.
+        delay: in steps; a pair `(least, most)` draws one for each link and step.
         probability: that a link is late in a step.
         links: pairs of nodes; None is all links.
         during: `(first step, step after the last)`; None is the whole run.
     """
-    if not isinstance(delay, int) or delay < 1:
-        raise ValueError(f"delay={delay!r} must be a number of steps, an integer of at least 1.")
-    return Late(_chance(probability), _steps(during), _links(links), delay)
+    least, most = delay if isinstance(delay, tuple) and len(delay) == 2 else (delay, delay)
+    if not (isinstance(least, int) and isinstance(most, int) and 1 <= least <= most):
+        raise ValueError(
+            f"delay={delay!r} must be a number of steps, an integer of at least 1, or a pair such as (1, 5)."
+        )
+    return Late(_chance(probability), _steps(during), _links(links), most, least)
 
 
 def pause(nodes: Sequence[int] | int | None = None, *, probability: float = 1.0, during: Steps | None = None) -> Fault:
@@ -162,6 +204,30 @@ def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
     return Leave(1.0, _steps(during), _nodes(nodes))
 
 
+def slow(
+    nodes: Sequence[int] | int | None, factor: float, *, random: bool = False, during: Steps | None = None
+) -> Fault:
+    """Nodes that compute more slowly than others; the trace has a column `simulated_time`.
+
+    The unit of time is a step of a node that is not slow. With `"wave"` on every level nobody waits: an iteration of
+    the run is one unit of time, and a slow node moves at the end of its computation, from the point at which it began,
+    while others go on with its newest message. All other methods wait in every iteration for the slowest node, so that
+    faults of this kind change their time and none of their numbers. If several apply to a node, the last one counts.
+
+    Args:
+        nodes: their indices; None is all nodes.
+        factor: how long a step takes; an integer unless `random`.
+        random: whether `factor` is a mean, and a computation ends in each unit of time with the same probability.
+        during: `(first step, step after the last)`; None is the whole run.
+    """
+    number = isinstance(factor, int | float) and not isinstance(factor, bool) and 1 <= factor < float("inf")
+    if not number or not (random or factor == int(factor)):
+        raise ValueError(
+            f"factor={factor!r} must be an integer of at least 1, such as 10, or with random=True any such number."
+        )
+    return Slow(1 / factor, _steps(during), _nodes(nodes), float(factor), bool(random))
+
+
 F = TypeVar("F", bound=Fault)
 
 
@@ -186,7 +252,7 @@ class FaultSchedule(eqx.Module):
 
     def delay(self, k: Array, a: Array, b: Array) -> Array:
         """How many steps late the links between a and b are."""
-        delays = [jnp.where(f.occurs(k, key, a, b), jnp.int32(f.delay), 0) for f, key in self._keyed(k, Late)]
+        delays = [fault.steps(k, key, a, b) for fault, key in self._keyed(k, Late)]
         return reduce(jnp.maximum, delays, jnp.zeros_like(a))
 
     def idle(self, k: Array, node: Array) -> Array:
@@ -195,9 +261,21 @@ class FaultSchedule(eqx.Module):
     def gone(self, k: Array, node: Array) -> Array:
         return _any([fault.occurs(k, key, node) for fault, key in self._keyed(k, Leave)], node)
 
+    def busy(self, k: Array, node: Array) -> Array:
+        """Whether the node is still computing at the end of step k."""
+        found = jnp.zeros(node.shape, bool)
+        for fault, key in self._keyed(k, Slow):
+            found = jnp.where(fault.applies(k, node), ~fault.finishes(k, key, node), found)
+        return found
+
+    @property
+    def slows_nodes(self) -> bool:
+        return bool(self._of(Slow))
+
     @property
     def stops_nodes(self) -> bool:
-        return bool(self._of(NodeFault))
+        """Whether nodes sometimes do not move."""
+        return bool(self._of(NodeFault)) or self.slows_nodes
 
     def _of(self, kind: type[F]) -> list[F]:
         return [fault for fault in self.faults if isinstance(fault, kind)]

@@ -11,11 +11,12 @@ from .metrics import Metric, Snapshot, evaluate
 
 
 class Recorder:
-    """Measures snapshots of a run and appends them, with the cost so far, to its trace."""
+    """Measures snapshots of a run and appends them, with the cost so far, to its trace; `timed` has a column of
+    simulated time."""
 
-    def __init__(self, metrics: Mapping[str, Metric], trace: Trace) -> None:
+    def __init__(self, metrics: Mapping[str, Metric], trace: Trace, *, timed: bool = False) -> None:
         self.metrics, self.trace = dict(metrics), trace
-        self.spent: Counts = dict.fromkeys((*COLUMNS, "seconds"), 0.0)
+        self.spent: Counts = dict.fromkeys((*COLUMNS, "seconds", *(("simulated_time",) if timed else ())), 0.0)
 
     def spend(self, cost: Counts, seconds: float) -> None:
         more = {**cost, "seconds": seconds}

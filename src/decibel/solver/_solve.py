@@ -29,6 +29,7 @@ from ..engines.cluster._preflight import agree
 from ..graphs._families import complete
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method
+from ..network._simulated_time import simulated_time
 from ..network.faults import Fault, as_faults, validate_faults
 from ..oracles._records import Records
 from ..problem._problem import Problem
@@ -126,7 +127,10 @@ def solve(
     _validate_engine(engine)
     validate_faults(injected := as_faults(faults), graphs)
     if injected and method.coded:
-        raise ValueError("faults cannot be combined with the encoded messages of db.privacy: leave out one of the two.")
+        raise ValueError(
+            "faults cannot be combined with the encoded messages of db.privacy, except those of 'wave': wrap that, or "
+            "leave out one of the two."
+        )
     validate_choice("sampling", sampling, ("random", "shuffle-once"))
     validate_choice("precision", precision, PRECISIONS)
     if micro_batch is not None:
@@ -149,7 +153,10 @@ def solve(
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
         saved = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
         agree(own, members=here.members, steps=steps, eval_every=eval_every, metrics=names, **saved)
-    run = engine.start(here.problem, method, here.graphs, config)
+    acting, clock = simulated_time(
+        injected, config.numbers(here.graphs.nodes), asynchronous=method.asynchronous, seed=seed
+    )
+    run = engine.start(here.problem, method, here.graphs, config._replace(faults=acting))
     problem = run.program.problem
     every = min(eval_every or max(1, steps // 50), steps)
     status, message = Status.COMPLETED, ""
@@ -162,7 +169,8 @@ def solve(
         callback_list,
     ):
         chosen = resolve(metrics, problem, run.state, alone=run.alone)
-        recorder = Recorder(chosen, Trace(provenance=_provenance(method, graphs, steps, batch_size, seed)))
+        about = _provenance(method, graphs, steps, batch_size, seed)
+        recorder = Recorder(chosen, Trace(provenance=about), timed=clock is not None)
         saved = saves.restore(run) if saves is not None and resume else None
         if saved is not None:
             recorder.restore(saved)
@@ -191,7 +199,8 @@ def solve(
                 status = Status.DIVERGED
                 message = f"non-finite values between steps {run.step} and {run.step + chunk.length}"
                 break
-            recorder.spend(chunk.cost, chunk.seconds)
+            passed = {} if clock is None else {"simulated_time": clock.between(chunk.first, run.step - chunk.first)}
+            recorder.spend(chunk.cost | passed, chunk.seconds)
             ended = run.step > chunk.first and record()
             if interrupted():
                 status, message, ended = Status.INTERRUPTED, INTERRUPTED.format(run.step), True

@@ -21,6 +21,7 @@ import equinox as eqx
 from ..core._names import hint
 from ..core._vector import Scalar, Vector
 from ..network._messages import Cumulative
+from ..network._wave import Wave
 from ..problem.prox import Prox
 
 Carry = tuple[Vector, ...]
@@ -100,6 +101,12 @@ def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], 
     return s, (c + δ, δ)
 
 
+def wave(s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
+    """EXTRA, its flows kept per link in wave variables, so that neighbours need no common clock."""
+    F = yield Wave(s)
+    return prox(s - d + F), ()
+
+
 def gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
     """h⁺ = W (h + Δd), s⁺ = W (s − h⁺), with h = d + c."""
     δ = yield c + d
@@ -159,6 +166,7 @@ class Strategy(eqx.Module):
             `prox`, and nodes may have maps of their own), or None if it cannot.
         prox: the proximal map of the level, which the problem gives.
         local_steps: how many steps a node takes for each exchange; all but the last are `alone`.
+        asynchronous: whether a node may use the newest message of each neighbour, whenever that was sent.
     """
 
     name: str = eqx.field(static=True)
@@ -179,6 +187,7 @@ class Strategy(eqx.Module):
     proximal: Literal["after", "inside"] | None = eqx.field(static=True, default=None)
     prox: Prox | None = None
     local_steps: int = eqx.field(static=True, default=1)
+    asynchronous: bool = eqx.field(static=True, default=False)
 
     @property
     def mixes(self) -> bool:
@@ -193,7 +202,7 @@ class Strategy(eqx.Module):
     @property
     def integrates(self) -> bool:
         """Whether it sums up what neighbours send, so that what one of them sends wrong is never forgotten."""
-        return self.carries > 0 or self.coded
+        return self.carries > 0 or self.coded or self.per_link
 
     def start(self, s: Vector) -> Level:
         """The level at a variable that all nodes share, with zero carries."""
@@ -261,6 +270,19 @@ STRATEGIES = {
         Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2, vectors=2),
         Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2, vectors=2),
         Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, requires_spectrum=True, per_link=True, vectors=2),
+        Strategy(
+            "wave",
+            wave,
+            0,
+            I,
+            I_W,
+            W,
+            requires_spectrum=True,
+            per_link=True,
+            vectors=1,
+            proximal="inside",
+            asynchronous=True,
+        ),
     )
 }
 

@@ -8,8 +8,10 @@ feedback. Flows still cancel over every link, so means over nodes are preserved.
 
     db.sparkle(db.privacy.top_k("ed", 0.1), alpha=..., beta=..., gamma=...)
 
-Encoded messages must all arrive, so they cannot be combined with faults. `mixing` multiplies the flows; it is the
-consensus step size of CHOCO-SGD.
+Such messages must all arrive, so they cannot be combined with faults. `mixing` multiplies the flows; it is the
+consensus step size of CHOCO-SGD. The codes of `"wave"` survive loss: both ends of a link agree on the base of a
+difference by acknowledgements, so that messages may be lost, late or reordered; there `mixing` multiplies the weight ½
+of a new message. `noisy` does not wrap it.
 
 `records` is no strategy: it hides single records before their directions reach one (`solve(privacy=...)`).
 """
@@ -17,6 +19,8 @@ consensus step size of CHOCO-SGD.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeGuard
 
 import equinox as eqx
@@ -25,10 +29,11 @@ import numpy as np
 from ..core import _zcdp
 from ..core._vector import Vector
 from ..network._codecs import Code, Quantized, RandomK, TopK
+from ..network._coded_wave import CodedWave
 from ..network._messages import Coded
 from ..network._noisy import Noisy
 from ..oracles._records import Records
-from ._table import Flows, Strategy, direction_and_rate, strategy
+from ._table import Flows, Strategy, direction_and_rate, identity, strategy, wave
 
 __all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k"]
 
@@ -200,8 +205,22 @@ class InCode(eqx.Module):
             answer = yield Coded(message, self.code)
 
 
+class WaveInCode(eqx.Module):
+    """The move of `"wave"` with every message in code."""
+
+    code: Code
+
+    def __call__(self, s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
+        F = yield CodedWave(s, self.code)
+        return prox(s - d + F), ()
+
+
 def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     row = strategy(base)
+    if row.move is wave:
+        if isinstance(code, Noisy):
+            raise ValueError("noise cannot be added to 'wave', which may send a message's content again: wrap 'ed'.")
+        return replace(row, name=f"wave ({name})", move=WaveInCode(code), coded=True, vectors=None)
     adapts = row.move is direction_and_rate
     if row.needs_links or not row.mixes or adapts:
         reasons = {

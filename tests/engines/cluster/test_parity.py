@@ -59,7 +59,7 @@ def assert_parity(case: Case) -> None:
 
 
 # One method of each kind; the others are slow tests.
-QUICK = ("sparkle-ed", "sparkle-gt", "sparkle-edge-ed", "d-soba", "slam", "ma-dsbo-gt", "gnsd")
+QUICK = ("sparkle-ed", "sparkle-gt", "sparkle-edge-ed", "sparkle-wave", "d-soba", "slam", "ma-dsbo-gt", "gnsd")
 
 
 @pytest.mark.parametrize(

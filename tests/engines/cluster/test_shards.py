@@ -126,8 +126,14 @@ def test_the_parser_of_collectives_would_see_a_gathered_weight():
         (ED, {"faults": db.faults.drop(0.3)}),
         (ED, {"faults": db.faults.late(2, 0.3)}),
         (db.sparkle("edge-ed", **RATES), {"faults": [db.faults.drop(0.3, one_way=True)]}),
+        (db.sparkle("edge-ed", **RATES), {"faults": [db.faults.late((1, 3))]}),
+        (db.sparkle("wave", **RATES), {}),
+        (
+            db.sparkle("wave", **RATES),
+            {"faults": [db.faults.drop(0.3, one_way=True), db.faults.late((1, 3)), db.faults.slow(1, 3)]},
+        ),
     ],
-    ids=["edge-ed", "ada-ed", "drop", "late", "edge-ed-drop"],
+    ids=["edge-ed", "ada-ed", "drop", "late", "edge-ed-drop", "edge-ed-late", "wave", "wave-faults"],
 )
 def test_links_and_faults(method, options):
     split = solve(db.Cluster(shard=HALVES), method, **options)

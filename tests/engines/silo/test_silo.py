@@ -43,14 +43,18 @@ def method(strategy):
     return db.sparkle(strategy, alpha=0.03, beta=0.1, gamma=0.1, updates="simultaneous")
 
 
-def test_four_sites_equal_the_simulator(tmp_path):
+@pytest.mark.slow_except("edge-ed", "wave")
+@pytest.mark.parametrize("strategy", ["edge-ed", "wave", "late wave", "wave in 4 bits"])
+def test_four_sites_equal_the_simulator(tmp_path, strategy):
     """With data of its own only, over gRPC, with a site that nobody can reach, and a fifth of the messages lost."""
     folders = Folders(tmp_path, ring(4, reachable={0, 2, 3}))
     called = [[] for _ in range(4)]
-    options = {"faults": db.faults.drop(0.2, one_way=True), "eval_every": 20}
-    sites = run_sites(folders, method("edge-ed"), 40, [by_node(calls) for calls in called], **options)
+    faults = [db.faults.drop(0.2, one_way=True), *([db.faults.late((1, 3))] if "late" in strategy else [])]
+    options = {"faults": faults, "eval_every": 20}
+    chosen = method(db.privacy.quantize("wave", 4) if "bits" in strategy else strategy.removeprefix("late "))
+    sites = run_sites(folders, chosen, 40, [by_node(calls) for calls in called], **options)
     graph = folders.federation.graph
-    expected = db.solve(QUADRATIC.problem(), method("edge-ed"), graph, steps=40, metrics=[], **options)
+    expected = db.solve(QUADRATIC.problem(), chosen, graph, steps=40, metrics=[], **options)
     for number, site in enumerate(sites):
         assert set(called[number]) == {number}
         for level in "xyz":

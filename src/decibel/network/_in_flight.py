@@ -1,0 +1,53 @@
+"""Messages under way, where each replaces older ones: their numbers, and which of them arrive in a step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ._links import Channel, Received
+
+
+class InFlight(NamedTuple):
+    """(*slots, steps, entries) what neighbours sent in the last steps, newest first, and (*slots, steps) the numbers of
+    these messages; 0 is none."""
+
+    rows: Array
+    numbers: Array
+
+    @classmethod
+    def empty(cls, like: Array, channel: Channel) -> InFlight | None:
+        """Nothing is under way, of messages such as `like` (*slots, entries); None where faults delay none."""
+        steps, (*slots, entries) = channel.faults.schedule.longest_delay, like.shape
+        if not steps:
+            return None
+        return cls(jnp.zeros((*slots, steps, entries), like.dtype), jnp.zeros((*slots, steps), jnp.int32))
+
+
+def numbers_sent(channel: Channel, senders: Array | None = None) -> Array:
+    """(*slots,) the number of what a link's sender, the neighbour unless given, sends in this step: one more than the
+    step, or 0 where it takes no part in the step, is still computing, or the phase lacks the link."""
+    schedule, senders = channel.faults.schedule, channel.links.neighbours if senders is None else senders
+    sends = (channel.links.weights_at(channel.step, jnp.float32) != 0) & ~schedule.idle(channel.step, senders)
+    if schedule.slows_nodes:
+        sends = sends & ((channel.step == 0) | ~schedule.busy(channel.step - 1, senders))
+    return jnp.where(sends, channel.step + 1, 0)
+
+
+def arrivals(
+    channel: Channel, received: Received, numbers: Array, in_flight: InFlight | None, forgotten: Array
+) -> tuple[Array, Array, InFlight | None]:
+    """What arrives over each link in this step, its number (0 is nothing), and what is under way after it."""
+    rows = received.rows
+    if received.arrived is not None:
+        numbers = jnp.where(received.arrived, numbers, 0)
+    if in_flight is not None:
+        sent = jnp.concatenate([rows[..., None, :], in_flight.rows], -2)
+        known = jnp.concatenate([numbers[..., None], in_flight.numbers], -1)
+        known = jnp.where(forgotten[..., None], 0, known)
+        rows = jnp.take_along_axis(sent, channel.delay[..., None, None], -2)[..., 0, :]
+        numbers = jnp.take_along_axis(known, channel.delay[..., None], -1)[..., 0]
+        in_flight = InFlight(sent[..., :-1, :], known[..., :-1])
+    return rows, jnp.where(channel.arrives, numbers, 0), in_flight

@@ -1,0 +1,58 @@
+"""Wave in plain NumPy, node by node and message by message, with a post office that loses and delays them.
+
+Nothing is shared with the library: a node keeps a dictionary of z by neighbour, messages are objects with a number, and
+the caller says in every tick who ends a computation and what becomes of each message.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Node:
+    def __init__(self, s, ρ):
+        self.s, self.ρ = s, ρ  # ρ by neighbour
+        self.z = {j: ρ[j] * s for j in ρ}
+        self.mail, self.used = {}, dict.fromkeys(ρ, -1)
+
+    def receive(self, j, number, q):
+        if j not in self.mail or number > self.mail[j][0]:
+            self.mail[j] = number, q
+
+    def wake(self, d):
+        for j, (number, q) in self.mail.items():
+            if number > self.used[j]:
+                self.z[j], self.used[j] = (self.z[j] + q) / 2, number
+        self.s = self.s - d + sum(self.z[j] - self.ρ[j] * self.s for j in self.ρ)
+
+    def send(self):
+        return {j: 2 * self.ρ[j] * self.s - self.z[j] for j in self.ρ}
+
+
+def wave(step, s, W, steps, ends=lambda k, i: True, delay=lambda k, i, j: 0, lost=lambda k, i, j: False):
+    """Every node's s after so many ticks.
+
+    Args:
+        step: `step(i, s_i)`, the step of node i, which is the gradient times the step size.
+        s: (nodes, entries) the start.
+        W: the mixing matrix.
+        steps: ticks.
+        ends: `ends(k, i)`, whether node i ends a computation in tick k.
+        delay: `delay(k, i, j)`, the age of what arrives at i from j in tick k.
+        lost: `lost(k, i, j)`, whether that is lost.
+    """
+    count = len(W)
+    nodes = [Node(s[i], {j: 2 * W[i, j] for j in range(count) if j != i and W[i, j]}) for i in range(count)]
+    sent = {}
+    woke = set(range(count))
+    for k in range(steps):
+        sent |= {(k, i): nodes[i].send() for i in woke}
+        for i in range(count):
+            for j in nodes[i].ρ:
+                number = k - delay(k, i, j)
+                if (number, j) in sent and not lost(k, i, j):
+                    nodes[i].receive(j, number, sent[number, j][i])
+        woke = {i for i in range(count) if ends(k, i)}
+        for i in woke:
+            nodes[i].wake(step(i, nodes[i].s))
+    return np.stack([node.s for node in nodes])
