@@ -101,7 +101,7 @@ def run_sites(folders, method, steps, problems, engines=None, **options):
         thread.start()
     for thread in threads:
         thread.join(240)
-    failed = [result for result in results.values() if isinstance(result, BaseException)]
+    failed = [result for _, result in sorted(results.items()) if isinstance(result, BaseException)]
     if failed:
         raise failed[0]
     return [results[number] for number in range(len(threads))]

@@ -82,7 +82,7 @@ def test_a_single_level_and_data_as_a_function():
     assert_same(states(given(lambda node: read[node]), method), states(given(UPPER), method))
 
 
-@pytest.mark.slow_except("sparkle-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_random_losses_in_pieces(method):
     """A loss that takes a key, evaluated on two samples at a time."""

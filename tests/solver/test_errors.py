@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
@@ -174,7 +176,9 @@ def test_a_batch_larger_than_a_node_is_mentioned():
     problem = single([np.ones((n, 3)) for n in (9, 3, 9)])
     with pytest.warns(db.SmallNodeWarning, match=r"batch_size=4 is more than the 3 samples of a node in upper_data"):
         solve(problem, db.ed(alpha=0.1), db.graphs.ring(3), batch_size=4)
-    solve(problem, db.ed(alpha=0.1), db.graphs.ring(3), batch_size=3)  # a warning would be an error
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve(problem, db.ed(alpha=0.1), db.graphs.ring(3), batch_size=3)
 
 
 def test_a_run_that_hardly_moved_says_so():

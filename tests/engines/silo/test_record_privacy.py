@@ -106,6 +106,7 @@ def test_flows_by_link_need_no_noise_of_their_own(tmp_path):
         assert module.read(folders.home(name)).sums == {NOISE: 15}
 
 
+@pytest.mark.slow
 def test_the_model_is_that_of_the_simulator_but_for_the_noise(tmp_path):
     """A wide clip and little noise: the same sums, in float32 as well; and the noise is new at every start."""
     for number, dtype in enumerate((jnp.float32, jnp.float64)):

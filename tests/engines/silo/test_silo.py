@@ -186,6 +186,7 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
     assert not any("deadline" in sentence or "rejected" in sentence for sentence in said)
 
 
+@pytest.mark.slow
 def test_a_users_own_code_equals_the_simulator(tmp_path):
     folders, problem, made = Folders(tmp_path, ring(3)), random_quadratic(3).single(), in_own_code(Exponents())
     sites = run_sites(folders, made, 30, [problem] * 3, metrics=[])

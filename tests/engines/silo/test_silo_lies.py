@@ -96,6 +96,7 @@ def status(folders, name):
     return json.loads((folders.home(name) / "status.json").read_text())
 
 
+@pytest.mark.slow
 def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path):
     limits, level = {"x": 100.0, "y": 0.8, "z": 100.0}, "y"
     folders, graph = Folders(tmp_path, federation := untrusting(flow_limit=limits)), federation.graph
