@@ -337,7 +337,7 @@ def test_names():
         "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd"
     )
     mixtures = {name for name in db.CATALOG if name.startswith("sparkle-")}
-    assert set(published.split()) | {*KINDS} <= set(db.CATALOG) and len(mixtures) == len(Sparkle.mixed) ** 2 + 5
+    assert set(published.split()) | {*KINDS} <= set(db.CATALOG) and len(mixtures) == len(Sparkle.mixed) ** 2 + 6
     assert list(db.CATALOG) == sorted(db.CATALOG)
     assert all(entry.name == name and "\n" not in entry.summary for name, entry in db.CATALOG.items())
 

@@ -108,6 +108,7 @@ def test_the_senders_base_is_the_receivers_base_or_candidate_to_the_last_bit():
     assert len(bases) > 20
 
 
+@pytest.mark.slow
 def test_no_message_is_undecodable_under_reordering(monkeypatch):
     receive, counts = _coded_wave._receive, []
 
@@ -125,6 +126,7 @@ def test_no_message_is_undecodable_under_reordering(monkeypatch):
     assert len(counts) == 301 and arrived > 500 and unreadable == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["4 bits", "random"])
 def test_an_end_that_is_set_back_begins_anew(name):
     """Its neighbours' bases are newer than its own, and it is older than what they acknowledge."""

@@ -171,6 +171,7 @@ def test_exact_on_changing_graphs():
     assert error(run("wave", LOST, steps=4000, graph=changing)) < 1e-10
 
 
+@pytest.mark.slow
 def test_a_node_leaves_and_returns():
     """Those who stay reach their own solution; when the node is back, all reach that of all."""
     stayed = [node for node in range(NODES) if node != 3]

@@ -74,6 +74,7 @@ def test_four_by_two_devices_give_the_simulators_numbers(method, shard):
         np.testing.assert_allclose(split.trace[column], alone.trace[column], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_in_single_precision():
     problem = perceptron(np.float32)
     assert_close(solve(db.Cluster(shard=2), problem=problem), solve(None, problem=problem), atol=1e-5)

@@ -463,6 +463,7 @@ class TestLedger:
         ledger.add("certificate", b"b", name="b")
         assert [entry["name"] for entry in ledger.entries()] == ["a", "b"]
 
+    @pytest.mark.slow
     def test_two_processes_sign_one_after_the_other(self, tmp_path):
         """Four at once: every line follows the one before, and no two lists have one number."""
         Authority.create(tmp_path / "authority", "test", None)

@@ -251,20 +251,21 @@ class TestEdge:
 
 def test_the_flow_that_is_taken_over_conserves_the_sum():
     """F_ij := −F_ji at the end that returns, whatever its own checkpoint held."""
+    from decibel.engines._program import RunConfig
     from decibel.network._incidence import Sums
     from decibel.network._links import Channel, Links, Received, Transport
     from decibel.network._messages import accumulate
 
     rng = np.random.default_rng(0)
     F, φ = jnp.asarray(rng.normal(size=(2, 1, 3))), jnp.asarray(rng.normal(size=(2, 3)))
-    links = Links(jnp.asarray([[1], [0]]), jnp.full((2, 1, 1), 0.25), Sums(1, None))
+    links = Links(jnp.asarray([[1], [0]], jnp.int32), jnp.full((2, 1, 1), 0.25), Sums(1, None))
     for ties, kept in (
         ((LinkState.KEEPS, LinkState.RESTORE), F[0, 0]),
         ((LinkState.RESET, LinkState.RESET), jnp.zeros(3)),
     ):
         pair = lambda rows, ties=ties: Received(rows[::-1], jnp.ones((2, 1), bool), jnp.asarray(ties)[:, None])  # noqa: E731
-        channel = Channel(links, jnp.int32(0), 0, None, Transport(None, pair, None))
-        never = jnp.zeros((2, 1), bool)
-        new = accumulate(channel, ~never, never, φ, F)
+        faults = RunConfig().link_faults(jnp.arange(2, dtype=jnp.int32))
+        channel = Channel(links, jnp.int32(0), 0, faults, Transport(None, pair, None))
+        new = accumulate(channel, φ, F)
         np.testing.assert_array_equal(new[0], -new[1])
         np.testing.assert_allclose(new[0, 0], kept + 0.25 * (φ[1] - φ[0]), atol=1e-15)

@@ -219,6 +219,7 @@ def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
     assert any(found in results[n] for n in (0, 2))
 
 
+@pytest.mark.slow
 def test_importing_decibel_does_not_import_grpc():
     script = "import decibel as db, sys; db.Silo; db.privacy; assert not {'grpc', 'cryptography'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, env={"PATH": "/usr/bin", "JAX_PLATFORMS": "cpu"})
