@@ -27,7 +27,8 @@ WITH_PYTHON = [page for page in PAGES if BLOCK.search(page.read_text())]
 TORCH = "from decibel.torch._libraries import libraries; libraries()"
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 SIDE_BY_SIDE = {'title="in PyTorch"', 'title="in Decibel"'}
-TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"', *SIDE_BY_SIDE}  # run below
+RUN_ELSEWHERE = {'title="patients.py"'}  # by test_journeys.py
+TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"', *SIDE_BY_SIDE, *RUN_ELSEWHERE}  # run below
 
 
 @pytest.mark.slow_except("README.md", "tutorial.md", "index.md", "concepts.md", "graphs.md", "silo.md", "errata.md")

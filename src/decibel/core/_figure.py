@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-
+from ._html import png
 from ._optional import optional
 
 with optional("matplotlib", caller="a figure", extra="plot"):
@@ -20,6 +19,4 @@ class Figure(figure.Figure):
     """
 
     def _repr_png_(self) -> bytes:
-        file = BytesIO()
-        self.savefig(file, format="png", dpi=RESOLUTION)
-        return file.getvalue()
+        return png(self, RESOLUTION)

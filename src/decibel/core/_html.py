@@ -27,14 +27,20 @@ def table(title: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()
 
 def picture(draw: Callable[[], Figure], alt: str) -> str:
     """A figure as an image; nothing where matplotlib is missing or cannot draw it, since the text is shown anyway."""
-    file = BytesIO()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of characters that its fonts lack
-            draw().savefig(file, format="png", dpi=RESOLUTION)
-    except Exception:
+            drawn = png(draw(), RESOLUTION)
+    except Exception:  # of matplotlib or of the user's own data; a display must not end a cell
         return ""
-    return f'<img alt="{_text(alt)}" src="data:image/png;base64,{b64encode(file.getvalue()).decode()}">'
+    return f'<img alt="{_text(alt)}" src="data:image/png;base64,{b64encode(drawn).decode()}">'
+
+
+def png(figure: Figure, resolution: int) -> bytes:
+    """A figure of matplotlib as a PNG file, with so many dots per inch."""
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=resolution)
+    return file.getvalue()
 
 
 def number(value: float) -> str:
