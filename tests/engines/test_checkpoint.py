@@ -20,6 +20,7 @@ from xla import kept_in
 
 import decibel as db
 from decibel.engines._checkpoint import CheckpointWarning
+from decibel.engines._run import Run
 
 QUADRATIC = random_quadratic(4, seed=5)
 PROBLEM = QUADRATIC.problem(samples=6)
@@ -80,6 +81,32 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, whole, damage):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]) if damage == "cut" else file.unlink()
     with pytest.warns(CheckpointWarning, match="the checkpoint of step 40 cannot be read"):
         result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
+    assert_same(result, whole)
+
+
+def test_a_site_promises_a_damaged_checkpoint_once(tmp_path, monkeypatch, whole):
+    """Where all sites start from one agreed step, a site that cannot read it must not offer it after a restart."""
+    db.solve(PROBLEM, METHOD, GRAPH, steps=40, checkpoint=tmp_path, **OPTIONS)
+    for file in (p for p in (tmp_path / "40" / "state").rglob("*") if p.is_file()):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    promised = []
+
+    def agreed(self, saved):
+        promised.append(max(saved))
+        self.alone = True
+        return [max(saved)]
+
+    def lost(self, steps):
+        raise ConnectionError("all sites start from step 40")
+
+    monkeypatch.setattr(Run, "restore_order", agreed)
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(Run, "reach", lost)
+        with pytest.warns(CheckpointWarning, match="the checkpoint of step 40 cannot be read"):
+            db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
+    assert [path.name.partition("-")[0] for path in (tmp_path / "aside").iterdir()] == ["40"]
+    result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
+    assert promised[0] == 40 > promised[1]
     assert_same(result, whole)
 
 

@@ -121,6 +121,8 @@ class Checkpoints:
                     CheckpointWarning,
                     stacklevel=3,
                 )
+                if run.alone:  # or it would be promised to the other sites again after every restart
+                    self._set_aside([step])
                 continue
             leaves = [[found[prefix + name] for name, _ in _named(kinds)] for prefix in ("", BEST)[: 1 + kept]]
             states = [self._placed(one, run, before, int(meta["devices"]), kinds) for one in leaves]
