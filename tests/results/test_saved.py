@@ -150,3 +150,16 @@ def test_nothing_is_allocated_for_a_file_that_claims_more_than_it_holds(how, tmp
     with pytest.raises(ValueError, match="is not a result saved by Decibel, or it is damaged"):
         db.Result.load(path)
     assert not largest or max(largest) <= path.stat().st_size
+
+
+@pytest.mark.parametrize("path", [[[10**9]], [[-1]], ["a"] * 10_000, [{"a": 1}], [[0, 1]], [1.5]])
+def test_nothing_is_allocated_for_a_path_that_no_model_has(path, result, tmp_path):
+    """A sequence is made as long as the largest of its places says."""
+    file = result.save(tmp_path / "model")
+    with np.load(file) as entries:
+        arrays = dict(entries)
+    about = json.loads(arrays["about"].tobytes())
+    about["levels"]["x"] = [{**about["levels"]["x"][0], "path": path}]
+    np.savez(file, **arrays | {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
+    with pytest.raises(ValueError, match="is not a result saved by Decibel, or it is damaged"):
+        db.Result.load(file)

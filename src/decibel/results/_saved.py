@@ -27,6 +27,7 @@ from ._status import Status
 from ._trace import Trace
 
 ABOUT, FORMAT = "about", "decibel-result-1"
+DEEPEST, LONGEST = 64, 2**16  # keys in a path, and entries of a sequence
 
 
 class SavedResult(NamedTuple):
@@ -105,8 +106,23 @@ def _leaves(level: str, described: PyTree, arrays: dict[str, np.ndarray]) -> Lea
     found: list[tuple[list[Plain], np.ndarray]] = []
     for number, note in enumerate(described):
         array, dtype = arrays[f"{level}/{number}"], jnp.dtype(note["dtype"])
-        found.append((note["path"], array if array.dtype == dtype else array.view(dtype)))
+        found.append((_path(note["path"]), array if array.dtype == dtype else array.view(dtype)))
     return found
+
+
+def _path(keys: PyTree) -> list[Plain]:
+    """As `_plain` writes it, within bounds: sequences are made as long as their places say."""
+    if not isinstance(keys, list) or len(keys) > DEEPEST:
+        raise ValueError("a path is too deep")
+    for key in keys:
+        match key:
+            case str() | int():
+                pass
+            case [int(place)] if 0 <= place < LONGEST:
+                pass
+            case _:
+                raise ValueError("a path has keys that no model has")
+    return keys
 
 
 def _like(level: str, start: PyTree, leaves: Leaves) -> PyTree:
