@@ -1,5 +1,6 @@
 """One site as a process: python silo_worker.py HOME NAME OUT '{"steps": 100, ...}'"""
 
+import hashlib
 import json
 import sys
 import time
@@ -12,6 +13,7 @@ jax.config.update("jax_enable_x64", True)
 
 import numpy as np  # noqa: E402
 from jax.flatten_util import ravel_pytree  # noqa: E402
+from jax.stages import Lowered  # noqa: E402
 from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
@@ -96,6 +98,18 @@ class Counted:
         return found
 
 
+class SlowCompiler:
+    """Compiles the step for minutes, without a moment in which Python would call a signal's handler."""
+
+    def __init__(self):
+        self.compile, Lowered.compile = Lowered.compile, lambda lowered: self.compile_slowly(lowered)
+
+    def compile_slowly(self, lowered):
+        if "jit_chunk" in lowered.as_text()[:100]:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+        return self.compile(lowered)
+
+
 class InTrouble(db.Silo):
     """A site that takes its time, in a network that may be parted."""
 
@@ -125,6 +139,8 @@ RATES = {"quadratic": {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}, "digits": {"al
 if __name__ == "__main__":
     home, name, out, settings = sys.argv[1:]
     SETTINGS = json.loads(settings)
+    if name in SETTINGS.get("compiles", ()):
+        SlowCompiler()
     engine = InTrouble(home, name)
     graph = engine.graph
     task = SETTINGS.get("task", "quadratic")

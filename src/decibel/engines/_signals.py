@@ -13,11 +13,14 @@ from jax.experimental import multihost_utils
 
 from ._run import Run
 
+_heard_by: Callable[..., None] | None = None  # the handler of a run in progress
+
 
 @contextmanager
 def listening(run: Run, *, saved: bool) -> Iterator[Callable[[], bool]]:
     """While it lasts, SIGTERM interrupts a run that is `saved`, wherever it waits. Gives a function that tells whether
     any process of the run was told to terminate."""
+    global _heard_by
     heard = False
 
     def hear(*_: object) -> None:
@@ -34,8 +37,24 @@ def listening(run: Run, *, saved: bool) -> Iterator[Callable[[], bool]]:
     if not saved or threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
-    before = signal.signal(signal.SIGTERM, hear)
+    before, _heard_by = signal.signal(signal.SIGTERM, hear), hear
     try:
         yield interrupted
+    finally:
+        _heard_by = None
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """While it lasts, SIGTERM ends the process as if no run listened: for what takes long, in which Python's handlers
+    are not called, and after which there is nothing new to save."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or _heard_by is None or signal.getsignal(signal.SIGTERM) is not _heard_by:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -112,3 +112,15 @@ def test_when_it_has_finished_and_waits_for_a_slower_neighbour(fleet):
     # Where the neighbours had all its messages in time the run is over, and the signal finds a process that exits.
     assert terminated(sites, "site-0", well=(0, -signal.SIGTERM)) < LIMIT
     assert saved(sites, "site-0")[-1] >= 110
+
+
+def test_while_it_compiles(fleet):
+    """Nothing is lost: what it had saved is there."""
+    sites = fleet(steps=900, compiles=["site-0"])
+    sites.start()
+    sites.wait_until(lambda: (sites.status("site-0") or {}).get("state") == "compiling")
+    sites.wait_for_news("site-0", 2.0)
+    assert terminated(sites, "site-0", well=(-signal.SIGTERM,)) < LIMIT
+    sites.settings["compiles"] = []
+    sites.start("site-0")
+    finish(sites)

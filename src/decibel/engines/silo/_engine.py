@@ -36,6 +36,7 @@ from .._checkpoint import identity
 from .._engine import Engine
 from .._program import Program, RunConfig, all_finite
 from .._run import Compiled, Run
+from .._signals import ending_at_once
 from ._build import build_of
 from ._errors import NotFinite, Stopped
 from ._federation import Federation
@@ -226,7 +227,7 @@ class SiteRun(Run):
                 return _chunk(eqx.combine(arrays, static), self.site, len(self._costs.repeated), state, first, end)
 
             k = jax.ShapeDtypeStruct((), jnp.int32)
-            with memory.oom_hint(FULL), self.site.health.compiles():
+            with memory.oom_hint(FULL), self.site.health.compiles(), ending_at_once():
                 compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
             self._any_length = Compiled.of(compiled, self._costs)
         return self._any_length
