@@ -165,7 +165,8 @@ class Silo(Engine):
         method = protected(method, federation)
         common = json.dumps(identity(problem, method, graphs, config), sort_keys=True)
         fingerprint = hashlib.sha256(common.encode()).digest()
-        site = Site(federation, number, fingerprint, credentials, lossy=_lossy(method), say=say)
+        kinds = _without_a_clock(method, config) if federation.asynchronous else (Site, Wire, SiteRun)
+        site = kinds[0](federation, number, fingerprint, credentials, lossy=_lossy(method), say=say)
         here = jnp.asarray([number], jnp.int32)
         # The seed is known to all, so what must stay secret has a key of its own, new at every start.
         secret = keys.from_bits(np.frombuffer(secrets.token_bytes(8), np.uint32))
@@ -173,18 +174,18 @@ class Silo(Engine):
         if self.record_budget is not None and config.privacy is None:
             raise ValueError(f"record_budget={self.record_budget:g} needs solve(privacy=db.privacy.records(...)).")
         sums = config.privacy and SystemNoise(config.privacy, privacy, site)
-        network = Wire.of(site, graphs, config.link_faults(here, secret), privacy)
+        network = kinds[1].of(site, graphs, config.link_faults(here, secret), privacy)
         validate_indexed(problem := _alone(problem, number), "Silo(...)")
         site.build = build_of(problem)
         program = Program.of(problem, method, network, here, config, record_noise=sums)
         program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
-        run = SiteRun(program, site, privacy)
+        run = kinds[2](program, site, privacy)
         if self.budget is not None and privacy.sends_others:
             raise ValueError(
                 f"budget={self.budget:g} needs every message with noise, and {method.name} sends others: wrap every "
                 "strategy that sends in db.privacy.noisy, or leave out budget."
             )
-        site.in_place = site.exchanges == 1 and in_place_works()
+        site.in_place = (federation.asynchronous or site.exchanges == 1) and in_place_works()
         privacy.begin()
         try:
             observed = {"every": self.progress_every, "metrics_port": self.metrics_port}
@@ -224,13 +225,17 @@ class SiteRun(Run):
             arrays, static = eqx.partition(self.program, eqx.is_array)
 
             def chunk(arrays: Program, state: State, first: Array, end: Array) -> Outcome:
-                return _chunk(eqx.combine(arrays, static), self.site, len(self._costs.repeated), state, first, end)
+                return self.steps(eqx.combine(arrays, static), state, first, end)
 
             k = jax.ShapeDtypeStruct((), jnp.int32)
             with memory.oom_hint(FULL), self.site.health.compiles(), ending_at_once():
                 compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
             self._any_length = Compiled.of(compiled, self._costs)
         return self._any_length
+
+    def steps(self, program: Program, state: State, first: Array, end: Array) -> Outcome:
+        """What is compiled: steps from `first` until `end` is reached."""
+        return _chunk(program, self.site, len(self._costs.repeated), state, first, end)
 
     def restore_order(self, saved: Sequence[int]) -> list[int]:
         """The step that all sites have saved; this site's newest, where the others run already."""
@@ -343,6 +348,24 @@ def _alone(problem: Problem, number: int) -> Problem:
         return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
 
     return problem.with_data(own)
+
+
+def _without_a_clock(method: Method, config: RunConfig) -> tuple[type[Site], type[Wire], type[SiteRun]]:
+    """What serves sites that do not wait for each other; raises where they cannot do without."""
+    from ._async_run import AsyncRun
+    from ._async_site import AsyncSite
+    from ._async_wire import AsyncWire
+
+    if not method.asynchronous:
+        raise ValueError(
+            f"{method.name} needs the messages of every step, and the federation file says asynchronous = true: choose "
+            "'wave' for every level that mixes, or leave that out there."
+        )
+    if any(strategy.coded for strategy in method.strategies.values()):
+        raise ValueError("messages in code need common steps in a silo: leave out db.privacy, or asynchronous = true.")
+    if config.faults:
+        raise ValueError("faults are drawn for common steps, and asynchronous sites have none: leave out faults.")
+    return AsyncSite, AsyncWire, AsyncRun
 
 
 def _lossy(method: Method) -> bool:
