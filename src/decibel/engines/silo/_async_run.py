@@ -18,13 +18,11 @@ from ...network._wave import Wave
 from .._program import Program, all_finite
 from ._async_site import AsyncSite
 from ._async_wire import AsyncWire
-from ._engine import Outcome, SiteRun
+from ._engine import Carry, Outcome, SiteRun
 from ._host_callback import call
 from ._privacy import Privacy
 from ._site import STOP, Site
 
-Changes = tuple[Array, list[Array]]  # the largest of the variables, and (slots,) of the links by exchange
-Carry = tuple[Array, Array, Array, State, list[Array], Changes]
 
 
 class AsyncRun(SiteRun):
@@ -54,34 +52,37 @@ class AsyncRun(SiteRun):
         site, levels, network = self.site, self._levels, program.network
         assert isinstance(network, AsyncWire)
 
-        def begin(out: tuple[np.ndarray, ...], k: np.ndarray, change: np.ndarray, *rest: np.ndarray) -> None:
+        def begin(out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
             out[0][...] = STOP
-            rows, changes = rest[: len(rest) // 2], rest[len(rest) // 2 :]
             with site.failing_later():
-                if change >= 0:
-                    site.note(float(change), changes)
                 site.post(int(k), rows)
                 out[0][...] = site.begin(int(k))
 
+        def note(out: tuple[np.ndarray, ...], change: np.ndarray, *by_link: np.ndarray) -> None:
+            out[0][...] = 0
+            with site.failing_later():
+                site.note(float(change), by_link)
+
         def step(carry: Carry) -> Carry:
-            k, _, done, before, totals, _ = carry
+            k, _, done, before, totals = carry
             state, cost = program.step(k, before)
             totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
-            changes = largest_change(before, state), network.changes(before, state, levels)
-            return k, k + 1, done + 1, state, totals, changes
+            if site.rest.rule is not None:
+                changes = largest_change(before, state), *network.changes(before, state, levels)
+                call(note, (number,), *changes, in_place=site.in_place)
+            return k, k + 1, done + 1, state, totals
 
         def body(carry: Carry) -> Carry:
-            _, following, done, state, _, (change, by_link) = carry
+            _, following, done, state, _ = carry
             rows = network.waves(following, state, levels)
-            (k,) = call(begin, (at,), following, change, *rows, *by_link, in_place=site.in_place)
+            (k,) = call(begin, (number,), following, *rows, in_place=site.in_place)
             # Once, or not at all, as in steps with a common clock.
             return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, (k, *carry[1:]))
 
-        at = jax.ShapeDtypeStruct((), jnp.int32)
+        number = jax.ShapeDtypeStruct((), jnp.int32)
         none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated]
-        unknown = jnp.float32(-1), [jnp.zeros_like(one) for one in network.changes(state, state, levels)]
-        start = (first, first, jnp.int32(0), state, none, unknown)
-        _, following, done, state, totals, _ = jax.lax.while_loop(
+        start = (first, first, jnp.int32(0), state, none)
+        _, following, done, state, totals = jax.lax.while_loop(
             lambda carry: (carry[0] < STOP) & (carry[1] < end), body, start
         )
         return state, all_finite(state), following, done, totals

@@ -36,6 +36,10 @@ class Rest:
         self._steps += 1
         self._heard.update(by_neighbour)
 
+    def seconds(self, now: float) -> float:
+        """For how long it has been at rest."""
+        return 0.0 if self.since is None else round(now - self.since, 1)
+
     def holds(self, now: float, neighbours: Collection[int]) -> bool:
         """Whether it has been at rest for long enough, as far as these neighbours' messages tell."""
         return (
