@@ -60,6 +60,8 @@ def method(strategy: str) -> Any:
 
 def rounds(strategy: str, nodes: int) -> int:
     """That lockstep needs, from the simulator."""
+    import jax
+
     import decibel as db
 
     wanted = solution(nodes)
@@ -67,10 +69,11 @@ def rounds(strategy: str, nodes: int) -> int:
     def worst(snapshot: Any) -> Any:
         return abs(snapshot.nodes.x - wanted).max()
 
-    found = db.solve(
-        problem(nodes), method(strategy), db.graphs.ring(nodes), steps=500, eval_every=1, metrics=[worst],
-        progress=False,
-    )  # fmt: skip
+    with jax.enable_x64(True):
+        found = db.solve(
+            problem(nodes), method(strategy), db.graphs.ring(nodes), steps=500, eval_every=1, metrics=[worst],
+            progress=False,
+        )  # fmt: skip
     return int(np.flatnonzero(np.asarray(found.trace["worst"]) > TOLERANCE)[-1]) + 1
 
 

@@ -27,7 +27,7 @@ class Rest:
         """After a step: the largest change of this site's variables, and of the links whose message it used."""
         if self.rule is None:
             return
-        if not max(change, *by_neighbour.values(), 0.0) <= self.rule.tolerance:
+        if not all(one <= self.rule.tolerance for one in (change, *by_neighbour.values())):
             self.since = None
             return
         if self.since is None:
