@@ -145,7 +145,7 @@ def race(
         started = []
         for one in network.federation.sites:
             late = slow and one.name == SLOW
-            given = [Path(folder) / one.name, one.name, strategy, steps, compute * SLOWER ** late, 1 if late else 5]
+            given = [Path(folder) / one.name, one.name, strategy, steps, compute * SLOWER**late, 1 if late else 5]
             command = [sys.executable, "-m", "benchmarks.asynchronous", "--site", *map(str, given)]
             started.append(subprocess.Popen([*network.command(one.name), *command], stdout=subprocess.PIPE, text=True))
         try:

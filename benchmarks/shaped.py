@@ -31,7 +31,9 @@ class Loopback:
 
     def __init__(self, federation: Federation, delay: float = 0.0) -> None:
         ports = _free_ports(len(federation.sites))
-        sites = [replace(site, address=f"{LOOPBACK}:{port}") for site, port in zip(federation.sites, ports, strict=True)]
+        sites = [
+            replace(site, address=f"{LOOPBACK}:{port}") for site, port in zip(federation.sites, ports, strict=True)
+        ]
         self.federation = replace(federation, sites=tuple(sites))
 
     def command(self, name: str) -> list[str]:
@@ -120,9 +122,7 @@ class Netem:
                 own = f"{self._prefix}-{site.name}"
                 self._add(own)
                 port = f"port-{number}"
-                _run(
-                    "ip", "-n", hub, "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", own
-                )
+                _run("ip", "-n", hub, "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", own)
                 _run("ip", "-n", hub, "link", "set", port, "master", "switch", "up")
                 _run("ip", "-n", own, "addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth0")
                 _run("ip", "-n", own, "link", "set", "eth0", "up")

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from silo_ends import RULES, End
 from silo_messages import message
 from silo_sites import ring
 
+from decibel.cli._silo_run import status as show
 from decibel.engines.silo._errors import NotFinite, Rejected, SiteLost
 from decibel.engines.silo._federation import Federation, StopRule
 from decibel.engines.silo._frames import Bye, Data, Hello, Join, Position, Roll, Skip, Stand, Statement
 from decibel.engines.silo._limits import NEWEST_BURST, NOWHERE
+from decibel.engines.silo._metrics import metrics
 from decibel.engines.silo._outgoing import Outgoing
 from decibel.engines.silo._rest import LEAST, Rest
 from decibel.engines.silo._site import STOP
-from decibel.engines.silo._status import status
+from decibel.engines.silo._status import note, status
 from decibel.network._links import LinkState
 
 FEDERATION = ring(3, fault_tolerance=RULES, steps=100, asynchronous=True, stop=StopRule(1e-6, 2.0))
@@ -298,7 +302,7 @@ class TestTheStopRule:
         assert [(one.step, one.done) for one in last.statements if one.site == 0] == [(100, True)]
 
 
-def test_status_has_steps_and_staleness():
+def test_status_has_steps_and_staleness(tmp_path):
     end = Alone()
     end.deliver(numbered(3), numbered(8))
     end.clock.time += 0.5
@@ -309,6 +313,11 @@ def test_status_has_steps_and_staleness():
     assert found["their_step"] == 8 and found["message_seconds_ago"] == 0.5
     assert (found["messages_used"], found["messages_replaced"], found["steps_since_message"]) == (1, 1, 2)
     assert status(end.site)["rest_seconds"] == 0.0
+    note(tmp_path / "status.json", status(end.site))
+    console = Console(file=io.StringIO(), width=200)
+    show([tmp_path], console)
+    assert "site-1 talking (step 8, 0.5 s ago, used 2 steps ago), site-2 talking" in console.file.getvalue()
+    assert 'decibel_silo_message_age_seconds{neighbour="site-1"} 0.5' in metrics(end.site)
 
 
 class TestFederation:

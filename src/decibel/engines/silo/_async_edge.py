@@ -104,10 +104,14 @@ class AsyncEdge(Edge):
             self.used, self.steps_since = self.used + 1, 0
         return row, LinkState.TIED
 
+    def age(self, now: float) -> float:
+        """Seconds since a message came; infinite if none did."""
+        return now - self._came if self._came else float("inf")
+
     def status(self, now: float) -> dict[str, JSON]:
         return super().status(now) | {
             "their_step": max(self._numbers.values(), default=None),
-            "message_seconds_ago": round(now - self._came, 3) if self._came else None,
+            "message_seconds_ago": round(self.age(now), 3) if self._came else None,
             "steps_since_message": self.steps_since,
             "messages_used": self.used,
             "messages_replaced": self.replaced,

@@ -24,7 +24,6 @@ from ._privacy import Privacy
 from ._site import STOP, Site
 
 
-
 class AsyncRun(SiteRun):
     """What a site sends depends on its state only, so that it is sent when a step has ended, before the next begins."""
 

@@ -39,9 +39,7 @@ class AsyncWire(Wire):
         found = call(ask, shapes, step, *jax.tree.leaves(after), in_place=self.site.in_place)
         return Received(*(part[None] for part in found))
 
-    def _call_site(
-        self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray
-    ) -> None:
+    def _call_site(self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray) -> None:
         site = self.site
         assert isinstance(site, AsyncSite)
         with site.failing_later():
