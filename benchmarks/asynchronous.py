@@ -198,6 +198,21 @@ def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     return ratios
 
 
+def table(content: dict[str, Any]) -> list[str]:
+    """The rows of docs/wave.md."""
+    found = []
+    for delay, slow in CASES:
+        here = [row for row in content["rows"] if (row["delay"], row["slow"]) == (delay, slow)]
+        extra, ed, wave = (
+            next((row["seconds"] for row in here if row["strategy"] == one), None) for one in ("extra", "ed", "wave")
+        )
+        where = f"{1000 * delay:g} ms one way" if delay else "nothing"
+        who = "one site, ten times" if slow else "nobody"
+        middle = "" if ed is None else f"{ed:.1f} "
+        found.append(f"| {where} | {who} | {extra:.1f} | {middle}| {wave:.1f} ({wave / extra:.2f}) |")
+    return found
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--site"]:
         home, name, strategy, steps, pause, every = sys.argv[2:]

@@ -18,10 +18,10 @@ from ...network._wave import Wave
 from .._program import Program, all_finite
 from ._async_site import AsyncSite
 from ._async_wire import AsyncWire
-from ._engine import Carry, Outcome, SiteRun
 from ._host_callback import call
 from ._privacy import Privacy
 from ._site import STOP, Site
+from ._site_run import Carry, Outcome, SiteRun
 
 
 class AsyncRun(SiteRun):
