@@ -52,6 +52,7 @@ class Relays(Loopback):
     def __init__(self, federation: Federation, delay: float) -> None:
         super().__init__(federation)
         self._delay, self._loop = delay, asyncio.new_event_loop()
+        self._servers: list[asyncio.Server] = []
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         sites = []
@@ -69,9 +70,12 @@ class Relays(Loopback):
             except OSError:
                 writer.close()
                 return
-            await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+            with contextlib.suppress(asyncio.CancelledError):  # when all ends
+                await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+            writer.close()
+            far_writer.close()
 
-        await asyncio.start_server(connected, LOOPBACK, port)
+        self._servers.append(await asyncio.start_server(connected, LOOPBACK, port))
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One direction; bytes leave in order, each after the delay."""
@@ -99,8 +103,19 @@ class Relays(Loopback):
         await leaving
 
     def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # transports close in the next turn
 
 
 class Netem:

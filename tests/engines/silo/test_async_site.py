@@ -279,14 +279,22 @@ class TestTheStopRule:
             rest = Rest(StopRule(1e-6, 2.0))
             for now in range(10):
                 rest.note(now, 0.0, {1: 0.0})
-            assert rest.holds(10.0, {1})
+            assert rest.holds({1})
             rest.note(10.0, own, {1: link})
-            assert not rest.holds(20.0, {1})
+            assert not rest.holds({1})
+
+    def test_a_pause_is_no_rest_until_a_step_has_shown_it(self):
+        rest = Rest(StopRule(1e-6, 2.0))
+        for now in (0.0, 0.1, 0.2):
+            rest.note(now, 0.0, {1: 0.0})
+        assert rest.seconds(9.0) == 9.0 and not rest.holds({1})
+        rest.note(9.0, 0.0, {1: 0.0})
+        assert rest.holds({1})
 
     def test_without_a_rule_nobody_rests(self):
         rest = Rest(None)
         rest.note(0.0, 0.0, {})
-        assert not rest.holds(1e9, ())
+        assert not rest.holds(())
 
     def test_it_tells_whether_it_is_done_and_when_it_has_finished(self):
         end = Alone()

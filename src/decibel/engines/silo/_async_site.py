@@ -134,7 +134,7 @@ class AsyncSite(Site):
 
     def _all_at_rest(self) -> bool:
         talking = [number for number, edge in self.edges.items() if edge.open]
-        self.done = self.rest.holds(self.clock.now(), talking)
+        self.done = self.rest.holds(talking)
         if self.done and self._roll_call.others_done and self.rest.rule is not None:
             self.ended = f"all sites were at rest for {self.rest.rule.seconds:g} seconds, by the federation's stop rule"
         return bool(self.ended)

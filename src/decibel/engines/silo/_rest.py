@@ -21,7 +21,7 @@ class Rest:
     def __init__(self, rule: StopRule | None) -> None:
         self.rule = rule
         self.since: float | None = None
-        self._steps, self._heard = 0, set[int]()
+        self._steps, self._last, self._heard = 0, 0.0, set[int]()
 
     def note(self, now: float, change: float, by_neighbour: Mapping[int, float]) -> None:
         """After a step: the largest change of this site's variables, and of the links whose message it used."""
@@ -33,19 +33,20 @@ class Rest:
         if self.since is None:
             self.since, self._steps = now, 0
             self._heard.clear()
-        self._steps += 1
+        self._steps, self._last = self._steps + 1, now
         self._heard.update(by_neighbour)
 
     def seconds(self, now: float) -> float:
         """For how long it has been at rest."""
         return 0.0 if self.since is None else round(now - self.since, 1)
 
-    def holds(self, now: float, neighbours: Collection[int]) -> bool:
-        """Whether it has been at rest for long enough, as far as these neighbours' messages tell."""
+    def holds(self, neighbours: Collection[int]) -> bool:
+        """Whether it has been at rest for long enough, up to its last step and as far as these neighbours' messages
+        tell."""
         return (
             self.rule is not None
             and self.since is not None
-            and now - self.since >= self.rule.seconds
+            and self._last - self.since >= self.rule.seconds
             and self._steps >= LEAST
             and self._heard.issuperset(neighbours)
         )
