@@ -17,7 +17,7 @@ from decibel.engines.silo._federation import FaultTolerance, StopRule
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from benchmarks.asynchronous import race
+from benchmarks.asynchronous import race, rounds
 from benchmarks.shaped import Netem, Unavailable
 
 pytestmark = pytest.mark.slow
@@ -51,9 +51,10 @@ def test_a_site_is_killed_and_returns_from_its_own_checkpoint_while_others_go_on
 
 
 def test_who_waits_for_nobody_is_there_first():
-    """Three sites, one ten times slower than 15 ms, 5 ms apart."""
-    seconds = {one: race(one, nodes=3, delay=0.005, slow=True, compute=0.015)["seconds"] for one in ("extra", "wave")}
-    assert seconds["wave"] < 0.7 * seconds["extra"]
+    """Three sites, one ten times slower than 15 ms, 5 ms apart; in step, each round takes as long as the slow one."""
+    found = race("wave", nodes=3, delay=0.005, slow=True, compute=0.015)
+    assert found["network"] in ("netem", "relays")
+    assert found["seconds"] < 0.7 * rounds("extra", 3) * 0.15
 
 
 def test_netem(tmp_path):
