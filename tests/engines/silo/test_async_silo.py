@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import jax
 import numpy as np
 import pytest
 from quadratics import random_quadratic
@@ -102,6 +103,47 @@ def test_three_levels_of_sparkle(tmp_path, monkeypatch):
     method = db.sparkle("wave", **RATES)
     x = at_the_end(run_sites(folders, method, 200_000, [quadratic.problem()] * 3, metrics=[], eval_every=1000))
     np.testing.assert_allclose(x, np.tile(quadratic.solution(), (3, 1)), atol=1e-8)
+
+
+def test_what_comes_while_a_site_computes_is_used_in_the_same_step(tmp_path, monkeypatch):
+    """It sends before it computes, and looks for messages after."""
+    events = {}
+
+    class Noted(db.Silo):
+        def start(self, *arguments, **options):
+            run = super().start(*arguments, **options)
+            site, own = run.site, events.setdefault(run.site.number, [])
+
+            def noted(name, call):
+                return lambda *given: (own.append(name), call(*given))[1]
+
+            for name in ("post", "begin", "collect"):
+                setattr(site, name, noted(name, getattr(site, name)))
+            return run
+
+    @jax.custom_vjp
+    def differentiated(x, number):
+        return x
+
+    def note(gradient, number):
+        events.setdefault(int(number), []).append("gradient")
+        return gradient
+
+    def backward(number, gradient):
+        like = jax.ShapeDtypeStruct(gradient.shape, gradient.dtype)
+        return jax.pure_callback(note, like, gradient, number, vmap_method="sequential"), None
+
+    differentiated.defvjp(lambda x, number: (x, number), backward)
+
+    def loss(x, batch):
+        return 0.5 * ((differentiated(x, batch[0, 0]) - batch) ** 2).sum(-1).mean()
+
+    monkeypatch.setattr(db, "Silo", Noted)
+    problem = db.Problem(loss, upper_data=np.arange(2.0)[:, None, None] * np.ones((2, 1, 3)), x0=np.zeros(3))
+    run_sites(Folders(tmp_path, ring(2, asynchronous=True)), db.wave(alpha=0.2), 6, [problem] * 2, metrics=[])
+    for own in events.values():
+        steps = own[own.index("post") :]
+        assert steps[:24] == ["post", "begin", "gradient", "collect"] * 6
 
 
 class TestWhatRaises:
