@@ -8,6 +8,7 @@ import numpy as np
 from silo_sites import ring
 
 from decibel.engines.silo import _frames as frames
+from decibel.engines.silo._async_site import AsyncSite
 from decibel.engines.silo._clock import Clock
 from decibel.engines.silo._errors import Rejected
 from decibel.engines.silo._federation import FaultTolerance
@@ -79,6 +80,9 @@ class Line:
         if not self.over:
             self.sent.append(frame)
 
+    def send_newest(self, key, frame):
+        self.send(frame)
+
     def end(self):
         self.over = True
 
@@ -91,7 +95,8 @@ class End:
     def __init__(self, federation, number, other, *, lossy=True):
         self.said, self.clock = [], Manual()
         name = federation.sites[number].name
-        self.site = Site(federation, number, PROBLEM, Signer(name), lossy=lossy, say=self.said.append, clock=self.clock)
+        kind = AsyncSite if federation.asynchronous else Site
+        self.site = kind(federation, number, PROBLEM, Signer(name), lossy=lossy, say=self.said.append, clock=self.clock)
         self.site.expect(np.float64, (3,))
         self.edge = self.site.edges[other]
         self.site._roll_call.say(0, [])

@@ -118,6 +118,8 @@ class InTrouble(db.Silo):
         Gate(run.site, self.home.parent / "gate")
         Slow(run.site, SETTINGS.get("slow", {}).get(self.name, 1.0))
         Cut(run.site, self.home.parent / "cut")
+        if SETTINGS.get("pause"):
+            Pause(run.site, SETTINGS["pause"].get(self.name, SETTINGS["pause"]["all"]))
         if SETTINGS.get("problem"):
             atomic_write(self.home.parent / "problem", run.site.problem.hex())
         Counted(run.site)
@@ -132,8 +134,29 @@ def digits(nodes):
     return db.tasks.label_cleaning("digits", nodes, seed=0).problem
 
 
-PROBLEMS = {"quadratic": quadratic, "digits": digits}
-RATES = {"quadratic": {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}, "digits": {"alpha": 10.0, "beta": 0.5, "gamma": 0.5}}
+def one_level(nodes):
+    return random_quadratic(nodes, seed=1, spread=2.0).single()
+
+
+PROBLEMS = {"quadratic": quadratic, "digits": digits, "one level": one_level}
+RATES = {
+    "quadratic": {"alpha": 0.03, "beta": 0.1, "gamma": 0.1},
+    "digits": {"alpha": 10.0, "beta": 0.5, "gamma": 0.5},
+    "one level": {"alpha": 0.2},
+}
+
+
+class Pause:
+    """A site that computes for that many seconds in every step."""
+
+    def __init__(self, site, seconds):
+        self.seconds = seconds
+        self.begin, site.begin = site.begin, self.begin_and_compute
+
+    def begin_and_compute(self, step):
+        found = self.begin(step)
+        time.sleep(self.seconds)
+        return found
 
 
 if __name__ == "__main__":
@@ -144,7 +167,8 @@ if __name__ == "__main__":
     engine = InTrouble(home, name)
     graph = engine.graph
     task = SETTINGS.get("task", "quadratic")
-    method = db.sparkle("edge-ed", updates="simultaneous", **RATES[task])
+    method = db.sparkle("edge-ed", updates="simultaneous", **RATES[task]) if task != "one level" else None
+    method = method or db.wave(**RATES[task])
     lost = SETTINGS.get("lost")
     result = db.solve(
         PROBLEMS[task](graph.nodes),
@@ -160,4 +184,5 @@ if __name__ == "__main__":
         resume=bool(SETTINGS.get("saves")),
     )
     print(f"{name} ended at {result.step}, {result.message or None}", file=sys.stderr)
-    np.savez(out, x=ravel_pytree(result.x)[0], y=ravel_pytree(result.y)[0], done=Counted.begun)
+    y = [] if result.y is None else ravel_pytree(result.y)[0]
+    np.savez(out, x=ravel_pytree(result.x)[0], y=y, done=Counted.begun)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import typer
 from rich.console import Console
@@ -40,6 +40,9 @@ class Neighbour(TypedDict):
     state: str
     why: str
     flows: dict[str, dict[str, JSON]]
+    their_step: NotRequired[int | None]  # of the newest message, where sites have no common clock
+    message_seconds_ago: NotRequired[float | None]
+    steps_since_message: NotRequired[int]
 
 
 class Note(TypedDict):
@@ -186,7 +189,10 @@ def in_words(found: Note, now: float) -> tuple[str, list[str]]:
 
 
 def _neighbour(name: str, one: Neighbour) -> str:
-    return f"{name} {one['state']}{saturated(one['flows'])}"
+    """With how old its newest message is, where sites have no common clock."""
+    ago, since = one.get("message_seconds_ago"), one.get("steps_since_message", 0)
+    new = "" if ago is None else f" (step {one.get('their_step')}, {ago:.3g} s ago, used {since} steps ago)"
+    return f"{name} {one['state']}{new}{saturated(one['flows'])}"
 
 
 def spending(home: Path) -> str:

@@ -123,6 +123,11 @@ class Run:
         """The last of so many steps that the run may do, and, where it is earlier, why."""
         return steps, ""
 
+    @property
+    def ended(self) -> str:
+        """Why no further step will be done before the goal; nothing if there will be."""
+        return ""
+
     def interrupt(self) -> None:
         """The process is to end; one that waits for others waits no longer. A signal's handler calls it."""
 

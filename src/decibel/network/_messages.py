@@ -37,9 +37,14 @@ class Copies(NamedTuple):
 
 
 class Message(eqx.Module):
-    """What a level sends in one exchange: vectors of every node, and how they are received."""
+    """What a level sends in one exchange: vectors of every node, and how they are received.
+
+    `after` is what a node computes before it uses what arrives; where neighbours have no common clock, what comes while
+    it computes still counts.
+    """
 
     content: PyTree
+    after: PyTree = eqx.field(default=None, kw_only=True)
     needs_links: ClassVar[bool] = True  # whether a network without links cannot carry it
     splits: ClassVar[bool] = False  # whether every entry fares by itself, so that parts of vectors can be sent apart
 
@@ -240,8 +245,10 @@ def by_kind(messages: dict[str, Message]) -> list[Message]:
     """One message for all of a kind, whose content is a dictionary of levels."""
     together: dict[Hashable, Message] = {}
     for level, message in sorted(messages.items()):  # as content is flattened
-        others = together[message.kind].content if message.kind in together else {}
-        together[message.kind] = replace(message, content=others | {level: message.content})
+        known = together.get(message.kind)
+        content, after = ({}, {}) if known is None else (known.content, known.after)
+        after = after | {level: message.after}
+        together[message.kind] = replace(message, content=content | {level: message.content}, after=after)
     return list(together.values())
 
 

@@ -73,7 +73,8 @@ class Network(eqx.Module):
                 continue
             channel, memories = self._channel(step, number, graph)._replace(draws=draws), []
             for place, message in enumerate(by_kind(here)):
-                channel = channel._replace(place=(graph, place))
+                transport = self.transport(step, number, graph, message.after)
+                channel = channel._replace(place=(graph, place), transport=transport)
                 memory = message.link_memory(channel) if link_state is None else link_state[graph][place]
                 contents, memory = message.receive(channel, memory)
                 received |= contents
@@ -104,13 +105,16 @@ class Network(eqx.Module):
 
     def _channel(self, step: Array, number: int, graph: int) -> Channel:
         assert self.faults is not None
-        transport = Transport(
+        return Channel(self.links[graph], step, number, self.faults, self.transport(step, number, graph))
+
+    def transport(self, step: Array, number: int, graph: int, after: PyTree = None) -> Transport:
+        """How rows reach the slots of a graph in an exchange; `after` is what is computed before they are used."""
+        return Transport(
             partial(self.rows, step, graph),
             partial(self.link_rows, step, graph),
             partial(self.coded_rows, step, graph),
             partial(self.encoded, step),
         )
-        return Channel(self.links[graph], step, number, self.faults, transport)
 
     @abstractmethod
     def copies_on(self, graph: int) -> Copies:

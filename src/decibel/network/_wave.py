@@ -70,13 +70,20 @@ class Wave(Message):
         mail = Mail(zeros(self.content, *slots), jnp.zeros((*slots, 1), jnp.int32)) if slow else None
         return LinkMemory(WaveLinks(z, numbers, mail, self.transit(channel, z)))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
-        s, unflatten = flatten(self.content)
-        links, (z, numbers, mail, transit) = channel.links, memory.by_link
+    def reflected(self, channel: Channel, memory: LinkMemory) -> tuple[Array, Array, Array]:
+        """(*slots, entries) ρ s, z, and the waves q = 2 ρ s − z to send; they need nothing but the state."""
+        s, _ = flatten(self.content)
+        links, (z, numbers, _, _) = channel.links, memory.by_link
         ρ = 2 * links.weights.mean(-1).astype(s.dtype)[..., None]
         mine = ρ * links.sums.at_slots(s)
         z = jnp.where((numbers[..., :1] == 0) | channel.forgotten[..., None], mine, z)
-        rows, came, forgotten, transit = self.carried(channel, 2 * mine - z, transit)
+        return mine, z, 2 * mine - z
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+        s, unflatten = flatten(self.content)
+        links, (_, numbers, mail, transit) = channel.links, memory.by_link
+        mine, z, q = self.reflected(channel, memory)
+        rows, came, forgotten, transit = self.carried(channel, q, transit)
         z = jnp.where(forgotten[..., None], mine, z)
         used = jnp.where(forgotten, 0, numbers[..., 1])
         if mail is not None:  # which waits until the node has finished

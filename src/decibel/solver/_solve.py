@@ -202,6 +202,8 @@ def solve(
             passed = {} if clock is None else {"simulated_time": clock.between(chunk.first, run.step - chunk.first)}
             recorder.spend(chunk.cost | passed, chunk.seconds)
             ended = run.step > chunk.first and record()
+            if run.ended and not ended:
+                ended, limit = True, run.ended
             if interrupted():
                 status, message, ended = Status.INTERRUPTED, INTERRUPTED.format(run.step), True
             if saves and (ended or run.step >= goal or recorder.trace.rows % checkpoint_every == 0):
@@ -209,7 +211,7 @@ def solve(
             if ended:
                 break
         if status is Status.COMPLETED and run.step < steps:
-            status, message = Status.STOPPED, callback_list.reason if ended else limit
+            status, message = Status.STOPPED, callback_list.reason if ended and not run.ended else limit
         callback_list.status, callback_list.message = status, message
     if status is Status.DIVERGED:
         warnings.warn(

@@ -103,7 +103,7 @@ def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], 
 
 def wave(s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
     """EXTRA, its flows kept per link in wave variables, so that neighbours need no common clock."""
-    F = yield Wave(s)
+    F = yield Wave(s, after=d)
     return prox(s - d + F), ()
 
 

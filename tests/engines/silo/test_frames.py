@@ -59,8 +59,8 @@ class TestFrames:
             frames.parse(raw + b"\0")
 
     def test_another_version_is_named(self):
-        raw = frames.write(FRAMES[0]._replace(version=4))
-        with pytest.raises(Malformed, match="protocol version 4, and this site speaks 3: install the same release"):
+        raw = frames.write(FRAMES[0]._replace(version=5))
+        with pytest.raises(Malformed, match="protocol version 5, and this site speaks 4: install the same release"):
             frames.parse(raw[:7] + b"whatever that version has")
 
     def test_a_tensor_that_claims_to_be_huge_is_not_made(self):

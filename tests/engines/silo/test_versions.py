@@ -90,7 +90,7 @@ class TestVersions:
             lambda frame: write(frame._replace(version=9) if isinstance(frame, frames.Hello) else frame),
         )  # fmt: skip
         dialler = start(1)
-        sentence = "HELLO of protocol version 9, and this site speaks 3: install the same release."
+        sentence = "HELLO of protocol version 9, and this site speaks 4: install the same release."
         wait_until(lambda: sentence in listener.said)
         wait_until(lambda: f"site-0 rejected this site: {sentence}" in dialler.said)
 

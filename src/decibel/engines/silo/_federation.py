@@ -68,11 +68,25 @@ class FaultTolerance:
 
 
 @dataclass(frozen=True)
+class StopRule:
+    """When a run without a common clock ends before its last step: all sites say that they are at rest.
+
+    - `tolerance`: the largest change of any number that a site at rest holds, its variables and its links', in a step.
+    - `seconds`: for how long.
+    """
+
+    tolerance: float
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True)
 class Federation:
     """Names, addresses, edges, weights, method, steps: what every site must agree on.
 
     - `flow_limit`: the largest flow of a link, in the units of gradients, for every level or by level (`"edge-ed"`).
     - `trust_members`: run without such limits a method that sums up what neighbours send, whatever they send.
+    - `asynchronous`: no site waits for another; each uses the newest message of every neighbour (`"wave"`).
+    - `stop`: when such a run ends before its last step.
     """
 
     name: str
@@ -91,6 +105,8 @@ class Federation:
     trust_members: bool = False
     sampling: str = "random"
     privacy: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])  # see `_private`
+    asynchronous: bool = False
+    stop: StopRule | None = None
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -142,6 +158,7 @@ class Federation:
         found["sites"] = tuple(SiteAddress(**site) for site in found["sites"])
         found["edges"] = tuple((a, b) for a, b in found["edges"])
         found["fault_tolerance"] = FaultTolerance(**found["fault_tolerance"])
+        found["stop"] = found.get("stop") and StopRule(**found["stop"])
         return cls(**found)
 
     @classmethod
@@ -168,10 +185,13 @@ class Federation:
                     raise ValueError(f"edges of {path} name {name!r}, which is not a site: {hint(str(name), numbers)}")
         fault_tolerance = written.get("fault_tolerance", {})
         _validate_known(fault_tolerance, {one.name for one in fields(FaultTolerance)}, f"[fault_tolerance] of {path}")
-        edges = tuple((numbers[a], numbers[b]) for a, b in written["edges"])
-        return cls(
-            **{**written, "sites": tuple(sites), "edges": edges, "fault_tolerance": FaultTolerance(**fault_tolerance)}
-        )
+        made = {"sites": tuple(sites), "edges": tuple((numbers[a], numbers[b]) for a, b in written["edges"])}
+        if "stop" in written:
+            _validate_known(written["stop"], {one.name for one in fields(StopRule)}, f"[stop] of {path}")
+            if "tolerance" not in written["stop"]:
+                raise ValueError(f"[stop] of {path} lacks 'tolerance': write tolerance = 1e-6.")
+            made["stop"] = StopRule(**written["stop"])
+        return cls(**{**written, **made, "fault_tolerance": FaultTolerance(**fault_tolerance)})
 
 
 def _address(value: JSON, key: str) -> str:
@@ -199,6 +219,7 @@ def _validate(federation: Federation) -> None:
             )
     _validate_limits(federation.flow_limit, federation.trust_members)
     _private(federation)
+    _validate_clock(federation.asynchronous, federation.stop)
     fault_tolerance = federation.fault_tolerance
     if fault_tolerance.quorum not in QUORUMS:
         raise ValueError(f"quorum={fault_tolerance.quorum!r} is not known: choose from {', '.join(QUORUMS)}.")
@@ -220,6 +241,18 @@ def _validate_limits(flow_limit: JSON, trust_members: JSON) -> None:
             )
     if not isinstance(trust_members, bool):
         raise ValueError(f"trust_members={trust_members!r} must be true or false.")
+
+
+def _validate_clock(asynchronous: JSON, stop: StopRule | None) -> None:
+    if not isinstance(asynchronous, bool):
+        raise ValueError(f"asynchronous={asynchronous!r} must be true or false.")
+    if stop is None:
+        return
+    if not asynchronous:
+        raise ValueError("[stop] is for sites without a common clock: add asynchronous = true, or leave it out.")
+    for name in ("tolerance", "seconds"):
+        if not _is_positive(getattr(stop, name)):
+            raise ValueError(f"{name}={getattr(stop, name)!r} of [stop] must be a positive number.")
 
 
 def _is_positive(value: JSON) -> bool:

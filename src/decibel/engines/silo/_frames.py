@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 MAGIC = b"dBsi"
-VERSION = 3  # of the protocol; the beginning of HELLO, with this number, is the same in every version
+VERSION = 4  # of the protocol; the beginning of HELLO, with this number, is the same in every version
 DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 3: np.dtype("u1")}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MOST_AXES = 4
@@ -56,7 +56,8 @@ class Hello(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """What a site says of itself, signed by it: its step, and those that it had saved when it started."""
+    """What a site says of itself, signed by it: its step, those that it had saved when it started, and whether it is
+    `done`: has no step left, or is at rest by the stop rule."""
 
     site: int
     incarnation: int
@@ -64,10 +65,12 @@ class Statement(NamedTuple):
     saved: tuple[int, ...]
     signature: bytes = b""
     certificate: bytes = b""  # left out where it was sent before
+    done: bool = False
 
     def text(self) -> bytes:
         """What is signed."""
-        return _STATEMENT.pack(self.site, self.incarnation, self.step, len(self.saved), 0, 0) + _steps(self.saved)
+        head = _STATEMENT.pack(self.site, self.incarnation, self.step, self.done, len(self.saved), 0, 0)
+        return head + _steps(self.saved)
 
 
 class Roll(NamedTuple):
@@ -137,7 +140,7 @@ _HELLO = struct.Struct(f"<{HASH}s{HASH}sQ{NONCE}sHH")
 _BUILD = struct.Struct(f"<{HASH}s{HASH}sBB")
 _ROLL = struct.Struct("<BH")
 _COUNT = struct.Struct("<H")
-_STATEMENT = struct.Struct("<HQIBBH")  # site, incarnation, step, and how much of saved, signature and certificate
+_STATEMENT = struct.Struct("<HQIBBBH")  # site, incarnation, step, done; and how much of saved, signature, certificate
 _JOIN = struct.Struct("<QQBIii")
 _DATA = struct.Struct("<QIHBB7x")  # so that the numbers of a tensor of one axis begin at a multiple of 8
 _SKIP = struct.Struct("<I")
@@ -188,7 +191,7 @@ def _build(build: Build) -> bytes:
 
 def _statement(one: Statement) -> bytes:
     sizes = (len(one.saved), len(one.signature), len(one.certificate))
-    head = _STATEMENT.pack(one.site, one.incarnation, one.step, *sizes)
+    head = _STATEMENT.pack(one.site, one.incarnation, one.step, one.done, *sizes)
     return head + _steps(one.saved) + one.signature + one.certificate
 
 
@@ -273,9 +276,11 @@ def _beat(_: Reader) -> Beat:
 
 
 def _read_statement(reader: Reader) -> Statement:
-    site, incarnation, step, saved, signature, certificate = reader.take(_STATEMENT)
+    site, incarnation, step, flags, saved, signature, certificate = reader.take(_STATEMENT)
+    (done,) = _flagged(flags, 1)
     steps = struct.unpack(f"<{saved}I", reader.bytes(4 * saved))
-    return Statement(site, incarnation, step, steps, bytes(reader.bytes(signature)), bytes(reader.bytes(certificate)))
+    signed, shown = bytes(reader.bytes(signature)), bytes(reader.bytes(certificate))
+    return Statement(site, incarnation, step, steps, signed, shown, done)
 
 
 def _join(reader: Reader) -> Join:

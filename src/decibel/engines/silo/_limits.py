@@ -16,6 +16,7 @@ MOST_SAVED = 16  # steps that a site tells to have saved
 SIGNATURE, CERTIFICATE = 80, 4096  # bytes
 NOWHERE, FINISHED = Position(-1, -1), Position(2**62, 0)
 BURST, PER_BEAT, PER_SECOND = 200, 4, 20  # frames without a message
+NEWEST_BURST, NEWEST_PER_SECOND = 20_000, 5_000  # messages, where none is awaited
 CATCH_UP = 4  # beats in which a neighbour that was away comes to where the others are
 GOOD = 1000  # messages after which it is forgotten that an edge was suspended
 LONGEST = 3600.0  # seconds before a suspended neighbour is heard again
@@ -83,11 +84,12 @@ def validate_greeting(hello: Frame, federation: bytes, problem: bytes, other: st
 class Allowance:
     """Spent by frames, and by messages that count for nothing; refilled by time."""
 
-    def __init__(self, beat: float) -> None:
-        self._rate, self._left, self._at = PER_SECOND + PER_BEAT / beat, float(BURST), 0.0
+    def __init__(self, beat: float = 0.0, *, rate: float = 0.0, burst: int = BURST) -> None:
+        self._rate, self._burst = rate or PER_SECOND + PER_BEAT / beat, float(burst)
+        self._left, self._at = self._burst, 0.0
 
     def spend(self, now: float) -> None:
-        self._left = min(float(BURST), self._left + self._rate * (now - self._at)) - 1
+        self._left = min(self._burst, self._left + self._rate * (now - self._at)) - 1
         self._at = now
         if self._left < 0:
             raise Rejected("more frames than the protocol allows")

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, cast
 
 from ...core._json import JSON
+from ._async_edge import AsyncEdge
+from ._async_site import AsyncSite
 from ._federation import LOOPBACK
 from ._frames import VERSION
 from ._status import status
@@ -120,6 +122,13 @@ def _lines(found: dict[str, JSON], site: Site) -> Iterator[str]:
     )
     for name, kind, text, value in by_neighbour:
         yield from _one(name, kind, text, [({"neighbour": edge.name}, value(edge)) for edge in edges])
+    if isinstance(site, AsyncSite):
+        now = site.clock.now()
+        ages: list[tuple[dict[str, JSON], float]] = [
+            ({"neighbour": edge.name}, edge.age(now)) for edge in edges if isinstance(edge, AsyncEdge)
+        ]
+        yield from _one("message_age_seconds", "gauge", "Since its newest message came.", ages)
+        yield from _one("rest_seconds", "gauge", "At rest, by the stop rule.", [({}, site.rest.seconds(now))])
 
 
 def _one(name: str, kind: str, text: str, values: list[tuple[dict[str, JSON], float]]) -> Iterator[str]:

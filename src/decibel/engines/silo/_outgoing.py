@@ -19,7 +19,8 @@ class Outgoing:
     def __init__(self, close: Callable[[], object], room: int = 0, certificate: x509.Certificate | None = None) -> None:
         self.certificate = certificate  # what the other end of this very stream has shown
         self._close, self._room = close, room + ALWAYS
-        self._waiting: deque[bytes | None] = deque()
+        self._waiting: deque[bytes | int | None] = deque()  # an integer stands for a frame in `_newest`
+        self._newest: dict[int, bytes] = {}
         self._size, self._ended, self._concluded = 0, False, False
         self._changed = threading.Condition()
 
@@ -31,6 +32,15 @@ class Outgoing:
         if full:
             self.hang_up()
 
+    def send_newest(self, key: int, frame: bytes) -> None:
+        """In the place of an older frame of that key, if it still waits."""
+        with self._changed:
+            if not self._ended:
+                if key not in self._newest:
+                    self._waiting.append(key)
+                    self._changed.notify()
+                self._newest[key] = frame
+
     def end(self) -> None:
         with self._changed:
             if not self._ended:
@@ -40,8 +50,8 @@ class Outgoing:
         """Last words, after which `hang_up` leaves the stream to end by itself: who `cut`s it has waited for that."""
         with self._changed:
             if not self._ended:
-                self._waiting.clear()
-                self._size, self._concluded = 0, True
+                self._clear()
+                self._concluded = True
                 self._put(frame)
                 self._put(None)
 
@@ -51,10 +61,14 @@ class Outgoing:
 
     def cut(self) -> None:
         with self._changed:
-            self._waiting.clear()
-            self._size = 0
+            self._clear()
             self._put(None)
         self._close()
+
+    def _clear(self) -> None:
+        self._waiting.clear()
+        self._newest.clear()
+        self._size = 0
 
     def _put(self, frame: bytes | None) -> None:
         self._ended = frame is None
@@ -67,7 +81,10 @@ class Outgoing:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
                 frame = self._waiting.popleft()
-                self._size -= len(frame or b"")
+                if isinstance(frame, int):
+                    frame = self._newest.pop(frame)
+                else:
+                    self._size -= len(frame or b"")
             if frame is None:
                 return
             yield frame

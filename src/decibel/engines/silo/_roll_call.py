@@ -45,12 +45,12 @@ class RollCall:
     def absent(self) -> list[str]:
         return [name for number, name in enumerate(self._names) if number not in {*self.known, self._number}]
 
-    def say(self, step: int, saved: Sequence[int] | None = None) -> None:
-        """This site's own statement: where it is, and at its start what it has saved."""
+    def say(self, step: int, saved: Sequence[int] | None = None, *, done: bool = False) -> None:
+        """This site's own statement: where it is, at its start what it has saved, and whether it is done."""
         if saved is not None:
             self._saved = tuple(sorted(saved))[-MOST_SAVED:]
-        own = Statement(self._number, self._incarnation, step, self._saved)
-        if (old := self.known.get(self._number)) is None or old[:4] != own[:4]:
+        own = Statement(self._number, self._incarnation, step, self._saved, done=done)
+        if (old := self.known.get(self._number)) is None or (*old[:4], old.done) != (*own[:4], done):
             signature, certificate = self._signer.sign_statement(self._about + own.text())
             self.known[self._number] = own._replace(signature=signature, certificate=certificate)
 
@@ -128,6 +128,12 @@ class RollCall:
         sent = {site: one.certificate for site, one in told.items()}
         told.update({one.site: one for one in new})
         return tuple(one._replace(certificate=b"") if sent.get(one.site) == one.certificate else one for one in new)
+
+    @property
+    def others_done(self) -> bool:
+        """Whether every other site's newest statement says that it is done."""
+        others = [one.done for site, one in self.known.items() if site != self._number]
+        return len(others) == len(self._names) - 1 and all(others)
 
     @property
     def confirmed(self) -> int:

@@ -41,15 +41,15 @@ class Site:
         lossy: bool,
         say: Callable[[str], None],
         clock: Clock | None = None,
+        edge: type[Edge] = Edge,
     ) -> None:
         self.federation, self.number, self.problem, self.lossy = federation, number, problem, lossy
         self.say, self._warn = say, getattr(say, "warning", say)  # a log has levels
         self.build, self.clock = Build(), clock or Clock()
-        self.fault_tolerance, self.limits = federation.fault_tolerance, Limits.of(federation)
+        self.limits, self.fault_tolerance = Limits.of(federation), (rules := federation.fault_tolerance)
         self.incarnation, self.lock = self.clock.incarnation(), self.clock.lock()
-        sites, rules = federation.sites, self.fault_tolerance
         self.edges = {
-            other: Edge(other, sites[other].name, federation.dials(number, other), rules, self._warn)
+            other: edge(other, federation.sites[other].name, federation.dials(number, other), rules, self._warn)
             for other in federation.neighbours(number)
         }
         self.known: Known = {}  # what exchanges send

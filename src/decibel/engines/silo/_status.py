@@ -10,6 +10,7 @@ from pathlib import Path
 from ...core._files import atomic_write
 from ...core._json import JSON
 from ...core._text import plain
+from ._async_site import AsyncSite
 from ._health import WORTH_TELLING, who_was_missing
 from ._site import Site
 
@@ -43,7 +44,8 @@ def status(site: Site) -> dict[str, JSON]:
     with site.lock:
         now = site.clock.now()
         word, detail = state(site, now)
-        return {
+        rest = {"rest_seconds": site.rest.seconds(now)} if isinstance(site, AsyncSite) else {}
+        return rest | {
             "site": site.name,
             "federation": site.federation.name,
             "step": site.next if site.finished else site.health.step,
