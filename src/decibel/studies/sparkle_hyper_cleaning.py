@@ -11,8 +11,9 @@ from ..methods._ma_dsbo import ma_dsbo
 from ..methods._mdbo import mdbo
 from ..methods._method import Method
 from ..methods._sparkle import sparkle
-from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
-from .compare import higher
+from .cleaning import SMALL, SMOKE, Cleaning, search
+from .compare import higher, pooled
+from .registration import registered
 from .results import Results
 from .study import Arm, Study
 from .verdicts import Check, Claim
@@ -20,6 +21,7 @@ from .verdicts import Check, Claim
 OURS = ("SPARKLE-ED", "SPARKLE-EXTRA")
 MIXED = ("SPARKLE-ED-GT", "SPARKLE-EXTRA-GT")
 OTHERS = ("SPARKLE-GT", "D-SOBA", "MA-DSBO-GT", "MDBO")
+REGISTERED = registered("sparkle/hyper-cleaning")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Setup(Cleaning):
 SETUPS = {
     "smoke": Setup(**SMOKE, corruptions=(0.3,), methods=("SPARKLE-ED", "SPARKLE-ED-GT", "SPARKLE-GT")),
     "small": Setup(**SMALL, corruptions=(0.1, 0.3)),
-    "full": Setup(),
+    "full": REGISTERED.setup(Setup),
 }
 
 
@@ -68,22 +70,34 @@ def arms(setup: Setup) -> list[Arm]:
 
 
 def best(results: Results[Setup]) -> list[Check]:
+    """At equal samples; against gradient tracking, which sends twice the bytes, also at equal bytes."""
+    level = REGISTERED.tolerance("C3")
     return [
-        higher(results[case(p), ours], results[case(p), theirs], "test_accuracy")
-        for p in results.setup.corruptions
+        _compared(results, ours, theirs, against, level=level)
         for ours in OURS
         for theirs in OTHERS
+        for against in (("samples", "bytes") if theirs == "SPARKLE-GT" else ("samples",))
         if {ours, theirs} <= {*results.setup.methods}
     ]
 
 
 def mixed(results: Results[Setup]) -> list[Check]:
+    tolerance = REGISTERED.tolerance("C4")
     return [
-        higher(results[case(p), ours], results[case(p), "SPARKLE-GT"], "test_accuracy", tolerance=TOLERANCE)
-        for p in results.setup.corruptions
+        _compared(results, ours, "SPARKLE-GT", against, tolerance=tolerance)
         for ours in MIXED
+        for against in ("samples", "bytes")
         if ours in results.setup.methods
     ]
+
+
+def _compared(results: Results[Setup], ours: str, theirs: str, against: str, **allowed: float) -> Check:
+    """Over all rates of corruption together."""
+    parts = [
+        higher(results[case(p), ours], results[case(p), theirs], "test_accuracy", against=against, **allowed)
+        for p in results.setup.corruptions
+    ]
+    return pooled(f"test accuracy at equal {against}, {ours} less {theirs}", parts)
 
 
 STUDY = Study(

@@ -20,13 +20,15 @@ from ..results.metrics import Snapshot
 from ..tasks import Task, personalization
 from ..tasks.networks import Layer, cross_entropy
 from ..tasks.personalization import PersonalAccuracy, own_models, predict
-from .compare import higher
+from .compare import higher, pooled
+from .registration import registered
 from .results import Results
 from .sources import part
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
 OURS, OTHERS = "SPDB", ("DSGD", "GNSD", "D²")
+REGISTERED = registered("spdb/personal-mnist")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Setup:
 SETUPS = {
     "smoke": Setup("digits", 3, (16,), 0.9, 0, hidden=3, batch_size=4, steps=8, rows=4, seeds=(0, 1)),
     "small": Setup("digits", per_node=(64,), hidden=16, steps=3_000, seeds=(0, 1, 2)),
-    "full": Setup(),
+    "full": REGISTERED.setup(Setup),
 }
 
 
@@ -102,9 +104,15 @@ class HeldOutLoss(eqx.Module):
 
 
 def best(results: Results[Setup]) -> list[Check]:
+    level = REGISTERED.tolerance("C16")
     return [
-        higher(results[case(count), OURS], results[case(count), theirs], column)
-        for count in results.setup.per_node
+        pooled(
+            f"{column.replace('_', ' ')} at the end, {OURS} less {theirs}",
+            [
+                higher(results[case(count), OURS], results[case(count), theirs], column, level=level)
+                for count in results.setup.per_node
+            ],
+        )
         for theirs in OTHERS
         for column in ("train_accuracy", "test_accuracy")
     ]
