@@ -48,7 +48,7 @@ class Setup:
 
 
 SETUPS = {
-    "smoke": Setup((2, 4), 4, (0.3, 0.1), dimension=2, samples=10, steps=12, rows=6, other_nodes=(2, 4), seeds=(0, 1)),
+    "smoke": Setup((2, 4), 4, (0.3, 0.2), dimension=2, samples=10, steps=12, rows=6, other_nodes=(2, 4), seeds=(0, 1)),
     "small": Setup((4, 8, 16), 8, (0.3, 0.1, 0.05), samples=300, steps=8_000, rows=80, seeds=(0, 1, 2, 3, 4)),
     "full": REGISTERED.setup(Setup),
 }

@@ -163,7 +163,7 @@ class Check:
 
 
 def asked(low: float | str, high: float | str) -> str:
-    low, high = float(low), float(high)
+    low, high = as_number(low), as_number(high)
     if math.isinf(high):
         return f"above {low:.3g}"
     return f"below {high:.3g}" if math.isinf(low) else f"between {low:.3g} and {high:.3g}"
@@ -266,6 +266,11 @@ class Claim(Generic[S]):
 
     def __call__(self, results: Results[S], whose: str = "") -> Verdict:
         return Verdict(self.name, self.text, tuple(self.judge(results)), self.why, whose)
+
+
+def as_number(value: float | str) -> float:
+    """What `verdicts.json` holds as a number or, where it is not finite, as a word."""
+    return {"inf": math.inf, "-inf": -math.inf}.get(value, math.nan) if isinstance(value, str) else value
 
 
 def _plain(value: float) -> float | str:
