@@ -84,8 +84,8 @@ def leave_results(name: str, folder, *, stop: bool = False) -> None:
          "parts": [{"text": f"part <{i}>", "mean": 1.0, "margin": 0.1} for i in range(2)]}
     ]  # fmt: skip
     claims = [
-        {"claim": claim.name, "text": claim.text, "whose": "ours & theirs", "verdict": verdict, "why": "since <i>", "checks": [checks[0] | {""
-        "verdict": verdict}]}
+        {"claim": claim.name, "text": claim.text, "whose": "ours & theirs", "verdict": verdict, "why": "since <i>",
+         "checks": [checks[0] | {"verdict": verdict}]}
         for claim, verdict in zip(study.claims, ("fails", "equivalent", "undecided", "holds"), strict=False)
     ]  # fmt: skip
     about = {
@@ -148,7 +148,11 @@ def test_the_index_has_a_row_and_a_figure_for_every_claim(pages):
     text, claims = pages["index.html"], [claim for name in SHOWN for claim in find(name).claims]
     assert text.count('<svg class="forest"') == len(claims) and f"Of {len(claims)} claims" in text
     assert all(f"<strong>{claim.name}</strong>" in text for claim in claims)
-    for words in ("a &lt; b &amp; c: 1 ± inf, 1 of 2 diverged", "ours &amp; theirs", "2 fresh seeds, registered 2025-01-01"):
+    for words in (
+        "a &lt; b &amp; c: 1 ± inf, 1 of 2 diverged",
+        "ours &amp; theirs",
+        "2 fresh seeds, registered 2025-01-01",
+    ):
         assert words in text, words
 
 

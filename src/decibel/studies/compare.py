@@ -64,8 +64,8 @@ def sooner(ours: Runs, theirs: Runs, column: str, level: float, against: str = "
 
 
 def pooled(text: str, checks: Sequence[Check]) -> Check:
-    """One check of several that ask the same in several cases: the mean over cases, seed by seed. A run that diverged in
-    any case counts as diverged."""
+    """One check of several that ask the same in several cases: the mean over cases, seed by seed. A run that diverged
+    in any case counts as diverged."""
     table = np.array([check.values for check in checks])
     with np.errstate(invalid="ignore"):
         values = table.mean(0)

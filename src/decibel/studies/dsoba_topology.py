@@ -111,9 +111,9 @@ STUDY = Study(
     name="dsoba/topology",
     title="D-SOBA on sparser and sparser graphs",
     paper="D-SOBA (Kong et al., 2024), experiment 2",
-    about="Linear regression with a known solution over ten nodes on four graphs, ρ of complete < exponential < torus < "
-    "adjusted ring, with the same step sizes on all. Longer runs take smaller steps, all levels in proportion to √(N/T), "
-    "as the theory has it. The distance is the mean over nodes of ‖x_i − x*‖².",
+    about="Linear regression with a known solution over ten nodes on four graphs, ρ of complete < exponential < torus "
+    "< adjusted ring, with the same step sizes on all. Longer runs take smaller steps, all levels in proportion to "
+    "√(N/T), as the theory has it. The distance is the mean over nodes of ‖x_i − x*‖².",
     differs="The slides show hyper-cleaning, and print neither the torus nor the weight of the adjusted ring: here 2×5 "
     "and 0.1. That the gap closes is our reading of the theory; the slides show no run that is long enough.",
     setups=SETUPS,

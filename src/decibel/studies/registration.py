@@ -1,7 +1,7 @@
 """What is fixed before the judged runs: a committed file for every study, from which the study takes its set-up.
 
-`registered/NAME.json` holds the whole set-up of size "full" with its seeds, and for every claim whose it is, the statistic
-and the tolerance. The study reads them from there, so that they cannot disagree with what is run.
+`registered/NAME.json` holds the whole set-up of size "full" with its seeds, and for every claim whose it is, the
+statistic and the tolerance. The study reads them from there, so that they cannot disagree with what is run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Registration:
     """A file of `registered/`.
 
     - `date`: when it was written, with the time; `committed` asks git.
-    - `fresh`: whether the seeds were not looked at before; otherwise traces of an earlier run are judged by these rules.
+    - `fresh`: whether the seeds were not looked at before; else traces of an earlier run are judged by these rules.
     - `note`: what is smaller than it should be, and what was looked at before.
     - `full`: the set-up; None where only whose claims these are is stated, and the study has the set-up in its file.
     """

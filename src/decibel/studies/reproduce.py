@@ -98,13 +98,16 @@ def judge(study: Study[S], out: Path) -> list[Verdict]:
 def _judge(study: Study[S], size: str, out: Path, runs: list[Runs]) -> list[Verdict]:
     """The verdicts; beside the traces they leave when, where and with what these were made."""
     setup = study.setup(size)
-    results, registered = Results(setup, {(each.case, each.label): each for each in runs}), registration.find(study.name)
+    results, registered = (
+        Results(setup, {(each.case, each.label): each for each in runs}),
+        registration.find(study.name),
+    )
     verdicts = [claim(results, registration.whose(study.name, claim.name)) for claim in study.claims]
     about: Verdicts = {
         "study": study.name, "size": size, "command": f"decibel reproduce {study.name} --size {size}",
         "date": max(each.made["date"] for each in runs), "device": _all(runs, "device"),
         "seconds": round(sum(each.made["seconds"] for each in runs), 1), "seeds": list(setup.seeds),
-        "registered": registered.date if registered and size == "full" else None,
+        "registered": registered.date if registered and registered.full is not None and size == "full" else None,
         "fresh": registered is not None and registered.fresh, "note": registered.note if registered else "",
         "versions": {"decibel": _all(runs, "decibel"), "jax": _all(runs, "jax"), "python": _all(runs, "python")},
         "claims": [verdict.as_dict() for verdict in verdicts],

@@ -109,7 +109,7 @@ STUDY = Study(
         cases=lambda setup: (CASE,),
         steps=lambda setup: setup.steps,
         seeds=(100,),
-        note="by the final distance to x* on dense graphs, on data of seeds that are not judged; the same step sizes on "
-        "all graphs",
+        note="by the final distance to x* on dense graphs, on data of seeds that are not judged; the same step sizes "
+        "on all graphs",
     ),
 )

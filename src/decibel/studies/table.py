@@ -1,4 +1,5 @@
-"""`python -m decibel.studies.table RESULTS`: the verdicts of a folder of results as a table in Markdown."""
+"""`python -m decibel.studies.table RESULTS`: the verdicts of a folder of results as a table in Markdown, and a
+paragraph on every claim that did not hold."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def markdown(results: Path) -> str:
     rows = [HEADER, "|---|---|---|---|---|"]
     for name in NAMES:
         saved = _saved(results / name / "verdicts.json")
-        again = {claim["claim"]: claim["verdict"] for claim in (_saved(results / name / "again.json") or _NONE)["claims"]}
+        again = {
+            claim["claim"]: claim["verdict"] for claim in (_saved(results / name / "again.json") or _NONE)["claims"]
+        }
         for claim in find(name).claims:
             judged = next((each for each in saved["claims"] if each["claim"] == claim.name), None) if saved else None
             if saved is None or judged is None:
@@ -32,6 +35,20 @@ def markdown(results: Path) -> str:
 
 
 _NONE: dict[str, list[ClaimRecord]] = {"claims": []}
+
+
+def paragraphs(results: Path) -> str:
+    """Why a claim did not hold, for each that did not, and what there is to say on others."""
+    found = [claim for name in NAMES for claim in (_saved(results / name / "verdicts.json") or _NONE)["claims"]]
+    return "\n".join(f"**{claim['claim']}, {claim['verdict']}.** {claim['why']}\n" for claim in found if claim["why"])
+
+
+def counts(results: Path) -> str:
+    """How many claims there are of every verdict, those of the papers' numbers first."""
+    found = [claim for name in NAMES for claim in (_saved(results / name / "verdicts.json") or _NONE)["claims"]]
+    words = [claim["verdict"] for claim in found]
+    kinds = (HOLDS, EQUIVALENT, UNDECIDED, FAILS)
+    return ", ".join(f"{words.count(word)} {word}" for word in kinds if word in words) + f", of {len(words)}"
 
 
 def _saved(path: Path) -> Verdicts | None:
@@ -66,7 +83,8 @@ def number(value: float | str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="a folder that `decibel reproduce --out` wrote")
-    print(markdown(parser.parse_args().results), end="")
+    results: Path = parser.parse_args().results
+    print(f"{counts(results)}\n\n{markdown(results)}\n{paragraphs(results)}", end="")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """How a claim is judged: paired tests with one number per seed, Holm's correction within the claim, and a verdict.
 
-A check says that the mean over seeds of a number lies above a threshold, below it, or between two. It gets three p-values:
-that it does, that it does not, and, where a band was registered, that what is compared is level: two one-sided tests.
+A check says that the mean over seeds of a number lies above a threshold, below it, or between two. It gets three
+p-values: that it does, that it does not, and, where a band was registered, that what is compared is level, by two
+one-sided tests.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Check:
 
     @property
     def p_fails(self) -> float:
-        ends = [(self.low, -1), (self.high, 1)]
+        ends: list[tuple[float, Literal[1, -1]]] = [(self.low, -1), (self.high, 1)]
         tests = [self._beyond(end, sign) for end, sign in ends if math.isfinite(end)]
         return min(1.0, len(tests) * min(tests))
 
@@ -220,7 +221,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def together(judged: Sequence[Judged]) -> str:
-    """A claim holds where all its checks do and fails where one does; where the others are level, so are the methods."""
+    """A claim holds where all its checks do and fails where one does; where others are level, so are the methods."""
     verdicts = {each.verdict for each in judged}
     if FAILS in verdicts or not judged:
         return FAILS

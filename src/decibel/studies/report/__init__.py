@@ -23,11 +23,11 @@ from ._index import Row, index
 
 AGAINST = ("step", "samples", "bytes", "seconds")
 CHECKS = (
-    "A check is a mean over seeds of paired differences, pooled over cases; its margin is half the interval in which the "
-    "mean lies (Student’s t, each end at 95 %). P-values are corrected by Holm’s method for all checks of a claim. A claim "
-    "holds where every check does, at 5 %, and does not hold where one is on the wrong side, at 5 %. Equivalent: no check "
-    "fails, and those that do not hold are level, within the registered band, by two one-sided tests. Otherwise it is "
-    "undecided."
+    "A check is a mean over seeds of paired differences, pooled over cases; its margin is half the interval in which "
+    "the mean lies (Student’s t, each end at 95 %). P-values are corrected by Holm’s method for all checks of a claim. "
+    "A claim holds where every check does, at 5 %, and does not hold where one is on the wrong side, at 5 %. "
+    "Equivalent: no check fails, and those that do not hold are level, within the registered band, by two one-sided "
+    "tests. Otherwise it is undecided."
 )
 LINES = (
     "Lines are means over seeds, bands reach from the least to the most. Seconds are those of all seeds run together, "
@@ -174,9 +174,7 @@ def _provenance(verdicts: Verdicts) -> dict[str, JSON]:
 
 def _rows(study: Study[S], verdicts: Verdicts, address: str) -> list[Row]:
     seeds, fresh, date = len(verdicts["seeds"]), verdicts["fresh"], verdicts["date"]
-    return [
-        Row(claim, study.name, address, seeds, fresh, date, verdicts["registered"]) for claim in verdicts["claims"]
-    ]
+    return [Row(claim, study.name, address, seeds, fresh, date, verdicts["registered"]) for claim in verdicts["claims"]]
 
 
 def _registered(study: Study[S], verdicts: Verdicts) -> list[str]:
@@ -184,8 +182,11 @@ def _registered(study: Study[S], verdicts: Verdicts) -> list[str]:
     found = find_registration(study.name)
     if found is None or verdicts["registered"] is None:
         return []
-    seeds = "seeds that were not looked at before" if verdicts["fresh"] else "old seeds, seen before they were registered"
-    when = f"Registered {verdicts['registered'][:16].replace('T', ' ')}, committed {found.committed()[:16].replace('T', ' ')}"
+    seeds = (
+        "seeds that were not looked at before" if verdicts["fresh"] else "old seeds, seen before they were registered"
+    )
+    written, committed = (date[:16].replace("T", " ") for date in (verdicts["registered"], found.committed()))
+    when = f"Registered {written}, committed {committed}"
     stated = [
         [escape(name), escape(claim["whose"]), escape(claim["statistic"]), page.number(claim["tolerance"])]
         for name, claim in found.claims.items()

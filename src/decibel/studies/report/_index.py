@@ -48,8 +48,7 @@ def index(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> list[str]:
     claim = row.claim
     seeds = f"{row.seeds} {'fresh' if row.fresh else 'old'} seeds"
-    registered = f"registered {row.registered[:10]}, " if row.registered else "not registered, "
-    about = f"{seeds}, {registered}run {row.date[:10]}"
+    about = f"{seeds}, registered {row.registered[:10]}" if row.registered else f"{seeds}, run {row.date[:10]}"
     return [
         f"<strong>{escape(claim['claim'])}</strong> {escape(claim['text'])}",
         escape(claim["whose"]),

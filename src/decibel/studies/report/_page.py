@@ -34,11 +34,13 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; wh
   .cards td { border: 0; padding: .1rem 0 } }
 details { margin: .3rem 0 } summary { cursor: pointer; color: var(--soft) }
 .verdict { font-weight: 700; white-space: nowrap } .holds { color: var(--holds) } .fails { color: var(--fails) }
-.undecided { color: var(--undecided) } .equivalent { color: var(--equivalent) } .forest { display: block;
-  color: var(--soft) } .claim { background: var(--card); border-left: .3rem solid var(--line);
-  padding: .6rem .9rem; margin: .6rem 0; border-radius: .2rem } .claim.holds, .claim.fails, .claim.undecided,
-.claim.equivalent { color: inherit } .claim.equivalent { border-color: var(--equivalent) } .claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
-.claim.undecided { border-color: var(--undecided) } .claim p { margin: .2rem 0 }
+.undecided { color: var(--undecided) } .equivalent { color: var(--equivalent) }
+.forest { display: block; color: var(--soft) }
+.claim { background: var(--card); border-left: .3rem solid var(--line); padding: .6rem .9rem; margin: .6rem 0;
+  border-radius: .2rem } .claim.holds, .claim.fails, .claim.undecided, .claim.equivalent { color: inherit }
+.claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
+.claim.undecided { border-color: var(--undecided) } .claim.equivalent { border-color: var(--equivalent) }
+.claim p { margin: .2rem 0 }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: .8rem }
 .panels figure, .graphs figure { margin: 0 } .panels figure { max-width: 30rem } .graphs figure { width: 10rem }
 .panels svg { width: 100%; height: auto; color: var(--soft) }
@@ -91,7 +93,7 @@ def claim(verdict: ClaimRecord) -> str:
     counts = ", ".join(count(kind) for kind in WORDS if kind in tally)
     return (
         f'<div class="claim {found}"><p><strong>{escape(verdict["claim"])}</strong> {word(found)}'
-        f' <small>{escape(verdict["whose"])}</small></p>'
+        f" <small>{escape(verdict['whose'])}</small></p>"
         f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{checks}: {counts}</summary>"
         f'<div class="wide">{table(headings, rows, numbers=(1, 2, 3, 5))}</div></details></div>'
     )
