@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import equinox as eqx
-import numpy as np
 from jax import Array
 
 from ..graphs._families import erdos_renyi
@@ -17,7 +16,6 @@ from ..methods._single_level import gt
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, auprc
-from ..tasks.data import Dataset
 from ..tasks.evaluation import AveragePrecision
 from .compare import higher, pooled
 from .registration import registered
@@ -34,46 +32,26 @@ REGISTERED = registered("interact/auprc")
 class Setup:
     dataset: str = "a9a"
     nodes: int = 10
-    positives: tuple[float | None, ...] = (0.05, 0.02)  # their share, others left out; None: all
-    hidden: int = 0  # units of the scoring model; 0 is linear
+    hidden: tuple[int, ...] = (0,)  # units of the scoring model; 0 is linear
     surrogate: str = "sigmoid"  # of "scores above"
-    anchors: int = 32  # positives of a node that its precision is averaged over
+    anchors: int = 512  # positives of a node that its precision is averaged over
     heterogeneity: str | None = None  # partitioned evenly, so that all seeds have one shape
     probability: float = 0.5
     batch_size: int = 128
-    steps: int = 1_000
-    rows: int = 20
-    seeds: tuple[int, ...] = tuple(range(10))
+    steps: int = 2_000
+    rows: int = 40
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 SETUPS = {
-    "smoke": Setup("synthetic", 3, (None,), anchors=4, probability=0.9, batch_size=8, steps=8, rows=4, seeds=(0, 1)),
-    "small": Setup(batch_size=64, steps=600, rows=10, seeds=(0, 1, 2)),
+    "smoke": Setup("synthetic", 3, (0,), anchors=4, probability=0.9, batch_size=8, steps=8, rows=4, seeds=(0, 1)),
+    "small": Setup(anchors=128, batch_size=64, steps=600, rows=10, seeds=(0, 1, 2)),
     "full": REGISTERED.setup(Setup),
 }
 
 
-def ranking(
-    dataset: str, nodes: int, *, positives: float | None, validation: bool = False, seed: int, **options: Any
-) -> Task:
-    source = part(dataset, validation=validation)
-    return auprc(source if positives is None else rarer(source, positives, seed), nodes, seed=seed, **options)
-
-
-def rarer(source: Dataset, share: float, seed: int) -> Dataset:
-    """With as many positives, drawn by the seed, as make up `share` of all; every negative stays."""
-
-    def kept(labels: np.ndarray) -> np.ndarray:
-        yes, no = np.flatnonzero(labels == 1), np.flatnonzero(labels != 1)
-        count = round(share / (1 - share) * len(no))
-        if count > len(yes):
-            raise ValueError(f"positives={share} is above the share of positives in {source.name}: give less.")
-        return np.sort(np.concatenate([no, np.random.default_rng(seed).choice(yes, count, replace=False)]))
-
-    a, b = kept(source.y_train), kept(source.y_test)
-    return replace(
-        source, x_train=source.x_train[a], y_train=source.y_train[a], x_test=source.x_test[b], y_test=source.y_test[b]
-    )
+def ranking(dataset: str, nodes: int, *, validation: bool = False, seed: int, **options: Any) -> Task:
+    return auprc(part(dataset, validation=validation), nodes, seed=seed, **options)
 
 
 def methods() -> dict[str, Method]:
@@ -81,23 +59,22 @@ def methods() -> dict[str, Method]:
     return {OURS: gt_dsgd(alpha=3.0, beta=0.3, hypergradient=hypergradient.cg(1)), OTHER: gt(alpha=0.3)}
 
 
-def case(positives: float | None) -> str:
-    return "all positives" if positives is None else f"{100 * positives:g} % positives"
+def case(hidden: int) -> str:
+    return f"{hidden} hidden units" if hidden else "linear model"
 
 
 def arms(setup: Setup) -> list[Arm]:
     graph = erdos_renyi(setup.nodes, setup.probability, weights="laplacian")
     return [
         Arm(
-            case(share), label,
+            case(hidden), label,
             partial(
-                ranking, setup.dataset, setup.nodes, positives=share, objective=label.replace(" ", "-"),
-                hidden=setup.hidden,
+                ranking, setup.dataset, setup.nodes, objective=label.replace(" ", "-"), hidden=hidden,
                 heterogeneity=setup.heterogeneity, surrogate=setup.surrogate, anchors=setup.anchors,
             ),
-            method, graph, setup.steps, setup.batch_size, setup.rows, tuned=f"{label}, {case(share)}",
+            method, graph, setup.steps, setup.batch_size, setup.rows, tuned=f"{label}, {case(hidden)}",
         )
-        for share in setup.positives for label, method in methods().items()
+        for hidden in setup.hidden for label, method in methods().items()
     ]  # fmt: skip
 
 
@@ -112,14 +89,14 @@ class Missed(eqx.Module):
 
 def above(results: Results[Setup]) -> list[Check]:
     level = REGISTERED.tolerance("C22")
-    cases = [case(share) for share in results.setup.positives]
+    cases = [case(hidden) for hidden in results.setup.hidden]
     parts = [higher(results[name, OURS], results[name, OTHER], "average_precision", level=level) for name in cases]
     return [pooled(f"average precision at the end, {OURS} less {OTHER}", parts)]
 
 
 STUDY = Study(
     name="interact/auprc",
-    title="Average precision on a9a with few positives",
+    title="Average precision on a9a",
     paper="INTERACT (Liu et al., 2022), the AUPRC form; Qi et al., 2021",
     about="Ten nodes agree on a model that ranks incomes above 50,000 first. The bilevel form maximises average "
     "precision by a surrogate, each node keeping the counts behind its precision; the baseline minimises cross "
@@ -135,18 +112,17 @@ STUDY = Study(
             "C22",
             "The area under the precision-recall curve is above that of the cross-entropy baseline.",
             above,
-            why="It is below, by 0.06 percentage points (74.6 against 74.7 %). The largest step size that was tried "
-            "for x did best, so a wider search might close the gap or turn it. For a linear model on a9a cross entropy "
-            "already ranks well: a quarter of all samples is positive, and average precision is estimated from 512 of "
-            "a node's positives. With the squared hinge of Qi et al. the gap was 1.4 points.",
+            why="Set-up. It is 0.06 points below (74.6 against 74.7 %), level within 0.5. Where a quarter of the "
+            "samples is positive, cross entropy ranks a linear model as well. The best α, 30, was the largest that "
+            "was tried; fewer positives, where a gain is expected, were not tried.",
         ),
     ),
     search=Search(
-        alpha=(1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+        alpha=(0.3, 1.0, 3.0, 10.0, 30.0),
         beta=(0.1, 0.3, 0.9),
         alone=(0.03, 3.0),
         metric=lambda task: Missed(cast(AveragePrecision, task.metrics[0])),
-        cases=lambda setup: [case(share) for share in setup.positives],
+        cases=lambda setup: [case(hidden) for hidden in setup.hidden],
         steps=lambda setup: setup.steps,
         seeds=(100,),
         task=validated,
