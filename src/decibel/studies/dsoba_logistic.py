@@ -90,7 +90,7 @@ STUDY = Study(
     "features are noise. Every method gets the same number of samples, but for those of its last row; "
     "the double loop of MA-DSBO spends them in fewer iterations.",
     differs="The slides print neither data, graph nor step sizes; data are synthetic and split by class in Dirichlet "
-    "shares, α = 1 (mild) and 0.1 (severe). The full size is the small one with ten seeds and the small one's search.",
+    "shares, α = 1 (mild) and 0.1 (severe). Step sizes are those of a search at the small size.",
     setups=SETUPS,
     arms=arms,
     columns=("validation_loss", "test_accuracy"),
