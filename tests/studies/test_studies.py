@@ -17,7 +17,7 @@ from decibel.studies import NAMES, find
 from decibel.studies.reproduce import judge as judge_again
 from decibel.studies.reproduce import load, reproduce
 from decibel.studies.study import Arm
-from decibel.studies.table import markdown
+from decibel.studies.table import MARKS, main, markdown, section
 
 # Every study
 
@@ -69,7 +69,19 @@ def test_other_set_ups_are_not_judged(tmp_path):
 
 def test_the_page_of_studies_has_the_committed_verdicts():
     page = (RESULTS.parent / "studies.md").read_text()
-    assert markdown(RESULTS) in page, "put the output of `python -m decibel.studies.table docs/results` there"
+    assert section(RESULTS) in page, "run `python -m decibel.studies.table docs/results --into docs/studies.md`"
+    assert len(section(RESULTS).split("| C")) == 27, "24 claims of the papers, and two of ours beside them"
+
+
+def test_the_section_of_a_page_is_replaced(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
+    monkeypatch.setattr("sys.argv", ["table", str(RESULTS), "--into", str(page)])
+    main()
+    assert page.read_text() == f"before\n{section(RESULTS)}after\n" and capsys.readouterr().out == ""
+    monkeypatch.setattr("sys.argv", ["table", str(RESULTS)])
+    main()
+    assert capsys.readouterr().out == section(RESULTS)
 
 
 def test_the_table_shows_what_a_second_run_gave(tmp_path):

@@ -141,21 +141,21 @@ STUDY = Study(
     columns=("error", "distance"),
     against="step",
     claims=(
-        Claim(
-            "C13",
-            "The slope of log ‖x̄ − x*‖² against log t is about −1.",
-            slope,
-            why="It holds for 10 and for 20 agents. For five the mean slope is −0.84 ± 0.13, and we ask for less than "
-            "−0.75: ten runs, of which individual ones lie between −0.4 and −1.1, do not settle it.",
-        ),
+        Claim("C13", "The slope of log ‖x̄ − x*‖² against log t is about −1.", slope),
         Claim(
             "C14",
             "The samples of all agents together until a given error are about independent of their number.",
             same_samples,
-            why="Twenty agents need 1.9 times the samples of five. We allow twice as many, and ten seeds, as many as "
-            "the paper ran, do not exclude more than that: individual runs lie between 1.2 and 3.7 times. On a ring of "
-            "twenty mixing is slower, which costs the first iterations most.",
+            why="Twenty agents need 1.5 times the samples of five, and twice as many are allowed. In two of twenty "
+            "runs five agents never got to 1e-6, so that the test is the sign test.",
         ),
-        Claim("C15", "Gossip-DSBO beats double-loop DSGD at equal samples.", beats_double_loop),
+        Claim(
+            "C15",
+            "Gossip-DSBO beats double-loop DSGD at equal samples.",
+            beats_double_loop,
+            why="The paper's choice of baseline. It beats the double loop as published, whose loop grows with the "
+            "iterations, 14-fold. With one inner step in all iterations the two cannot be told apart, with four the "
+            "double loop's error is half of Gossip-DSBO's, and with sixteen it has not converged.",
+        ),
     ),
 )

@@ -85,7 +85,8 @@ def registered(study: str) -> Registration:
     path = path_of(study)
     if not path.exists():
         raise ValueError(f"{study} is not registered: write {path.name} before its runs.")
-    return Registration(**json.loads(path.read_text()))
+    content, names = json.loads(path.read_text()), [field.name for field in fields(Registration)]
+    return Registration(**{name: content[name] for name in names})  # a file may say more
 
 
 def find(study: str) -> Registration | None:

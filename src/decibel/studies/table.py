@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 
+from ..core._files import atomic_write
 from . import NAMES, find
 from .reproduce import Verdicts
 from .verdicts import EQUIVALENT, FAILS, HOLDS, UNDECIDED, CheckRecord, ClaimRecord, as_number, asked
 
 HEADER = "| claim | whose | verdict | the check that decides: effect size and interval | seeds |"
+MARKS = ("<!-- python -m decibel.studies.table docs/results --into docs/studies.md -->", "<!-- to here -->")
 DECIDES = {HOLDS: "holds", FAILS: "fails", EQUIVALENT: "level", UNDECIDED: "holds"}
 
 
@@ -40,7 +43,8 @@ _NONE: dict[str, list[ClaimRecord]] = {"claims": []}
 def paragraphs(results: Path) -> str:
     """Why a claim did not hold, for each that did not, and what there is to say on others."""
     found = [claim for name in NAMES for claim in (_saved(results / name / "verdicts.json") or _NONE)["claims"]]
-    return "\n".join(f"**{claim['claim']}, {claim['verdict']}.** {claim['why']}\n" for claim in found if claim["why"])
+    told = [f"**{claim['claim']}, {claim['verdict']}.** {claim['why']}" for claim in found if claim["why"]]
+    return "\n\n".join(textwrap.fill(text, 120, break_long_words=False) for text in told) + "\n"
 
 
 def counts(results: Path) -> str:
@@ -80,11 +84,22 @@ def number(value: float | str) -> str:
     return f"{as_number(value):.3g}".replace("-", "−")
 
 
+def section(results: Path) -> str:
+    """All of it, between marks, as a page has it."""
+    return f"{MARKS[0]}\n{counts(results)} claims.\n\n{markdown(results)}\n{paragraphs(results)}\n{MARKS[1]}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="a folder that `decibel reproduce --out` wrote")
-    results: Path = parser.parse_args().results
-    print(f"{counts(results)}\n\n{markdown(results)}\n{paragraphs(results)}", end="")
+    parser.add_argument("--into", type=Path, help="a page, whose part between two marks is replaced")
+    given = parser.parse_args()
+    made, page = section(given.results), given.into
+    if page is None:
+        print(made, end="")
+        return
+    before, rest = page.read_text().split(MARKS[0] + "\n")
+    atomic_write(page, before + made + rest.split(MARKS[1] + "\n")[1])
 
 
 if __name__ == "__main__":
