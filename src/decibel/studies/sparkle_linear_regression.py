@@ -157,7 +157,7 @@ STUDY = Study(
             "On sparse graphs ED and EXTRA are at least as good as gradient tracking.",
             no_worse_than_tracking,
             why="By the tolerance of ×1.25: at equal iterations gradient tracking's error is 6 % smaller. At equal "
-            "bytes they are level, and ED on W², which sends as much, is 3 % better than gradient tracking.",
+            "bytes nothing tells them apart, and ED on W², which sends as much, is 3 % better than gradient tracking.",
         ),
     ),
     search=Search(
