@@ -48,7 +48,8 @@ def index(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> list[str]:
     claim = row.claim
     seeds = f"{row.seeds} {'fresh' if row.fresh else 'old'} seeds"
-    about = f"{seeds}, registered {row.registered[:10]}" if row.registered else f"{seeds}, run {row.date[:10]}"
+    registered = f"registered {row.registered[:10]}" if row.registered and row.fresh else "registered afterwards"
+    about = f"{seeds}, {registered if row.registered else f'run {row.date[:10]}'}"
     return [
         f"<strong>{escape(claim['claim'])}</strong> {escape(claim['text'])}",
         escape(claim["whose"]),
