@@ -6,7 +6,7 @@ from benchopt import BaseObjective
 class Objective(BaseObjective):
     name = "decentralized bilevel"
     min_benchopt_version = "1.7"
-    requirements = ["pip::decibel-opt[tasks]"]
+    requirements = ["pip::decibel-opt[tasks]"]  # noqa: RUF012 - as benchopt has it
     sampling_strategy = "iteration"
 
     def set_data(self, problem, W, batch_size, seed):
@@ -22,6 +22,7 @@ class Objective(BaseObjective):
     def evaluate_result(self, x):
         """`x`: every node's, with leaves (nodes, ...)."""
         import jax
+
         from decibel.studies.league.goal import value
 
         average = jax.tree.map(lambda leaf: leaf.mean(0), x)

@@ -5,7 +5,7 @@ from benchopt import BaseDataset
 
 class Dataset(BaseDataset):
     name = "league"
-    parameters = {
+    parameters = {  # noqa: RUF012 - as benchopt has it
         "division, task": [
             ("shared", "linear regression"),
             ("shared", "logistic regression, severe"),
@@ -14,7 +14,7 @@ class Dataset(BaseDataset):
         ],
         "seed": [0],
     }
-    test_parameters = {"division, task": [("single", "linear regression")]}
+    test_parameters = {"division, task": [("single", "linear regression")]}  # noqa: RUF012
 
     def get_data(self):
         import decibel as db

@@ -5,7 +5,7 @@ from benchopt import BaseSolver
 
 class Solver(BaseSolver):
     name = "decibel"
-    parameters = {
+    parameters = {  # noqa: RUF012 - as benchopt has it
         "method": ["sparkle-ed", "d-soba", "spdb", "interact", "ed", "gt"],
         "alpha": [0.1],
         "beta": [0.3],

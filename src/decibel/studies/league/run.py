@@ -212,10 +212,18 @@ def _consensus(state: State) -> jax.Array:
     return jax.vmap(one)(state)
 
 
+FIRST = (  # of the papers that the studies reproduce: an interrupted league has these
+    "d-soba", "sparkle-gt", "dsgd", "interact", "gt", "svr-interact", "mdbo", "extra", "lopa", "d-soba-fo", "gnsd",
+    "lopa-gt", "slam", "dsbo", "vrdbo", "ma-dsbo", "gossip-dsbo", "sparkle-extra", "ma-dsbo-gt", "dbsa", "soba",
+)  # fmt: skip
+
+
 def order(division: Division) -> list[str]:
     """The methods of a division: the one that sets the budgets, then all others, mixtures last."""
     names = [name for name, entry in CATALOG.items() if entry.form == division.form and name != division.reference]
-    return [division.reference, *sorted(names, key=lambda name: (CATALOG[name].mixture, name))]
+    place = {name: rank for rank, name in enumerate(FIRST)}
+    rest = sorted(names, key=lambda name: (CATALOG[name].mixture, place.get(name, len(FIRST)), name))
+    return [division.reference, *rest]
 
 
 def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = None) -> Iterator[Record]:
