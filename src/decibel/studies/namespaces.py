@@ -2,8 +2,8 @@
 that delays packets.
 
 A link's rate is kept by `tc` (a token bucket at both ends, so that sending and receiving are limited each). Where a
-delay is asked for, packets go through a relay instead of a bridge: one process that holds every packet back by the delay and
-hands it on at the rate of the receiver's link, since not every kernel has `netem`.
+delay is asked for, packets go through a relay instead of a bridge: one process that holds every packet back by the
+delay and hands it on at the rate of the receiver's link, since not every kernel has `netem`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def network(processes: int, link: Link) -> Generator[list[list[str]]]:
     finally:
         if relay is not None:
             relay.kill()
-            relay.wait()
+            relay.communicate()
         for name in (*names, switch):
             with suppress(subprocess.CalledProcessError):
                 _do("ip", "netns", "del", name)
@@ -148,6 +148,8 @@ def pass_on(count: int, files: list[int], rate: float, delay: float) -> None:
         ready, _, _ = select.select(files, [], [], wait)
         for file in ready:
             packet = os.read(file, LARGEST + 100)
+            if not packet:
+                return
             now = time.monotonic()
             to = packet[19] - 1 if packet[0] >> 4 == 4 else -1  # the last byte of the receiver's address
             if 0 <= to < count:

@@ -56,6 +56,10 @@ class Shaped:
     link: Link | None  # None is loopback
     compute: tuple[float, ...] = ()  # seconds of computing before a round, for the throughput
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.case, self.label
+
     def describe(self) -> dict[str, JSON]:
         from .runs import digest  # here: the processes need nothing of it
 
@@ -64,11 +68,10 @@ class Shaped:
         return {**own, "code": digest(code)}
 
     def run(self, seeds: Sequence[int]) -> list[Trace]:
-        """One trace per repetition: a row for each round, then nothing; throughputs are columns of equal numbers."""
+        """One trace per repetition: a row for each round; `step_milliseconds_i` is that of a step with computing."""
         measured = measure(self.processes, self.link, self.entries, self.rounds * len(seeds), self.compute)
         times = np.max([one["rounds"][self.kind] for one in measured], axis=0)  # of the slowest process
         steps = np.max([one["steps"][self.kind] for one in measured], axis=0) if self.compute else np.zeros(0)
-        cpu = sum(one["cpu"] for one in measured)
         traces = []
         for seed, seconds in zip(seeds, np.split(times, len(seeds)), strict=True):
             columns = {
@@ -77,7 +80,7 @@ class Shaped:
                 "seconds": np.cumsum(seconds),
                 **{f"step_milliseconds_{i}": np.full(self.rounds, 1e3 * s) for i, s in enumerate(steps)},
             }
-            traces.append(Trace(columns, {"seed": seed, "stopped": None, "cpu_seconds_of_all_kinds": round(cpu, 3)}))
+            traces.append(Trace(columns, {"seed": seed, "stopped": None}))
         return traces
 
 

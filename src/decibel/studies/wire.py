@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import TypedDict, cast
 
 import numpy as np
@@ -35,17 +36,21 @@ class Peers:
 
     def __init__(self, rank: int, addresses: list[tuple[str, int]]) -> None:
         self.rank, self.count = rank, len(addresses)
-        listening = socket.create_server(addresses[rank], backlog=self.count)
         self.to: dict[int, socket.socket] = {}
-        for other in range(rank):
-            self.to[other] = _connect(addresses[other])
-            self.to[other].sendall(rank.to_bytes(2, "big"))
-        for _ in range(rank + 1, self.count):
-            found, _ = listening.accept()
-            self.to[int.from_bytes(found.recv(2, socket.MSG_WAITALL), "big")] = found
+        with socket.create_server(addresses[rank], backlog=self.count) as listening:
+            for other in range(rank):
+                self.to[other] = _connect(addresses[other])
+                self.to[other].sendall(rank.to_bytes(2, "big"))
+            for _ in range(rank + 1, self.count):
+                found, _ = listening.accept()
+                self.to[int.from_bytes(found.recv(2, socket.MSG_WAITALL), "big")] = found
         for one in self.to.values():
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             one.setblocking(False)
+
+    def close(self) -> None:
+        for one in self.to.values():
+            one.close()
 
     def swap(self, sends: Mapping[int, memoryview], receives: Mapping[int, memoryview]) -> None:
         """All at once: every message to its peer, and every peer's into its buffer."""
@@ -156,7 +161,6 @@ class Timed(TypedDict):
     rounds: dict[str, list[float]]
     steps: dict[str, list[float]]
     mean: float  # of the vector at the end, which averaging keeps
-    cpu: float  # seconds of CPU time, of all that was timed
 
 
 def timed(peers: Peers, phase: Phase) -> Timed:
@@ -165,7 +169,6 @@ def timed(peers: Peers, phase: Phase) -> Timed:
     rounds: dict[str, list[float]] = {kind: [] for kind in phase["kinds"]}
     for kind in phase["kinds"]:  # not counted
         KINDS[kind](peers, vector, scratch, 0)
-    begun_cpu = time.process_time()
     for turn in range(phase["rounds"]):
         for kind in phase["kinds"]:
             peers.barrier()
@@ -181,16 +184,16 @@ def timed(peers: Peers, phase: Phase) -> Timed:
                 time.sleep(compute)  # an accelerator computes meanwhile, and takes no CPU time
                 KINDS[kind](peers, vector, scratch, turn)
             steps[kind].append((time.perf_counter() - begun) / phase["rounds"])
-    return {"rounds": rounds, "steps": steps, "mean": float(vector.mean()), "cpu": time.process_time() - begun_cpu}
+    return {"rounds": rounds, "steps": steps, "mean": float(vector.mean())}
 
 
 def main() -> None:
     told = json.loads(sys.argv[1])
-    peers = Peers(told["rank"], [(host, port) for host, port in told["addresses"]])
-    for line in sys.stdin:
-        phase = cast(Phase, json.loads(line))
-        peers.barrier()
-        print(json.dumps(timed(peers, phase)), flush=True)
+    with closing(Peers(told["rank"], [(host, port) for host, port in told["addresses"]])) as peers:
+        for line in sys.stdin:
+            phase = cast(Phase, json.loads(line))
+            peers.barrier()
+            print(json.dumps(timed(peers, phase)), flush=True)
 
 
 if __name__ == "__main__":
