@@ -23,7 +23,10 @@ def main() -> None:
     setup = find("systems/gossip-vs-allreduce").setup("full")
     runs = [Runs.load(path) for path in sorted(RESULTS.glob("*.npz"))]
     found = {(one.case, one.label): one for one in runs}
-    median = lambda name, label: np.median(np.concatenate([t["milliseconds"] for t in found[name, label].traces]))
+
+    def median(name: str, label: str) -> float:
+        return float(np.median(np.concatenate([trace["milliseconds"] for trace in found[name, label].traces])))
+
     figure, axes = plt.subplots(
         2, len(setup.links) + 1, figsize=(15, 5.2), layout="constrained", width_ratios=[*[1] * len(setup.links), 1.3]
     )

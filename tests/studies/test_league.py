@@ -13,6 +13,7 @@ import pytest
 
 import decibel as db
 from decibel.methods._catalog import CATALOG
+from decibel.solver._solve import levels_of
 from decibel.studies.league import command, run, score
 from decibel.studies.league.benchopt import COLUMNS, table
 from decibel.studies.league.goal import least, value
@@ -65,6 +66,7 @@ def test_every_method_tries_as_many_candidates(name):
         assert np.allclose(np.diff(np.log(sizes)), np.log(sizes[1] / sizes[0]))  # geometric
 
 
+@pytest.mark.slow_except("False")
 @pytest.mark.parametrize("personal", [False, True])
 def test_the_goal_is_the_exact_value(personal):
     """Newton's method in the goal against the closed form of the lower level, and L-BFGS against that of x*."""
@@ -91,6 +93,7 @@ def test_the_goal_is_the_exact_value(personal):
     assert found <= phi(x)
 
 
+@pytest.mark.slow
 def test_a_run_continues_and_its_page_holds_the_numbers(small, tmp_path, monkeypatch):
     said: list[str] = []
     files = command.run(tmp_path, say=said.append, methods=["dsgd", "gt"], setup=TINY)
@@ -115,6 +118,14 @@ def test_a_run_continues_and_its_page_holds_the_numbers(small, tmp_path, monkeyp
     lines = list(csv.DictReader(io.StringIO(table(made))))
     assert tuple(lines[0]) == COLUMNS
     assert len(lines) == sum(len(one["curves"]["step"]) * len(TINY.seeds) for one in made.records.values())
+
+
+def test_a_method_of_full_batches_is_given_all_samples():
+    problem = DIVISIONS["personal"].tasks["linear regression"](seed=0).problem
+    for name, expected in (("interact", None), ("spdb", Setup().batch_size)):
+        method = CATALOG[name]()
+        graphs = levels_of(problem, method, db.graphs.ring(NODES))
+        assert run._batch_size(problem, method, graphs, Setup()) == expected
 
 
 def test_a_failure_is_told_and_tried_again(small, tmp_path, monkeypatch):

@@ -100,9 +100,9 @@ def test_the_relay_delays_and_keeps_the_receivers_rate():
 
 def test_without_root_a_sentence_says_so(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(OSError, match="network namespaces need root: run this as root on Linux with iproute2, or"):
-        with network(2, Link(1.0)):
-            pass
+    needs = pytest.raises(OSError, match="network namespaces need root: run this as root on Linux with iproute2, or")
+    with needs, network(2, Link(1.0)):
+        pass
 
 
 @pytest.mark.slow

@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 from io import StringIO
 
-from ...methods._catalog import CATALOG
 from .score import League
 
 COLUMNS = (
-    "objective_name", "obj_description", "dataset_name", "solver_name", "solver_description", "sampling_strategy",
-    "idx_rep", "stop_val", "time", "objective_value", "objective_gap", "objective_megabytes", "run_date", "platform",
-    "platform-release", "platform-architecture", "system-cpus",
+    "objective_name", "dataset_name", "solver_name", "sampling_strategy", "idx_rep", "stop_val", "time",
+    "objective_value", "objective_gap", "objective_megabytes", "run_date", "platform", "platform-release",
+    "platform-architecture", "system-cpus", "version-numpy",
 )  # fmt: skip
-ABOUT = "Φ(x̄), with the lower level solved, after so many iterations; objective_gap: the share of Φ(x0) − least Φ left"
 
 
 def table(league: League) -> str:
@@ -22,19 +20,18 @@ def table(league: League) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     made = league.made
-    where = [made.get("date", ""), made.get("system", ""), made.get("release", ""), made.get("machine", ""), "1"]
+    where = [made["date"], made["versions"], "", made["machine"], "1", made["numpy"]]
     for (division, task, method), record in league.records.items():
         curves = record["curves"]
         if curves is None:
             continue
         start, least = league.start[division, task], league.least[division, task]
-        solver = [method, CATALOG[method].summary if method in CATALOG else "", "iteration"]
         for row, step in enumerate(curves["step"]):
             for seed, value in enumerate(curves["value"][row]):
                 if value is None:
                     continue
                 gap = max((value - least[seed]) / (start[seed] - least[seed]), 1e-9)
                 costs = [f"{value:.6g}", f"{gap:.4g}", f"{curves['bytes'][row] / 1e6:.6g}"]
-                head = [f"decentralized bilevel, {division}", ABOUT, task, *solver]
+                head = [f"decentralized bilevel, {division}", task, method, "iteration"]
                 writer.writerow([*head, seed, step, f"{curves['seconds'][row]:.4g}", *costs, *where])
     return file.getvalue()

@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from ... import __version__
 from ...core._files import atomic_write
 from ...methods._catalog import CATALOG
 from .benchopt import table
 from .page import page, svg
-from .run import Levels, Record, Setup, league, levels
+from .run import Extremes, Record, Setup, league, levels
 from .score import League, pack, read
 from .tasks import DIVISIONS
 
@@ -28,11 +29,12 @@ def run(
     for name in methods or []:
         _ = CATALOG[name]
     records: list[Record] = list(league(out, setup, say=say, methods=methods))
-    found: list[Levels] = [levels(out, one, task, setup) for one in DIVISIONS.values() for task in one.tasks]
+    found: list[Extremes] = [levels(out, one, task, setup) for one in DIVISIONS.values() for task in one.tasks]
     made = {
         "versions": f"Decibel {__version__}, JAX {jax.__version__}, Python {platform.python_version()}",
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{platform.machine()}, one process on a CPU",
+        "numpy": np.__version__,
     }
     path = out / "league.json"
     pack(path, made, dataclasses.asdict(setup), found, records)

@@ -95,13 +95,29 @@ def page(league: League) -> str:
         lbfgs=200, seeds=len(setup.seeds), solved=_percent(SOLVED), iterations=setup.every * setup.rows,
         twice=2 * setup.every * setup.rows, references=references, candidates=setup.candidates,
         upper=words(setup.upper), lower=words(setup.lower), nodes=8, batch=setup.batch_size,
-        made=", ".join(league.made.values()),
+        made=", ".join(league.made[name] for name in ("versions", "date", "machine")),
     )  # fmt: skip
+    text += _missing(league)
     parts = [text, "\n![What every method leaves of the gap](figures/league.svg)\n"]
     for division in DIVISIONS:
         if any(form == division for form, _ in league.start) and league.methods(division):
             parts += ["\n", *_division(league, division)]
     return "".join([*parts, BENCHOPT])
+
+
+def _missing(league: League) -> str:
+    """Which methods of the catalogue have no row yet."""
+    ready = {name for division in DIVISIONS for name in league.methods(division)}
+    missing = [name for name, entry in CATALOG.items() if name not in ready and entry.form in DIVISIONS]
+    if not missing:
+        return f"\n**Complete.** All {len(ready)} methods of the catalogue on all tasks.\n"
+    mixed = sum(CATALOG[name].mixture for name in missing)
+    named = ", ".join(f"`{name}`" for name in missing if not CATALOG[name].mixture)
+    some = f"{mixed} mixtures of SPARKLE{' and ' + named if named else ''}" if mixed else named
+    return (
+        f"\n**Not complete.** {len(ready)} of {len(ready) + len(missing)} methods have been run on all tasks so far. "
+        f"Not yet: {some}. The command continues with them.\n"
+    )
 
 
 def _division(league: League, division: str) -> list[str]:
@@ -123,12 +139,13 @@ def _standing(rows: list[Row]) -> str:
 
 
 def _cell(row: Row, against: Against) -> str:
-    low, high = row.left[against].min(), row.left[against].max()
-    return f"{_percent(row.median(against))} ({_percent(low)}–{_percent(high)}){' †' if row.short[against] else ''}"
+    low, high = (_percent(end).removesuffix(" %") for end in (row.left[against].min(), row.left[against].max()))
+    return f"{_percent(row.median(against))} ({low}–{high}){' †' if row.short[against] else ''}"
 
 
 def _remarks(row: Row) -> str:
-    said = [f"diverged: {'; '.join(row.diverged)}"] if row.diverged else []
+    said = ["all samples in every step"] if row.full else []
+    said += [f"diverged: {'; '.join(row.diverged)}"] if row.diverged else []
     reasons: dict[str, list[str]] = {}
     for task, why in row.why.items():
         reasons.setdefault(why, []).append(task)
@@ -149,7 +166,7 @@ def _tasks(league: League, division: str) -> str:
 
 def _mixtures(league: League) -> list[str]:
     ready = set(league.methods("shared"))
-    cell = lambda name: _percent(league.row("shared", name).median("step")) if name in ready else ""  # noqa: E731
+    cell = lambda name: _percent(league.row("shared", name).median("step")) if name in ready else "–"  # noqa: E731
     lines = [f"| y, z \\ x | {' | '.join(MIXED)} |", "|---|" + "---|" * len(MIXED)]
     for lower in MIXED:
         names = [f"sparkle-{lower}" if lower == upper else f"sparkle-{lower}-{upper}" for upper in MIXED]

@@ -23,8 +23,10 @@ from ...core._json import JSON
 from ...core._types import PyTree
 from ...engines._batch import BatchRun
 from ...graphs._families import ring
+from ...graphs._graph import Levels
 from ...methods._catalog import CATALOG, Entry
-from ...methods._method import State
+from ...methods._method import Method, State
+from ...problem._problem import Problem
 from ...solver._solve import levels_of, validate
 from ...tasks import Task
 from ...tasks.task import USUAL
@@ -86,7 +88,7 @@ class Record(TypedDict):
     curves: Curves | None
 
 
-class Levels(TypedDict):
+class Extremes(TypedDict):
     """Of a task: Φ at the start and the least Φ known, for every seed."""
 
     division: str
@@ -150,13 +152,13 @@ def measure(division: Division, task: str, name: str, setup: Setup, budget: Budg
     try:
         method = entry(**tried[0])
         graphs = levels_of(searched.problem, method, graph)
-        validate(searched.problem, method, graphs, setup.iterations, setup.batch_size, None)
+        batch_size = _batch_size(searched.problem, method, graphs, setup)
     except ValueError as error:
         return {**record, "why": str(error)}
     varies = {key: [rates[key] for rates in tried] for key in tried[0] if hasattr(method, key)}
     copies = [jax.tree.map(lambda leaf: leaf, searched.problem) for _ in tried]
     begin = lambda problems, rates, seeds: BatchRun(  # noqa: E731
-        problems, method, graphs, batch_size=setup.batch_size, seeds=list(seeds), rates=rates
+        problems, method, graphs, batch_size=batch_size, seeds=list(seeds), rates=rates
     )
     search = begin(copies, varies, [setup.search_seed] * len(tried))
     for _ in range(setup.rows):
@@ -166,8 +168,20 @@ def measure(division: Division, task: str, name: str, setup: Setup, budget: Budg
     problems = [one.problem for one in _tasks(division.form, task, tuple(setup.seeds))]
     chosen = {key: [sizes[best]] * len(problems) for key, sizes in varies.items()}
     curves = _run(begin(problems, chosen, setup.seeds), setup, budget)
-    settings: dict[str, JSON] = dict(tried[best]) if tried[best] else {}
+    settings: dict[str, JSON] = dict(tried[best])
+    if batch_size is None:
+        settings["batch_size"] = None
     return {**record, "settings": settings, "curves": curves}
+
+
+def _batch_size(problem: Problem, method: Method, graphs: Levels, setup: Setup) -> int | None:
+    """That of the set-up; None, all samples, for a method that is defined so."""
+    try:
+        validate(problem, method, graphs, setup.iterations, setup.batch_size, None)
+    except ValueError:
+        validate(problem, method, graphs, setup.iterations, None, None)
+        return None
+    return setup.batch_size
 
 
 def _run(run: BatchRun, setup: Setup, budget: Budget | None) -> Curves:
@@ -266,15 +280,15 @@ def budget_of(record: Record, setup: Setup) -> Budget:
     return {"bytes": curves["bytes"][at], "seconds": curves["seconds"][at]}
 
 
-def levels(folder: Path, division: Division, task: str, setup: Setup) -> Levels:
+def levels(folder: Path, division: Division, task: str, setup: Setup) -> Extremes:
     """Φ at the start and at best, for every seed; kept in the folder."""
     path = folder / "levels" / division.form / f"{slug(task)}.json"
     if path.exists():
         kept = json.loads(path.read_text())
         if kept["setup"] == _told(setup):
-            return cast(Levels, kept["levels"])
+            return cast(Extremes, kept["levels"])
     found = [least(one.problem) for one in _tasks(division.form, task, tuple(setup.seeds))]
-    made: Levels = {
+    made: Extremes = {
         "division": division.form, "task": task, "start": [a for a, _ in found], "least": [b for _, b in found],
     }  # fmt: skip
     atomic_write(path, json.dumps({"setup": _told(setup), "levels": made}), durable=False)

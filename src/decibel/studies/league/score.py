@@ -11,7 +11,7 @@ from typing import Literal, TypedDict, cast
 import numpy as np
 
 from ...core._files import atomic_write
-from .run import Budget, Curves, Levels, Record, Setup, budget_of
+from .run import Budget, Curves, Extremes, Record, Setup, budget_of
 from .tasks import DIVISIONS
 
 Against = Literal["step", "bytes", "seconds"]
@@ -24,12 +24,12 @@ class Packed(TypedDict):
 
     made: dict[str, str]
     setup: dict[str, object]
-    levels: list[Levels]
+    levels: list[Extremes]
     records: list[Record]
 
 
 def pack(
-    path: Path, made: dict[str, str], setup: dict[str, object], levels: list[Levels], records: list[Record]
+    path: Path, made: dict[str, str], setup: dict[str, object], levels: list[Extremes], records: list[Record]
 ) -> None:
     """Writes the file, a line for each record."""
     lines = [
@@ -53,6 +53,7 @@ class Row:
 
     - `left`: by budget, the geometric mean over tasks of the share of the gap that is left, seed by seed.
     - `diverged`: tasks on which at least half of the runs diverged. `why`: tasks that it does not apply to.
+    - `full`: whether its steps take all samples.
     - `short`: by budget, whether it did not spend it on some task within twice the iterations.
     """
 
@@ -60,6 +61,7 @@ class Row:
     left: dict[Against, np.ndarray]
     diverged: tuple[str, ...]
     why: dict[str, str]
+    full: bool
     short: dict[Against, bool]
 
     def median(self, against: Against) -> float:
@@ -104,7 +106,7 @@ class League:
         shares: dict[Against, list[np.ndarray]] = {against: [] for against in BUDGETS}
         diverged: list[str] = []
         why: dict[str, str] = {}
-        short = dict.fromkeys(BUDGETS, False)
+        short, full = dict.fromkeys(BUDGETS, False), False
         for form, task in self.start:
             if form != division:
                 continue
@@ -112,6 +114,7 @@ class League:
             if (curves := record["curves"]) is None:
                 why[task] = record["why"] or ""
                 continue
+            full |= "batch_size" in record["settings"]
             for against in BUDGETS:
                 gaps = self.gap(division, task, method, against)
                 shares[against].append(np.clip(np.nan_to_num(gaps, nan=1.0), SOLVED, 1.0))
@@ -123,7 +126,7 @@ class League:
             against: np.exp(np.mean(np.log(many), axis=0)) if many else np.ones(len(self.setup.seeds))
             for against, many in shares.items()
         }
-        return Row(method, left, tuple(diverged), why, short)
+        return Row(method, left, tuple(diverged), why, full, short)
 
     def standing(self, division: str, names: Iterable[str] | None = None) -> list[Row]:
         """The rows of a division, the best at equal iterations first."""
