@@ -13,6 +13,7 @@ import numpy as np
 
 from ... import __version__
 from ...core._files import atomic_write
+from ...core._optional import optional
 from ...methods._catalog import CATALOG
 from .benchopt import table
 from .page import page, svg
@@ -26,6 +27,8 @@ def run(
 ) -> list[Path]:
     """The files written. Records are kept in `out/runs` one by one, so that an interrupted call continues."""
     setup = setup or Setup()
+    with optional("matplotlib", caller="decibel league", extra="plot"):
+        import matplotlib  # noqa: F401 - draws at the end
     for name in methods or []:
         _ = CATALOG[name]
     records: list[Record] = list(league(out, setup, say=say, methods=methods))

@@ -7,6 +7,7 @@ from io import BytesIO
 import numpy as np
 
 from ...core._figure import Figure
+from ...core._optional import optional
 from ...methods._catalog import CATALOG
 from .score import BUDGETS, SOLVED, Against, League, Row
 from .tasks import DIVISIONS
@@ -207,7 +208,8 @@ def figure(league: League) -> Figure:
 
 
 def svg(league: League) -> bytes:
-    import matplotlib
+    with optional("matplotlib", caller="decibel league", extra="plot"):
+        import matplotlib
 
     file = BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "league", "svg.fonttype": "none"}):
