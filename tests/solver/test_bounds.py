@@ -108,7 +108,9 @@ def _interact_run(steps):
     start = 0.5 * np.sum(a**2) / nodes  # ℓ(0)
     tracked = np.sum((slopes - slopes.mean(0)) ** 2)
     least = 0.5 * np.sum((a - a.mean(0)) ** 2) / nodes
-    return result, graph, sizes, start + nodes * 2.0 + sizes["alpha"] * tracked - least
+    r = sizes["beta"] * 2 / 9
+    weight = (1 - graph.rho) / (32 * (1 + 1 / r) * 4)
+    return result, graph, sizes, start + weight * nodes * 2.0 + sizes["alpha"] * tracked - least
 
 
 def test_interact_stays_below_theorem_1():

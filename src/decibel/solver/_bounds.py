@@ -213,7 +213,8 @@ def interact_rounds(constants: Constants, epsilon: float, gap: float, alpha: flo
     Args:
         constants: of the losses.
         epsilon: ε.
-        gap: 𝔅₀ − ℓ*, with 𝔅₀ = ℓ(x̄₀) + ‖y₀ − y₀*‖² + ‖x₀ − x̄₀‖² + α‖u₀ − ū₀‖².
+        gap: 𝔅₀ − ℓ*, with 𝔅₀ = ℓ(x̄₀) + w‖y₀ − y₀*‖² + ‖x₀ − x̄₀‖² + α‖u₀ − ū₀‖² and w = (1−λ)/(32(1+1/r)L_y²), which
+            the theorem's statement leaves out and its proof has.
         alpha: the step size of x.
         beta: that of y.
         rho: λ of the mixing matrix.
