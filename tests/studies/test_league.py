@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import decibel as db
+from decibel.core._files import atomic_write
 from decibel.methods._catalog import CATALOG
 from decibel.solver._solve import levels_of
 from decibel.studies.league import command, run, score
@@ -103,6 +104,15 @@ def test_a_run_continues_and_its_page_holds_the_numbers(small, tmp_path, monkeyp
     monkeypatch.setattr(run, "measure", lambda *_: pytest.fail("ran again"))
     command.run(tmp_path, say=said.append, methods=["dsgd", "gt"], setup=TINY)
     assert len(said) == 3 and json.loads(files[0].read_text())["records"] == before
+
+    # A call for one method keeps the rows of the others, and what was packed is continued elsewhere.
+    elsewhere = tmp_path / "elsewhere"
+    atomic_write(elsewhere / "league.json", files[0].read_text())
+    command.run(elsewhere, say=said.append, methods=["gt"], setup=TINY)
+    assert len(said) == 3 and json.loads((elsewhere / "league.json").read_text())["records"] == before
+    command.run(elsewhere, say=said.append, setup=TINY, table_only=True)
+    with pytest.raises(ValueError, match="holds no records of this set-up: run `decibel league` without --table-only"):
+        command.run(tmp_path / "nothing", say=said.append, setup=TINY, table_only=True)
 
     made = score.League(score.read(files[0]))
     curves = made.records["single", "linear regression", "gt"]["curves"]

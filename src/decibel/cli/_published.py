@@ -78,6 +78,9 @@ def league(
         list[str] | None,
         typer.Option(help="Only these methods, repeatable (default: all).", autocompletion=completing("methods")),
     ] = None,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Run nothing: write the table of what the folder holds.")
+    ] = False,
 ) -> None:
     """Compare all methods on small tasks at equal iterations, bytes and seconds: a table, a figure, benchopt's data.
 
@@ -87,7 +90,7 @@ def league(
 
     shown = console()
     say = lambda text: shown.print(text, style="dim", soft_wrap=True, markup=False)  # noqa: E731
-    written = or_exit(lambda: run(out, say=say, methods=method), usage_error=FAILED)
+    written = or_exit(lambda: run(out, say=say, methods=method, table_only=table_only), usage_error=FAILED)
     rest = ", ".join(path.name for path in (written[0], *written[2:]))
     shown.print(f"The table is {written[1]}; beside it are {rest}.", soft_wrap=True)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,21 +19,34 @@ from ...core._optional import optional
 from ...methods._catalog import CATALOG
 from .benchopt import table
 from .page import page, svg
-from .run import Extremes, Record, Setup, league, levels
+from .run import Extremes, Setup, collect, keep, league, levels, place
 from .score import League, pack, read
 from .tasks import DIVISIONS
 
 
 def run(
-    out: Path, *, say: Callable[[str], object], methods: list[str] | None = None, setup: Setup | None = None
+    out: Path,
+    *,
+    say: Callable[[str], object],
+    methods: list[str] | None = None,
+    setup: Setup | None = None,
+    table_only: bool = False,
 ) -> list[Path]:
-    """The files written. Records are kept in `out/runs` one by one, so that an interrupted call continues."""
+    """The files written, from all records that `out` holds. Records are kept in `out/runs` one by one, so that an
+    interrupted call continues; a `league.json` there is continued too. `table_only` runs nothing."""
     setup = setup or Setup()
     with optional("matplotlib", caller="decibel league", extra="plot"):
         import matplotlib  # noqa: F401 - draws at the end
     for name in methods or []:
         _ = CATALOG[name]
-    records: list[Record] = list(league(out, setup, say=say, methods=methods))
+    path = out / "league.json"
+    if path.exists():
+        unpack(path, out, setup)
+    if not table_only:
+        deque(league(out, setup, say=say, methods=methods), maxlen=0)
+    records = collect(out, setup)
+    if not records:
+        raise ValueError(f"--out {out} holds no records of this set-up: run `decibel league` without --table-only.")
     found: list[Extremes] = [levels(out, one, task, setup) for one in DIVISIONS.values() for task in one.tasks]
     made = {
         "versions": f"Decibel {__version__}, JAX {jax.__version__}, Python {platform.python_version()}",
@@ -39,9 +54,19 @@ def run(
         "machine": f"{platform.machine()}, one process on a CPU",
         "numpy": np.__version__,
     }
-    path = out / "league.json"
     pack(path, made, dataclasses.asdict(setup), found, records)
     return [path, *write(path, out)]
+
+
+def unpack(data: Path, out: Path, setup: Setup) -> None:
+    """Puts the records of a packed file where a run looks for them, unless there are newer ones."""
+    packed = read(data)
+    if packed["setup"] != json.loads(json.dumps(dataclasses.asdict(setup))):
+        return
+    for record in packed["records"]:
+        path = place(out, record["division"], record["task"], record["method"])
+        if not path.exists():
+            keep(path, setup, record)
 
 
 def write(data: Path, out: Path) -> list[Path]:

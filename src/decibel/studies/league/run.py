@@ -253,8 +253,8 @@ def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = 
         fresh = 0
         for task in division.tasks:
             levels(folder, division, task, setup)
-            path = folder / "runs" / division.form / slug(task) / f"{name}.json"
-            record = _kept(path, setup)
+            path = place(folder, division.form, task, name)
+            record = kept(path, setup)
             if record is None:
                 try:
                     with warnings.catch_warnings():
@@ -263,7 +263,7 @@ def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = 
                 except Exception as error:  # one method must not end the others' runs; it is tried again next time
                     say(f"{division.form}, {name} on {task} failed: {error}")
                     continue
-                atomic_write(path, json.dumps({"setup": _told(setup), "record": record}), durable=False)
+                keep(path, setup, record)
                 fresh += 1
             if name == division.reference:
                 budgets[division.form, task] = budget_of(record, setup)
@@ -284,9 +284,9 @@ def levels(folder: Path, division: Division, task: str, setup: Setup) -> Extreme
     """Φ at the start and at best, for every seed; kept in the folder."""
     path = folder / "levels" / division.form / f"{slug(task)}.json"
     if path.exists():
-        kept = json.loads(path.read_text())
-        if kept["setup"] == _told(setup):
-            return cast(Extremes, kept["levels"])
+        found = json.loads(path.read_text())
+        if found["setup"] == _told(setup):
+            return cast(Extremes, found["levels"])
     found = [least(one.problem) for one in _tasks(division.form, task, tuple(setup.seeds))]
     made: Extremes = {
         "division": division.form, "task": task, "start": [a for a, _ in found], "least": [b for _, b in found],
@@ -295,11 +295,29 @@ def levels(folder: Path, division: Division, task: str, setup: Setup) -> Extreme
     return made
 
 
-def _kept(path: Path, setup: Setup) -> Record | None:
+def place(folder: Path, division: str, task: str, method: str) -> Path:
+    """Where a record is kept."""
+    return folder / "runs" / division / slug(task) / f"{method}.json"
+
+
+def kept(path: Path, setup: Setup) -> Record | None:
+    """A record of this set-up, None where there is none."""
     if not path.exists():
         return None
-    kept = json.loads(path.read_text())
-    return cast(Record, kept["record"]) if kept["setup"] == _told(setup) else None
+    found = json.loads(path.read_text())
+    return cast(Record, found["record"]) if found["setup"] == _told(setup) else None
+
+
+def keep(path: Path, setup: Setup, record: Record) -> None:
+    atomic_write(path, json.dumps({"setup": _told(setup), "record": record}), durable=False)
+
+
+def collect(folder: Path, setup: Setup) -> list[Record]:
+    """All records that the folder holds, of whatever call."""
+    places = [
+        place(folder, one.form, task, name) for one in DIVISIONS.values() for name in order(one) for task in one.tasks
+    ]
+    return [record for path in places if (record := kept(path, setup)) is not None]
 
 
 def _told(setup: Setup) -> Mapping[str, JSON]:
