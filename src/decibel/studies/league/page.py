@@ -134,7 +134,7 @@ def _standing(rows: list[Row]) -> str:
     heads = " | ".join(HEADS[against] for against in BUDGETS)
     lines = [f"| method | {heads} | |", "|---|---|---|---|---|"]
     for row in rows:
-        cells = [_cell(row, against) for against in BUDGETS]
+        cells = [_cell(row, against) if row.applies else "–" for against in BUDGETS]
         lines.append(f"| `{row.method}` | {' | '.join(cells)} | {_remarks(row)} |")
     return "\n".join(lines) + "\n"
 
@@ -150,7 +150,8 @@ def _remarks(row: Row) -> str:
     reasons: dict[str, list[str]] = {}
     for task, why in row.why.items():
         reasons.setdefault(why, []).append(task)
-    return ". ".join([*said, *(f"does not apply to {'; '.join(tasks)}: {why}" for why, tasks in reasons.items())])
+    where = lambda tasks: f"to {'; '.join(tasks)}" if row.applies else "here"  # noqa: E731
+    return ". ".join([*said, *(f"does not apply {where(tasks)}: {why}" for why, tasks in reasons.items())])
 
 
 def _tasks(league: League, division: str) -> str:
@@ -182,10 +183,8 @@ def _percent(share: float) -> str:
 
 def figure(league: League) -> Figure:
     """What every method leaves, on three budgets, with the least and the largest over seeds; mixtures are left out."""
-    standings = {
-        division: league.standing(division, [n for n in league.methods(division) if not CATALOG[n].mixture])
-        for division in DIVISIONS
-    }
+    named = {division: [n for n in league.methods(division) if not CATALOG[n].mixture] for division in DIVISIONS}
+    standings = {one: [row for row in league.standing(one, names) if row.applies] for one, names in named.items()}
     counts = [max(len(rows), 1) for rows in standings.values()]
     made = Figure(figsize=(8, 0.21 * sum(counts) + 2.2), layout="constrained")
     axes = made.subplots(len(standings), 1, sharex=True, height_ratios=[count + 1.5 for count in counts], squeeze=False)

@@ -53,6 +53,7 @@ class Row:
 
     - `left`: by budget, the geometric mean over tasks of the share of the gap that is left, seed by seed.
     - `diverged`: tasks on which at least half of the runs diverged. `why`: tasks that it does not apply to.
+    - `applies`: whether it does to any task.
     - `full`: whether its steps take all samples.
     - `short`: by budget, whether it did not spend it on some task within twice the iterations.
     """
@@ -61,6 +62,7 @@ class Row:
     left: dict[Against, np.ndarray]
     diverged: tuple[str, ...]
     why: dict[str, str]
+    applies: bool
     full: bool
     short: dict[Against, bool]
 
@@ -126,7 +128,7 @@ class League:
             against: np.exp(np.mean(np.log(many), axis=0)) if many else np.ones(len(self.setup.seeds))
             for against, many in shares.items()
         }
-        return Row(method, left, tuple(diverged), why, full, short)
+        return Row(method, left, tuple(diverged), why, bool(shares["step"]), full, short)
 
     def standing(self, division: str, names: Iterable[str] | None = None) -> list[Row]:
         """The rows of a division, the best at equal iterations first."""
