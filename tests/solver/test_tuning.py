@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,3 +152,12 @@ class TestSeeds:
 
         problem = db.Problem(noisy, upper_data=given.upper_data, x0=given.x0)
         assert self.ran(monkeypatch, problem, db.ed(alpha=0.01)) == [0, 1]
+
+
+@pytest.mark.parametrize("name", [name for name, entry in db.CATALOG.items() if not entry.mixture])
+def test_step_sizes_may_be_traced(name):
+    """A search varies numbers inside a compiled program: no check of a method may compare them in Python."""
+    method = db.CATALOG[name]()
+    numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, method)
+    again = eqx.filter_eval_shape(lambda traced: dataclasses.replace(traced), numbers)
+    assert jax.tree.structure(again) == jax.tree.structure(numbers)

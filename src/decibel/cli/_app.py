@@ -20,7 +20,7 @@ app = typer.Typer(
 SECTIONS = {
     "Solve": (published.demo, solving.run, solving.compare, solving.tune, solving.watch),
     "Choose": (choosing.graphs, choosing.advise, choosing.list_),
-    "Published experiments": (published.reproduce, published.report),
+    "Published experiments": (published.reproduce, published.report, published.league),
     "This machine": (machine.doctor, machine.bench, machine.version),
 }
 for section, commands in SECTIONS.items():

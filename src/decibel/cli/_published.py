@@ -1,4 +1,4 @@
-"""`demo`, `reproduce` and `report`."""
+"""`demo`, `reproduce`, `report` and `league`."""
 
 from __future__ import annotations
 
@@ -68,6 +68,31 @@ def report(
     found = or_exit(_newest) if results is None else results
     pages = or_exit(write, found, out, usage_error=FAILED)
     console().print(f"{len(pages)} pages; start with {out / 'index.html'}.", soft_wrap=True)
+
+
+def league(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the runs, which are continued, and for what is made from them.")
+    ] = Path("decibel-league"),
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these methods, repeatable (default: all).", autocompletion=completing("methods")),
+    ] = None,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Run nothing: write the table of what the folder holds.")
+    ] = False,
+) -> None:
+    """Compare all methods on small tasks at equal iterations, bytes and seconds: a table, a figure, benchopt's data.
+
+    About an hour on one core for all methods. An interrupted call continues where it was.
+    """
+    from ..studies.league.command import run
+
+    shown = console()
+    say = lambda text: shown.print(text, style="dim", soft_wrap=True, markup=False)  # noqa: E731
+    written = or_exit(lambda: run(out, say=say, methods=method, table_only=table_only), usage_error=FAILED)
+    rest = ", ".join(path.name for path in (written[0], *written[2:]))
+    shown.print(f"The table is {written[1]}; beside it are {rest}.", soft_wrap=True)
 
 
 def _newest() -> Path:

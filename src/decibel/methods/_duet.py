@@ -33,11 +33,6 @@ class Duet(Method):
     decay: float
     personal: bool = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        for name in ("ridge", "decay"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)!r} must not be negative: 0.1 is a good start.")
-
     @property
     def strategies(self) -> dict[str, Strategy]:
         below = strategy("local" if self.personal else "gt")
@@ -77,4 +72,7 @@ def duet(
         decay: p; 0 keeps the ridge.
         personal: for a personal lower level: y and z stay at their node.
     """
+    for name, value in (("ridge", ridge), ("decay", decay)):
+        if not value >= 0:
+            raise ValueError(f"{name}={value!r} must not be negative: 0.1 is a good start.")
     return Duet(alpha, beta, gamma, ridge, decay, personal)

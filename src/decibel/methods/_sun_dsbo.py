@@ -28,10 +28,6 @@ class SunDsbo(Copies):
     envelope: float
     strategy: Strategy
 
-    def __check_init__(self) -> None:
-        if not self.envelope > 0:
-            raise ValueError(f"envelope={self.envelope!r} must be positive: 1.0 is a good start.")
-
     @property
     def strategies(self) -> dict[str, Strategy]:
         return dict.fromkeys("xyz", self.strategy)
@@ -68,4 +64,6 @@ def sun_dsbo(
         envelope: ρ; below 1/κ where the least curvature of g in y is −κ.
         strategy: of every level, by name or made.
     """
+    if not envelope > 0:
+        raise ValueError(f"envelope={envelope!r} must be positive: 1.0 is a good start.")
     return SunDsbo(alpha, beta, gamma, strength, envelope, named(strategy))

@@ -11,6 +11,7 @@ from typing import NamedTuple, SupportsFloat, TypeAlias, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
@@ -20,6 +21,7 @@ from ..core._ledger import COSTS
 from ..core._names import hint
 from ..core._types import PyTree
 from ..core._vector import Vector, largest
+from ..graphs._graph import Graph
 from ..methods._method import State
 from ..problem import _exact as exact
 from ..problem._problem import Problem
@@ -37,6 +39,7 @@ __all__ = [
     "interact",
     "invariant",
     "kkt_residual",
+    "lagrangian",
     "lower",
     "lower_error",
     "stationarity",
@@ -181,6 +184,37 @@ def distance(solution: PyTree) -> Distance:
         solution: x*, a pytree shaped like `x0`.
     """
     return Distance(jax.tree.map(jnp.asarray, solution))
+
+
+def lagrangian(graph: Graph, alpha: float) -> Metric:
+    """The metric ‖∇L‖² + ‖Ax‖² of SPDB's Theorem 1, the residual of its KKT conditions: stationarity and consensus.
+
+    L(x, λ) = 1/n Σ_i ℓ_i(x_i) + ⟨λ, Ax⟩ with ℓ_i(x) = f_i(x, y_i*(x)) and A the incidence matrix of the graph. Aᵀλ is
+    what EXTRA and Exact Diffusion carry, over −nα. It is zero only where all x_i are one stationary point of Φ, and
+    needs every node's lower solution. For a personal lower level or a single one.
+
+    Args:
+        graph: that of the run.
+        alpha: the constant step size of x.
+
+    References:
+        Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022.
+    """
+    ends = jnp.asarray(np.array(graph.edges).reshape(-1, 2))
+
+    @eqx.filter_jit
+    def measure(problem: Problem, level: Level) -> Float[Array, ""]:
+        x = level.s.tree
+        slopes = exact.node_gradients(problem, x, exact.default_tolerance(x))
+        pull = jax.tree.map(lambda slope, carry: (slope - carry / alpha) / graph.nodes, slopes, level.carry[0].tree)
+        return _square(pull) + _square(jax.tree.map(lambda leaf: leaf[ends[:, 0]] - leaf[ends[:, 1]], x))
+
+    def kkt_of_lagrangian(snapshot: Snapshot) -> Float[Array, ""]:
+        if not snapshot.state.x.carry or snapshot.problem.form == "shared":
+            raise ValueError("metric lagrangian needs EXTRA or ED on x and no shared lower level: use stationarity.")
+        return measure(snapshot.problem, snapshot.state.x)
+
+    return kkt_of_lagrangian
 
 
 METRICS: dict[str, Metric] = {

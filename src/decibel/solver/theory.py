@@ -25,6 +25,17 @@ from ..methods._method import Method
 from ..methods._single_level import SingleLevel
 from ..methods._sparkle import Sparkle
 from ..results._trace import Trace
+from ._bounds import (
+    Bound,
+    Constants,
+    contraction,
+    diminishing,
+    gossip_dsbo,
+    interact_bias,
+    interact_rounds,
+    interact_step_sizes,
+    neumann_bias,
+)  # fmt: skip
 from ._complexity import asymptotic_rate, communication, computation, positive_integer, spectral_gap
 
 # Powers of 1/(1−ρ) in δ̂ (SPARKLE, Corollaries 2 to 4), by a level's strategy.
@@ -38,18 +49,10 @@ WITHOUT_NOISE = "INTERACT's rate is 1/T at constant step sizes, with no 1/√(nT
 NO_TRANSIENT = {"interact": WITHOUT_NOISE, "svr-interact": WITHOUT_NOISE}
 
 __all__ = [
-    "Advice",
-    "Measured",
-    "advise",
-    "asymptotic_rate",
-    "communication",
-    "computation",
-    "dsoba",
-    "measured_transient",
-    "rates",
-    "sparkle",
-    "transient",
-]
+    "Advice", "Bound", "Constants", "Measured", "advise", "asymptotic_rate", "communication", "computation",
+    "contraction", "diminishing", "dsoba", "gossip_dsbo", "interact_bias", "interact_rounds", "interact_step_sizes",
+    "measured_transient", "neumann_bias", "rates", "sparkle", "transient",
+]  # fmt: skip
 
 
 def dsoba(nodes: int, rho: float, heterogeneity: float = 1.0) -> float:

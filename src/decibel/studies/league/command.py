@@ -1,0 +1,79 @@
+"""`decibel league`: runs what is missing, and writes the page, the figure, the data and benchopt's table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from ... import __version__
+from ...core._files import atomic_write
+from ...core._optional import optional
+from ...methods._catalog import CATALOG
+from .benchopt import table
+from .page import page, svg
+from .run import Extremes, Setup, collect, keep, league, levels, place
+from .score import League, pack, read
+from .tasks import DIVISIONS
+
+
+def run(
+    out: Path,
+    *,
+    say: Callable[[str], object],
+    methods: list[str] | None = None,
+    setup: Setup | None = None,
+    table_only: bool = False,
+) -> list[Path]:
+    """The files written, from all records that `out` holds. Records are kept in `out/runs` one by one, so that an
+    interrupted call continues; a `league.json` there is continued too. `table_only` runs nothing."""
+    setup = setup or Setup()
+    with optional("matplotlib", caller="decibel league", extra="plot"):
+        import matplotlib  # noqa: F401 - draws at the end
+    for name in methods or []:
+        _ = CATALOG[name]
+    path = out / "league.json"
+    if path.exists():
+        unpack(path, out, setup)
+    if not table_only:
+        deque(league(out, setup, say=say, methods=methods), maxlen=0)
+    records = collect(out, setup)
+    if not records:
+        raise ValueError(f"--out {out} holds no records of this set-up: run `decibel league` without --table-only.")
+    found: list[Extremes] = [levels(out, one, task, setup) for one in DIVISIONS.values() for task in one.tasks]
+    made = {
+        "versions": f"Decibel {__version__}, JAX {jax.__version__}, Python {platform.python_version()}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{platform.machine()}, one process on a CPU",
+        "numpy": np.__version__,
+    }
+    pack(path, made, dataclasses.asdict(setup), found, records)
+    return [path, *write(path, out)]
+
+
+def unpack(data: Path, out: Path, setup: Setup) -> None:
+    """Puts the records of a packed file where a run looks for them, unless there are newer ones."""
+    packed = read(data)
+    if packed["setup"] != json.loads(json.dumps(dataclasses.asdict(setup))):
+        return
+    for record in packed["records"]:
+        path = place(out, record["division"], record["task"], record["method"])
+        if not path.exists():
+            keep(path, setup, record)
+
+
+def write(data: Path, out: Path) -> list[Path]:
+    """The page, its figure and benchopt's table, from the data."""
+    made = League(read(data))
+    return [
+        atomic_write(out / "league.md", page(made), durable=False),
+        atomic_write(out / "figures" / "league.svg", svg(made), durable=False),
+        atomic_write(out / "league.csv", table(made), durable=False),
+    ]
