@@ -100,13 +100,13 @@ def decode(
     return jnp.einsum("btw,vw->btv", _normalise(h, weights["scale"]), embed, preferred_element_type=wide)
 
 
-def next_token_loss(
+def token_losses(
     weights: Decoder, windows: Array, *, compute: str | None = None, attention: Attention = "xla", remat: bool = False
 ) -> Array:
-    """(batch,) mean cross entropy, in nats a token, of a window's tokens from the second on."""
+    """(batch, time) cross entropy, in nats, of a window's tokens from the second on."""
     tokens = windows.astype(jnp.int32)
     logits = decode(weights, tokens[:, :-1], compute=compute, attention=attention, remat=remat)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean(1)
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])
 
 
 def _normalise(h: Array, scale: Array) -> Array:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import equinox as eqx
@@ -20,10 +18,10 @@ from ..problem import prox, sources
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import partition
-from .decoder import SIZES, Attention, Decoder, Shape, next_token_loss, start_decoder
+from .decoder import SIZES, Attention, Decoder, Shape, token_losses, start_decoder
 from .domain_reweighting import apportion, cut_windows, entropy_of, first, shares_of
 from .task import Task
-from .texts import Documents, find_texts
+from .texts import Text, find_texts
 from .tokens import BPE, tokenizer
 
 AT_ONCE = 32  # windows that are evaluated together
@@ -36,17 +34,17 @@ class Model(eqx.Module):
     attention: Attention = eqx.field(static=True, default="xla")
     remat: bool = eqx.field(static=True, default=False)
 
+    def of_tokens(self, y: Decoder, windows: Array) -> Array:
+        """(batch, time) nats."""
+        return token_losses(y, windows, compute=self.compute, attention=self.attention, remat=self.remat)
+
     def losses(self, y: Decoder, windows: Array) -> Array:
         """(batch,) nats a token."""
-        return next_token_loss(y, windows, compute=self.compute, attention=self.attention, remat=self.remat)
+        return self.of_tokens(y, windows).mean(1)
 
-    def mean(self, y: Decoder, windows: Array) -> Array:
-        """Over many windows, a few at a time."""
-        whole = len(windows) // AT_ONCE * AT_ONCE
-        parts = windows[:whole].reshape(-1, AT_ONCE, windows.shape[1])
-        total = jax.lax.map(lambda part: self.losses(y, part).sum(), parts).sum()
-        rest = self.losses(y, windows[whole:]).sum() if whole < len(windows) else 0
-        return (total + rest) / len(windows)
+    def of_many(self, y: Decoder, windows: Array) -> Array:
+        """(windows,) nats a token, a few at a time."""
+        return jax.lax.map(lambda window: self.losses(y, window[None])[0], windows, batch_size=AT_ONCE)
 
 
 class TargetText(eqx.Module):
@@ -87,15 +85,21 @@ class HeldOut(eqx.Module):
     domains: tuple[str, ...] = eqx.field(static=True)
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        y, x = snapshot.y, snapshot.x
-        losses = jax.lax.map(lambda windows: self.model.mean(y, windows), self.unseen)
+        spread = jnp.ptp(snapshot.nodes.x, axis=0).max()
+        return {**self.measured(snapshot.x, snapshot.y), "node_spread": spread}
+
+    def measured(self, x: Array, y: Decoder) -> dict[str, Array]:
+        """Of a mixture and a model."""
+        parts = [self.validation, self.test, *self.unseen]
+        losses = self.model.of_many(y, jnp.concatenate(parts))
+        ends = np.cumsum([len(part) for part in parts])
+        validation, test, *unseen = (part.mean() for part in jnp.split(losses, ends[:-1].tolist()))
         return {
-            "validation_loss": self.model.mean(y, self.validation),
-            "test_loss": self.model.mean(y, self.test),
-            **{f"loss_{name}": losses[d] for d, name in enumerate(self.domains)},
+            "validation_loss": validation,
+            "test_loss": test,
+            **{f"loss_{name}": loss for name, loss in zip(self.domains, unseen, strict=True)},
             **{f"weight_{name}": x[d] for d, name in enumerate(self.domains)},
             "entropy": entropy_of(x),
-            "node_spread": jnp.ptp(snapshot.nodes.x, axis=0).max(),
         }
 
 
@@ -108,7 +112,7 @@ def mixture_method(
 
 
 def language_model(
-    domains: Mapping[str, Documents | Path] | Sequence[str] | None = None,
+    domains: Mapping[str, Text] | Sequence[str] | None = None,
     nodes: int | None = None,
     *,
     size: str | Shape = "tiny",
@@ -141,8 +145,8 @@ def language_model(
 
     Args:
         domains: names of `decibel.tasks.data.load_text` or of text that every Python installation has (`"manual"`,
-            `"docstrings"`, `"sources"`, `"tables"`, `"licences"`; None is these), or by name documents, or the `Path`
-            of a file or a folder.
+            `"docstrings"`, `"sources"`, `"tables"`, `"licences"`; None is these), or by name documents, bytes, or the
+            `Path` of a file or a folder.
         nodes: the number of nodes; None is one per domain. Fewer nodes hold several domains each; of more, several
             share one.
         size: `"tiny"`, `"mini"`, `"small"`, `"medium"` or `"large"`: 0.1, 0.6, 4.8, 10.7 and 85 million weights with

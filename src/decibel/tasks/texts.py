@@ -16,12 +16,13 @@ from ..core._names import hint
 from . import data
 
 Documents = Sequence[str]
+Text = Documents | bytes | Path
 INSTALLED = ("manual", "docstrings", "sources", "tables", "licences")
 MOST = 4_000_000  # bytes of one kind that are read from the installation
 NOTICES = ("licen", "copying", "notice")
 
 
-def find_texts(domains: Mapping[str, Documents | Path] | Sequence[str] | None) -> dict[str, bytes]:
+def find_texts(domains: Mapping[str, Text] | Sequence[str] | None) -> dict[str, bytes]:
     """The text of every domain: by name from the installation or the data folder, as documents, or from files."""
     if domains is None:
         domains = INSTALLED
@@ -38,7 +39,9 @@ def _named(name: str) -> bytes:
     return joined(data.load_text([name])[name])
 
 
-def _read(name: str, given: Documents | Path) -> bytes:
+def _read(name: str, given: Text) -> bytes:
+    if isinstance(given, bytes):
+        return given
     if not isinstance(given, Path):
         return joined([given] if isinstance(given, str) else given)
     files = sorted(path for path in given.rglob("*") if path.is_file()) if given.is_dir() else [given]
