@@ -43,10 +43,10 @@ class Case:
 
 GPT = Shape(768, 12, 12, 512, remat=True)
 LARGE = [
-    Case("124M, 2 nodes", GPT, 50_304, 2, 8),
-    Case("124M, 8 nodes, one at a time", GPT, 50_304, 8, 8, chunk=1),
     Case("124M, 4 nodes", GPT, 50_304, 4, 8),
+    Case("124M, 8 nodes, one at a time", GPT, 50_304, 8, 8, chunk=1),
     Case("124M, 4 nodes, fused attention", GPT, 50_304, 4, 8, attention="cudnn"),
+    Case("124M, 2 nodes", GPT, 50_304, 2, 8),
 ]
 SMALL = [Case("tiny, 4 nodes", SIZES["tiny"], 256, 4, 4, compute=None)]
 
@@ -99,7 +99,7 @@ def measure(full: bool, note: Callable[[str], Any], save: Callable[[dict[str, An
     for number, case in enumerate(LARGE if full else SMALL):
         note(case.name)
         try:
-            for row in compare(case, 5 if full else 3, methods(number == 0)):
+            for row in compare(case, 5 if full else 3, methods(number == (len(LARGE) - 1 if full else 0))):
                 rows.append(row)
                 content = record("mixture", rows, _ratios(rows))
                 save(content)

@@ -7,7 +7,7 @@ mixture differs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal
 
@@ -86,9 +86,14 @@ def texts(setup: Setup) -> dict[str, bytes]:
     return found
 
 
-@lru_cache(maxsize=4)
 def base_task(setup: Setup, nodes: int | None, spread: Literal["domains", "iid"]) -> Task:
-    """The task with the weights of one seed."""
+    """The task with the weights of one seed, kept for all runs on the same samples."""
+    still = replace(setup, batch_size=1, steps=1, rows=1, alpha=0, beta=0, theta=0, strength=0, doremi=0, seeds=())
+    return _base_task(still, nodes, spread)
+
+
+@lru_cache(maxsize=4)
+def _base_task(setup: Setup, nodes: int | None, spread: Literal["domains", "iid"]) -> Task:
     found = texts(setup)
     names = tuple(found)
     return language_model(
@@ -176,7 +181,7 @@ class Online(Method):
         count = x.shape[-1]
         if self.rule == "doremi":
             return (1 - self.floor) * jax.nn.softmax(x) + self.floor / count
-        each = jnp.minimum(1 / count, jnp.sqrt(np.log(count) / (count * (k.astype(x.dtype) + 1))))
+        each = jnp.minimum(1 / count, jnp.sqrt(float(np.log(count)) / (count * (k.astype(x.dtype) + 1))))
         return (1 - count * each) * jax.nn.softmax(each * x) + each
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
@@ -224,7 +229,8 @@ class Mixing:
     def topology(self) -> Graph:
         if self.graph == "one node":
             return complete(1)
-        return ring(self.nodes) if self.graph == "ring" else complete(self.nodes)
+        # adam-ed needs a weight of a third at the node itself.
+        return ring(self.nodes) if self.graph == "ring" else complete(self.nodes).lazy()
 
     def one(self, seed: int) -> Trace:
         alone = self.graph == "one node"

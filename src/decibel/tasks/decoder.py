@@ -91,7 +91,8 @@ def decode(
         qkv, out, up, down = (layer[name].astype(narrow) for name in ("qkv", "out", "up", "down"))
         q, k, v = jnp.moveaxis(jnp.einsum("btw,wshd->btshd", _normalise(h, layer["attend_scale"]), qkv), 2, 0)
         q, k = _rotate(q, turns), _rotate(k, turns)
-        seen = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
+        with jax.numpy_dtype_promotion("standard"):  # scores are in single precision at least
+            seen = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
         h = h + jnp.einsum("bthd,hdw->btw", seen, out)
         h = h + jax.nn.gelu(_normalise(h, layer["think_scale"]) @ up) @ down
         return h, None
