@@ -97,7 +97,8 @@ def decode(
         h = h + jax.nn.gelu(_normalise(h, layer["think_scale"]) @ up) @ down
         return h, None
 
-    h, _ = jax.lax.scan(jax.checkpoint(block) if remat else block, embed[tokens], weights["blocks"])
+    start = weights["embed"][tokens].astype(narrow)  # in this order its gradient, a sum over many places, is exact
+    h, _ = jax.lax.scan(jax.checkpoint(block) if remat else block, start, weights["blocks"])
     return jnp.einsum("btw,vw->btv", _normalise(h, weights["scale"]), embed, preferred_element_type=wide)
 
 

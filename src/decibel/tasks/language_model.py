@@ -157,7 +157,7 @@ def language_model(
         vocabulary: the number of tokens of `"bpe"`.
         windows: training samples of context + 1 tokens per domain, fewer where its text is shorter.
         validation: samples of the target per node.
-        test: samples of the target, and of each domain, that no node has.
+        test: samples of the target that no node has; of each domain there are a quarter as many.
         spread: `"domains"` gives every node its own domains, `"iid"` a part of all.
         floor: ε; no share falls below ε / domains.
         entropy: τ, a pull towards the uniform mixture; it needs a floor.
@@ -212,7 +212,7 @@ def language_model(
         y0=start_decoder(shape, code.size, seed),
         prox_x=prox.simplex(floor=least),
     )
-    unseen = np.stack([first(pools[name]["test"][::-1], _enough(pools, test), "test", name) for name in names])
+    unseen = np.stack([first(pools[name]["test"][::-1], _enough(pools, -(-test // 4)), "test", name) for name in names])
     metric = HeldOut(
         model,
         jnp.asarray(np.concatenate(upper)),
