@@ -14,7 +14,21 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch share
 from rich.console import Console
 from rich.table import Table
 
-from . import checkpoints, chunks, engines, forms, frames, growth, keys, mixture, network, records, steps, streams, tables
+from . import (
+    checkpoints,
+    chunks,
+    engines,
+    forms,
+    frames,
+    growth,
+    keys,
+    mixture,
+    network,
+    records,
+    steps,
+    streams,
+    tables,
+)
 from .compare import TOLERANCE, compare
 
 Note = Callable[[str], Any]

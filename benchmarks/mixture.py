@@ -92,7 +92,9 @@ def problem_of(case: Case, y0: Any) -> db.Problem:
     )  # fmt: skip
 
 
-def measure(full: bool, note: Callable[[str], Any], save: Callable[[dict[str, Any]], Any] = lambda content: None) -> dict[str, Any]:
+def measure(
+    full: bool, note: Callable[[str], Any], save: Callable[[dict[str, Any]], Any] = lambda content: None
+) -> dict[str, Any]:
     """`save` is given what was measured so far, after each row."""
     rows: list[dict[str, Any]] = []
     content = record("mixture", rows, {})
@@ -177,7 +179,9 @@ def bare_gradient(case: Case, y0: Any, turns: int) -> float:
 def plain_loop(case: Case, y0: Any, turns: int) -> float:
     """Seconds of a step of a plain loop with optax's Adam, of one model on the batches of all nodes together."""
     loss, adam = _loss(case), optax.adam(1e-3)
-    windows = jnp.asarray(np.concatenate([Tokens(case, node, False)[np.arange(case.batch)] for node in range(case.nodes)]))
+    windows = jnp.asarray(
+        np.concatenate([Tokens(case, node, False)[np.arange(case.batch)] for node in range(case.nodes)])
+    )
 
     def step(carry: Any, windows: Any) -> Any:
         y, moments = carry

@@ -130,7 +130,16 @@ def frames(content: dict[str, Any]) -> Table:
 
 
 def mixture(content: dict[str, Any]) -> Table:
-    head = ["case", "method", "ms a step", "÷ bare gradient", "tokens/s", "plain loop's", "share per gradient", "vectors"]
+    head = [
+        "case",
+        "method",
+        "ms a step",
+        "÷ bare gradient",
+        "tokens/s",
+        "plain loop's",
+        "share per gradient",
+        "vectors",
+    ]
     return [head] + [
         [
             row["case"],

@@ -20,7 +20,10 @@ MAPS = {
     "box": (db.prox.box(-0.3, 0.4), lambda u: 0.0, [(-0.3, 0.4)] * 5, ()),
     "simplex": (db.prox.simplex(), lambda u: 0.0, [(0, None)] * 5, {"type": "eq", "fun": lambda u: u.sum() - 1}),
     "simplex above a floor": (
-        db.prox.simplex(2.0, floor=0.25), lambda u: 0.0, [(0.25, None)] * 5, {"type": "eq", "fun": lambda u: u.sum() - 2},
+        db.prox.simplex(2.0, floor=0.25),
+        lambda u: 0.0,
+        [(0.25, None)] * 5,
+        {"type": "eq", "fun": lambda u: u.sum() - 2},
     ),
     "ball": (db.prox.ball(0.5), lambda u: 0.0, None, {"type": "ineq", "fun": lambda u: 0.25 - u @ u}),
 }
@@ -45,7 +48,7 @@ def test_a_floor_holds_to_the_last_bit_and_has_an_end():
         found = np.asarray(db.prox.simplex(floor=0.1)(v, 0.7))
         assert found.min() >= 0.1 and found.sum() == pytest.approx(1, abs=1e-12)
         assert (np.asarray(db.prox.simplex(floor=0.0)(v, 0.7)) == np.asarray(db.prox.simplex()(v, 0.7))).all()
-    with pytest.raises(ValueError, match="floor=0.3 is too high for 5 entries of sum 1: give at most 0.2"):
+    with pytest.raises(ValueError, match=r"floor=0\.3 is too high for 5 entries of sum 1: give at most 0\.2"):
         db.prox.simplex(floor=0.3)(jnp.zeros(5), 0.7)
     with pytest.raises(ValueError, match="floor=-1 must be"):
         db.prox.simplex(floor=-1)

@@ -50,7 +50,8 @@ def test_doremi_moves_scores_by_the_loss_above_the_reference(task):
     result = db.solve(problem, method, db.graphs.ring(2), steps=1, metrics=[])
     own = [task.problem.lower_data.host._of_node[node][np.arange(30)]["windows"] for node in range(2)]
     above = [
-        np.maximum(Model().of_tokens(task.problem.y0, w) - Model().of_tokens(other, w), 0).mean() for w in map(jnp.asarray, own)
+        np.maximum(Model().of_tokens(task.problem.y0, w) - Model().of_tokens(other, w), 0).mean()
+        for w in map(jnp.asarray, own)
     ]
     np.testing.assert_allclose(result.x, 0.5 * np.array(above), rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""The language model: decoder, tokens and texts by hand, exact shares, streams that resume, and runs that stay finite."""
+"""The language model: decoder, tokens and texts by hand, exact shares, streams that resume, runs that stay finite."""
 
 import itertools
 from collections import Counter
@@ -180,7 +180,9 @@ def test_what_the_target_lacks_loses_its_share():
     graph, options = db.graphs.complete(3), dict(steps=60, batch_size=8, eval_every=60, metrics=task.metrics)
     trace = db.solve(task.problem, task.method(alpha=0.03, beta=1e-2, gamma=1e-2), graph, **options).trace
     shares = [trace.last[f"weight_{name}"] for name in TEXTS]
-    assert sum(shares) == pytest.approx(1) and shares[2] < 0.25 and trace.last["test_loss"] < 0.8 * trace["test_loss"][0]
+    assert (
+        sum(shares) == pytest.approx(1) and shares[2] < 0.25 and trace.last["test_loss"] < 0.8 * trace["test_loss"][0]
+    )
     assert {"validation_loss", "entropy", "node_spread", *(f"loss_{name}" for name in TEXTS)} <= set(trace)
 
 

@@ -1,4 +1,4 @@
-"""apps/domain-reweighting: in which proportions to train a language model, learned by nodes with a kind of text each."""
+"""apps/domain-reweighting: the proportions in which to train a language model, learned by nodes with own kinds of text."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ from .schedules import Linear
 
 Way = Literal["learned", "uniform", "by size", "target", "doremi", "odm"]
 MADE = {"counting": b"one two three four five six. " * 400, "vowels": b"a e i o u. " * 900}
-DATA_SEED = 0  # the same samples for all seeds, so that runs share what is compiled; seeds differ in weights and batches
+DATA_SEED = (
+    0  # the same samples for all seeds, so that runs share what is compiled; seeds differ in weights and batches
+)
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,9 @@ def _shares(way: Way, task: Task) -> np.ndarray:
     return least + (1 - least * len(names)) * wanted / wanted.sum()
 
 
-def _given(problem: Problem, held_out: HeldOut, shares: np.ndarray, falling: Linear) -> tuple[Problem, Method, tuple[Metric]]:
+def _given(
+    problem: Problem, held_out: HeldOut, shares: np.ndarray, falling: Linear
+) -> tuple[Problem, Method, tuple[Metric]]:
     """A run with one level, on the same samples."""
     kept = jnp.asarray(shares, problem.dtype)
     single = Problem(Given(held_out.model, kept), upper_data=problem.lower_data, x0=problem.y0)

@@ -1,4 +1,4 @@
-"""A decoder for text in plain JAX: pre-norm, rotary positions, one scan over layers, the last layer is the embedding."""
+"""A decoder for text in plain JAX: pre-norm, rotary positions, one scan over layers, the embedding as last layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.width < 1 or self.width % (2 * self.heads):
-            raise ValueError(f"width={self.width} must be a multiple of 2 · heads = {2 * self.heads}: change one of them.")
+            raise ValueError(
+                f"width={self.width} must be a multiple of 2 · heads = {2 * self.heads}: change one of them."
+            )
         if self.layers < 1 or self.context < 1:
             raise ValueError(f"layers={self.layers} and context={self.context} must be positive.")
 

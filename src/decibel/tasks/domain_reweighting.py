@@ -197,8 +197,7 @@ def domain_reweighting(
         for name, count in zip(names, wanted, strict=True)
     ]
     unseen = [
-        first(pools[name]["test"], count, "test", name)
-        for name, count in zip(names, apportion(aim, test), strict=True)
+        first(pools[name]["test"], count, "test", name) for name, count in zip(names, apportion(aim, test), strict=True)
     ]
     problem = Problem(
         TargetLoss(mixture, entropy),

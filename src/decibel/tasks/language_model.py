@@ -18,7 +18,7 @@ from ..problem import prox, sources
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import partition
-from .decoder import SIZES, Attention, Decoder, Shape, token_losses, start_decoder
+from .decoder import SIZES, Attention, Decoder, Shape, start_decoder, token_losses
 from .domain_reweighting import apportion, cut_windows, entropy_of, first, shares_of
 from .task import Task
 from .texts import Text, find_texts
@@ -193,7 +193,9 @@ def language_model(
     counts = [min(windows, len(pools[name]["train"])) for name in names]
     train = np.concatenate([pools[name]["train"][:count] for name, count in zip(names, counts, strict=True)])
     domain = np.repeat(np.arange(len(names), dtype=np.int32), counts)
-    held = partition.by_group(domain, nodes, seed=seed) if spread == "domains" else partition.iid(domain, nodes, seed=seed)
+    held = (
+        partition.by_group(domain, nodes, seed=seed) if spread == "domains" else partition.iid(domain, nodes, seed=seed)
+    )
     # The mean over nodes of means over a node's samples becomes Σ_d x_d · mean over d by the factor N n_i / n_d.
     scale = nodes / np.asarray(counts, float)
     lower = [
@@ -235,7 +237,11 @@ def language_model(
         "seed": seed,
     }
     if isinstance(code, BPE):
-        summary["tokens"]["bytes a token"] = float(np.mean([len(text) / len(code.encode(text[:20_000])) * min(1, 20_000 / len(text)) for text in texts.values()]))
+        summary["tokens"]["bytes a token"] = float(
+            np.mean(
+                [len(text) / len(code.encode(text[:20_000])) * min(1, 20_000 / len(text)) for text in texts.values()]
+            )
+        )
     return Task(problem, (metric,), "language-model", summary, held, summary["target"], own_method=mixture_method)
 
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -60,7 +61,9 @@ class BPE:
     def _encode_word(self, word: bytes) -> list[int]:
         tokens, last = list(word), len(self.merges)
         while len(tokens) > 1:
-            rank, place = min((self._rank.get(pair, last), i) for i, pair in enumerate(zip(tokens, tokens[1:], strict=False)))
+            rank, place = min(
+                (self._rank.get(pair, last), i) for i, pair in enumerate(pairwise(tokens))
+            )
             if rank == last:
                 break
             tokens[place : place + 2] = [BYTES + rank]
@@ -74,7 +77,7 @@ class BPE:
         total: Counter[Pair] = Counter()
         where: defaultdict[Pair, set[int]] = defaultdict(set)
         for number, (tokens, count) in enumerate(zip(split, counts, strict=True)):
-            for pair in zip(tokens, tokens[1:], strict=False):
+            for pair in pairwise(tokens):
                 total[pair] += count
                 where[pair].add(number)
         heap = [(-count, pair) for pair, count in total.items()]
@@ -91,10 +94,10 @@ class BPE:
             for number in where.pop(pair):
                 before, after = split[number], _merged(split[number], pair, BYTES + len(merges) - 1)
                 for tokens, sign in ((before, -counts[number]), (after, counts[number])):
-                    for other in zip(tokens, tokens[1:], strict=False):
+                    for other in pairwise(tokens):
                         total[other] += sign
                         changed.add(other)
-                for other in zip(after, after[1:], strict=False):
+                for other in pairwise(after):
                     where[other].add(number)
                 split[number] = after
             total.pop(pair, None)
