@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import decibel as db
-from decibel.studies.apps_domain_reweighting import SETUPS
+from decibel.studies.apps_mixtures import SETUPS
 from decibel.studies.mixing import Excess, Mixing, Online, _shares, base_task
 from decibel.studies.schedules import Linear
 from decibel.tasks.decoder import start_decoder

@@ -57,7 +57,8 @@ def test_positions_are_relative():
 def test_less_memory_and_shorter_numbers_give_the_same_loss():
     weights, windows = start_decoder(SHAPE, 256, 0), jnp.asarray(RNG.integers(0, 256, (3, 9)), jnp.uint8)
     loss = lambda model: jax.jit(jax.value_and_grad(lambda y: model.losses(y, windows).mean()))(weights)  # noqa: E731
-    (plain, slope), (again, same), (short, near) = map(loss, (Model(), Model(remat=True), Model("bfloat16")))
+    with jax.numpy_dtype_promotion("standard"):  # JAX's own attention mixes types in its gradient
+        (plain, slope), (again, same), (short, near) = map(loss, (Model(), Model(remat=True), Model("bfloat16")))
     assert plain == pytest.approx(float(again), rel=1e-12) and short == pytest.approx(float(plain), rel=1e-2)
     assert short.dtype == plain.dtype == jnp.float64
     for a, b, c in zip(*map(jax.tree.leaves, (slope, same, near)), strict=True):

@@ -61,7 +61,7 @@ class Setup:
     layers: int = 6
     heads: int = 6
     context: int = 256
-    compute: str | None = "bfloat16"
+    compute: Literal["float32", "bfloat16"] | None = "bfloat16"
     windows: int = 20_000
     validation: int = 64
     test: int = 512
@@ -74,6 +74,7 @@ class Setup:
     theta: float = 0.1
     strength: float = 10.0
     doremi: float = 1.0
+    others: bool = True  # also other graphs, spreads and forms
     seeds: tuple[int, ...] = (2001, 2002, 2003, 2004, 2005)
 
 
