@@ -1,19 +1,20 @@
-"""Draws mixture.svg, of docs/mixtures.md, from the committed runs of the study apps/domain-reweighting.
+"""Draws mixture.svg, of docs/mixtures.md, from mixture.json.
 
-python docs/figures/mixture.py
+python docs/figures/mixture.py           # draws
+python docs/figures/mixture.py FOLDER    # first takes the traces of `benchmarks.sitting`, or of a script like it
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from decibel.studies import find
-from decibel.studies.apps_domain_reweighting import BASELINES, CASE, LEARNED, TARGET
-from decibel.studies.reproduce import load
+from decibel.studies.apps_mixtures import BASELINES, LEARNED, SETUPS, TARGET
 from decibel.studies.results import Runs
 
 HERE = Path(__file__).parent
@@ -26,35 +27,40 @@ WORDS = {
 }  # fmt: skip
 
 
-def band(runs: Runs, column: str) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(runs.traces[0]["step"]), np.stack([np.asarray(trace[column]) for trace in runs.traces])
+def gather(folder: Path) -> dict[str, dict[str, list[list[float]]]]:
+    """By arm and column, a list for every seed."""
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for path in sorted((folder / "traces").glob("*.npz")):
+        runs = Runs.load(path)
+        columns = found.setdefault(runs.label, {})
+        for name in ("step", "bytes", *runs.columns):
+            columns.setdefault(name, []).append([round(float(value), 5) for value in runs.traces[0][name]])
+    return found
 
 
 def main() -> None:
+    if len(sys.argv) > 1:
+        (HERE / "mixture.json").write_text(json.dumps(gather(Path(sys.argv[1]))) + "\n")
+    runs = json.loads((HERE / "mixture.json").read_text())
+    table = lambda label, column: np.asarray(runs[label][column])  # noqa: E731 - (seeds, rows)
     matplotlib.rcParams["svg.hashsalt"] = "mixture"
-    study = find("apps/domain-reweighting")
-    _, _, found = load(study, HERE.parent / "results")
-    runs = {run.label: run for run in found if run.case == CASE}
-    setup = study.setup("full")
-    learned = runs[LEARNED]
-    names = [name.removeprefix("weight_") for name in learned.columns if name.startswith("weight_")]
-    order = [name for name in WORDS if name in names]
+    setup, steps = SETUPS["small"], table(LEARNED, "step")[0]
 
     figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     shares, losses, domains = figure.subplots(1, 3, width_ratios=(1.15, 1, 1.1))
-    for colour, name in zip(PALETTE, order, strict=True):
-        steps, values = band(learned, f"weight_{name}")
+    for colour, name in zip(PALETTE, WORDS, strict=True):
+        values = table(LEARNED, f"weight_{name}")
         shares.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
-        wanted = order.index(name) < len(setup.target)
+        wanted = name in setup.domains[: len(setup.target)]
         shares.plot(steps, values.mean(0), color=colour, linestyle="-" if wanted else (0, (4, 1.5)), label=WORDS[name])
-    shares.axhline(setup.floor / len(order), color=INK, linestyle=":", linewidth=0.8)
-    shares.set(xlabel="steps", ylabel="share in the mixture", ylim=(0, None))
+    shares.axhline(setup.floor / len(WORDS), color=INK, linestyle=":", linewidth=0.8)
+    shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, None))
     shares.legend(frameon=False, fontsize=7, title="in the target: solid lines", title_fontsize=7)
 
     labels = [label for label in (LEARNED, TARGET, *BASELINES) if label in runs]
     for place, label in enumerate(labels):
-        values = runs[label].last("test_loss")
-        losses.plot(values, np.full(len(values), place), "o", markersize=3.5, color=PALETTE[place], alpha=0.7)
+        values = table(label, "test_loss")[:, -1]
+        losses.plot(values, np.full(len(values), place), "o", markersize=4, color=PALETTE[place], alpha=0.7)
         losses.plot([values.mean()], [place], "|", markersize=16, color=PALETTE[place])
     losses.set_yticks(range(len(labels)), labels, fontsize=8)
     losses.invert_yaxis()
@@ -62,17 +68,17 @@ def main() -> None:
 
     width = 0.38
     for shift, label in ((-width / 2, LEARNED), (width / 2, "uniform mixture")):
-        heights = [runs[label].last(f"loss_{name}").mean() for name in order]
-        domains.barh(np.arange(len(order)) + shift, heights, width, label=label, color=PALETTE[0 if shift < 0 else 3])
-    domains.set_yticks(range(len(order)), [WORDS[name] for name in order], fontsize=8)
+        heights = [table(label, f"loss_{name}")[:, -1].mean() for name in WORDS]
+        domains.barh(np.arange(len(WORDS)) + shift, heights, width, label=label, color=PALETTE[0 if shift < 0 else 4])
+    domains.set_yticks(range(len(WORDS)), list(WORDS.values()), fontsize=8)
     domains.invert_yaxis()
-    domains.set(xlabel="loss on each kind of text, nats a byte")
-    domains.legend(frameon=False, fontsize=7)
+    domains.set(xlabel="loss on each kind of text, nats a byte", xlim=(2, None))
+    domains.legend(frameon=False, fontsize=7, loc="lower right")
     for axis in (shares, losses, domains):
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
-    for kind in ("svg", "png"):
-        figure.savefig(HERE / f"mixture.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(HERE / "mixture.svg", metadata={"Date": None})
+    figure.savefig(HERE / "mixture.png", dpi=130)
 
 
 if __name__ == "__main__":

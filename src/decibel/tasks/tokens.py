@@ -61,9 +61,7 @@ class BPE:
     def _encode_word(self, word: bytes) -> list[int]:
         tokens, last = list(word), len(self.merges)
         while len(tokens) > 1:
-            rank, place = min(
-                (self._rank.get(pair, last), i) for i, pair in enumerate(pairwise(tokens))
-            )
+            rank, place = min((self._rank.get(pair, last), i) for i, pair in enumerate(pairwise(tokens)))
             if rank == last:
                 break
             tokens[place : place + 2] = [BYTES + rank]
