@@ -56,6 +56,7 @@ def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypat
         assert a.sharding == b.sharding
 
 
+@pytest.mark.slow_except("from the start")
 @pytest.mark.parametrize("resumed", [False, True], ids=["from the start", "from a checkpoint"])
 def test_a_run_without_a_copy_computes_the_same_state_again(resumed, monkeypatch, tmp_path):
     """Steps that diverge late, so that several chunks are repeated."""

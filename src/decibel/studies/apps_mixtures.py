@@ -85,8 +85,8 @@ STUDY = Study(
     "bytes (y) and on the mixture of kinds it is trained with (x, on a simplex with a floor), so that it predicts a "
     "target: half encyclopedia, three tenths books, two tenths reviews, of which every node has 64 windows. All "
     "mixtures train the same decoder by the same steps on as many tokens. Losses are in nats a byte.",
-    differs="All of it is ours. g is not convex in y. DoReMi and ODM change the mixture as published, with the floor of "
-    "the others, on the nodes' own losses.",
+    differs="All of it is ours. g is not convex in y. DoReMi and ODM change the mixture as published, with the floor "
+    "of the others, on the nodes' own losses.",
     setups=SETUPS,
     arms=arms,
     columns=("test_loss", "validation_loss", "entropy"),
