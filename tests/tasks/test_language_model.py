@@ -157,8 +157,8 @@ def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_bit_for_bit(streamed, 
     held = task_of(streamed=False).problem
     in_memory = db.solve(held, *given[1:], steps=9, **RUN, sampling="shuffle-once")
     db.solve(*given, steps=6, **RUN, sampling="shuffle-once", checkpoint=tmp_path)
-    seen, again = [], {**RUN, "checkpoint": tmp_path, "resume": True, "callbacks": [lambda step, row: seen.append(step)]}
-    rest = db.solve(*given, steps=9, **again, sampling="shuffle-once")
+    seen, again = [], {**RUN, "sampling": "shuffle-once", "checkpoint": tmp_path, "resume": True}
+    rest = db.solve(*given, steps=9, **again, callbacks=[lambda step, row: seen.append(step)])
     assert same(whole.nodes, rest.nodes) and same(whole.nodes, in_memory.nodes)
     assert seen == [9]
 
