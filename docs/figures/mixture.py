@@ -54,8 +54,8 @@ def main() -> None:
         wanted = name in setup.domains[: len(setup.target)]
         shares.plot(steps, values.mean(0), color=colour, linestyle="-" if wanted else (0, (4, 1.5)), label=WORDS[name])
     shares.axhline(setup.floor / len(WORDS), color=INK, linestyle=":", linewidth=0.8)
-    shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, None))
-    shares.legend(frameon=False, fontsize=7, title="in the target: solid lines", title_fontsize=7)
+    shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, 0.6))
+    shares.legend(frameon=False, fontsize=7, ncols=2, loc="upper left", title="in the target: solid lines", title_fontsize=7)
 
     labels = [label for label in (LEARNED, TARGET, *BASELINES) if label in runs]
     for place, label in enumerate(labels):
@@ -66,14 +66,14 @@ def main() -> None:
     losses.invert_yaxis()
     losses.set(xlabel="loss on the target, nats a byte")
 
-    width = 0.38
-    for shift, label in ((-width / 2, LEARNED), (width / 2, "uniform mixture")):
-        heights = [table(label, f"loss_{name}")[:, -1].mean() for name in WORDS]
-        domains.barh(np.arange(len(WORDS)) + shift, heights, width, label=label, color=PALETTE[0 if shift < 0 else 4])
+    for colour, label in ((PALETTE[0], LEARNED), (PALETTE[1], "uniform mixture")):
+        for row, name in enumerate(WORDS):
+            values = table(label, f"loss_{name}")[:, -1]
+            domains.plot(values, np.full(len(values), row), "o", markersize=4, color=colour, label="" if row else label)
     domains.set_yticks(range(len(WORDS)), list(WORDS.values()), fontsize=8)
     domains.invert_yaxis()
-    domains.set(xlabel="loss on each kind of text, nats a byte", xlim=(2, None))
-    domains.legend(frameon=False, fontsize=7, loc="lower right")
+    domains.set(xlabel="loss by kind of text, nats a byte")
+    domains.legend(frameon=False, fontsize=7, loc="upper right")
     for axis in (shares, losses, domains):
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
