@@ -55,7 +55,8 @@ def main() -> None:
         shares.plot(steps, values.mean(0), color=colour, linestyle="-" if wanted else (0, (4, 1.5)), label=WORDS[name])
     shares.axhline(setup.floor / len(WORDS), color=INK, linestyle=":", linewidth=0.8)
     shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, 0.6))
-    shares.legend(frameon=False, fontsize=7, ncols=2, loc="upper left", title="in the target: solid lines", title_fontsize=7)
+    words = "in the target: solid lines"
+    shares.legend(frameon=False, fontsize=7, ncols=2, loc="upper left", title=words, title_fontsize=7)
 
     labels = [label for label in (LEARNED, TARGET, *BASELINES) if label in runs]
     for place, label in enumerate(labels):
