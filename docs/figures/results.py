@@ -66,8 +66,8 @@ def policy(figure: Figure) -> None:
     found = results("sparkle/policy-evaluation")
     # ED and EXTRA lie on top of each other, so that one is drawn.
     labels = [name for name in found.setup.methods if name != "SPARKLE-EXTRA"]
-    panels = figure.subplots(1, len(found.setup.nodes), sharey=True)
-    for ax, nodes in zip(np.atleast_1d(panels), found.setup.nodes, strict=True):
+    panels = np.atleast_1d(figure.subplots(1, len(found.setup.nodes), sharey=True))
+    for ax, nodes in zip(panels, found.setup.nodes, strict=True):
         for colour, label in zip(COLOURS, labels, strict=False):
             curve(ax, found[f"{nodes} nodes", label], "distance", "samples", colour)
         ax.set(yscale="log", xlabel="samples per node", title=f"{nodes} nodes on a ring")

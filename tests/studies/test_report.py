@@ -22,6 +22,7 @@ from decibel.studies import find
 from decibel.studies.report import _figures as figures
 from decibel.studies.report import _page as page
 from decibel.studies.report import draw, write
+from decibel.studies.report._index import REACH, WIDTH, forest
 from decibel.studies.reproduce import Results, _settings, _write
 from decibel.studies.runs import Runs, place
 
@@ -77,16 +78,21 @@ def leave_results(name: str, folder, *, stop: bool = False) -> None:
             traces.append(Trace({"step": steps, **columns, **costs}, {"seed": seed, "stopped": stopped}))
         found[arm.key] = Runs(*arm.key, traces)
         found[arm.key].save(place(folder, study, arm, f"{number:08d}"))
-    checks = [{"text": "a < b & c", "mean": 1.0, "margin": "inf", "spread": "nan", "threshold": 0.0, "side": "above"}]
+    checks = [
+        {"text": "a < b & c", "mean": 1.0, "margin": "inf", "spread": "nan", "low": 0.0, "high": "inf", "level": 0.1,
+         "values": [1.0, "inf"], "p": {"holds": 0.01, "fails": 1.0, "level": 0.2},
+         "parts": [{"text": f"part <{i}>", "mean": 1.0, "margin": 0.1} for i in range(2)]}
+    ]  # fmt: skip
     claims = [
-        {"claim": claim.name, "text": claim.text, "verdict": verdict, "why": "since <i>", "checks": [checks[0] | {""
-        "verdict": verdict}]}
-        for claim, verdict in zip(study.claims, ("fails", "holds", "undecided", "holds"), strict=False)
+        {"claim": claim.name, "text": claim.text, "whose": "ours & theirs", "verdict": verdict, "why": "since <i>",
+         "checks": [checks[0] | {"verdict": verdict}]}
+        for claim, verdict in zip(study.claims, ("fails", "equivalent", "undecided", "holds"), strict=False)
     ]  # fmt: skip
     about = {
         "study": name, "size": "smoke", "command": f"decibel reproduce {name} --size smoke", "date": ""
         "2025-01-01T00:00:00",
-        "device": "made up", "seconds": 1.0, "seeds": list(setup.seeds), "versions": {"decibel": "0"}, "claims": claims,
+        "device": "made up", "seconds": 1.0, "seeds": list(setup.seeds), "registered": "2025-01-01T00:00:00",
+        "fresh": True, "note": "few <seeds>", "versions": {"decibel": "0"}, "claims": claims,
     }  # fmt: skip
     searched = {
         "SPARKLE-ED": {
@@ -130,11 +136,34 @@ def test_a_page_says_what_was_found_and_how(pages):
         "does not hold", "C1", "C2", "since &lt;i&gt;", "a &lt; b &amp; c", "made up", "2025-01-01",
         "decibel reproduce sparkle/linear-regression --size smoke", "SPARKLE-GT", "diverged", "untuned guess",
         "at the edge of the values tried: beta", "iterations", "samples per node", "bytes sent per node", "seconds",
-        "adjusted ring", "ρ =", "smoke",
+        "adjusted ring", "ρ =", "smoke", "equivalent", "ours &amp; theirs", "part &lt;1&gt;", "Registered 2025-01-01",
+        "few &lt;seeds&gt;", "level within 0.1",
     ):  # fmt: skip
         assert words in text, words
     assert text.count("<svg") >= 8 and "currentColor" in text
     assert "prefers-color-scheme: dark" in text and "@media print" in text and "width=device-width" in text
+
+
+def test_the_index_has_a_row_and_a_figure_for_every_claim(pages):
+    text, claims = pages["index.html"], [claim for name in SHOWN for claim in find(name).claims]
+    assert text.count('<svg class="forest"') == len(claims) and f"Of {len(claims)} claims" in text
+    assert all(f"<strong>{claim.name}</strong>" in text for claim in claims)
+    for words in (
+        "a &lt; b &amp; c: 1 ± inf, 1 of 2 diverged",
+        "ours &amp; theirs",
+        "2 fresh seeds, registered 2025-01-01",
+    ):
+        assert words in text, words
+
+
+def test_a_figure_of_checks_shows_on_which_side_they_lie():
+    check = {"text": "", "verdict": "holds", "mean": 3.0, "margin": 1.0, "low": 1.0, "high": "inf"}
+    places = lambda **change: re.findall(r'cx="([\d.]+)" .*? fill="([^"]+)"', forest([check | change]))[0]  # noqa: E731
+    right, wrong, far = places(), places(mean=-1.0, verdict="fails"), places(mean=90.0)
+    assert float(wrong[0]) < WIDTH / 2 < float(right[0]) < float(far[0]) <= WIDTH
+    assert right[1] == "var(--holds)" and wrong[1] == "var(--fails)" and far[1] == "var(--paper)", "beyond the figure"
+    between = places(low=-1.0, high=4.0)
+    assert float(between[0]) == pytest.approx(WIDTH / 2 + (WIDTH / 2 - 8) / REACH, abs=0.1), "the nearer end"
 
 
 SCRIPT = "</title><script>alert(1)</script><img src=x onerror=alert(1)>\"' onload=alert(1) x='"

@@ -21,7 +21,7 @@ from ..engines.silo._errors import BudgetSpent, SiteLost
 from ..engines.silo._health import who_was_missing
 from ..engines.silo._logging import Log, configure
 from ..engines.silo._privacy import read as read_spent
-from ..engines.silo._status import ENDED, note_word
+from ..engines.silo._status import ENDED, note_state
 from ._common import FAILED
 from ._silo_command import load_problem, method_of, save_solution
 from ._silo_flows import saturated
@@ -122,11 +122,11 @@ def _solve(engine: Silo, problem: str) -> Result:
     federation = engine.credentials.federation
     if federation.method is None or federation.steps is None:
         raise ValueError("the federation file names no method or no steps: add both, or call solve(engine=db.Silo()).")
-    note_word(home / STATUS, name, "starting", f"loading {problem}")
+    note_state(home / STATUS, name, "starting", f"loading {problem}")
     try:
         loaded = load_problem(problem)
     except BaseException as error:
-        note_word(home / STATUS, name, "stopped", str(error))
+        note_state(home / STATUS, name, "stopped", str(error))
         raise
     records = federation.privacy.get("records")
     return solver.solve(

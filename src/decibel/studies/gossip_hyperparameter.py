@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -12,19 +13,24 @@ from ..methods._gossip_dsbo import gossip_dsbo, gossip_rates
 from ..methods._method import Method
 from ..tasks import Task, hyperparameter_tuning
 from .compare import faster, sooner
+from .registration import registered
 from .results import Results
 from .sources import part
 from .study import Arm, Search, Study
 from .verdicts import Check, Claim
 
 OURS, OTHER = "Gossip-DSBO", "DBSA"
-AGAINST, MORE = "against DBSA", "more agents"
+AGAINST, MORE, MANY = "against DBSA", "more agents", "100 agents, scaled features"
+REGISTERED = registered("gossip/hyperparameter")
 
 
 @dataclass(frozen=True)
 class Setup:
     dataset: str = "australian"
-    nodes: tuple[int, ...] = (5, 10, 20, 100)
+    scaled: str = "australian_scale"  # the same with features in [−1, 1], used as they are
+    nodes: tuple[int, ...] = (5, 10, 20)
+    many: tuple[int, ...] = (20, 100)  # with scaled features
+    many_steps: int = 4_000
     terms: int = 20  # b
     smoothness: float = 2.0  # L of g
     convexity: float = 0.5  # μ of g
@@ -36,15 +42,17 @@ class Setup:
 
 
 SETUPS = {
-    "smoke": Setup("synthetic", (3, 4), terms=2, steps=20, rows=5, samples=200.0, seeds=(0, 1)),
-    "small": Setup(nodes=(5, 10, 20), terms=10, steps=4_000, rows=40, samples=60_000.0, seeds=(0, 1, 2, 3, 4)),
-    "full": Setup(),
+    "smoke": Setup(
+        "synthetic", "synthetic", (3, 4), (3, 4), 20, terms=2, steps=20, rows=5, samples=200.0, seeds=(0, 1)
+    ),
+    "small": Setup(many=(20, 40), many_steps=1_000, terms=10, steps=4_000, rows=40, samples=60_000.0, seeds=(0, 1, 2)),
+    "full": REGISTERED.setup(Setup),
 }
 
 
-def tuning(dataset: str, nodes: int, *, seed: int) -> Task:
+def tuning(dataset: str, nodes: int, *, standardize: bool = True, seed: int) -> Task:
     """As `hyperparameter_tuning`; "synthetic" needs no file."""
-    return hyperparameter_tuning(part(dataset), nodes, seed=seed)
+    return hyperparameter_tuning(part(dataset), nodes, standardize=standardize, seed=seed)
 
 
 def compared(setup: Setup) -> dict[str, Method]:
@@ -63,24 +71,18 @@ def arms(setup: Setup) -> list[Arm]:
         )
         for label, method in compared(setup).items()
     ]  # fmt: skip
-    more = []
-    for nodes in setup.nodes:
-        rates = gossip_rates(nodes, setup.horizon, scale=0.1, factor=10.0)
-        method = gossip_dsbo(**rates, terms=setup.terms, smoothness=setup.smoothness, convexity=setup.convexity)
-        graph = ring(nodes, weights="metropolis")
-        more.append(
-            Arm(
-                MORE,
-                f"{nodes} agents",
-                partial(tuning, setup.dataset, nodes),
-                method,
-                graph,
-                setup.steps,
-                1,
-                setup.rows,
-            )
-        )
-    return [*against, *more]
+    own = partial(tuning, setup.dataset)
+    scaled = partial(tuning, setup.scaled, standardize=False)
+    more = [_more(setup, MORE, nodes, own, setup.steps) for nodes in setup.nodes]
+    return [*against, *more, *(_more(setup, MANY, nodes, scaled, setup.many_steps) for nodes in setup.many)]
+
+
+def _more(setup: Setup, case: str, nodes: int, task: Callable[..., Task], steps: int) -> Arm:
+    """With the printed step sizes."""
+    rates = gossip_rates(nodes, setup.horizon, scale=0.1, factor=10.0)
+    method = gossip_dsbo(**rates, terms=setup.terms, smoothness=setup.smoothness, convexity=setup.convexity)
+    graph = ring(nodes, weights="metropolis")
+    return Arm(case, f"{nodes} agents", partial(task, nodes), method, graph, steps, 1, setup.rows)
 
 
 def fewer_samples(results: Results[Setup]) -> list[Check]:
@@ -93,9 +95,17 @@ def fewer_samples(results: Results[Setup]) -> list[Check]:
 
 def more_is_faster(results: Results[Setup]) -> list[Check]:
     """Each agent's iterations, so that more agents draw more samples in all."""
+    return _faster(results, MORE, results.setup.nodes)
+
+
+def many_are_faster(results: Results[Setup]) -> list[Check]:
+    return _faster(results, MANY, results.setup.many)
+
+
+def _faster(results: Results[Setup], case: str, nodes: tuple[int, ...]) -> list[Check]:
     return [
-        faster(results[MORE, f"{many} agents"], results[MORE, f"{few} agents"], "validation_loss", "step")
-        for few, many in pairwise(results.setup.nodes)
+        faster(results[case, f"{many} agents"], results[case, f"{few} agents"], "validation_loss", "step")
+        for few, many in pairwise(nodes)
     ]
 
 
@@ -116,14 +126,18 @@ STUDY = Study(
         Claim("C11", "Gossip-DSBO needs fewer samples than DBSA to reach a given validation loss.", fewer_samples),
         Claim(
             "C12",
-            "More agents converge faster.",
+            "More agents (5, 10, 20) converge faster.",
             more_is_faster,
-            why="It holds from 5 to 10 and from 10 to 20 agents. With 100 all ten runs diverge, all within "
-            "2,000 iterations: β = γ = 10 √(K/T), as printed, is 0.71 there, so that single samples make y fluctuate, "
-            "and averages of such weight hardly average the single-sample Hessians, which the sigmoid loss makes "
-            "indefinite, before 20 of them are multiplied. Lowering only one of the two did not help; with 0.32 for "
-            "both, as for 20 agents, two runs of 3,000 iterations stayed finite. The paper does not say how it scaled "
-            "the features.",
+            why="Over 20,000 steps, as in the paper. In the first 5,000, with fresh seeds, nothing is to be seen: the "
+            "loss falls with x, which has hardly moved by then.",
+        ),
+        Claim(
+            "C12b",
+            "So do 100, where features are scaled to [−1, 1].",
+            many_are_faster,
+            why="Method: the printed step sizes grow with √K, and β = γ = 0.71 for 100 agents make y follow single "
+            "samples. Its loss stays around 0.50, that of guessing, where 20 agents are at 0.45. Scaled features keep "
+            "nine of ten runs from diverging; with standardized ones, in a first run, all diverged.",
         ),
     ),
     search=Search(

@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 
 from ..graphs._families import ring
-from ..methods._dbsa import double_loop_dsgd
+from ..methods._dbsa import dbsa, double_loop_dsgd
 from ..methods._gossip_dsbo import gossip_decay, gossip_dsbo
 from ..methods._method import Method
 from ..tasks import policy_evaluation
 from .compare import settle, spent_by_all
+from .registration import registered
 from .results import Results
 from .schedules import Scaled
 from .sources import average_error
@@ -21,8 +22,7 @@ from .verdicts import Check, Claim
 
 OURS, OTHER = "Gossip-DSBO", "double-loop DSGD"
 CURVATURE = 2.0  # of g in y, everywhere
-SLOPE = 0.25  # "about −1" allows this much to either side
-SAME = 2.0  # "about independent" allows this factor between the fewest and the most agents
+REGISTERED = registered("gossip/mdp")
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,15 @@ class Setup:
     convexity: float = 1.0  # μ = λ
     steps: int = 10_000
     rows: int = 100
+    level: float = 1e-6  # of the error, at which samples are compared
+    loops: tuple[int, ...] = (1, 4, 16)  # steps on y in an iteration of further double loops
     seeds: tuple[int, ...] = tuple(range(10))
 
 
 SETUPS = {
-    "smoke": Setup((3, 4), states=5, features=2, sweeps=6, steps=20, rows=10, seeds=(0, 1)),
-    "small": Setup((5, 10), states=20, features=5, sweeps=50, steps=3_000, seeds=(0, 1, 2, 3, 4)),
-    "full": Setup(),
+    "smoke": Setup((3, 4), states=5, features=2, sweeps=6, steps=20, rows=10, level=0.05, loops=(2,), seeds=(0, 1)),
+    "small": Setup((5, 10), states=20, features=5, sweeps=50, steps=3_000, level=1e-5, seeds=(0, 1, 2, 3, 4)),
+    "full": REGISTERED.setup(Setup),
 }
 
 
@@ -60,7 +62,15 @@ def methods(setup: Setup) -> dict[str, Method]:
             convexity=CURVATURE,
         ),
         OTHER: double_loop_dsgd(alpha=rates["alpha"], beta=lower, terms=1, scale=CURVATURE),
+        **{
+            loop(inner): dbsa(alpha=rates["alpha"], beta=lower, lower_steps=inner, terms=1, scale=CURVATURE)
+            for inner in setup.loops
+        },
     }
+
+
+def loop(inner: int) -> str:
+    return f"{OTHER}, {inner} inner"
 
 
 def arms(setup: Setup) -> list[Arm]:
@@ -83,35 +93,38 @@ def arms(setup: Setup) -> list[Arm]:
 
 
 def slope(results: Results[Setup]) -> list[Check]:
-    checks = []
-    for nodes in results.setup.nodes:
-        slopes = results[f"{nodes} agents", OURS].slope("error")
-        text = f"{nodes} agents: slope of log error against log iteration, over the last nine tenths"
-        checks += [Check.of(text, slopes, -1 + SLOPE, above=False), Check.of(text, slopes, -1 - SLOPE)]
-    return checks
+    allowed = REGISTERED.tolerance("C13")
+    return [
+        Check.within(
+            f"{nodes} agents: slope of log error against log iteration, over the last nine tenths",
+            results[f"{nodes} agents", OURS].slope("error"), -1 - allowed, -1 + allowed,
+        )
+        for nodes in results.setup.nodes
+    ]  # fmt: skip
 
 
 def same_samples(results: Results[Setup]) -> list[Check]:
-    """The level is one that every number of agents reaches in every run: the paper's 10⁻⁶ depends on the scale of its
-    environment, which it does not print."""
+    level, allowed = results.setup.level, REGISTERED.tolerance("C14")
     runs = {nodes: results[f"{nodes} agents", OURS] for nodes in results.setup.nodes}
-    level = 1.2 * float(np.max([each.last("error") for each in runs.values()]))
     total = {nodes: np.log10(nodes * each.reach("error", level)) for nodes, each in runs.items()}
     few, many = min(total), max(total)
     text = f"log₁₀ of the samples of all agents until the error is {level:.2g}, {many} agents less {few}"
-    return [
-        Check.of(text, total[many] - total[few], np.log10(SAME), above=False),
-        Check.of(text, total[many] - total[few], -np.log10(SAME)),
-    ]
+    with np.errstate(invalid="ignore"):
+        return [Check.within(text, total[many] - total[few], -allowed, allowed)]
 
 
 def beats_double_loop(results: Results[Setup]) -> list[Check]:
+    """Whose loop is as long as the iterations so far, as published, or of a fixed length."""
     case = f"{results.setup.nodes[0]} agents"
-    ours, theirs = results[case, OURS], results[case, OTHER]
-    limit = spent_by_all("samples", ours, theirs)
-    mine, other = (np.log10(runs.at("error", "samples", limit)) for runs in (ours, theirs))
-    text = f"{case}: log₁₀ error after {limit:.0f} samples per agent, {OTHER} less {OURS}"
-    return [Check.of(text, settle(other - mine, ours=mine, theirs=other))]
+    checks = []
+    for label in (OTHER, *map(loop, results.setup.loops)):
+        ours, theirs = results[case, OURS], results[case, label]
+        limit = spent_by_all("samples", ours, theirs)
+        mine, other = (np.log10(runs.at("error", "samples", limit)) for runs in (ours, theirs))
+        text = f"{case}: log₁₀ error after {limit:.0f} samples per agent, {label} less {OURS}"
+        values = settle(other - mine, ours=mine, theirs=other)
+        checks.append(Check.of(text, values, level=REGISTERED.tolerance("C15")))
+    return checks
 
 
 STUDY = Study(
@@ -128,21 +141,21 @@ STUDY = Study(
     columns=("error", "distance"),
     against="step",
     claims=(
-        Claim(
-            "C13",
-            "The slope of log ‖x̄ − x*‖² against log t is about −1.",
-            slope,
-            why="It holds for 10 and for 20 agents. For five the mean slope is −0.84 ± 0.13, and we ask for less than "
-            "−0.75: ten runs, of which individual ones lie between −0.4 and −1.1, do not settle it.",
-        ),
+        Claim("C13", "The slope of log ‖x̄ − x*‖² against log t is about −1.", slope),
         Claim(
             "C14",
             "The samples of all agents together until a given error are about independent of their number.",
             same_samples,
-            why="Twenty agents need 1.9 times the samples of five. We allow twice as many, and ten seeds, as many as "
-            "the paper ran, do not exclude more than that: individual runs lie between 1.2 and 3.7 times. On a ring of "
-            "twenty mixing is slower, which costs the first iterations most.",
+            why="Twenty agents need 1.5 times the samples of five, and twice as many are allowed. In two of twenty "
+            "runs five agents never got to 1e-6, so that the test is the sign test.",
         ),
-        Claim("C15", "Gossip-DSBO beats double-loop DSGD at equal samples.", beats_double_loop),
+        Claim(
+            "C15",
+            "Gossip-DSBO beats double-loop DSGD at equal samples.",
+            beats_double_loop,
+            why="The paper's choice of baseline. It beats the double loop as published, whose loop grows with the "
+            "iterations, 14-fold. With one inner step in all iterations the two cannot be told apart, with four the "
+            "double loop's error is half of Gossip-DSBO's, and with sixteen it has not converged.",
+        ),
     ),
 )

@@ -17,13 +17,15 @@ from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, auprc
 from ..tasks.evaluation import AveragePrecision
-from .compare import higher
+from .compare import higher, pooled
+from .registration import registered
 from .results import Results
 from .sources import part
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
 OURS, OTHER = "average precision", "cross entropy"
+REGISTERED = registered("interact/auprc")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Setup:
 SETUPS = {
     "smoke": Setup("synthetic", 3, (0,), anchors=4, probability=0.9, batch_size=8, steps=8, rows=4, seeds=(0, 1)),
     "small": Setup(anchors=128, batch_size=64, steps=600, rows=10, seeds=(0, 1, 2)),
-    "full": Setup(),
+    "full": REGISTERED.setup(Setup),
 }
 
 
@@ -86,10 +88,10 @@ class Missed(eqx.Module):
 
 
 def above(results: Results[Setup]) -> list[Check]:
-    return [
-        higher(results[case(hidden), OURS], results[case(hidden), OTHER], "average_precision")
-        for hidden in results.setup.hidden
-    ]
+    level = REGISTERED.tolerance("C22")
+    cases = [case(hidden) for hidden in results.setup.hidden]
+    parts = [higher(results[name, OURS], results[name, OTHER], "average_precision", level=level) for name in cases]
+    return [pooled(f"average precision at the end, {OURS} less {OTHER}", parts)]
 
 
 STUDY = Study(
@@ -110,10 +112,9 @@ STUDY = Study(
             "C22",
             "The area under the precision-recall curve is above that of the cross-entropy baseline.",
             above,
-            why="It is below, by 0.06 percentage points (74.6 against 74.7 %). The largest step size that was tried "
-            "for x did best, so a wider search might close the gap or turn it. For a linear model on a9a cross entropy "
-            "already ranks well: a quarter of all samples is positive, and average precision is estimated from 512 of "
-            "a node's positives. With the squared hinge of Qi et al. the gap was 1.4 points.",
+            why="Set-up. It is 0.06 points below (74.6 against 74.7 %), level within 0.5. Where a quarter of the "
+            "samples is positive, cross entropy ranks a linear model as well. The best α, 30, was the largest that "
+            "was tried; fewer positives, where a gain is expected, were not tried.",
         ),
     ),
     search=Search(

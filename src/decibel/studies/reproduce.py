@@ -14,7 +14,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from ..core._files import atomic_write
 from ..core._json import JSON
-from . import settings
+from . import registration, settings
 from .results import Results, Runs, S, Setup
 from .runs import fingerprint, forget, place, run_arm
 from .study import Arm, Call, Curve, Study
@@ -31,6 +31,9 @@ class Verdicts(TypedDict):
     device: str
     seconds: float
     seeds: list[int]
+    registered: str | None  # when the set-up was registered
+    fresh: bool  # whether the seeds were not looked at before
+    note: str
     versions: dict[str, str]
     claims: list[ClaimRecord]
 
@@ -95,11 +98,17 @@ def judge(study: Study[S], out: Path) -> list[Verdict]:
 def _judge(study: Study[S], size: str, out: Path, runs: list[Runs]) -> list[Verdict]:
     """The verdicts; beside the traces they leave when, where and with what these were made."""
     setup = study.setup(size)
-    verdicts = [claim(Results(setup, {(each.case, each.label): each for each in runs})) for claim in study.claims]
+    results, registered = (
+        Results(setup, {(each.case, each.label): each for each in runs}),
+        registration.find(study.name),
+    )
+    verdicts = [claim(results, registration.whose(study.name, claim.name)) for claim in study.claims]
     about: Verdicts = {
         "study": study.name, "size": size, "command": f"decibel reproduce {study.name} --size {size}",
         "date": max(each.made["date"] for each in runs), "device": _all(runs, "device"),
         "seconds": round(sum(each.made["seconds"] for each in runs), 1), "seeds": list(setup.seeds),
+        "registered": registered.date if registered and registered.full is not None and size == "full" else None,
+        "fresh": registered is not None and registered.fresh, "note": registered.note if registered else "",
         "versions": {"decibel": _all(runs, "decibel"), "jax": _all(runs, "jax"), "python": _all(runs, "python")},
         "claims": [verdict.as_dict() for verdict in verdicts],
     }  # fmt: skip

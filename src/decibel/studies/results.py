@@ -60,11 +60,15 @@ class Runs:
     def stopped(self) -> list[str | None]:
         return [cast("str | None", trace.provenance.get("stopped")) for trace in self.traces]
 
-    def last(self, column: str, share: float = 0.1) -> Float[np.ndarray, " seeds"]:
-        """The mean over the last rows, which evens out noise; NaN for a run that diverged."""
+    def last(
+        self, column: str, share: float = 0.1, *, against: str | None = None, limit: float = np.inf
+    ) -> Float[np.ndarray, " seeds"]:
+        """The mean over the last rows, which evens out noise; NaN for a run that diverged. With `against` a run ends at
+        the last row at which this cost is no more than `limit`."""
         values: list[float] = []
         for trace, stopped in zip(self.traces, self.stopped, strict=True):
-            tail = trace[column][-max(1, round(share * trace.rows)) :]
+            rows = trace.rows if against is None else max(1, int(np.sum(trace[against] <= limit)))
+            tail = trace[column][:rows][-max(1, round(share * rows)) :]
             values.append(np.nan if stopped else float(np.mean(tail)))
         return np.array(values)
 

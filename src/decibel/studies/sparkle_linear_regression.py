@@ -7,21 +7,22 @@ from functools import partial
 
 import numpy as np
 
-from ..graphs._families import adjusted_ring, complete, torus
+from ..graphs._families import adjusted_ring, complete, from_matrix, torus
 from ..graphs._graph import Graph
 from ..methods._dsoba import dsoba
 from ..methods._method import Method
 from ..methods._sparkle import sparkle
 from ..tasks import linear_regression
-from .compare import settle, smaller
+from .compare import pooled, settle, smaller
+from .registration import registered
 from .results import Results
 from .study import Arm, Rates, Search, Study
 from .verdicts import Check, Claim
 
 CORRECTED = ("SPARKLE-ED", "SPARKLE-EXTRA", "SPARKLE-GT")
 LEVELS = ("mild", "severe")
-TOLERANCE = 1.25  # "no worse" allows this factor in the error
-GROWTH = 10**0.5  # "unaffected" allows the error to grow by less than this factor
+TWICE = "SPARKLE-ED on W²"  # two rounds a step, as many bytes as gradient tracking
+REGISTERED = registered("sparkle/linear-regression")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Setup:
     rows: int = 40
     theta: float = 0.2
     graphs: tuple[str, ...] = ("complete", "torus", "adjusted ring")
-    methods: tuple[str, ...] = (*CORRECTED, "D-SOBA")
+    methods: tuple[str, ...] = (*CORRECTED, TWICE, "D-SOBA")
     seeds: tuple[int, ...] = tuple(range(10))
 
 
@@ -46,7 +47,7 @@ SETUPS = {
         methods=("SPARKLE-ED", "SPARKLE-GT", "D-SOBA"), seeds=(0, 1),
     ),
     "small": Setup((3, 3), dimension=5, samples=200, steps=2_000, seeds=(0, 1, 2, 3, 4)),
-    "full": Setup(),
+    "full": REGISTERED.setup(Setup),
 }  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def methods(setup: Setup) -> dict[str, Method]:
         "SPARKLE-ED": sparkle("ed", **rates),
         "SPARKLE-EXTRA": sparkle("extra", **rates),
         "SPARKLE-GT": sparkle("gt", **rates),
+        TWICE: sparkle("ed", **rates),
         "D-SOBA": dsoba(**rates),
     }
     return {name: known[name] for name in setup.methods}
@@ -76,40 +78,61 @@ def arms(setup: Setup) -> list[Arm]:
                 linear_regression, nodes, dimension=setup.dimension, heterogeneity=level, samples=setup.samples,
                 noise=setup.noise, regularization=setup.regularization,
             ),
-            method, network, setup.steps, setup.batch_size, setup.rows, tuned=f"{label}, {graph}, {level}",
+            method, squared(network) if label == TWICE else network, setup.steps, setup.batch_size, setup.rows,
+            tuned=f"{label}, {graph}, {level}",
         )
         for graph, network in graphs(setup).items() for level in LEVELS for label, method in methods(setup).items()
+        if (label != TWICE or graph == "adjusted ring") and (label == "SPARKLE-ED" or graph != "complete")
     ]  # fmt: skip
+
+
+def squared(graph: Graph) -> Graph:
+    """Two rounds of mixing as one: on a ring its four neighbours cost what two rounds with two do."""
+    return from_matrix(graph.matrix @ graph.matrix, f"{graph.name}, twice")
 
 
 def unaffected(results: Results[Setup]) -> list[Check]:
     """The penalty of a graph is its error over that of exact averaging (ED on the complete graph) for the same data:
     where nodes differ more, samples of a node are noisier too, and that no method can help."""
-    checks = []
-    for graph in (name for name in results.setup.graphs if name != "complete"):
+    most = REGISTERED.tolerance("C1")
 
-        def penalty(label: str, level: str, graph: str = graph) -> np.ndarray:
-            here, averaging = results[f"{graph}, {level}", label], results[f"complete, {level}", "SPARKLE-ED"]
-            return np.log10(here.last("distance") / averaging.last("distance"))
+    def growth(label: str, graph: str) -> Check:
+        mild, severe = (
+            np.log10(
+                results[f"{graph}, {level}", label].last("distance")
+                / results[f"complete, {level}", "SPARKLE-ED"].last("distance")
+            )
+            for level in LEVELS
+        )
+        corrected = label in CORRECTED
+        # A run that diverged speaks against the correction, and where nodes differ much for D-SOBA's growth.
+        values = settle(severe - mild, ours=mild, theirs=severe)
+        values = np.where(np.isnan(mild) | np.isnan(severe), np.inf, values) if corrected else values
+        return Check.of(f"{graph}: growth of the penalty of {label}", values, most, above=not corrected)
 
-        text = f"{graph}: log₁₀ growth, from mild to severe, of the penalty of"
-        for label in (name for name in CORRECTED if name in results.setup.methods):
-            growth = penalty(label, "severe") - penalty(label, "mild")
-            growth = np.where(np.isnan(growth), np.inf, growth)  # a run that diverged speaks against it
-            checks.append(Check.of(f"{text} {label}", growth, np.log10(GROWTH), above=False))
-        mild, severe = (penalty("D-SOBA", level) for level in LEVELS)
-        growth = settle(severe - mild, ours=mild, theirs=severe)
-        checks.append(Check.of(f"{text} D-SOBA", growth, np.log10(GROWTH)))
-    return checks
+    sparse = [name for name in results.setup.graphs if name != "complete"]
+    return [
+        pooled(
+            f"log₁₀ growth, from mild to severe, of the penalty of {label}", [growth(label, graph) for graph in sparse]
+        )
+        for label in (*CORRECTED, "D-SOBA")
+        if label in results.setup.methods
+    ]
 
 
 def no_worse_than_tracking(results: Results[Setup]) -> list[Check]:
-    return [
-        smaller(results[case, ours], results[case, "SPARKLE-GT"], "distance", factor=TOLERANCE)
-        for case in (f"adjusted ring, {level}" for level in LEVELS)
-        for ours in ("SPARKLE-ED", "SPARKLE-EXTRA")
-        if ours in results.setup.methods
-    ]
+    """At equal iterations, which are equal samples, and at equal bytes, which are equal rounds."""
+    factor = 10 ** REGISTERED.tolerance("C2")
+    checks = []
+    for ours in (name for name in ("SPARKLE-ED", "SPARKLE-EXTRA", TWICE) if name in results.setup.methods):
+        for against in ("step", "bytes")[: 1 if ours == TWICE else 2]:
+            parts = [
+                smaller(results[case, ours], results[case, "SPARKLE-GT"], "distance", factor=factor, against=against)
+                for case in (f"adjusted ring, {level}" for level in LEVELS)
+            ]
+            words = "iterations and bytes" if ours == TWICE else "iterations" if against == "step" else "bytes"
+            checks.append(pooled(f"adjusted ring: log₁₀ of distance at equal {words}, SPARKLE-GT less {ours}", parts))
+    return checks
 
 
 STUDY = Study(
@@ -129,7 +152,13 @@ STUDY = Study(
             "with it.",
             unaffected,
         ),
-        Claim("C2", "On sparse graphs ED and EXTRA are at least as good as gradient tracking.", no_worse_than_tracking),
+        Claim(
+            "C2",
+            "On sparse graphs ED and EXTRA are at least as good as gradient tracking.",
+            no_worse_than_tracking,
+            why="By the tolerance of ×1.25: at equal iterations gradient tracking's error is 6 % smaller. At equal "
+            "bytes nothing tells them apart, and ED on W², which sends as much, is 3 % better than gradient tracking.",
+        ),
     ),
     search=Search(
         alpha=(0.001, 0.003, 0.01, 0.03),

@@ -3,54 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from ..graphs._families import adjusted_ring, complete
 from ..graphs._graph import Levels
 from ..methods._sparkle import sparkle
-from .cleaning import SMALL, SMOKE, TOLERANCE, Cleaning, search
-from .compare import higher, settle
+from ..tasks import linear_regression
+from .compare import settle, smaller
+from .registration import registered
 from .results import Results
-from .study import Arm, Study
+from .study import Arm, Search, Study
 from .verdicts import Check, Claim
 
-CASE, METHOD = "hyper-cleaning", "SPARKLE-ED"
+CASE, METHOD = "linear regression", "SPARKLE-ED"
 DENSE, SPARSE_X, SPARSE_YZ, SPARSE = "both dense", "x sparse", "y, z sparse", "both sparse"
 GRAPHS = {DENSE: (False, False), SPARSE_X: (True, False), SPARSE_YZ: (False, True), SPARSE: (True, True)}
+REGISTERED = registered("sparkle/topology-per-level")
 
 
 @dataclass(frozen=True)
-class Setup(Cleaning):
-    corruption: float = 0.3
-    weight: float = 0.02  # the dense graph is complete
+class Setup:
+    nodes: int = 10
+    weight: float = 0.02  # of each neighbour on the sparse graph, a ring; the dense graph is complete
+    dimension: int = 10
+    samples: int = 500
+    noise: float = 0.5
+    heterogeneity: Literal["mild", "severe"] = "severe"
+    batch_size: int = 10
+    steps: int = 4_000
+    rows: int = 40
+    theta: float = 0.2
     graphs: tuple[str, ...] = tuple(GRAPHS)
-    seeds: tuple[int, ...] = tuple(range(10))  # five did not settle C6
+    seeds: tuple[int, ...] = tuple(range(20))
 
 
-SETUPS = {"smoke": Setup(**SMOKE, graphs=(DENSE, SPARSE_X, SPARSE_YZ)), "small": Setup(**SMALL), "full": Setup()}
+SETUPS = {
+    "smoke": Setup(
+        3, dimension=2, samples=10, batch_size=2, steps=20, rows=4, graphs=(DENSE, SPARSE_X, SPARSE_YZ), seeds=(0, 1)
+    ),
+    "small": Setup(5, dimension=5, samples=200, steps=2_000, seeds=(0, 1, 2, 3, 4)),
+    "full": REGISTERED.setup(Setup),
+}
 
 
 def arms(setup: Setup) -> list[Arm]:
     graphs = {False: complete(setup.nodes), True: adjusted_ring(setup.nodes, setup.weight)}
-    task, method = setup.task(setup.corruption), sparkle("ed", **setup.rates, updates="simultaneous")
+    task = partial(
+        linear_regression, setup.nodes, dimension=setup.dimension, heterogeneity=setup.heterogeneity,
+        samples=setup.samples, noise=setup.noise,
+    )  # fmt: skip
+    method = sparkle("ed", alpha=0.003, beta=0.003, gamma=0.003, theta=setup.theta)
     return [
         Arm(
             CASE, name, task, method, Levels(x=graphs[x], y=graphs[y]), setup.steps, setup.batch_size, setup.rows,
-            metrics=("consensus_x", "consensus_y", "upper"), tuned=METHOD,
+            metrics=("consensus_x", "consensus_y"), tuned=METHOD,
         )
         for name in setup.graphs for x, y in (GRAPHS[name],)
     ]  # fmt: skip
 
 
 def lower_level_matters_more(results: Results[Setup]) -> list[Check]:
-    """Harm: how far the average over the run of the nodes' accuracy lies below that with dense graphs."""
-    dense, x, yz = (results[CASE, name].mean("node_accuracy") for name in (DENSE, SPARSE_X, SPARSE_YZ))
-    text = "node accuracy averaged over the run"
-    more = "the cost of a sparse y, z-graph less that of a sparse x-graph"
+    """What a sparse graph costs: log₁₀ of the distance, averaged over the run, above that with dense graphs."""
+    dense, x, yz = (results[CASE, name].mean("distance", log=True) for name in (DENSE, SPARSE_X, SPARSE_YZ))
+    text = "log₁₀ of distance averaged over the run"
     return [
-        Check.of(f"{text}: what a sparse y, z-graph costs", settle(dense - yz, ours=dense, theirs=yz)),
-        Check.of(f"{text}: {more}", settle(x - yz, ours=x, theirs=yz)),
+        Check.of(f"{text}: what a sparse y, z-graph costs", settle(yz - dense, ours=dense, theirs=yz)),
+        Check.of(
+            f"{text}: the cost of a sparse y, z-graph less that of a sparse x-graph", settle(yz - x, ours=x, theirs=yz)
+        ),
     ]
 
 
@@ -59,7 +82,7 @@ def sparse_x_saves(results: Results[Setup]) -> list[Check]:
     spent = lambda runs: np.array([trace["bytes"][-1] for trace in runs.traces])  # noqa: E731
     saved = "bytes with a sparse x-graph over bytes with dense graphs"
     return [
-        higher(sparse, dense, "test_accuracy", tolerance=TOLERANCE),
+        smaller(sparse, dense, "distance", factor=10 ** REGISTERED.tolerance("C6")),
         Check.of(saved, spent(sparse) / spent(dense), 1.0, above=False),
     ]
 
@@ -68,18 +91,34 @@ STUDY = Study(
     name="sparkle/topology-per-level",
     title="A graph per level",
     paper="SPARKLE (Zhu et al., 2024), experiment 1",
-    about="Hyper-cleaning as in sparkle/hyper-cleaning, with a complete graph or a ring of very weak links, chosen "
-    "apart for x and for y and z.",
-    differs="The slides do not print which graphs were used.",
+    about="Linear regression with a known solution, where all nodes need all of x, with a complete graph or a ring of "
+    "very weak links, chosen apart for x and for y and z. The distance is the mean over nodes of ‖x_i − x*‖².",
+    differs="The slides show hyper-cleaning, where x holds a weight for every sample that only its own node uses, so "
+    "that no graph of x could matter; and they do not print which graphs were used.",
     setups=SETUPS,
     arms=arms,
-    columns=("node_accuracy", "test_accuracy", "consensus_y", "consensus_x"),
+    columns=("distance", "consensus_y", "consensus_x"),
     claims=(
-        Claim("C5", "The graph of y and z influences convergence more than that of x.", lower_level_matters_more),
+        Claim(
+            "C5",
+            "The graph of y and z influences convergence more than that of x.",
+            lower_level_matters_more,
+            why="It depends on what is measured (set-up). The registered error is that of the nodes' own x: at the "
+            "end a sparse graph of x costs 7 %, by their disagreement, and one of y and z 2 %. For the average x̄ it "
+            "is as claimed: nothing against 2 %, a difference of 0.0097 ± 0.0086 in log₁₀ (from the same traces, not "
+            "registered). Both are little: ED corrects for the graph. The 8.6 points of accuracy of a first run, on "
+            "hyper-cleaning, came from its task, where only y is shared.",
+        ),
         Claim("C6", "A sparser graph for x saves bytes at equal accuracy.", sparse_x_saves),
     ),
-    precision="default",
-    search=search(
-        cases=lambda setup: (CASE,), note="by the validation loss f on dense graphs; the same step sizes on all graphs"
+    search=Search(
+        alpha=(0.001, 0.003, 0.01, 0.03),
+        beta=(0.001, 0.003, 0.01, 0.03, 0.1),
+        metric=lambda task: task.metrics[0],
+        cases=lambda setup: (CASE,),
+        steps=lambda setup: setup.steps,
+        seeds=(100,),
+        note="by the final distance to x* on dense graphs, on data of seeds that are not judged; the same step sizes "
+        "on all graphs",
     ),
 )

@@ -20,13 +20,15 @@ from ..results.metrics import Snapshot
 from ..tasks import Task, personalization
 from ..tasks.networks import Layer, cross_entropy
 from ..tasks.personalization import PersonalAccuracy, own_models, predict
-from .compare import higher
+from .compare import higher, pooled
+from .registration import registered
 from .results import Results
 from .sources import part
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
 OURS, OTHERS = "SPDB", ("DSGD", "GNSD", "D²")
+REGISTERED = registered("spdb/personal-mnist")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Setup:
 SETUPS = {
     "smoke": Setup("digits", 3, (16,), 0.9, 0, hidden=3, batch_size=4, steps=8, rows=4, seeds=(0, 1)),
     "small": Setup("digits", per_node=(64,), hidden=16, steps=3_000, seeds=(0, 1, 2)),
-    "full": Setup(),
+    "full": REGISTERED.setup(Setup),
 }
 
 
@@ -102,9 +104,15 @@ class HeldOutLoss(eqx.Module):
 
 
 def best(results: Results[Setup]) -> list[Check]:
+    level = REGISTERED.tolerance("C16")
     return [
-        higher(results[case(count), OURS], results[case(count), theirs], column)
-        for count in results.setup.per_node
+        pooled(
+            f"{column.replace('_', ' ')} at the end, {OURS} less {theirs}",
+            [
+                higher(results[case(count), OURS], results[case(count), theirs], column, level=level)
+                for count in results.setup.per_node
+            ],
+        )
         for theirs in OTHERS
         for column in ("train_accuracy", "test_accuracy")
     ]
@@ -128,9 +136,8 @@ STUDY = Study(
             "C16",
             "SPDB has the best training and test accuracy, against DSGD, GNSD and D².",
             best,
-            why="SPDB's test accuracy is the best, by 3.7 points or more with 128 samples each and by 0.7 or more with "
-            "all. Only the training accuracy of DSGD with 128 samples cannot be told from SPDB's: both fit them all, "
-            "100.0 against 99.97 %.",
+            why="Pooled over 128 samples each and all samples, by 0.3 to 2.1 points of training and 2.2 to 5.2 points "
+            "of test accuracy. With 128 samples DSGD's training accuracy is as good: both fit them all.",
         ),
     ),
     search=Search(

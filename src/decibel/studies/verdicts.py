@@ -1,11 +1,16 @@
-"""How a claim is judged: checks with one number per seed, an interval for their mean, and a verdict."""
+"""How a claim is judged: paired tests with one number per seed, Holm's correction within the claim, and a verdict.
+
+A check says that the mean over seeds of a number lies above a threshold, below it, or between two. It gets three
+p-values: that it does, that it does not, and, where a band was registered, that what is compared is level, by two
+one-sided tests.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypedDict
+from typing import Generic, Literal, TypedDict
 
 import numpy as np
 from jaxtyping import Float
@@ -14,8 +19,17 @@ from scipy import stats
 
 from .results import Results, S
 
-HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
+HOLDS, FAILS, EQUIVALENT, UNDECIDED = "holds", "fails", "equivalent", "undecided"
 CONFIDENCE = 0.95  # of each end of the interval
+LEVEL = 1 - CONFIDENCE  # of every test, for all checks of a claim together
+
+
+class Part(TypedDict):
+    """One case of a pooled check: shown, and not judged apart."""
+
+    text: str
+    mean: float | str
+    margin: float | str
 
 
 class CheckRecord(TypedDict):
@@ -26,8 +40,11 @@ class CheckRecord(TypedDict):
     mean: float | str
     spread: float | str
     margin: float | str
-    threshold: float
-    side: str
+    low: float | str
+    high: float | str
+    level: float
+    p: dict[str, float]  # corrected: that it holds, that it fails, that both are level
+    parts: list[Part]
     verdict: str
 
 
@@ -36,6 +53,7 @@ class ClaimRecord(TypedDict):
 
     claim: str
     text: str
+    whose: str
     verdict: str
     why: str
     checks: list[CheckRecord]
@@ -43,19 +61,33 @@ class ClaimRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Check:
-    """A statement about a mean over seeds: it lies above (or below) `threshold`.
+    """A statement about a mean over seeds: it lies between `low` and `high`, of which one is mostly infinite.
 
-    An infinity stands for a run that diverged: above the threshold or below it, it speaks for the statement or against.
+    An infinity among the values stands for a run that diverged or never got there. With one the test is the sign test,
+    which asks only on which side each value lies; otherwise it is Student's. `level` is how far from the threshold two
+    methods count as level; `parts` are the checks that were pooled.
     """
 
     text: str
     values: tuple[float, ...]  # one per seed
-    threshold: float = 0.0
-    above: bool = True
+    low: float = 0.0
+    high: float = math.inf
+    level: float = 0.0
+    parts: tuple[Check, ...] = ()
 
     @classmethod
-    def of(cls, text: str, values: ArrayLike, threshold: float = 0.0, *, above: bool = True) -> Check:
-        return cls(text, tuple(float(value) for value in np.atleast_1d(np.asarray(values, float))), threshold, above)
+    def of(
+        cls, text: str, values: ArrayLike, threshold: float = 0.0, *, above: bool = True, level: float = 0.0
+    ) -> Check:
+        """The mean lies above the threshold, or below it."""
+        ends = (threshold, math.inf) if above else (-math.inf, threshold)
+        return cls.within(text, values, *ends, level=level)
+
+    @classmethod
+    def within(cls, text: str, values: ArrayLike, low: float, high: float, *, level: float = 0.0) -> Check:
+        """The mean lies between the two."""
+        each = tuple(float(value) for value in np.atleast_1d(np.asarray(values, float)))
+        return cls(text, each, float(low), float(high), float(level))
 
     @property
     def finite(self) -> Float[np.ndarray, " seeds"]:
@@ -78,40 +110,122 @@ class Check:
         return float(stats.t.ppf(CONFIDENCE, count - 1) * self.spread / math.sqrt(count)) if count > 1 else math.inf
 
     @property
+    def threshold(self) -> float:
+        """The finite end, or the nearer of two."""
+        return min((end for end in (self.low, self.high) if math.isfinite(end)), key=lambda end: abs(self.mean - end))
+
+    @property
+    def p_holds(self) -> float:
+        return max(self._beyond(self.low, 1), self._beyond(self.high, -1))
+
+    @property
+    def p_fails(self) -> float:
+        ends: list[tuple[float, Literal[1, -1]]] = [(self.low, -1), (self.high, 1)]
+        tests = [self._beyond(end, sign) for end, sign in ends if math.isfinite(end)]
+        return min(1.0, len(tests) * min(tests))
+
+    @property
+    def p_level(self) -> float:
+        """Of two one-sided tests: that the mean is within `level` of the threshold."""
+        if not self.level:
+            return 1.0
+        end = self.low if math.isfinite(self.low) else self.high
+        return max(self._beyond(end - self.level, 1), self._beyond(end + self.level, -1))
+
+    def _beyond(self, end: float, sign: Literal[1, -1]) -> float:
+        """The p-value of "the mean lies above (sign 1) or below `end`"."""
+        if math.isinf(end):
+            return 0.0
+        values = sign * (np.asarray(self.values) - end)
+        count = len(values)
+        if count < 2:
+            return 1.0
+        if not np.isfinite(values).all():  # NaN is on no side
+            return float(stats.binom.sf(np.count_nonzero(values > 0) - 1, count, 0.5))
+        deviation = values.std(ddof=1)
+        if deviation == 0:
+            return 0.0 if values.mean() > 0 else 1.0
+        return float(stats.t.sf(values.mean() / (deviation / math.sqrt(count)), count - 1))
+
+    @property
     def verdict(self) -> str:
-        """Holds or fails where the whole interval lies on one side of the threshold."""
-        sign = 1 if self.above else -1
-        values = sign * np.asarray(self.values)
-        if np.isnan(values).any() or np.isneginf(values).any():
-            return FAILS
-        if np.isposinf(values).any() and not self.finite.size:
-            return HOLDS
-        distance = sign * (self.mean - self.threshold)
-        return UNDECIDED if abs(distance) <= self.margin else HOLDS if distance > 0 else FAILS
+        """Of this check alone; among others of a claim see `corrected`."""
+        return corrected([self])[0].verdict
 
     def __str__(self) -> str:
-        side = "above" if self.above else "below"
         diverged = len(self.values) - self.finite.size
         note = f", {diverged} of {len(self.values)} runs diverged or never got there" if diverged else ""
-        return f"{self.text}: {self.mean:.4g} ± {self.margin:.2g} ({side} {self.threshold:.4g}?{note}) {self.verdict}"
+        return f"{self.text}: {self.mean:.4g} ± {self.margin:.2g} ({self.asked}?{note}) {self.verdict}"
+
+    @property
+    def asked(self) -> str:
+        """Where the mean should lie, in words."""
+        return asked(self.low, self.high)
+
+
+def asked(low: float | str, high: float | str) -> str:
+    low, high = as_number(low), as_number(high)
+    if math.isinf(high):
+        return f"above {low:.3g}"
+    return f"below {high:.3g}" if math.isinf(low) else f"between {low:.3g} and {high:.3g}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A check among the others of its claim: p-values after Holm's correction, and what follows."""
+
+    check: Check
+    p_holds: float
+    p_fails: float
+    p_level: float
+
+    @property
+    def verdict(self) -> str:
+        """Level comes before a failure: a difference within the band is none that was asked about."""
+        ranked = ((self.p_holds, HOLDS), (self.p_level, EQUIVALENT), (self.p_fails, FAILS))
+        return next((word for p, word in ranked if p <= LEVEL), UNDECIDED)
 
     def as_dict(self) -> CheckRecord:
+        check = self.check
+        p = {"holds": self.p_holds, "fails": self.p_fails, "level": self.p_level}
         return {
-            "text": self.text,
-            "values": [value if math.isfinite(value) else str(value) for value in self.values],
-            "mean": _plain(self.mean),
-            "spread": _plain(self.spread),
-            "margin": _plain(self.margin),
-            "threshold": self.threshold,
-            "side": "above" if self.above else "below",
+            "text": check.text,
+            "values": [_plain(value) for value in check.values],
+            "mean": _plain(check.mean),
+            "spread": _plain(check.spread),
+            "margin": _plain(check.margin),
+            "low": _plain(check.low),
+            "high": _plain(check.high),
+            "level": check.level,
+            "p": {name: float(f"{value:.3g}") for name, value in p.items()},
+            "parts": [
+                {"text": part.text, "mean": _plain(part.mean), "margin": _plain(part.margin)} for part in check.parts
+            ],
             "verdict": self.verdict,
         }
 
 
-def together(checks: Sequence[Check]) -> str:
-    """A claim holds where all its checks do, and fails where one fails."""
-    verdicts = {check.verdict for check in checks}
-    return FAILS if FAILS in verdicts or not checks else UNDECIDED if UNDECIDED in verdicts else HOLDS
+def corrected(checks: Sequence[Check]) -> list[Judged]:
+    """The checks of a claim with p-values by Holm's step-down correction, for each of the three questions apart."""
+    families = [holm([getattr(check, f"p_{name}") for check in checks]) for name in ("holds", "fails", "level")]
+    return [Judged(check, *own) for check, *own in zip(checks, *families, strict=True)]
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values such that all of them together are wrong no more often than one alone may be (Holm, 1979)."""
+    order = np.argsort(p)
+    raised = np.maximum.accumulate([(len(p) - rank) * p[i] for rank, i in enumerate(order)])
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(raised, 1.0)
+    return adjusted.tolist()
+
+
+def together(judged: Sequence[Judged]) -> str:
+    """A claim holds where all its checks do and fails where one does; where others are level, so are the methods."""
+    verdicts = {each.verdict for each in judged}
+    if FAILS in verdicts or not judged:
+        return FAILS
+    return UNDECIDED if UNDECIDED in verdicts else EQUIVALENT if EQUIVALENT in verdicts else HOLDS
 
 
 @dataclass(frozen=True)
@@ -120,18 +234,24 @@ class Verdict:
     text: str
     checks: tuple[Check, ...]
     why: str = ""
+    whose: str = ""
+
+    @property
+    def judged(self) -> list[Judged]:
+        return corrected(self.checks)
 
     @property
     def verdict(self) -> str:
-        return together(self.checks)
+        return together(self.judged)
 
     def as_dict(self) -> ClaimRecord:
         return {
             "claim": self.claim,
             "text": self.text,
+            "whose": self.whose,
             "verdict": self.verdict,
             "why": self.why,
-            "checks": [check.as_dict() for check in self.checks],
+            "checks": [each.as_dict() for each in self.judged],
         }
 
 
@@ -145,8 +265,13 @@ class Claim(Generic[S]):
     judge: Callable[[Results[S]], Sequence[Check]]
     why: str = field(default="", compare=False)
 
-    def __call__(self, results: Results[S]) -> Verdict:
-        return Verdict(self.name, self.text, tuple(self.judge(results)), self.why)
+    def __call__(self, results: Results[S], whose: str = "") -> Verdict:
+        return Verdict(self.name, self.text, tuple(self.judge(results)), self.why, whose)
+
+
+def as_number(value: float | str) -> float:
+    """What `verdicts.json` holds as a number or, where it is not finite, as a word."""
+    return {"inf": math.inf, "-inf": -math.inf}.get(value, math.nan) if isinstance(value, str) else value
 
 
 def _plain(value: float) -> float | str:

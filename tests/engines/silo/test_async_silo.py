@@ -11,6 +11,7 @@ from quadratics import random_quadratic
 from silo_sites import Folders, ring, run_sites
 
 import decibel as db
+from decibel.engines.silo import _async_edge
 from decibel.engines.silo._federation import StopRule
 from decibel.network._links import LinkState
 
@@ -71,6 +72,7 @@ class Paced(db.Silo):
 def test_with_messages_of_the_same_step_it_is_the_simulator(tmp_path, monkeypatch, updates):
     """What is sent before a step is what the step would send, on all three levels."""
     monkeypatch.setattr(db, "Silo", InStep)
+    monkeypatch.setattr(_async_edge, "NEWEST_PER_SECOND", 1e12)  # all are sent, however quick the steps
     quadratic, method = random_quadratic(2, seed=1, spread=2.0), db.sparkle("wave", updates=updates, **RATES)
     folders = Folders(tmp_path, ring(2, asynchronous=True))
     sites = run_sites(folders, method, 25, [quadratic.problem()] * 2, metrics=[], eval_every=10)

@@ -17,7 +17,7 @@ from decibel.cli._silo_run import status as show
 from decibel.engines.silo._errors import NotFinite, Rejected, SiteLost
 from decibel.engines.silo._federation import Federation, StopRule
 from decibel.engines.silo._frames import Bye, Data, Hello, Join, Position, Roll, Skip, Stand, Statement
-from decibel.engines.silo._limits import NEWEST_BURST, NOWHERE
+from decibel.engines.silo._limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE
 from decibel.engines.silo._metrics import metrics
 from decibel.engines.silo._outgoing import Outgoing
 from decibel.engines.silo._rest import LEAST, Rest
@@ -105,6 +105,20 @@ class TestTheNewestMessage:
         found = [frame for frame in end.sent() if isinstance(frame, Data)]
         assert [frame.at for frame in found] == [Position(7, 0), Position(7, 1)]
         np.testing.assert_array_equal(found[0].tensor, rows[0][0])
+
+    def test_a_quick_site_sends_fewer_than_are_taken_and_its_last(self):
+        """However quick its steps are, its neighbour has no reason to close the stream."""
+        end, other, steps = Alone(), Alone(), 50_000
+        for step in range(steps):
+            end.clock.time += 2e-5
+            end.site.post(step, [np.full((2, 3), float(step)), np.ones((2, 3))])
+            for frame in end.sent()[::2]:  # for both neighbours, by turns
+                if isinstance(frame, Data):
+                    other.site.edges[1].receive(frame, {(np.dtype("f8"), (3,)): {None}}, end.clock.time)
+        assert 0 < other.site.edges[1].replaced < 0.6 * NEWEST_PER_SECOND * steps * 2e-5
+        end.site.goodbye(finished=True)
+        last = [frame for frame in end.sent() if isinstance(frame, Data)]
+        assert {frame.at for frame in last} >= {Position(steps - 1, 0), Position(steps - 1, 1)}
 
     def test_what_is_not_finite_is_not_sent(self):
         with pytest.raises(NotFinite):

@@ -19,7 +19,7 @@ from decibel.engines.silo._errors import Stopped
 from decibel.engines.silo._federation import FaultTolerance
 from decibel.engines.silo._frames import Bye, Join, Position, Refuse
 from decibel.engines.silo._limits import NOWHERE
-from decibel.engines.silo._status import farewell, note, note_word, progress, status
+from decibel.engines.silo._status import closing_line, note, note_state, progress, status
 
 EPOCH = 1001
 
@@ -152,7 +152,7 @@ class TestWhoWasMissing:
             end.edge.touch(end.clock.time)
             end.site.watch()
         end.site.goodbye(False)
-        assert farewell(end.site) == "stopped at step 0; site-2 was missing for 40 s"
+        assert closing_line(end.site) == "stopped at step 0; site-2 was missing for 40 s"
 
     def test_nobody(self):
         end = talking()
@@ -161,7 +161,7 @@ class TestWhoWasMissing:
         end.edge.touch(end.clock.time)
         end.site.watch()
         end.site.goodbye(False)
-        assert farewell(end.site) == "stopped at step 0; nobody was missing"
+        assert closing_line(end.site) == "stopped at step 0; nobody was missing"
 
     def test_the_time_at_the_start_counts(self):
         end = End(FEDERATION, 1, 0)
@@ -198,7 +198,7 @@ class TestWords:
         found = read_note(tmp_path)
         assert found is not None and in_words(found, time.time()) == ("running", [])
         assert "no update for 60 s (was running)" in in_words(found, found["time"] + 60)[0]
-        note_word(tmp_path / "status.json", "site-1", "starting", "loading wards:problem")
+        note_state(tmp_path / "status.json", "site-1", "starting", "loading wards:problem")
         found = read_note(tmp_path)
         assert in_words(found, found["time"] + 70) == ("starting, for 70 s: loading wards:problem", [])
 

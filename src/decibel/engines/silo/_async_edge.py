@@ -37,7 +37,8 @@ class AsyncEdge(Edge):
         self.exchanges = 0  # of a step, as far as known
         self._mail: dict[int, np.ndarray] = {}  # by exchange, what came last and was not used
         self._numbers: dict[int, int] = {}  # by exchange, the step of what came last
-        self._posted: dict[int, bytes] = {}  # by exchange, what was sent last
+        self._posted: dict[int, bytes] = {}  # by exchange, this site's newest
+        self._sent_at: dict[int, float] = {}  # by exchange, when one was sent last
         self._came = 0.0  # when a message came last
         self.used = self.replaced = 0  # messages; those that a newer one replaced before they were used
         self.steps_since = 0  # steps of this site since a message was used
@@ -59,13 +60,16 @@ class AsyncEdge(Edge):
     def close(self, *, forget: bool) -> None:
         super().close(forget=forget and not self.finished)
 
-    def post(self, exchange: int, step: int, row: np.ndarray) -> None:
-        """Sends this site's newest message, in the place of an older one that still waits."""
+    def post(self, exchange: int, step: int, row: np.ndarray, now: float) -> None:
+        """Sends this site's newest message, in the place of an older one that still waits; not if another went out a
+        moment ago, since the neighbour takes only so many a second."""
         self._posted[exchange] = write_data(0, Position(step, exchange), row)
-        self._send(exchange)
+        if now - self._sent_at.get(exchange, -1.0) >= 2 * self.exchanges / NEWEST_PER_SECOND:
+            self._sent_at[exchange] = now
+            self._send(exchange)
 
     def post_again(self) -> None:
-        """On a new stream."""
+        """On a new stream, and at the end."""
         for exchange in self._posted:
             self._send(exchange)
 

@@ -95,7 +95,7 @@ class AsyncSite(Site):
             for place, (others, row) in enumerate(zip(self.others, rows, strict=True)):
                 for slot, other in enumerate(others):
                     if other >= 0:
-                        self._edge(other).post(place, step, row[slot])
+                        self._edge(other).post(place, step, row[slot], self.clock.now())
 
     def note(self, change: float, by_place: Sequence[np.ndarray]) -> None:
         """After a step: the largest change of this site's variables, and of its links by place and slot."""
@@ -187,7 +187,8 @@ class AsyncSite(Site):
             if finished:
                 self._at, self.done = Position(self.next, -1), True
                 self._stand()
-            for edge in self.edges.values():
+            for other, edge in self.edges.items():
+                self._edge(other).post_again()
                 edge.say(write(Bye("finished" if finished else "left")))
             self.health.look(self.clock.now(), self._at.step, running=self.running)
             self.running, self.closing, self.finished = False, True, finished

@@ -41,7 +41,7 @@ from ._privacy import Budgets, Privacy, read
 from ._record_noise import SystemNoise
 from ._site import Site
 from ._site_run import SiteRun
-from ._status import note_word
+from ._status import note_state
 from ._wire import Wire
 
 if TYPE_CHECKING:
@@ -130,11 +130,11 @@ class Silo(Engine):
 
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         notes = self.home / STATUS
-        note_word(notes, self.name, "starting")
+        note_state(notes, self.name, "starting")
         try:
             return self._start(problem, method, graphs, config, notes)
         except BaseException as error:
-            note_word(notes, self.name, "stopped", str(error))
+            note_state(notes, self.name, "stopped", str(error))
             raise
 
     def _start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig, notes: Path) -> Run:

@@ -27,7 +27,7 @@ from ._host_callback import call
 from ._lies import note_flows
 from ._privacy import Privacy
 from ._site import STOP, Site
-from ._status import farewell
+from ._status import closing_line
 
 if TYPE_CHECKING:
     from ._streams import Streams
@@ -141,7 +141,7 @@ class SiteRun(Run):
         if not done:
             self.site.health.reason = "it was told to stop" if self.site.stopping else plain(error or "")
         self.site.goodbye(done)
-        self.site.say(farewell(self.site))
+        self.site.say(closing_line(self.site))
         if self._streams is not None:
             self._streams.close()
         self.privacy.end()

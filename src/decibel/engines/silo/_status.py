@@ -74,13 +74,13 @@ def note(path: Path, found: dict[str, JSON]) -> None:
     atomic_write(path, json.dumps(found | {"time": time.time()}), durable=False)
 
 
-def note_word(path: Path, name: str, word: str, detail: str = "") -> None:
+def note_state(path: Path, name: str, word: str, detail: str = "") -> None:
     """Before there is a site, and where there will be none; a disk that fails is reported when it matters."""
     with suppress(OSError):
         note(path, {"site": name, "step": 0, "state": word, "detail": plain(detail), "missing": {}, "neighbours": {}})
 
 
-def farewell(site: Site) -> str:
+def closing_line(site: Site) -> str:
     """The last line of a run: where it ended, why, and who was missing for how long."""
     health = site.health
     first = f"finished {site.next} steps" if site.finished else f"stopped at step {health.step}"

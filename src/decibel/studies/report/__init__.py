@@ -12,18 +12,22 @@ from ...graphs._graph import Levels, Topology
 from ...results._plots import AXES, NAMES
 from .. import NAMES as STUDIES
 from .. import find
+from ..registration import find as find_registration
 from ..reproduce import Chosen, Verdicts, load
 from ..results import Runs, S
 from ..settings import Settings
 from ..study import Arm, Study
 from . import _figures as figures
 from . import _page as page
+from ._index import Row, index
 
 AGAINST = ("step", "samples", "bytes", "seconds")
 CHECKS = (
-    "A check is a mean over seeds; its margin is half the interval in which the mean lies (Student’s t, each end at "
-    "95 %). A claim holds where every check lies beyond its threshold by more than the margin, does not hold where "
-    "one lies on the wrong side by more than it, and is undecided otherwise."
+    "A check is a mean over seeds of paired differences, pooled over cases; its margin is half the interval in which "
+    "the mean lies (Student’s t, each end at 95 %). P-values are corrected by Holm’s method for all checks of a claim. "
+    "A claim holds where every check does, at 5 %, and does not hold where one is on the wrong side, at 5 %. "
+    "Equivalent: no check fails, and those that do not hold are level, within the registered band, by two one-sided "
+    "tests. Otherwise it is undecided."
 )
 LINES = (
     "Lines are means over seeds, bands reach from the least to the most. Seconds are those of all seeds run together, "
@@ -38,17 +42,17 @@ def write(results: Path, out: Path) -> list[Path]:
     if not there:
         raise ValueError(f"{results} holds no results: run `decibel reproduce NAME --out {results}` first.")
     pages: list[Path] = []
-    rows: list[list[str]] = []
+    rows: list[Row] = []
     for name in there:
         study = find(name)
         verdicts, settings, runs = load(study, results)
         path = out / f"{name.replace('/', '-')}.html"
         atomic_write(path, page.page(f"{study.title} · Decibel", _study(study, verdicts, settings, runs)))
         pages.append(path)
-        rows.append(_row(study, verdicts, path.name))
-    index = out / "index.html"
-    atomic_write(index, page.page("Studies · Decibel", _index(rows)))
-    return [index, *pages]
+        rows += _rows(study, verdicts, path.name)
+    first = out / "index.html"
+    atomic_write(first, page.page("Studies · Decibel", index(rows)))
+    return [first, *pages]
 
 
 def draw(name: str, results: Path) -> Path:
@@ -70,6 +74,7 @@ def _study(study: Study[S], verdicts: Verdicts, settings: Chosen, runs: list[Run
         f"<p><strong>Differs from the paper.</strong> {escape(study.differs)}</p>" if study.differs else "",
         "<h2>Claims</h2>",
         *_smoke(verdicts),
+        *_registered(study, verdicts),
         *(page.claim(verdict) for verdict in verdicts["claims"]),
         f'<p class="soft">{CHECKS}</p>',
         "<h2>Curves</h2>",
@@ -167,24 +172,30 @@ def _provenance(verdicts: Verdicts) -> dict[str, JSON]:
     }  # fmt: skip
 
 
-def _row(study: Study[S], verdicts: Verdicts, address: str) -> list[str]:
-    words = [
-        f'<span class="verdict {claim["verdict"]}" title="{escape(claim["text"])}">{escape(claim["claim"])} '
-        f"{page.WORDS[claim['verdict']]}</span>"
-        for claim in verdicts["claims"]
-    ]
-    link = f'<a href="{address}">{escape(study.title)}</a><br><small>{escape(study.name)}</small>'
-    date = f'<span class="date">{escape(verdicts["date"][:10])}</span>'
-    return [link, escape(study.paper), "<br>".join(words), escape(str(verdicts["size"])), date]
+def _rows(study: Study[S], verdicts: Verdicts, address: str) -> list[Row]:
+    seeds, fresh, date = len(verdicts["seeds"]), verdicts["fresh"], verdicts["date"]
+    return [Row(claim, study.name, address, seeds, fresh, date, verdicts["registered"]) for claim in verdicts["claims"]]
 
 
-def _index(rows: list[list[str]]) -> str:
-    made = page.table(["study", "paper", "claims", "size", "date"], rows)
-    return (
-        "<h1>Studies</h1><p>Experiments on decentralized bilevel optimization, most of them published, run again. "
-        "Each claim is judged from the numbers; one that does not hold is shown as not holding.</p>"
-        f'<div class="cards">{made}</div>'
+def _registered(study: Study[S], verdicts: Verdicts) -> list[str]:
+    """What was fixed before the runs, and since when."""
+    found = find_registration(study.name)
+    if found is None or verdicts["registered"] is None:
+        return []
+    seeds = (
+        "seeds that were not looked at before" if verdicts["fresh"] else "old seeds, seen before they were registered"
     )
+    written, committed = (date[:16].replace("T", " ") for date in (verdicts["registered"], found.committed()))
+    when = f"Registered {written}, committed {committed}"
+    stated = [
+        [escape(name), escape(claim["whose"]), escape(claim["statistic"]), page.number(claim["tolerance"])]
+        for name, claim in found.claims.items()
+    ]
+    table = page.table(["claim", "whose", "statistic", "tolerance"], stated)
+    return [
+        f'<p class="soft">{escape(when)}; {seeds}. {escape(verdicts["note"])}</p>'
+        f'<details><summary>Statistics and tolerances</summary><div class="wide">{table}</div></details>'
+    ]
 
 
 def _cases(runs: list[Runs]) -> dict[str, list[Runs]]:

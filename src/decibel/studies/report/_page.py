@@ -10,14 +10,14 @@ import numpy as np
 from ...core._json import JSON
 from ...results._plots import NAMES
 from ..results import Runs
-from ..verdicts import ClaimRecord
+from ..verdicts import CheckRecord, ClaimRecord, asked
 from ._figures import Style
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #5b6875; --paper: #fff; --line: #d9e0e6; --card: #f6f8fa;
-  --holds: #0a7d4f; --fails: #c22f3d; --undecided: #97690a; }
+  --holds: #0a7d4f; --fails: #c22f3d; --undecided: #97690a; --equivalent: #1f6fb2; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --soft: #a3aeb8; --paper: #14181d; --line: #323a43;
-  --card: #1b2128; --holds: #3ecf8e; --fails: #ff7a85; --undecided: #f0b849; } }
+  --card: #1b2128; --holds: #3ecf8e; --fails: #ff7a85; --undecided: #f0b849; --equivalent: #6cb6ff; } }
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 76rem; padding: 1rem clamp(.8rem, 3vw, 2rem) 4rem; background: var(--paper);
   color: var(--ink); font: 1rem/1.55 system-ui, sans-serif }
@@ -34,10 +34,13 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; wh
   .cards td { border: 0; padding: .1rem 0 } }
 details { margin: .3rem 0 } summary { cursor: pointer; color: var(--soft) }
 .verdict { font-weight: 700; white-space: nowrap } .holds { color: var(--holds) } .fails { color: var(--fails) }
-.undecided { color: var(--undecided) } .claim { background: var(--card); border-left: .3rem solid var(--line);
-  padding: .6rem .9rem; margin: .6rem 0; border-radius: .2rem } .claim.holds, .claim.fails, .claim.undecided {
-  color: inherit } .claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
-.claim.undecided { border-color: var(--undecided) } .claim p { margin: .2rem 0 }
+.undecided { color: var(--undecided) } .equivalent { color: var(--equivalent) }
+.forest { display: block; color: var(--soft) }
+.claim { background: var(--card); border-left: .3rem solid var(--line); padding: .6rem .9rem; margin: .6rem 0;
+  border-radius: .2rem } .claim.holds, .claim.fails, .claim.undecided, .claim.equivalent { color: inherit }
+.claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
+.claim.undecided { border-color: var(--undecided) } .claim.equivalent { border-color: var(--equivalent) }
+.claim p { margin: .2rem 0 }
 .panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: .8rem }
 .panels figure, .graphs figure { margin: 0 } .panels figure { max-width: 30rem } .graphs figure { width: 10rem }
 .panels svg { width: 100%; height: auto; color: var(--soft) }
@@ -59,8 +62,10 @@ figcaption { font-size: .88rem; color: var(--soft) }
   details::details-content { content-visibility: visible; block-size: auto } }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"  # no script ever runs
-WORDS = {"holds": "holds", "fails": "does not hold", "undecided": "undecided"}
-OF_SEVERAL = {"holds": "hold", "fails": "do not hold", "undecided": "are undecided"}
+WORDS = {"holds": "holds", "fails": "does not hold", "equivalent": "equivalent", "undecided": "undecided"}
+OF_SEVERAL = {
+    "holds": "hold", "fails": "do not hold", "equivalent": "end level", "undecided": "are undecided"
+}  # fmt: skip
 
 
 def page(title: str, body: str) -> str:
@@ -73,22 +78,24 @@ def page(title: str, body: str) -> str:
 
 
 def claim(verdict: ClaimRecord) -> str:
-    word = verdict["verdict"]
+    found = verdict["verdict"]
     why = f"<p>{escape(verdict['why'])}</p>" if verdict.get("why") else ""
     rows = [
-        [escape(check["text"]), _number(check["mean"]), "± " + _number(check["margin"]), _number(check["spread"]),
-         f"{escape(str(check['side']))} {_number(check['threshold'])}", _word(check["verdict"])]
+        [escape(check["text"]) + _parts(check), _number(check["mean"]), "± " + _number(check["margin"]),
+         _number(check["spread"]), asked(check["low"], check["high"]) + _level(check), _least(check),
+         word(check["verdict"])]
         for check in verdict["checks"]
     ]  # fmt: skip
-    headings = ["check", "mean", "margin", "spread", "should be", "verdict"]
+    headings = ["check", "mean", "margin", "spread", "should be", "p, corrected", "verdict"]
     tally = [check["verdict"] for check in verdict["checks"]]
     checks = "1 check" if len(tally) == 1 else f"{len(tally)} checks"
     count = lambda kind: f"{tally.count(kind)} {(WORDS if tally.count(kind) == 1 else OF_SEVERAL)[kind]}"  # noqa: E731
     counts = ", ".join(count(kind) for kind in WORDS if kind in tally)
     return (
-        f'<div class="claim {word}"><p><strong>{escape(verdict["claim"])}</strong> {_word(word)}</p>'
+        f'<div class="claim {found}"><p><strong>{escape(verdict["claim"])}</strong> {word(found)}'
+        f" <small>{escape(verdict['whose'])}</small></p>"
         f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{checks}: {counts}</summary>"
-        f'<div class="wide">{table(headings, rows, numbers=(1, 2, 3))}</div></details></div>'
+        f'<div class="wide">{table(headings, rows, numbers=(1, 2, 3, 5))}</div></details></div>'
     )
 
 
@@ -155,8 +162,28 @@ def _shown(value: JSON) -> str:
     return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _word(verdict: str) -> str:
+def word(verdict: str) -> str:
     return f'<span class="verdict {verdict}">{WORDS[verdict]}</span>'
+
+
+def _parts(check: CheckRecord) -> str:
+    """The cases that a check pools."""
+    each = "; ".join(f"{part['text']}: {_number(part['mean'])} ± {_number(part['margin'])}" for part in check["parts"])
+    return f"<br><small>{escape(each)}</small>" if len(check["parts"]) > 1 else ""
+
+
+def _level(check: CheckRecord) -> str:
+    return f"; level within {_number(check['level'])}" if check["level"] else ""
+
+
+def _least(check: CheckRecord) -> str:
+    """The p-value of what the verdict says; where it is undecided, of the claim."""
+    name = {"fails": "fails", "equivalent": "level"}.get(check["verdict"], "holds")
+    return f"{check['p'][name]:.2g}"
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _number(value: float | str) -> str:

@@ -1,0 +1,95 @@
+"""What is fixed before the judged runs: a study takes it from a file, and committed traces agree with the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from decibel.studies import NAMES, find, registration
+from decibel.studies.registration import FIRST_FRESH, Registration, registered, whose
+from decibel.studies.reproduce import load
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+REGISTERED = [name for name in NAMES if (found := registration.find(name)) and found.full is not None]
+FRESH = [name for name in REGISTERED if registered(name).fresh]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_claim_says_whose_it_is(name):
+    for claim in find(name).claims:
+        assert whose(name, claim.name), claim.name
+    found = registration.find(name)
+    assert found is not None and set(found.claims) == {claim.name for claim in find(name).claims}
+    assert found.study == name and all(claim["statistic"] for claim in found.claims.values())
+
+
+def test_claims_that_are_ours_are_not_the_papers():
+    for name, claim in (("interact/auprc", "C22"), ("gossip/hyperparameter", "C12b"), ("dsoba/topology", "C9b")):
+        assert whose(name, claim).startswith("ours")
+    assert whose("dsoba/topology", "C9") == "D-SOBA" and whose("no/study", "C1") == ""
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTERED if (RESULTS / name / "verdicts.json").exists()])
+def test_judged_traces_have_the_registered_settings(name):
+    found, study = registered(name), find(name)
+    verdicts, chosen, runs = load(study, RESULTS)
+    assert chosen["setup"] == found.full == json.loads(json.dumps(dataclasses.asdict(study.setup("full"))))
+    assert verdicts["registered"] == found.date and verdicts["fresh"] == found.fresh and verdicts["note"] == found.note
+    assert len(runs) == len(study.arms(study.setup("full")))
+    for run in runs:
+        assert [trace.provenance["seed"] for trace in run.traces] == found.full["seeds"]
+        assert not found.fresh or run.made["date"] >= found.date, "run before it was registered"
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_fresh_seeds_were_not_used_before(name):
+    plan = find(name).search
+    seeds = find(name).setup("full").seeds
+    assert min(seeds) >= FIRST_FRESH and not set(seeds) & set(plan.seeds if plan else ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    steps: int = 5
+    sides: tuple[tuple[int, ...], ...] = ((1, 2),)
+    seeds: tuple[int, ...] = (0,)
+
+
+def made(**full) -> Registration:
+    claims = {"C1": {"whose": "ours", "statistic": "a mean", "tolerance": None}}
+    return Registration("sparkle/linear-regression", "2025-01-01T00:00:00", True, "", claims, full or None)
+
+
+def test_a_set_up_is_what_the_file_says_and_all_of_it():
+    assert made(steps=7, sides=[[3, 4]], seeds=[1]).setup(Setup) == Setup(7, ((3, 4),), (1,))
+    with pytest.raises(ValueError, match="differ in seeds, wide: register it anew"):
+        made(steps=7, sides=[], wide=1).setup(Setup)
+    with pytest.raises(ValueError, match="registers no tolerance for C1"):
+        made().tolerance("C1")
+    with pytest.raises(ValueError, match="test/none is not registered"):
+        registered("test/none")
+
+
+def test_the_date_of_the_commit_needs_no_git(monkeypatch):
+    found = made()
+    assert found.committed()[:4].isdigit()
+    monkeypatch.setenv("PATH", "")
+    assert found.committed() == found.date
+
+
+@pytest.mark.slow
+def test_without_the_cache_claims_get_the_same_verdicts(tmp_path):
+    """Two claims at full size, run anew in single precision as a user would."""
+    name = "sparkle/topology-per-level"
+    command = [sys.executable, "-m", "decibel.cli", "reproduce", name, "--size", "full", "--out", str(tmp_path)]
+    plain = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS" and not key.startswith("JAX_")}
+    subprocess.run(command, check=True, capture_output=True, env=plain)
+    before, after = (json.loads((folder / name / "verdicts.json").read_text()) for folder in (RESULTS, tmp_path))
+    words = lambda saved: [(claim["claim"], claim["verdict"]) for claim in saved["claims"]]  # noqa: E731
+    assert words(before) == words(after) and len(words(after)) == 2
