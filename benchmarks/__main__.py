@@ -14,7 +14,21 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch share
 from rich.console import Console
 from rich.table import Table
 
-from . import checkpoints, chunks, engines, forms, frames, growth, keys, network, records, steps, streams, tables
+from . import (
+    checkpoints,
+    chunks,
+    engines,
+    forms,
+    frames,
+    growth,
+    keys,
+    mixture,
+    network,
+    records,
+    steps,
+    streams,
+    tables,
+)
 from .compare import TOLERANCE, compare
 
 Note = Callable[[str], Any]
@@ -68,6 +82,7 @@ BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "growth": (_growth, "time and memory against nodes, degree, dimension, batch and Neumann terms"),
     "streams": (_streams, "samples that are read from files, ahead or by callback, against samples in memory"),
     "updates": (_updates, "simultaneous and alternating SPARKLE, for equal samples, bytes and seconds"),
+    "mixture": (lambda full, note: mixture.measure(full, note), "a step with a language model against bare gradients"),
     "target": (_target, "time and bytes to one accuracy, method by method"),
 }
 

@@ -129,6 +129,32 @@ def frames(content: dict[str, Any]) -> Table:
     ]
 
 
+def mixture(content: dict[str, Any]) -> Table:
+    head = [
+        "case",
+        "method",
+        "ms a step",
+        "÷ bare gradient",
+        "tokens/s",
+        "plain loop's",
+        "share per gradient",
+        "vectors",
+    ]
+    return [head] + [
+        [
+            row["case"],
+            row["method"],
+            f"{1e3 * row['seconds']:,.0f}",
+            f"{row['gradients']:.2f}",
+            *(f"{row[name]:,.0f}" for name in ("tokens_a_second", "plain_tokens_a_second")),
+            f"{row['per_gradient']:.0%}",
+            f"{row['vectors']:.1f}",
+        ]
+        for row in content["rows"]
+        if "error" not in row
+    ]
+
+
 def forms(content: dict[str, Any]) -> Table:
     head = ["case", "form", "milliseconds a step", "time ÷", "memory beside the state", "memory ÷"]
     return [head] + [
@@ -260,6 +286,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "checkpoint": checkpoint,
     "chunks": chunks,
     "forms": forms,
+    "mixture": mixture,
     "frames": frames,
     "keys": keys,
     "growth": growth,

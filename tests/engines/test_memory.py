@@ -56,6 +56,28 @@ def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypat
         assert a.sharding == b.sharding
 
 
+@pytest.mark.slow_except("from the start")
+@pytest.mark.parametrize("resumed", [False, True], ids=["from the start", "from a checkpoint"])
+def test_a_run_without_a_copy_computes_the_same_state_again(resumed, monkeypatch, tmp_path):
+    """Steps that diverge late, so that several chunks are repeated."""
+    copies, copied = [], memory.copied
+    monkeypatch.setattr(memory, "copied", lambda tree, beside: copies.append(1) or copied(tree, beside))
+    small = db.sparkle("ed", alpha=lambda k: jnp.where(k < 120, 0.05, 1e30), beta=0.1, gamma=0.1)
+    options = {"steps": 200, "eval_every": 20, "metrics": []}
+    if resumed:
+        db.solve(PROBLEM, small, RING, **{**options, "steps": 40}, checkpoint=tmp_path)
+        options |= {"checkpoint": tmp_path, "resume": True}
+    ended = {}
+    for keep in (False, True):
+        copies.clear()
+        with pytest.warns(db.NonFiniteWarning):
+            ended[keep] = db.solve(PROBLEM, small, RING, engine=db.Simulator(keep_copy=keep), **options)
+        assert bool(copies) is keep
+    assert 80 < ended[False].step == ended[True].step < 200
+    for a, b in zip(jax.tree.leaves(ended[False].state), jax.tree.leaves(ended[True].state), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_needs(device_with, copies):
     state = {"y": jnp.ones((4, 100)), "x": jnp.zeros(50)}  # 3,600 bytes
     for free, on_device in ((100_000, True), (10_000, True), (9_999, False), (5_400, False)):  # a tenth is left alone

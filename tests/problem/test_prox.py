@@ -19,6 +19,12 @@ MAPS = {
     "nonnegative": (db.prox.nonnegative(), lambda u: 0.0, [(0, None)] * 5, ()),
     "box": (db.prox.box(-0.3, 0.4), lambda u: 0.0, [(-0.3, 0.4)] * 5, ()),
     "simplex": (db.prox.simplex(), lambda u: 0.0, [(0, None)] * 5, {"type": "eq", "fun": lambda u: u.sum() - 1}),
+    "simplex above a floor": (
+        db.prox.simplex(2.0, floor=0.25),
+        lambda u: 0.0,
+        [(0.25, None)] * 5,
+        {"type": "eq", "fun": lambda u: u.sum() - 2},
+    ),
     "ball": (db.prox.ball(0.5), lambda u: 0.0, None, {"type": "ineq", "fun": lambda u: 0.25 - u @ u}),
 }
 
@@ -34,6 +40,20 @@ def test_a_projection_is_the_nearest_point(name):
     )  # fmt: skip
     np.testing.assert_allclose(found, nearest.x, atol=1e-6)
     np.testing.assert_allclose(prox(jnp.asarray(found), 0.7), found, atol=1e-12)
+
+
+def test_a_floor_holds_to_the_last_bit_and_has_an_end():
+    for seed in range(20):
+        v = jnp.asarray(np.random.default_rng(seed).normal(size=5) * 10)
+        found = np.asarray(db.prox.simplex(floor=0.1)(v, 0.7))
+        assert found.min() >= 0.1 and found.sum() == pytest.approx(1, abs=1e-12)
+        assert (np.asarray(db.prox.simplex(floor=0.0)(v, 0.7)) == np.asarray(db.prox.simplex()(v, 0.7))).all()
+    with pytest.raises(ValueError, match=r"floor=0\.3 is too high for 5 entries of sum 1: give at most 0\.2"):
+        db.prox.simplex(floor=0.3)(jnp.zeros(5), 0.7)
+    with pytest.raises(ValueError, match="floor=-1 must be"):
+        db.prox.simplex(floor=-1)
+    several = db.prox.per_node([db.prox.simplex(floor=0.1), db.prox.simplex(floor=0.05)])
+    np.testing.assert_allclose(several.average()(v, 0.7), found, atol=1e-12)
 
 
 def test_shrinking():

@@ -86,7 +86,7 @@ class StreamedRun(Run):
             return super().advance(length)
         costs, beside = self.compile(length)[1:]
         with memory.oom_hint(self._full):
-            good = memory.copied(self.state, beside)
+            good = self.kept(beside)
             try:
                 finite, repeated = self._run(length)
             except BaseException:
@@ -96,7 +96,11 @@ class StreamedRun(Run):
                 self.state = good()
                 return None
         self.step += length
+        self._done.append(length)
         return costs.total(length, repeated)
+
+    def _repeat(self, length: int) -> None:
+        super()._repeat(length) if self._plan is None else self._run(length)
 
     def _run(self, length: int) -> tuple[bool, list[float]]:
         """Runs a chunk in parts; whether the state is finite at the end, and how often what varies was repeated."""

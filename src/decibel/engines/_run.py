@@ -62,6 +62,7 @@ class Run:
         devices: how many devices hold the nodes.
         move: `move(links, before=n)` brings link states from n devices to these.
         split: how a node is split over devices, on which the order of entries in link states depends.
+        keep_copy: whether the state is copied before a chunk; False computes it again where a chunk diverges.
 
     Attributes:
         state: the current state.
@@ -81,14 +82,17 @@ class Run:
         devices: int = 1,
         move: Callable[..., tuple[LinkStates, ...]] | None = None,
         split: str = "",
+        keep_copy: bool = True,
     ) -> None:
         self.program, self.step, self._full, self._wrap = program, 0, full, wrap
-        self.devices, self.move, self.split = devices, move, split
+        self.devices, self.move, self.split, self._keep_copy = devices, move, split, keep_copy
         self._begin = begin or program.start
         self._compiled: dict[int, Compiled] = {}
         source_error(program.problem)  # of a run before, which was interrupted
         self.state = self.begin()
         self.best: Best | None = None
+        self._origin: Best | None = None  # from where steps are repeated, and the lengths of the chunks since
+        self._done: list[int] = []
 
     def begin(self) -> State:
         """A state before the first step."""
@@ -134,12 +138,36 @@ class Run:
     def close(self, *, finished: bool) -> None:
         """The run is over, or ended early."""
 
+    def kept(self, beside: int) -> Callable[[], State]:
+        """How to have the present state again: from a copy, or by the steps that led to it, which repeat exactly."""
+        if self._keep_copy:
+            return memory.copied(self.state, beside)
+        if self._origin is None or self._origin.step + sum(self._done) != self.step:
+            begin = self.begin if self.step == 0 else _at_host(self.state)
+            self._origin, self._done = Best(self.step, begin), []
+        origin, lengths, now = self._origin, list(self._done), self.step
+
+        def again() -> State:
+            self.state, self.step = origin.state(), origin.step
+            for length in lengths:
+                self._repeat(length)
+                self.step += length
+            assert self.step == now
+            return self.state
+
+        return again
+
+    def _repeat(self, length: int) -> None:
+        """A chunk that was done before, once more."""
+        arrays = eqx.filter(self.program, eqx.is_array)
+        self.state = self.compile(length).chunk(arrays, self.state, np.int32(self.step))[0]
+
     def advance(self, length: int) -> Counts | None:
         """Moves on and returns the cost; None, with the state as it was, where something diverged."""
         chunk, costs, beside = self.compile(length)
         with memory.oom_hint(self._full):
             # The chunk consumes the state it is given, so this copy is what remains if it diverges.
-            good = memory.copied(self.state, beside)
+            good = self.kept(beside)
             arrays = eqx.filter(self.program, eqx.is_array)
             state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
             finite = bool(finite)  # waits until all is computed
@@ -151,7 +179,14 @@ class Run:
                     raise error
                 return None
         self.state, self.step = state, self.step + length
+        self._done.append(length)
         return costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
+
+
+def _at_host(state: State) -> Callable[[], State]:
+    """A state that was restored, in the host's memory."""
+    places, held = jax.tree.map(lambda leaf: leaf.sharding, state), jax.device_get(state)
+    return lambda: jax.device_put(held, places)
 
 
 def kinds_of(leaves: list[PyTree]) -> tuple[PyTree, ...]:

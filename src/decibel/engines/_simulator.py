@@ -28,10 +28,14 @@ class Simulator(Engine):
         members: indices of the nodes that take part, as if the others had failed; None is all of them.
         node_chunk: evaluate batches and derivatives for this many nodes at a time: the same numbers in less memory, at
             the cost of recomputing gradients for products. None evaluates all nodes at once.
+        keep_copy: copy the state before the steps between two rows of the trace, so that a run that diverges ends with
+            the last good one. False spares the room of that copy, and computes the good state again, from the start or
+            from the checkpoint that the run resumed from.
     """
 
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)
     node_chunk: int | None = eqx.field(static=True, default=None)
+    keep_copy: bool = eqx.field(static=True, default=True)
 
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return self.members
@@ -49,4 +53,4 @@ class Simulator(Engine):
             program = Program.of(problem.bind(nodes), method, network, numbers, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
             kind = StreamedRun if streams_of(program.problem) else Run
-            return kind(program, full=full, move=partial(moved, graphs=graphs, now=1))
+            return kind(program, full=full, move=partial(moved, graphs=graphs, now=1), keep_copy=self.keep_copy)

@@ -77,17 +77,28 @@ class Box(Prox):
 
 
 class Simplex(Prox):
-    """x ≥ 0 with sum `total` over all entries."""
+    """x ≥ `floor` with sum `total` over all entries."""
 
     total: Array | float
+    floor: Array | float = 0.0
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
+        entries = sum(leaf.size for leaf in jax.tree.leaves(tree))
+        if isinstance(self.floor, float) and isinstance(self.total, float) and entries * self.floor > self.total:
+            raise ValueError(
+                f"floor={self.floor:g} is too high for {entries} entries of sum {self.total:g}: give at most "
+                f"{self.total / entries:g}."
+            )
         with jax.numpy_dtype_promotion("standard"):
-            return _like(tree, optax.projections.projection_simplex(tree, self.total))
+            if isinstance(self.floor, float) and self.floor == 0:
+                return _like(tree, optax.projections.projection_simplex(tree, self.total))
+            above = jax.tree.map(lambda leaf: leaf - self.floor, tree)
+            above = optax.projections.projection_simplex(above, self.total - entries * self.floor)
+            return _like(tree, jax.tree.map(lambda leaf: jnp.maximum(leaf, 0) + self.floor, above))
 
     def average(self) -> Simplex:
-        """The simplex itself: those of other sums have no point in common with it."""
-        return Simplex(jnp.asarray(self.total)[0])
+        """The simplex itself, above the highest floor: those of other sums have no point in common with it."""
+        return Simplex(jnp.asarray(self.total)[0], jnp.max(jnp.asarray(self.floor)))
 
 
 class Ball(Prox):
@@ -182,13 +193,14 @@ def box(low: float | Array | np.ndarray = -float("inf"), high: float | Array | n
     return Box(*(float(end) if isinstance(end, float | int) else jnp.asarray(end) for end in (low, high)))
 
 
-def simplex(total: float = 1.0) -> Prox:
+def simplex(total: float = 1.0, *, floor: float = 0.0) -> Prox:
     """x ≥ 0 with a given sum over all entries, such as mixture weights.
 
     Args:
         total: the sum.
+        floor: the least value of an entry, instead of 0.
     """
-    return Simplex(_positive("total", total))
+    return Simplex(_positive("total", total), _positive("floor", floor) if floor else 0.0)
 
 
 def ball(radius: float = 1.0) -> Prox:

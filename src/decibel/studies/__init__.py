@@ -25,6 +25,7 @@ NAMES: tuple[str, ...] = (
     "interact/meta-learning",
     "interact/auprc",
     "apps/domain-reweighting",
+    "apps/mixtures",
     "systems/gossip-vs-allreduce",
     "adaptive/language-model",
     "adaptive/label-cleaning",

@@ -5,6 +5,7 @@ from .auprc import auprc
 from .domain_reweighting import domain_reweighting
 from .hyperparameter import hyperparameter_tuning
 from .label_cleaning import label_cleaning
+from .language_model import language_model
 from .linear_regression import linear_regression
 from .logistic_regression import logistic_regression
 from .meta_learning import meta_learning
@@ -20,6 +21,7 @@ __all__ = [
     "domain_reweighting",
     "hyperparameter_tuning",
     "label_cleaning",
+    "language_model",
     "linear_regression",
     "logistic_regression",
     "meta_learning",

@@ -61,7 +61,7 @@ MIXTURES: dict[str, tuple[type[Mixture], prox.Prox | None]] = {
 }
 
 
-def _entropy(p: Array) -> Array:
+def entropy_of(p: Array) -> Array:
     """In nats."""
     return jax.scipy.special.entr(p).sum()
 
@@ -73,7 +73,7 @@ class TargetLoss(eqx.Module):
     entropy: float
 
     def __call__(self, x: Array, y: Transformer, windows: Array) -> Array:
-        return next_byte_loss(y, windows).mean() - self.entropy * _entropy(self.mixture(x))
+        return next_byte_loss(y, windows).mean() - self.entropy * entropy_of(self.mixture(x))
 
 
 class MixedLoss(eqx.Module):
@@ -115,7 +115,7 @@ class Weights(eqx.Module):
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         p = self.mixture(snapshot.x)
-        return {**{f"weight_{name}": p[d] for d, name in enumerate(self.domains)}, "entropy": _entropy(p)}
+        return {**{f"weight_{name}": p[d] for d, name in enumerate(self.domains)}, "entropy": entropy_of(p)}
 
 
 def domain_reweighting(
@@ -176,29 +176,28 @@ def domain_reweighting(
         raise ValueError(f"floor={floor} must lie in [0, 1).")
     if width < 1 or heads < 1 or width % heads:
         raise ValueError(f"width={width} must be a multiple of heads={heads}.")
-    aim = _shares(target or dict.fromkeys(names[:2], 1.0), names, "target")
+    aim = shares_of(target or dict.fromkeys(names[:2], 1.0), names, "target")
     if weights not in MIXTURES:
         raise ValueError(f"weights={weights!r} is not known: choose one of {', '.join(map(repr, MIXTURES))}.")
     if weights == "simplex" and entropy and not floor:
         raise ValueError("entropy has no gradient where a share is zero: give a floor, such as floor=0.1.")
     kind, constraint = MIXTURES[weights]
     mixture = kind(floor)
-    x0 = mixture.point(_shares(start or dict.fromkeys(names, 1.0), names, "start"))
+    x0 = mixture.point(shares_of(start or dict.fromkeys(names, 1.0), names, "start"))
     nodes = len(names) if nodes is None else nodes
     rng = np.random.default_rng(seed)
     pools = {name: text_windows(documents, context + 1, rng) for name, documents in texts.items()}
 
     domain = np.repeat(np.arange(len(names), dtype=np.int32), windows)
-    tokens = np.concatenate([_first(pools[name]["train"], windows, "windows", name) for name in names])
+    tokens = np.concatenate([first(pools[name]["train"], windows, "windows", name) for name in names])
     assigned = partition.by_group(domain, nodes, seed=seed)
-    wanted = _apportion(aim, validation)
+    wanted = apportion(aim, validation)
     checked = [
-        _first(pools[name]["validation"], nodes * count, "validation", name).reshape(nodes, count, context + 1)
+        first(pools[name]["validation"], nodes * count, "validation", name).reshape(nodes, count, context + 1)
         for name, count in zip(names, wanted, strict=True)
     ]
     unseen = [
-        _first(pools[name]["test"], count, "test", name)
-        for name, count in zip(names, _apportion(aim, test), strict=True)
+        first(pools[name]["test"], count, "test", name) for name, count in zip(names, apportion(aim, test), strict=True)
     ]
     problem = Problem(
         TargetLoss(mixture, entropy),
@@ -229,7 +228,7 @@ def domain_reweighting(
     return Task(problem, metrics, "domain-reweighting", summary, assigned, summary["target"], step_sizes=STEP_SIZES)
 
 
-def _shares(given: Mapping[str, float], names: tuple[str, ...], argument: str) -> np.ndarray:
+def shares_of(given: Mapping[str, float], names: tuple[str, ...], argument: str) -> np.ndarray:
     strangers = set(given) - set(names)
     if strangers or min(given.values(), default=-1) < 0 or not sum(given.values()) > 0:
         raise ValueError(f"{argument}={dict(given)} must give shares, not negative, to some of {', '.join(names)}.")
@@ -243,19 +242,23 @@ def _bytes(documents: Documents) -> bytes:
 
 def text_windows(documents: Documents, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Each part of the text as shuffled windows (count, size) that do not overlap."""
-    text = np.frombuffer(_bytes(documents), np.uint8)
+    return cut_windows(np.frombuffer(_bytes(documents), np.uint8), size, rng)
+
+
+def cut_windows(text: np.ndarray, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Each part of a text of tokens as shuffled windows (count, size) that do not overlap."""
     cuts = np.round(np.cumsum(list(SHARES.values()))[:-1] * len(text)).astype(int)
     whole = [part[: len(part) // size * size].reshape(-1, size) for part in np.split(text, cuts)]
     return {name: part[rng.permutation(len(part))] for name, part in zip(SHARES, whole, strict=True)}
 
 
-def _first(pool: np.ndarray, count: int, argument: str, name: str) -> np.ndarray:
+def first(pool: np.ndarray, count: int, argument: str, name: str) -> np.ndarray:
     if count > len(pool):
         raise ValueError(f"{argument} asks for {count} samples of {name}, whose text has {len(pool)}: ask for fewer.")
     return pool[:count]
 
 
-def _apportion(shares: np.ndarray, count: int) -> np.ndarray:
+def apportion(shares: np.ndarray, count: int) -> np.ndarray:
     """Whole numbers near shares · count that sum to it (largest remainders)."""
     exact = shares * count
     whole = np.floor(exact).astype(int)

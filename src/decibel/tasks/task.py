@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Task:
         truth: what is known here but hidden from the nodes, such as true labels or an exact solution.
         step_sizes: `alpha`, `beta` and `gamma` that work here, found by a search with SPARKLE-ED or, where the lower
             level is personal, SPDB.
+        own_method: makes the method of `method()` where the usual one does not fit.
     """
 
     problem: Problem
@@ -40,6 +41,7 @@ class Task:
     partition: Partition | None = None
     truth: Any = field(default=None, repr=False)
     step_sizes: Mapping[str, float] = field(default_factory=dict[str, float])
+    own_method: Callable[..., Method] | None = field(default=None, repr=False)
 
     @property
     def nodes(self) -> int | None:
@@ -56,8 +58,11 @@ class Task:
         """A method of `db.CATALOG` with step sizes that work on this task.
 
         Args:
-            name: the method's name; None is one that adapts its own step sizes or, for a personal lower level, `spdb`.
+            name: the method's name; None is one that adapts its own step sizes or, for a personal lower level, `spdb`;
+                or one of the task's own.
             **settings: of the method, instead of the task's.
         """
+        if name is None and self.own_method is not None:
+            return self.own_method(**settings)
         name = name or DEFAULT_METHODS[self.problem.form]
         return CATALOG[name](**{**self.settings(name), **settings})

@@ -1,0 +1,198 @@
+"""What learning a mixture costs: a step of the penalty form and of others against bare gradients and a plain loop.
+
+The model is GPT-2's smallest in shape, a decoder of 124 million weights, on every node; tokens are random, since what
+they are does not matter here. A bare gradient is that of every node's model on its own batch, in one call.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import decibel as db
+from decibel.engines._program import RunConfig
+from decibel.engines._run import Run
+from decibel.graphs._graph import Levels
+from decibel.tasks.decoder import SIZES, Shape, start_decoder
+from decibel.tasks.language_model import MixedText, Model, TargetText
+
+from .records import record
+
+
+@dataclass(frozen=True)
+class Case:
+    """A decoder on so many nodes, with `batch` windows a step, level and node; `chunk`: `node_chunk` of the engine."""
+
+    name: str
+    shape: Shape
+    vocabulary: int
+    nodes: int
+    batch: int
+    chunk: int | None = None
+    compute: str | None = "bfloat16"
+    attention: str = "xla"
+
+
+GPT = Shape(768, 12, 12, 512, remat=True)
+LARGE = [
+    Case("124M, 4 nodes", GPT, 50_304, 4, 8),
+    Case("124M, 8 nodes, one at a time", GPT, 50_304, 8, 8, chunk=1),
+    Case("124M, 4 nodes, fused attention", GPT, 50_304, 4, 8, attention="cudnn"),
+    Case("124M, 2 nodes", GPT, 50_304, 2, 8),
+]
+SMALL = [Case("tiny, 4 nodes", SIZES["tiny"], 256, 4, 4, compute=None)]
+
+
+def methods(all_of_them: bool) -> dict[str, db.Method]:
+    rates = dict(alpha=0.01, beta=1e-3, gamma=1e-3, theta=0.1)
+    penalty = db.sparkle("adam-ed", "ed", **rates, hypergradient=db.hypergradient.penalty(10.0))
+    if not all_of_them:
+        return {"penalty, adam-ed": penalty}
+    return {
+        "penalty, adam-ed": penalty,
+        "penalty, ed": db.sparkle("ed", **rates, hypergradient=db.hypergradient.penalty(10.0)),
+        "Hessian products, adam-ed": db.sparkle("adam-ed", "ed", **rates),
+    }
+
+
+class Tokens:
+    """One node's samples: random tokens, made when they are asked for."""
+
+    def __init__(self, case: Case, node: int, lower: bool) -> None:
+        self.case, self.node, self.lower = case, node, lower
+
+    def __len__(self) -> int:
+        return 4_096
+
+    def __getitem__(self, rows: np.ndarray) -> Any:
+        rng, case = np.random.default_rng(int(rows[0])), self.case
+        kind = np.uint16 if case.vocabulary > 256 else np.uint8
+        windows = rng.integers(0, case.vocabulary, (len(rows), case.shape.context + 1)).astype(kind)
+        if not self.lower:
+            return windows
+        own = np.full(len(rows), self.node, np.int32)
+        return {"windows": windows, "domain": own, "factor": np.full(len(rows), float(case.nodes))}
+
+
+def problem_of(case: Case, y0: Any) -> db.Problem:
+    model = Model(case.compute, case.attention, case.shape.remat)
+    return db.Problem(
+        TargetText(model, 0.0), MixedText(model, 0.0),
+        upper_data=[Tokens(case, node, False) for node in range(case.nodes)],
+        lower_data=[Tokens(case, node, True) for node in range(case.nodes)],
+        x0=jnp.full(case.nodes, 1 / case.nodes), y0=y0, prox_x=db.prox.simplex(floor=0.02),
+    )  # fmt: skip
+
+
+def measure(
+    full: bool, note: Callable[[str], Any], save: Callable[[dict[str, Any]], Any] = lambda content: None
+) -> dict[str, Any]:
+    """`save` is given what was measured so far, after each row."""
+    rows: list[dict[str, Any]] = []
+    content = record("mixture", rows, {})
+    for number, case in enumerate(LARGE if full else SMALL):
+        note(case.name)
+        try:
+            for row in compare(case, 5 if full else 3, methods(number == (len(LARGE) - 1 if full else 0))):
+                rows.append(row)
+                content = record("mixture", rows, _ratios(rows))
+                save(content)
+        except Exception as error:  # a kernel that is not there, or memory: the others are still worth measuring
+            rows.append({"case": case.name, "method": "-", "error": f"{type(error).__name__}: {str(error)[:300]}"})
+            content = record("mixture", rows, _ratios(rows))
+            save(content)
+        gc.collect()
+    return content
+
+
+def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    return {f"step ÷ gradient, {row['method']}, {row['case']}": row["gradients"] for row in rows if "gradients" in row}
+
+
+def compare(case: Case, turns: int, chosen: dict[str, db.Method]) -> Iterator[dict[str, Any]]:
+    y0 = start_decoder(case.shape, case.vocabulary, 0)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(y0))
+    vector = 4 * weights * case.nodes  # bytes of one vector of the model at every node
+    tokens = case.nodes * case.batch * case.shape.context
+    bare, plain = bare_gradient(case, y0, turns), plain_loop(case, y0, turns)
+    problem, steps = problem_of(case, y0), 2
+    del y0
+    for name, method in chosen.items():
+        engine = db.Simulator(node_chunk=case.chunk, keep_copy=False)
+        run: Run = engine.start(problem, method, Levels(x=db.graphs.ring(case.nodes)), RunConfig(case.batch))
+        beside = run.compile(steps).beside
+        state = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+        times = []
+        for turn in range(1 + turns):
+            begun = time.perf_counter()
+            run.advance(steps)
+            jax.block_until_ready(run.state)
+            if turn:
+                times.append((time.perf_counter() - begun) / steps)
+        seconds = float(np.median(times))
+        evaluated = 3 if "penalty" in name else 4  # a product with the Hessian counts as two
+        peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+        yield {
+            "case": case.name, "method": name, "weights": weights, "nodes": case.nodes, "tokens": tokens,
+            "seconds": seconds, "bare_seconds": bare, "gradients": seconds / bare, "plain_seconds": plain,
+            "tokens_a_second": tokens / seconds, "plain_tokens_a_second": tokens / plain,
+            "per_gradient": evaluated * plain / seconds, "state_vectors": state / vector,
+            "beside_vectors": beside / vector, "vectors": (state + beside) / vector, "peak_vectors": peak / vector,
+        }  # fmt: skip
+        run.close(finished=True)
+        run.free()
+        del run
+
+
+def _loss(case: Case) -> Callable[[Any, Any], Any]:
+    model = Model(case.compute, case.attention, case.shape.remat)
+    return lambda y, windows: model.losses(y, windows).mean()
+
+
+def _timed(call: Callable[[], Any], turns: int) -> float:
+    jax.block_until_ready(call())
+    times = []
+    for _ in range(turns):
+        begun = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times))
+
+
+def bare_gradient(case: Case, y0: Any, turns: int) -> float:
+    """Seconds of the gradient of every node's model on a batch of its own."""
+    loss, many = _loss(case), jax.tree.map(lambda leaf: jnp.repeat(leaf[None], case.nodes, 0), y0)
+    windows = jnp.asarray(np.stack([Tokens(case, node, False)[np.arange(case.batch)] for node in range(case.nodes)]))
+    one = lambda pair: jax.grad(loss)(*pair)  # noqa: E731
+    every = jax.jit(lambda pair: jax.lax.map(one, pair, batch_size=case.chunk) if case.chunk else jax.vmap(one)(pair))
+    return _timed(lambda: every((many, windows)), turns)
+
+
+def plain_loop(case: Case, y0: Any, turns: int) -> float:
+    """Seconds of a step of a plain loop with optax's Adam, of one model on the batches of all nodes together."""
+    loss, adam = _loss(case), optax.adam(1e-3)
+    windows = jnp.asarray(
+        np.concatenate([Tokens(case, node, False)[np.arange(case.batch)] for node in range(case.nodes)])
+    )
+
+    def step(carry: Any, windows: Any) -> Any:
+        y, moments = carry
+        updates, moments = adam.update(jax.grad(loss)(y, windows), moments)
+        return optax.apply_updates(y, updates), moments
+
+    compiled = jax.jit(step, donate_argnums=0)
+    held = [(jax.tree.map(jnp.copy, y0), adam.init(y0))]
+
+    def call() -> Any:
+        held[0] = compiled(held[0], windows)
+        return held[0]
+
+    return _timed(call, turns)

@@ -1,0 +1,86 @@
+"""Draws mixture.svg, of docs/mixtures.md, from mixture.json.
+
+python docs/figures/mixture.py           # draws
+python docs/figures/mixture.py FOLDER    # first takes the traces of `benchmarks.sitting`, or of a script like it
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from decibel.studies.apps_mixtures import BASELINES, LEARNED, SETUPS, TARGET
+from decibel.studies.results import Runs
+
+HERE = Path(__file__).parent
+INK = "#6b7683"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d")
+WORDS = {
+    "wiki": "encyclopedia", "books": "books", "reviews_movies": "reviews", "code_python": "code",
+    "docs_linux_kernel": "documentation", "science_math_latex": "mathematics", "shuffled": "letters in random order",
+    "repeated": "30 kB repeated",
+}  # fmt: skip
+
+
+def gather(folder: Path) -> dict[str, dict[str, list[list[float]]]]:
+    """By arm and column, a list for every seed."""
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for path in sorted((folder / "traces").glob("*.npz")):
+        runs = Runs.load(path)
+        columns = found.setdefault(runs.label, {})
+        for name in ("step", "bytes", *runs.columns):
+            columns.setdefault(name, []).append([round(float(value), 5) for value in runs.traces[0][name]])
+    return found
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        (HERE / "mixture.json").write_text(json.dumps(gather(Path(sys.argv[1]))) + "\n")
+    runs = json.loads((HERE / "mixture.json").read_text())
+    table = lambda label, column: np.asarray(runs[label][column])  # noqa: E731 - (seeds, rows)
+    matplotlib.rcParams["svg.hashsalt"] = "mixture"
+    setup, steps = SETUPS["small"], table(LEARNED, "step")[0]
+
+    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
+    shares, losses, domains = figure.subplots(1, 3, width_ratios=(1.15, 1, 1.1))
+    for colour, name in zip(PALETTE, WORDS, strict=True):
+        values = table(LEARNED, f"weight_{name}")
+        shares.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
+        wanted = name in setup.domains[: len(setup.target)]
+        shares.plot(steps, values.mean(0), color=colour, linestyle="-" if wanted else (0, (4, 1.5)), label=WORDS[name])
+    shares.axhline(setup.floor / len(WORDS), color=INK, linestyle=":", linewidth=0.8)
+    shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, 0.6))
+    words = "in the target: solid lines"
+    shares.legend(frameon=False, fontsize=7, ncols=2, loc="upper left", title=words, title_fontsize=7)
+
+    labels = [label for label in (LEARNED, TARGET, *BASELINES) if label in runs]
+    for place, label in enumerate(labels):
+        values = table(label, "test_loss")[:, -1]
+        losses.plot(values, np.full(len(values), place), "o", markersize=4, color=PALETTE[place], alpha=0.7)
+        losses.plot([values.mean()], [place], "|", markersize=16, color=PALETTE[place])
+    losses.set_yticks(range(len(labels)), labels, fontsize=8)
+    losses.invert_yaxis()
+    losses.set(xlabel="loss on the target, nats a byte")
+
+    for colour, label in ((PALETTE[0], LEARNED), (PALETTE[1], "uniform mixture")):
+        for row, name in enumerate(WORDS):
+            values = table(label, f"loss_{name}")[:, -1]
+            domains.plot(values, np.full(len(values), row), "o", markersize=4, color=colour, label="" if row else label)
+    domains.set_yticks(range(len(WORDS)), list(WORDS.values()), fontsize=8)
+    domains.invert_yaxis()
+    domains.set(xlabel="loss by kind of text, nats a byte")
+    domains.legend(frameon=False, fontsize=7, loc="upper right")
+    for axis in (shares, losses, domains):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+    figure.savefig(HERE / "mixture.svg", metadata={"Date": None})
+    figure.savefig(HERE / "mixture.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()
