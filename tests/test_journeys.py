@@ -34,7 +34,7 @@ ELSEWHERE = {
     "decibel reproduce dsoba/speedup": "minutes: tests/studies runs all in their smallest size",
     "decibel reproduce all --size full --jobs 6": "hours",
     "decibel report decibel-results/small": "tests/studies/test_report.py",
-    "decibel reproduce dsoba/logistic --size small --tune": "minutes: tests/studies/test_study_search.py",
+    "decibel league --out decibel-league": "an hour: tests/studies/test_league.py runs one method",
     "decibel data fetch australian": "needs a network: tests/tasks/test_data.py",
     "decibel silo run NAME --problem wards:problem --metrics-port 9464": "tests/engines/silo/test_metrics.py",
 }

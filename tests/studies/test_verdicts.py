@@ -243,14 +243,24 @@ BOTH = {
         ),
     ),
     "C24": (
-        cases("milliseconds", {"neighbour averaging": 1.0, "all-reduce": 2.0}),
-        cases("milliseconds", {"neighbour averaging": 2.0, "all-reduce": 1.0}),
+        cases("milliseconds", {"ring": 1.0, "one-peer": 1.0, "all-reduce": 2.0}),
+        cases("milliseconds", {"ring": 2.0, "one-peer": 1.0, "all-reduce": 1.5}),
     ),
     "D1": (adam(1.05), adam(1.2)),
     "D2": (adam(1.05), adam(3.0)),
     "D3": (
         several(*(cases(name, {"ED, searched": 0.8}, 0.9) for name in ("test_accuracy", "node_accuracy"))),
         several(*(cases(name, {"ED, searched": 0.9}, 0.8) for name in ("test_accuracy", "node_accuracy"))),
+    ),
+    "D5": (
+        several(
+            cases("test_loss", {"learned mixture": 1.0}, 2.0),
+            *(cases(f"weight_{name}", {}, 0.6) for name in ("counting", "vowels")),
+        ),
+        several(
+            cases("test_loss", {"learned mixture": 1.0, "ODM": 0.9}, 2.0),
+            *(cases(f"weight_{name}", {}, 0.6) for name in ("counting", "vowels")),
+        ),
     ),
     "D4": (cases("goal", {}, FALLING), cases("goal", {"ED, searched": FALLING}, 1.0)),
 }  # fmt: skip

@@ -120,7 +120,7 @@ STUDY = Study(
             why="It depends on the neighbours and on the size. With one peer a round is cheaper everywhere: 1.7 "
             "times at a million entries over all links, 6.2 times at ten thousand, 1.4 times at the size of "
             "ResNet-50. With the two neighbours of a ring it is 3.8 times cheaper where latency decides (ten "
-            "thousand entries), level at a million, and 1.5 times as dear at ResNet-50's size on 1 Gbit/s (2.40"
+            "thousand entries), level at a million, and takes 1.5 times as long at ResNet-50's size on 1 Gbit/s (2.40"
             " against 1.59 s): a ring sends two vectors and an all-reduce 2 (n − 1)/n, so on bandwidth it "
             "cannot win, as the α–β model says. From 4 to 16 processes at 0.1 Gbit/s a round takes 1.3 (ring) "
             "and 1.2 times as long (one peer): within the margin of the allowed 1.25. There the links are the "
