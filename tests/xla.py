@@ -5,13 +5,12 @@ program before that are as they always are.
 """
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 
-QUICK = {
-    "--xla_backend_optimization_level": 0,
-    "--xla_cpu_use_fusion_emitters": "false",
-    "--xla_cpu_parallel_codegen_split_count": 1,
-}
+QUICK = {"--xla_backend_optimization_level": 0, "--xla_cpu_parallel_codegen_split_count": 1}
+if tuple(map(int, version("jax").split(".")[:2])) < (0, 12):  # later ones do not know it, and end the process
+    QUICK["--xla_cpu_use_fusion_emitters"] = "false"
 
 
 def flags(devices: int = 1) -> str:
