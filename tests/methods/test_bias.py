@@ -137,7 +137,7 @@ def made(name, **more):
 
 
 CORRECTED = ("ed", "extra", "gt", "semi-gt", "non-gt", "edge-ed")
-MIXTURES = [f"sparkle-{low}" if low == up else f"sparkle-{low}-{up}" for low in CORRECTED for up in CORRECTED]
+EXACT = [f"sparkle-{low}" if low == up else f"sparkle-{low}-{up}" for low in CORRECTED for up in CORRECTED]
 
 
 def expected(name, method):
@@ -159,7 +159,7 @@ def expected(name, method):
             return penalized(STRENGTH)
     if method.form == "single":
         return e.mean() if name != "dsgd" else limit(method)
-    return shared() if name in MIXTURES else limit(method)  # not corrected, or truncated
+    return shared() if name in EXACT else limit(method)  # not corrected, or truncated
 
 
 # INTERACT takes no batches; the mean of a step of fixed length, or of Adam's, is no step along the mean; and steps that
