@@ -1,7 +1,7 @@
-"""A sitting on a GPU for the study apps/mixtures: what a step costs, then the study's arms, seed by seed.
+"""The study apps/mixtures on a GPU in a given time: what a step costs, then the study's arms, seed by seed.
 
-    python -m benchmarks.sitting OUT --seconds 470      # stops by itself; OUT/sitting.tar holds all that was written
-    python -m benchmarks.sitting OUT --tiny             # the same on a CPU, with hardly any steps
+    python -m benchmarks.mixture_study OUT --seconds 470  # stops by itself; all is in OUT/results.tar
+    python -m benchmarks.mixture_study OUT --tiny         # the same on a CPU, with hardly any steps
 
 Every run is written as it ends, and what OUT has already is not run again. Three processes share the device, so that
 one computes while another compiles. The step size of x is the one with the lowest validation loss on a seed that is
@@ -113,11 +113,11 @@ def pack(out: Path) -> None:
         for path in sorted(out.rglob("*")):
             if path.is_file() and path.suffix in (".npz", ".json", ".txt", ".log"):
                 archive.add(path, path.relative_to(out))
-    atomic_write(out / "sitting.tar", held.getvalue())
+    atomic_write(out / "results.tar", held.getvalue())
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.sitting")
+    options = argparse.ArgumentParser(prog="python -m benchmarks.mixture_study")
     options.add_argument("out", type=Path)
     options.add_argument("--seconds", type=float, default=470, help="after which it stops (default: %(default)s)")
     options.add_argument("--cost", type=float, default=120, help="of these, at most so many for the cost of a step")
@@ -128,7 +128,7 @@ def main() -> None:
     if given.part:
         return cost(given.out, given.tiny) if given.part == "cost" else work(given.out, given.part, given.tiny)
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
-    command = [sys.executable, "-m", "benchmarks.sitting", str(given.out), *(["--tiny"] if given.tiny else [])]
+    command = [sys.executable, "-m", "benchmarks.mixture_study", str(given.out), *(["--tiny"] if given.tiny else [])]
 
     def until(seconds: float, parts: list[str]) -> None:
         logs = {part: open(given.out / f"{part}.log", "a") for part in parts}  # noqa: SIM115 - processes write there

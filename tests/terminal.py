@@ -30,9 +30,9 @@ def typed(command: str, folder: Path, environment: dict[str, str], columns: int,
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {key: value for key, value in environment.items() if key not in ("COLUMNS", "LINES")}
-    command = f"timeout {seconds} bash -c '{command}'" if "'" not in command else command
+    shell = ["timeout", "--foreground", str(seconds), "bash", "-c", command]
     process = subprocess.Popen(
-        ["bash", "-c", command], cwd=folder, env=environment | {"TERM": "xterm"}, stdin=its, stdout=its, stderr=its
+        shell, cwd=folder, env=environment | {"TERM": "xterm"}, stdin=its, stdout=its, stderr=its
     )
     os.close(its)
     shown = bytearray()

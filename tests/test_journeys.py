@@ -89,7 +89,7 @@ class TestReadme:
     def test_the_demo_has_the_numbers_it_promises(self, installed, tmp_path):
         assert "decibel demo" in commands("README.md")
         shown = typed("decibel demo", tmp_path, installed | {"XLA_FLAGS": ""}, columns=80)
-        assert shown.code == 0 and fits(shown, 80), shown.text
+        assert shown.code == 0 and fits(shown, 80) and "Warning" not in shown.text, shown.text
         assert list(tmp_path.rglob("demo.png"))
         promise = re.search(
             r"\*\*Expect (.*?) % of unseen.*?, with the same search", (ROOT / "README.md").read_text(), re.S
@@ -99,12 +99,12 @@ class TestReadme:
         for percentage in percentages:
             assert percentage in shown.text
 
-    def test_a_run_of_ones_own(self, installed, tmp_path, columns=80):
+    def test_a_run_of_ones_own(self, installed, tmp_path):
         (command,) = [one for one in commands("README.md") if one.startswith("decibel run")]
-        shown = typed(command, tmp_path, installed, columns)
+        shown = typed(command, tmp_path, installed, columns=80)
         assert shown.code == 0 and "Watch it at http://127.0.0.1" in shown.text, shown.text
         bars = [line for line in shown.lines if "━" in line]
-        assert bars and all(len(line) <= columns for line in bars)
+        assert bars and all(len(line) <= 80 for line in bars)
         assert all(re.search(r"\d+/1000|\d+ of 1000", line) for line in bars), bars[-1]
         assert list(tmp_path.rglob("*.png"))
 

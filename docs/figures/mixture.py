@@ -1,7 +1,7 @@
 """Draws mixture.svg, of docs/mixtures.md, from mixture.json.
 
 python docs/figures/mixture.py           # draws
-python docs/figures/mixture.py FOLDER    # first takes the traces of `benchmarks.sitting`, or of a script like it
+python docs/figures/mixture.py FOLDER    # first takes the traces of `benchmarks.mixture_study`
 """
 
 from __future__ import annotations

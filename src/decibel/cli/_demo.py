@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from ..methods._dsoba import dsoba
 from ..methods._method import Method
 from ..methods._sparkle import sparkle
 from ..results._result import Result
-from ..solver._solve import solve
+from ..solver._solve import SmallNodeWarning, solve
 from ..tasks import Task
 from ..tasks.data import digits
 
@@ -70,7 +71,9 @@ def run(out: Path, *, seed: int = 0, quick: bool = False, console: Console | Non
     console.print(_story(task, graph, steps))
     results = {}
     for name, method in {**METHODS, "no cleaning": NO_CLEANING}.items():
-        with console.status(f"{name}: compiling and running {steps:,} iterations"):
+        compiling = console.status(f"{name}: compiling and running {steps:,} iterations")
+        with compiling, warnings.catch_warnings():
+            warnings.simplefilter("ignore", SmallNodeWarning)  # how unequal nodes are is part of the story
             results[name] = solve(
                 task.problem,
                 method,

@@ -179,7 +179,8 @@ class Run:
                     raise error
                 return None
         self.state, self.step = state, self.step + length
-        self._done.append(length)
+        if not self._keep_copy:
+            self._done.append(length)
         return costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
 
 

@@ -38,14 +38,13 @@ from ..strategies._table import Strategy, strategy
 from ..tasks import Task, language_model
 from ..tasks.decoder import Decoder, Shape, start_decoder
 from ..tasks.language_model import HeldOut, Model
-from ..tasks.texts import find_texts, repeated, shuffled_words
+from ..tasks.texts import find_texts, repeated, shuffled_letters
 from .schedules import Linear
 
 Way = Literal["learned", "uniform", "by size", "target", "doremi", "odm"]
 MADE = {"counting": b"one two three four five six. " * 400, "vowels": b"a e i o u. " * 900}
-DATA_SEED = (
-    0  # the same samples for all seeds, so that runs share what is compiled; seeds differ in weights and batches
-)
+# The same samples for all seeds, so that runs share what is compiled; seeds differ in weights and batches.
+DATA_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def texts(setup: Setup) -> dict[str, bytes]:
     found = MADE if set(setup.domains) <= set(MADE) else find_texts(setup.domains)
     found = {name: found[name] for name in setup.domains}
     if setup.harmful:
-        found["shuffled"] = shuffled_words(found[setup.domains[0]])
+        found["shuffled"] = shuffled_letters(found[setup.domains[0]])
         play = find_texts(["tinyshakespeare"])["tinyshakespeare"]
         found["repeated"] = repeated(play, 30_000, len(play) // 30_000)
     return found

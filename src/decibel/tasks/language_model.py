@@ -204,12 +204,11 @@ def language_model(
     ]
     upper = _target(pools, names, aim, "validation", nodes, validation)
     model = Model(compute, attention, shape.remat)
-    kept = (lambda own: sources.arrays(own)) if streamed else (lambda own: own)
     problem = Problem(
         TargetText(model, float(entropy)),
         MixedText(model, float(decay)),
-        upper_data=[kept(own) for own in upper],
-        lower_data=[kept(own) for own in lower],
+        upper_data=[sources.arrays(own) for own in upper] if streamed else upper,
+        lower_data=[sources.arrays(own) for own in lower] if streamed else lower,
         x0=jnp.asarray(x0, float),
         y0=start_decoder(shape, code.size, seed),
         prox_x=prox.simplex(floor=least),
@@ -225,7 +224,7 @@ def language_model(
     summary = {
         "domains": {name: len(text) for name, text in texts.items()},
         "target": dict(zip(names, aim.tolist(), strict=True)),
-        "samples": {name: count for name, count in zip(names, counts, strict=True)},
+        "samples": dict(zip(names, counts, strict=True)),
         "target_samples": {"validation": nodes * validation, "test": test},
         "tokens": {"kind": tokens, "vocabulary": code.size, "a sample": shape.context + 1},
         "model": {"width": shape.width, "layers": shape.layers, "heads": shape.heads, "context": shape.context},

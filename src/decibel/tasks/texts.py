@@ -105,7 +105,7 @@ def _notices() -> Iterator[tuple[str, str]]:
                     yield str(file), path.read_text(errors="replace")
 
 
-def shuffled_words(text: bytes, seed: int = 0) -> bytes:
+def shuffled_letters(text: bytes, seed: int = 0) -> bytes:
     """The same bytes, in which the letters of the whole text are in a random order: its frequencies, and no words."""
     letters = np.frombuffer(text, np.uint8)
     return letters[np.random.default_rng(seed).permutation(len(letters))].tobytes()
