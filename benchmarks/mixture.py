@@ -49,6 +49,8 @@ LARGE = [
     Case("124M, 2 nodes", GPT, 50_304, 2, 8),
 ]
 SMALL = [Case("tiny, 4 nodes", SIZES["tiny"], 256, 4, 4, compute=None)]
+# A ninth of GPT-2's weights, with as many tokens and logits for each of them: only compiled, for its memory.
+PLANNED = [Case("14M, 4 nodes, one at a time", Shape(256, 12, 4, 170, remat=True), 16_768, 4, 8, chunk=1)]
 
 
 def methods(all_of_them: bool) -> dict[str, db.Method]:
@@ -96,7 +98,7 @@ def measure(
     full: bool, note: Callable[[str], Any], save: Callable[[dict[str, Any]], Any] = lambda content: None
 ) -> dict[str, Any]:
     """`save` is given what was measured so far, after each row."""
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = [] if full else [planned(case) for case in PLANNED]
     content = record("mixture", rows, {})
     for number, case in enumerate(LARGE if full else SMALL):
         note(case.name)
@@ -117,19 +119,40 @@ def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {f"step ÷ gradient, {row['method']}, {row['case']}": row["gradients"] for row in rows if "gradients" in row}
 
 
+def planned(case: Case) -> dict[str, Any]:
+    """What the compiler asks for; no step is taken."""
+    y0 = start_decoder(case.shape, case.vocabulary, 0)
+    (name, method), *_ = methods(False).items()
+    run = begin(case, method, problem_of(case, y0))
+    row = {"case": case.name, "method": name, "nodes": case.nodes, **memory(run, 2)}
+    run.close(finished=True)
+    run.free()
+    return row
+
+
+def begin(case: Case, method: db.Method, problem: db.Problem) -> Run:
+    engine = db.Simulator(node_chunk=case.chunk, keep_copy=False)
+    return engine.start(problem, method, Levels(x=db.graphs.ring(case.nodes)), RunConfig(case.batch))
+
+
+def memory(run: Run, steps: int) -> dict[str, Any]:
+    """In vectors of the model at every node."""
+    y, beside = run.state.y.s.tree, run.compile(steps).beside
+    vector, state = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (y, run.state))
+    weights = sum(leaf[0].size for leaf in jax.tree.leaves(y))
+    vectors = {"state_vectors": state / vector, "beside_vectors": beside / vector, "vectors": (state + beside) / vector}
+    return {"weights": weights, "vector_bytes": vector, **vectors}
+
+
 def compare(case: Case, turns: int, chosen: dict[str, db.Method]) -> Iterator[dict[str, Any]]:
     y0 = start_decoder(case.shape, case.vocabulary, 0)
-    weights = sum(leaf.size for leaf in jax.tree.leaves(y0))
-    vector = 4 * weights * case.nodes  # bytes of one vector of the model at every node
     tokens = case.nodes * case.batch * case.shape.context
     bare, plain = bare_gradient(case, y0, turns), plain_loop(case, y0, turns)
     problem, steps = problem_of(case, y0), 2
     del y0
     for name, method in chosen.items():
-        engine = db.Simulator(node_chunk=case.chunk, keep_copy=False)
-        run: Run = engine.start(problem, method, Levels(x=db.graphs.ring(case.nodes)), RunConfig(case.batch))
-        beside = run.compile(steps).beside
-        state = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+        run = begin(case, method, problem)
+        used = memory(run, steps)
         times = []
         for turn in range(1 + turns):
             begun = time.perf_counter()
@@ -141,11 +164,10 @@ def compare(case: Case, turns: int, chosen: dict[str, db.Method]) -> Iterator[di
         evaluated = 3 if "penalty" in name else 4  # a product with the Hessian counts as two
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
         yield {
-            "case": case.name, "method": name, "weights": weights, "nodes": case.nodes, "tokens": tokens,
+            "case": case.name, "method": name, "nodes": case.nodes, "tokens": tokens, **used,
             "seconds": seconds, "bare_seconds": bare, "gradients": seconds / bare, "plain_seconds": plain,
             "tokens_a_second": tokens / seconds, "plain_tokens_a_second": tokens / plain,
-            "per_gradient": evaluated * plain / seconds, "state_vectors": state / vector,
-            "beside_vectors": beside / vector, "vectors": (state + beside) / vector, "peak_vectors": peak / vector,
+            "per_gradient": evaluated * plain / seconds, "peak_vectors": peak / used["vector_bytes"],
         }  # fmt: skip
         run.close(finished=True)
         run.free()

@@ -144,14 +144,20 @@ def mixture(content: dict[str, Any]) -> Table:
         [
             row["case"],
             row["method"],
-            f"{1e3 * row['seconds']:,.0f}",
-            f"{row['gradients']:.2f}",
-            *(f"{row[name]:,.0f}" for name in ("tokens_a_second", "plain_tokens_a_second")),
-            f"{row['per_gradient']:.0%}",
+            *(_timed(row) if "seconds" in row else ["not run"] + 4 * [""]),
             f"{row['vectors']:.1f}",
         ]
         for row in content["rows"]
         if "error" not in row
+    ]
+
+
+def _timed(row: dict[str, Any]) -> list[str]:
+    return [
+        f"{1e3 * row['seconds']:,.0f}",
+        f"{row['gradients']:.2f}",
+        *(f"{row[name]:,.0f}" for name in ("tokens_a_second", "plain_tokens_a_second")),
+        f"{row['per_gradient']:.0%}",
     ]
 
 

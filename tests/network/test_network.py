@@ -11,11 +11,12 @@ from jax.extend.core import jaxprs_in_params
 from decibel import graphs
 from decibel.core._ledger import Ledger
 from decibel.core._vector import Vector
+from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 from decibel.network._communicator import Communicator
 from decibel.network._in_memory import InMemory
-from decibel.network._messages import Cumulative, Plain, by_kind
-from decibel.network._mixing import Average, Dense, Edges, Neighbours, Shifts, mixer
+from decibel.network._messages import Cumulative, Plain, Scaled, _scaled_difference, by_kind
+from decibel.network._mixing import Average, Dense, Edges, Neighbours, Shifts, _difference, mixer
 
 
 def _random_directed(nodes):
@@ -72,7 +73,40 @@ def test_rotations_by_slices_and_by_gathers_are_the_same(name):
     """The latter are what a GPU runs."""
     graph, _ = FORMS[name]
     s = jnp.asarray(np.random.default_rng(0).normal(size=(graph.nodes, 3, 2)))
-    np.testing.assert_array_equal(mixer(graph)._sliced(s), mixer(graph)._gathered(s))
+    form, b = mixer(graph), jnp.abs(s[:, :, :1])
+    for term, leaves in ((_difference, (s,)), (_scaled_difference, (s, b))):
+        np.testing.assert_array_equal(form._sliced(term, *leaves), form._gathered(term, *leaves))
+
+
+SYMMETRIC = [name for name, (graph, _) in FORMS.items() if graph.symmetric]
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+@pytest.mark.parametrize("scalar", [False, True], ids=["by entry", "one scale"])
+def test_scaled_differences_are_the_same_with_and_without_links(name, scalar):
+    """Σ_j w_ij min(b_i, b_j) (φ_j − φ_i) and δ(b), by loops in NumPy, and as messages that may be lost have it."""
+    graph, rng = FORMS[name][0], np.random.default_rng(1)
+    nodes, levels = graph.nodes, Levels(x=graph)
+    φ = {"a": rng.normal(size=(nodes, 3, 2)), "b": rng.normal(size=(nodes, 4))}
+    b = rng.uniform(0.1, 2, nodes) if scalar else {key: rng.uniform(0.1, 2, leaf.shape) for key, leaf in φ.items()}
+    message = Scaled((Vector(jax.tree.map(jnp.asarray, φ)), Vector(jax.tree.map(jnp.asarray, b))))
+    by_link = InMemory.by_link(levels, RunConfig().link_faults(jnp.arange(nodes)))
+    for step in range(graph.period):
+        k = jnp.int32(step)
+        (G, δ), (G_links, δ_links) = (
+            network.exchange(k, 0, {"x": message}, None)[0]["x"] for network in (InMemory.of(levels), by_link)
+        )
+        W = graph.phases[step].W
+        for key, leaf in φ.items():
+            scale = b.reshape(-1, *(1,) * (leaf.ndim - 1)) if scalar else b[key]
+            expected = np.zeros_like(leaf)
+            for i in range(nodes):
+                for j in range(nodes):
+                    expected[i] += W[i, j] * np.minimum(scale[i], scale[j]) * (leaf[j] - leaf[i])
+            np.testing.assert_allclose(G.tree[key], expected, atol=1e-13)
+            np.testing.assert_allclose(G_links.tree[key], expected, atol=1e-13)
+            np.testing.assert_allclose(np.asarray(G.tree[key]).sum(0), 0, atol=1e-12)
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-13), δ, δ_links)
 
 
 @pytest.mark.parametrize("name", ["ring", "path", "star", "complete", "dense", "changing dense"])

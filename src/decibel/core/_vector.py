@@ -94,16 +94,16 @@ def dots(a: Vector, b: Vector) -> Float[Array, " nodes"]:
 
 def each(factors: Float[Array, "*axes"], vector: Vector) -> Vector:
     """Every node's vector times its own factor (or a common one)."""
-    shaped = lambda leaf: _beside(factors, leaf).astype(leaf.dtype)  # noqa: E731
+    shaped = lambda leaf: beside(factors, leaf).astype(leaf.dtype)  # noqa: E731
     return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
 
 
 def choose(which: Bool[Array, "*axes"], a: T, b: T) -> T:
     """Leaf by leaf, a of the nodes for which `which` is true and b of the others."""
-    return jax.tree.map(lambda x, y: jnp.where(_beside(which, x), x, y), a, b)
+    return jax.tree.map(lambda x, y: jnp.where(beside(which, x), x, y), a, b)
 
 
-def _beside(values: Shaped[Array, "*axes"], leaf: Shaped[Array, ...]) -> Shaped[Array, ...]:
+def beside(values: Shaped[Array, "*axes"], leaf: Shaped[Array, ...]) -> Shaped[Array, ...]:
     """Values of the first axes, shaped to meet the leaf."""
     return jnp.reshape(values, (*jnp.shape(values), *(1,) * (leaf.ndim - jnp.ndim(values))))
 

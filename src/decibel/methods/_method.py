@@ -137,8 +137,13 @@ class Method(eqx.Module):
 
     @property
     def needs_links(self) -> bool:
-        """Whether messages go link by link: what links remember of them, or what both ends make of them, differs."""
+        """Whether links remember something of the messages."""
         return any(strategy.needs_links for strategy in self.strategies.values())
+
+    @property
+    def pairwise(self) -> bool:
+        """Whether a node needs its neighbours' messages one by one, and not their average alone."""
+        return any(strategy.pairwise for strategy in self.strategies.values())
 
     @property
     def asynchronous(self) -> bool:

@@ -14,7 +14,7 @@ from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ._incidence import Sums, slots
 from ._links import LinkFaults, Links, Received
-from ._messages import Copies
+from ._messages import Copies, Message, Plain, Scaled
 from ._mixing import Mixer, mixer
 from ._network import Network
 
@@ -36,7 +36,7 @@ class InMemory(Network):
 
     @classmethod
     def of(cls, graphs: Levels) -> InMemory:
-        """For messages that are plain and all arrive."""
+        """For messages that all arrive and of which links remember nothing."""
         distinct, graph_of = graphs.distinct()
         degrees = [float(np.mean(graph.degrees)) for graph in distinct]
         return cls(graph_of, (), None, tuple(map(mixer, distinct)), (), tuple(Copies(d, d, d) for d in degrees))
@@ -54,8 +54,15 @@ class InMemory(Network):
     def copies_on(self, graph: int) -> Copies:
         return self.copies_by_graph[graph]
 
-    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
-        return jax.tree.map(lambda leaf: self.mixers[graph].flow(step, leaf), contents)
+    def mixes(self, message: Message) -> bool:
+        return isinstance(message, Plain | Scaled)
+
+    def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
+        return {
+            level: message.mixed(self.mixers[graph], step)
+            for level, message in messages.items()
+            if isinstance(message, Plain | Scaled)
+        }
 
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:
         return Received(buffer[self.places[graph].neighbours])

@@ -20,10 +20,11 @@ from jax import Array
 
 from ..core._keys import fold_in_each
 from ..core._types import PyTree
-from ..core._vector import flatten
+from ..core._vector import Vector, beside, flatten
 from ._codecs import Code, ConcatCodec
 from ._in_flight import InFlight, arrivals, numbers_sent
 from ._links import Channel, LinkMemory, LinkState, Received
+from ._mixing import Arrays, Mixer
 
 CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
 
@@ -45,7 +46,6 @@ class Message(eqx.Module):
 
     content: PyTree
     after: PyTree = eqx.field(default=None, kw_only=True)
-    needs_links: ClassVar[bool] = True  # whether a network without links cannot carry it
     splits: ClassVar[bool] = False  # whether every entry fares by itself, so that parts of vectors can be sent apart
 
     @property
@@ -78,11 +78,14 @@ class Message(eqx.Module):
 class Plain(Message):
     """Vectors as they are; the answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
 
-    needs_links: ClassVar[bool] = False
     splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * size(self.content)
+
+    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
+        """What is received where all nodes are rows of the same arrays and every message arrives."""
+        return jax.tree.map(lambda leaf: mixer.flow(step, leaf), self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The differences of the last steps, where faults make messages late."""
@@ -216,6 +219,13 @@ class Scaled(Message):
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * size(self.content)
 
+    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
+        """What is received where all nodes are rows of the same arrays and every message arrives."""
+        φ, b = self.content
+        scales = b.tree if jax.tree.structure(b) == jax.tree.structure(φ) else jax.tree.map(lambda _: b.tree, φ.tree)
+        flow = lambda φ, b: mixer.sum(step, _scaled_difference, φ, beside(b, φ))  # noqa: E731
+        return Vector(jax.tree.map(flow, φ.tree, scales)), jax.tree.map(lambda leaf: mixer.flow(step, leaf), b)
+
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The differences of the last steps, where faults make messages late."""
         steps = channel.faults.schedule.longest_delay
@@ -234,6 +244,10 @@ class Scaled(Message):
         flow, memory = _flow(channel, received, jnp.concatenate(differences, -1), memory)
         answers = [unflatten(part) for (_, unflatten), part in zip(parts, _split(flow, ends), strict=True)]
         return dict(zip(self.content, zip(answers[::2], answers[1::2], strict=True), strict=True)), memory
+
+
+def _scaled_difference(there: Arrays, here: Arrays) -> Array:
+    return jnp.minimum(there[1], here[1]) * (there[0] - here[0])
 
 
 def as_message(content: PyTree) -> Message:

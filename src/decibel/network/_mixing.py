@@ -1,4 +1,4 @@
-"""δ(s) = Σ_j w_ij (s_j − s_i) where all nodes live on one device.
+"""δ(s) = Σ_j w_ij (s_j − s_i), and other sums over neighbours, where all nodes live on one device.
 
 δ is computed from differences, which are small near consensus and so have small rounding errors, never from a
 reduced-precision product of raw states. Which of the forms below serves a graph depends on its shape alone.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -20,12 +22,24 @@ from ..graphs._graph import Graph, GraphSequence
 GATHER_DEGREE = 16  # beyond it, unrolled gathers would bloat the compiled step
 SHIFTS = 64  # the same for rotations, which are slices
 
+Arrays: TypeAlias = tuple[Array, ...]
+Term: TypeAlias = Callable[[Arrays, Arrays], Array]  # of what the neighbours have, and of what the nodes have
+
 
 class Mixer(eqx.Module):
-    """δ for one graph with all nodes on one device; leaves are (nodes, ...)."""
+    """Sums over neighbours for one graph with all nodes on one device; leaves are (nodes, ...)."""
 
     @abstractmethod
-    def flow(self, step: Array, leaf: Array) -> Array: ...
+    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+        """Σ_j w_ij term(leaves of j, leaves of i), where the term is zero if both have the same."""
+
+    def flow(self, step: Array, leaf: Array) -> Array:
+        """δ(leaf)"""
+        return self.sum(step, _difference, leaf)
+
+
+def _difference(there: Arrays, here: Arrays) -> Array:
+    return there[0] - here[0]
 
 
 class Shifts(Mixer):
@@ -39,25 +53,25 @@ class Shifts(Mixer):
     offsets: tuple[int, ...] = eqx.field(static=True)
     weights: tuple[float, ...] = eqx.field(static=True)
 
-    def flow(self, step: Array, leaf: Array) -> Array:
+    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
         if not self.offsets:
-            return jnp.zeros_like(leaf)
-        return jax.lax.platform_dependent(leaf, cpu=self._sliced, default=self._gathered)
+            return jnp.zeros_like(leaves[0])
+        sliced, gathered = partial(self._sliced, term), partial(self._gathered, term)
+        return jax.lax.platform_dependent(*leaves, cpu=sliced, default=gathered)
 
-    def _sliced(self, leaf: Array) -> Array:
-        nodes, before, after = leaf.shape[0], max(0, -min(self.offsets)), max(0, *self.offsets)
-        wide = _rows(leaf, jnp.arange(-before, nodes + after, dtype=jnp.int32) % nodes)
-        rotated = lambda k: wide[before + k : before + k + nodes]  # noqa: E731
-        return self._sum(rotated)
+    def _sliced(self, term: Term, *leaves: Array) -> Array:
+        nodes, before, after = leaves[0].shape[0], max(0, -min(self.offsets)), max(0, *self.offsets)
+        around = jnp.arange(-before, nodes + after, dtype=jnp.int32) % nodes
+        wide = tuple(_rows(leaf, around) for leaf in leaves)
+        return self._sum(term, lambda k: tuple(leaf[before + k : before + k + nodes] for leaf in wide))
 
-    def _gathered(self, leaf: Array) -> Array:
-        nodes = jnp.arange(leaf.shape[0], dtype=jnp.int32)
-        rotated = lambda k: _rows(leaf, (nodes + k) % len(nodes)) if k else leaf  # noqa: E731
-        return self._sum(rotated)
+    def _gathered(self, term: Term, *leaves: Array) -> Array:
+        nodes = jnp.arange(leaves[0].shape[0], dtype=jnp.int32)
+        rotated = lambda k: tuple(_rows(leaf, (nodes + k) % len(nodes)) for leaf in leaves) if k else leaves  # noqa: E731
+        return self._sum(term, rotated)
 
-    def _sum(self, rotated: Callable[[int], Array]) -> Array:
-        flows = [w * (rotated(k) - rotated(0)) for k, w in zip(self.offsets, self.weights, strict=True)]
-        return sum(flows[1:], start=flows[0])
+    def _sum(self, term: Term, rotated: Callable[[int], Arrays]) -> Array:
+        return _total([w * term(rotated(k), rotated(0)) for k, w in zip(self.offsets, self.weights, strict=True)])
 
 
 class Neighbours(Mixer):
@@ -66,13 +80,12 @@ class Neighbours(Mixer):
     table: Array
     weights: Array
 
-    def flow(self, step: Array, leaf: Array) -> Array:
-        phase = step % self.table.shape[0] if self.table.shape[0] > 1 else 0
-        table, weights = self.table[phase], self.weights[phase].astype(leaf.dtype)
-        shape = (-1,) + (1,) * (leaf.ndim - 1)
-        here = _rows(leaf, jnp.arange(leaf.shape[0], dtype=jnp.int32))  # made once, not once per neighbour
-        flows = [weights[:, k].reshape(shape) * (_rows(here, table[:, k]) - here) for k in range(table.shape[1])]
-        return sum(flows[1:], start=flows[0])
+    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+        table, weights = (_at(step, one) for one in (self.table, self.weights))
+        nodes = jnp.arange(len(table), dtype=jnp.int32)
+        here = tuple(_rows(leaf, nodes) for leaf in leaves)  # made once, not once per neighbour
+        there = lambda k: tuple(_rows(leaf, table[:, k]) for leaf in here)  # noqa: E731
+        return _total([_times(weights[:, k], term(there(k), here)) for k in range(table.shape[1])])
 
 
 class Edges(Mixer):
@@ -82,16 +95,18 @@ class Edges(Mixer):
     receivers: Array
     weights: Array
 
-    def flow(self, step: Array, leaf: Array) -> Array:
-        phase = step % self.weights.shape[0] if self.weights.shape[0] > 1 else 0
-        senders, receivers = self.senders[phase], self.receivers[phase]
-        weights = self.weights[phase].astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
-        terms = weights * (_rows(leaf, senders) - _rows(leaf, receivers))
-        return jax.ops.segment_sum(terms, receivers, leaf.shape[0], indices_are_sorted=True)
+    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+        senders, receivers, weights = (_at(step, one) for one in (self.senders, self.receivers, self.weights))
+        there, here = (tuple(_rows(leaf, ends) for leaf in leaves) for ends in (senders, receivers))
+        terms = _times(weights, term(there, here))
+        return jax.ops.segment_sum(terms, receivers, leaves[0].shape[0], indices_are_sorted=True)
 
 
 class Average(Mixer):
     """The complete graph with weights 1/N."""
+
+    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+        return _of_pairs(term, leaves).mean(1)
 
     def flow(self, step: Array, leaf: Array) -> Array:
         # The mean of differences from the first node: exact at consensus.
@@ -103,11 +118,31 @@ class Dense(Mixer):
 
     generator: Array  # W − I, (phases, nodes, nodes)
 
+    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+        return _times(_at(step, self.generator), _of_pairs(term, leaves)).sum(1)
+
     def flow(self, step: Array, leaf: Array) -> Array:
-        phase = step % self.generator.shape[0] if self.generator.shape[0] > 1 else 0
         centred = (leaf - leaf.mean(0, keepdims=True)).reshape(leaf.shape[0], -1)
-        mixed = jnp.matmul(self.generator[phase].astype(leaf.dtype), centred, precision=jax.lax.Precision.HIGHEST)
-        return mixed.reshape(leaf.shape)
+        generator = _at(step, self.generator).astype(leaf.dtype)
+        return jnp.matmul(generator, centred, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape)
+
+
+def _of_pairs(term: Term, leaves: Arrays) -> Array:
+    """(nodes, nodes, ...): compilers sum it up without having it whole."""
+    return term(tuple(leaf[None] for leaf in leaves), tuple(leaf[:, None] for leaf in leaves))
+
+
+def _at(step: Array, phases: Array) -> Array:
+    return phases[step % len(phases) if len(phases) > 1 else 0]
+
+
+def _times(weights: Array, terms: Array) -> Array:
+    """Terms (*weights, ...), each times its own weight."""
+    return weights.astype(terms.dtype).reshape(*weights.shape, *(1,) * (terms.ndim - weights.ndim)) * terms
+
+
+def _total(terms: list[Array]) -> Array:
+    return sum(terms[1:], start=terms[0])
 
 
 def _rows(leaf: Array, indices: Array) -> Array:

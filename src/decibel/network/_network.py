@@ -13,7 +13,7 @@ from jax import Array
 from ..core._types import PyTree
 from ._codecs import ConcatCodec
 from ._links import Channel, Draws, LinkFaults, LinkMemory, Links, LinkStates, Received, Transport
-from ._messages import Copies, Message, by_kind
+from ._messages import Copies, Message, Plain, by_kind
 
 LEVELS = ("x", "y", "z")
 
@@ -63,13 +63,13 @@ class Network(eqx.Module):
             if not here:
                 after.append(())
                 continue
-            if not self.links and any(message.needs_links for message in here.values()):
+            if not self.links and not all(map(self.mixes, here.values())):
                 raise ValueError(
                     f"{type(self).__name__} has no links, which such messages need: build it with by_link(graphs, "
                     "config.link_faults(numbers)) where method.needs_links."
                 )
             if not self.links:
-                received |= self.mix(step, graph, {level: message.content for level, message in here.items()})
+                received |= self.mix(step, graph, here)
                 continue
             channel, memories = self._channel(step, number, graph)._replace(draws=draws), []
             for place, message in enumerate(by_kind(here)):
@@ -120,9 +120,13 @@ class Network(eqx.Module):
     def copies_on(self, graph: int) -> Copies:
         """How many rows a node sends over that graph in an exchange."""
 
+    def mixes(self, message: Message) -> bool:
+        """Whether such messages can go without links, if all of them arrive."""
+        return isinstance(message, Plain)
+
     @abstractmethod
-    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
-        """δ = Σ_j w_ij (m_j − m_i) of every level's vectors, if all of them arrive."""
+    def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
+        """What every level receives, δ = Σ_j w_ij (m_j − m_i) for plain vectors, if all of them arrive."""
 
     @abstractmethod
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:

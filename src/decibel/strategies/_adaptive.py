@@ -59,6 +59,11 @@ class AdaptiveDiffusion(Adaptive):
     scalar: bool = eqx.field(static=True, default=False)
     scale_every: int | None = eqx.field(static=True, default=None)
 
+    @property
+    def needs_links(self) -> bool:
+        """Whether links remember which scales have arrived."""
+        return self.scale_every is not None
+
     def start(self, s: Vector) -> Level:
         zeros = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
         return Level(s, (s.zeros(), zeros, zeros))

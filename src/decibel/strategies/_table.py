@@ -157,7 +157,7 @@ class Strategy(eqx.Module):
         requires_spectrum: whether W must be symmetric with λ_min(W) > −1/3.
         per_link: whether the network keeps its flows for each link.
         coded: whether its messages are compressed or noised (`decibel.privacy`).
-        pairwise: whether what it receives is not linear in the messages, so that they go link by link.
+        pairwise: whether what it receives is not linear in the messages, so that their average is not enough.
         requires_self_weight: the least w_ii that it needs, of a symmetric W.
         default_rate: a step size that serves where none is given; None if there is no such.
         vectors: how many vectors a node sends to each neighbour per step; None if that is not stated.
@@ -196,8 +196,8 @@ class Strategy(eqx.Module):
 
     @property
     def needs_links(self) -> bool:
-        """Whether its messages go link by link, also where none is lost."""
-        return self.per_link or self.coded or self.pairwise
+        """Whether links remember something of its messages."""
+        return self.per_link or self.coded
 
     @property
     def integrates(self) -> bool:

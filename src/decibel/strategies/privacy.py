@@ -222,7 +222,7 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
             raise ValueError("noise cannot be added to 'wave', which may send a message's content again: wrap 'ed'.")
         return replace(row, name=f"wave ({name})", move=WaveInCode(code), coded=True, vectors=None)
     adapts = row.move is direction_and_rate
-    if row.needs_links or not row.mixes or adapts:
+    if row.needs_links or row.pairwise or not row.mixes or adapts:
         reasons = {
             "is encoded already": row.coded,
             "sends cumulative flows, which cannot be encoded": row.per_link,

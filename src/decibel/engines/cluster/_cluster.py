@@ -98,7 +98,7 @@ class Cluster(Engine):
     def _network(
         self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array, layout: Layout | None
     ) -> Collectives:
-        if not (config.faults or method.needs_links):
+        if not (config.faults or method.needs_links or method.pairwise):
             return Collectives.of(graphs, mesh, layout)
         faults = spread(config.link_faults(config.numbers(graphs.nodes)), NamedSharding(mesh, P()))
         faults = replace(faults, nodes=numbers)

@@ -179,8 +179,8 @@ class Collectives(Network):
     def _mean(self, routes: tuple[Route, ...]) -> float:
         return sum(route.sent for route in routes) / (self.nodes * len(routes))
 
-    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
-        buffer, unflatten = flatten(contents)
+    def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
+        buffer, unflatten = flatten({level: message.content for level, message in messages.items()})
         return unflatten(self.halos[graph].flow(step, buffer))
 
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:

@@ -16,7 +16,7 @@ from ...graphs._graph import Graph, GraphSequence, Levels
 from ...network._codecs import ConcatCodec
 from ...network._incidence import Sums, of_node
 from ...network._links import LinkFaults, Links, Received
-from ...network._messages import Copies
+from ...network._messages import Copies, Message
 from ...network._network import Network
 from ...network._noisy import Noisy
 from ._host_callback import call
@@ -44,7 +44,7 @@ class Wire(Network):
         neighbours = float(sum(other >= 0 for other in self.others[graph]))
         return Copies(neighbours, neighbours, neighbours)
 
-    def mix(self, step: Array, graph: int, contents: dict[str, PyTree]) -> dict[str, PyTree]:
+    def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
         raise NotImplementedError("a site's messages go link by link")
 
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:
