@@ -150,7 +150,7 @@ def rates(good: bool):
 
 def agents(power: float):
     return lambda case, label: {
-        "validation_loss": FALLING ** (float(label.split()[0]) ** power if case != "against DBSA" else 1)
+        "validation_loss": FALLING ** (float(label.split()[0]) ** power if label.endswith("agents") else 1)
     }
 
 
@@ -204,6 +204,8 @@ BOTH = {
     ),
     "C12": (agents(0.5), agents(-0.5)),
     "C12b": (agents(0.5), agents(-0.5)),
+    "C12c": (cases("validation_loss", {}), cases("validation_loss", {"random": 1.1})),
+    "C12d": (cases("validation_loss", {}), cases("validation_loss", {"2 terms": 1.1})),
     "C13": (lambda c, label: {"error": 1 / STEPS}, lambda c, label: {"error": STEPS**-0.5}),
     "C14": (
         lambda c, label: {"error": 1 / STEPS / float(c.split()[0])},

@@ -42,12 +42,16 @@ class Setup:
     rows: int = 40
     theta: float = 0.2
     methods: tuple[str, ...] = (*OURS, *OTHERS, SINGLE)
+    loops: tuple[int, ...] = ()  # other inner steps T = N of MA-DSBO than 5, with the first number of nodes
+    series: tuple[int, ...] = ()  # other numbers of terms of MDBO than 10, likewise
     seeds: tuple[int, ...] = tuple(range(10))
 
 
 FEW = ("SPARKLE-ED", "MDBO", SINGLE)
 SETUPS = {
-    "smoke": Setup((3,), states=6, features=2, sweeps=8, batch_size=2, steps=8, rows=4, methods=FEW, seeds=(0, 1)),
+    "smoke": Setup(
+        (3,), states=6, features=2, sweeps=8, batch_size=2, steps=8, rows=4, methods=FEW, loops=(1,), seeds=(0, 1)
+    ),
     "small": Setup((10,), states=30, features=5, sweeps=100, steps=2_000, seeds=(0, 1, 2, 3, 4)),
     "full": REGISTERED.setup(Setup),
 }
@@ -99,6 +103,19 @@ def methods(setup: Setup) -> dict[str, Method]:
     return {name: known[name] for name in setup.methods}
 
 
+def others(setup: Setup) -> dict[str, Method]:
+    """The baselines with other loops."""
+    rates: Rates = {"alpha": 0.1, "beta": 0.1, "gamma": 0.1, "theta": setup.theta}
+    loops = {
+        f"MA-DSBO (double loop), {count} inner": ma_dsbo(**rates, lower_steps=count, auxiliary_steps=count)
+        for count in setup.loops
+    }
+    series = {
+        f"MDBO, {terms} terms": mdbo(alpha=0.1, beta=0.1, theta=setup.theta, terms=terms) for terms in setup.series
+    }
+    return {**loops, **series}
+
+
 def arms(setup: Setup) -> list[Arm]:
     found = []
     for nodes in setup.nodes:
@@ -106,7 +123,8 @@ def arms(setup: Setup) -> list[Arm]:
             "states": setup.states, "features": setup.features, "sweeps": setup.sweeps, "discount": setup.discount,
             "noise": setup.noise,
         }  # fmt: skip
-        for label, method in methods(setup).items():
+        more = others(setup) if nodes == setup.nodes[0] else {}
+        for label, method in {**methods(setup), **more}.items():
             single = label == SINGLE
             found.append(
                 Arm(
@@ -129,6 +147,8 @@ def beats_and_matches(results: Results[Setup]) -> list[Check]:
             allowed = factor if other == SINGLE else 1.0
             parts = [smaller(results[case, mine], results[case, other], "distance", factor=allowed) for case in cases]
             checks.append(pooled(f"log₁₀ of distance at equal samples, {other} less {mine}", parts))
+        case = f"{results.setup.nodes[0]} nodes"
+        checks += [smaller(results[case, mine], results[case, other], "distance") for other in others(results.setup)]
     return checks
 
 
