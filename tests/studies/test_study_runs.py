@@ -125,7 +125,7 @@ def test_arms_whose_tasks_differ_in_what_an_inner_function_was_given():
 @pytest.mark.slow_except("smoke")
 @pytest.mark.parametrize("size", ["smoke", "full"])
 def test_the_study_of_meta_learning_runs_every_setting_once(tmp_path, monkeypatch, size):
-    """Of its edges and its rates, one setting of each method is the same."""
+    """Without a search, as at the smallest size, its comparison and its rates have two settings in common."""
     study, ran = find("interact/meta-learning"), []
 
     def pretend(self: Arm, seeds):
@@ -136,7 +136,8 @@ def test_the_study_of_meta_learning_runs_every_setting_once(tmp_path, monkeypatc
     monkeypatch.setattr(Arm, "run", pretend)
     reproduce(study, size, tmp_path, say=quiet)
     given = settings.applied(study, size)
-    assert not any(a.same_runs(b) for i, a in enumerate(ran) for b in ran[:i]) and len(ran) <= len(given) - 2
+    assert not any(a.same_runs(b) for i, a in enumerate(ran) for b in ran[:i])
+    assert len(ran) == len(given) - (2 if size == "smoke" else 0)
     assert {run.case for run in load(study, tmp_path)[2]} == {arm.case for arm in given}
     assert len(load(study, tmp_path)[2]) == len(given)
 

@@ -23,6 +23,7 @@ NAMES: tuple[str, ...] = (
     "spdb/personal-mnist",
     "spdb/personal-speech",
     "interact/meta-learning",
+    "interact/edges",
     "interact/auprc",
     "apps/domain-reweighting",
     "apps/mixtures",
