@@ -11,6 +11,7 @@ from scipy import stats
 from decibel.results._trace import Trace
 from decibel.studies import NAMES, find
 from decibel.studies.compare import faster, higher, pooled, spent_by_all
+from decibel.studies.gossip_hyperparameter import fewer_samples
 from decibel.studies.reproduce import Results
 from decibel.studies.runs import Runs
 from decibel.studies.study import Study
@@ -93,6 +94,15 @@ def test_a_run_that_diverged_does_not_shorten_the_comparison_of_others():
     assert np.isfinite(check.values[0]) and np.isposinf(check.values[1])
     assert np.isnan(cut.at("loss", "samples", 2.0)[1])
     assert spent_by_all("samples", arm("all", [(3, "non-finite")])) == 0
+
+
+def test_a_run_that_diverged_does_not_take_the_level_from_the_others():
+    study = find("gossip/hyperparameter")
+    results = made(study, BOTH["C11"][0])
+    for label in ("Gossip-DSBO", "DBSA"):
+        results["against DBSA", label].traces[3].provenance["stopped"] = "non-finite"
+    sooner, _ = fewer_samples(results)
+    assert np.isfinite(sooner.values).all() and sooner.verdict == "holds"
 
 
 def test_a_claim_is_as_good_as_its_worst_check():

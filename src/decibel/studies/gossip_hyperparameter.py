@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
+
 from ..graphs._families import complete, erdos_renyi, ring
 from ..graphs._graph import Graph
 from ..methods._dbsa import dbsa
@@ -114,10 +116,11 @@ def _more(setup: Setup, case: str, nodes: int, task: Callable[..., Task], steps:
 
 
 def fewer_samples(results: Results[Setup]) -> list[Check]:
-    """The level: all but a tenth of the way from the start to the better of the two ends."""
+    """The level: all but a tenth of the way from the start to the better of the two ends, of the runs that ended."""
     ours, theirs = results[AGAINST, OURS], results[AGAINST, OTHER]
     start = ours.first("validation_loss").mean()
-    end = min(runs.last("validation_loss").mean() for runs in (ours, theirs))
+    ends = [runs.last("validation_loss") for runs in (ours, theirs)]
+    end = min((float(np.nanmean(each)) for each in ends if np.isfinite(each).any()), default=start)
     return [sooner(ours, theirs, "validation_loss", end + 0.1 * (start - end)), faster(ours, theirs, "validation_loss")]
 
 
