@@ -151,6 +151,40 @@ def test_the_bias_of_svr_interact_falls_geometrically():
     assert biases[0] == pytest.approx(2 * 1e-4 * (2 * 3 * 0.5) ** 2 / least)
 
 
+def test_svr_interact_step_sizes_by_hand():
+    """With L_y = 2, L_f = 2, L_ℓ = 6 and L_K² = 24 as above, m = 5 and λ = ½: β ≤ ½ · 3 / (4096 · 24)."""
+    sizes = theory.svr_interact_step_sizes(QUADRATIC, 5, 0.5)
+    beta = min(1 / (768 * 24 * 3), 1.5 / (4096 * 24), 9 / 2, 8 / (24 * 24 * 3), 1.5 / (512 * 24), 1 / 6, 16 / 1.5)
+    r, K = beta * 2 / 9, math.sqrt(24)
+    by_hand = [
+        1 / 48, r / (16 * 5 * 4 * (r + 1)), 1 / (8 * K * math.sqrt(5)), 1 / 2.5, 0.25 / (128 * 24),
+        0.125 * 5 / (6 + 16 * 24 * 5), math.sqrt(0.1) / (16 * K), 288 * r * (1 + r) * 5 * 4 / (0.5 * 4),
+        r * (1 + r) * 0.5 / (256 * 4 * 3 * 24 * beta), r * (1 + r) * 0.25 / (512 * 4 * 3 * 24 * beta),
+        math.sqrt(0.5) / (8 * K), 0.25 / (16 * (1 + 1 / r) * 4), math.sqrt(0.5 / (64 * 24)), 128 / 0.5,
+    ]  # fmt: skip
+    assert sizes == {"alpha": pytest.approx(min(by_hand)), "beta": pytest.approx(beta)}
+    plain = theory.interact_step_sizes(QUADRATIC, 5, 0.5)
+    assert sizes["alpha"] < plain["alpha"] and sizes["beta"] < plain["beta"]  # what noise costs
+    with pytest.raises(ValueError, match=r"beta=1 must be positive and at most 1\.53e-05"):
+        theory.svr_interact_step_sizes(QUADRATIC, 5, 0.5, beta=1)
+
+
+def test_svr_interact_needs_terms_of_order_log_and_steps_of_order_one_over_epsilon():
+    at = (1e-4, 0.1, 0.5)  # α, β, λ
+    few, more, most = (theory.svr_interact_terms(QUADRATIC, epsilon, *at) for epsilon in (1e-2, 1e-4, 1e-6))
+    assert more - few == pytest.approx(most - more, abs=1) and most - more == pytest.approx(math.log(100, 4), abs=1)
+    for terms, epsilon in ((few, 1e-2), (most, 1e-6)):
+        below, above = (theory.interact_bias(QUADRATIC, each, *at) for each in (terms, terms - 1))
+        assert below <= epsilon / 2 < above
+        rounds = theory.svr_interact_rounds(QUADRATIC, epsilon, 1.0, *at, terms=terms)
+        without = theory.interact_rounds(QUADRATIC, epsilon, 1.0, *at)
+        assert without < rounds <= 2 * without + 1, "at most twice those of INTERACT with the same step sizes"
+    with pytest.raises(ValueError, match=rf"terms=1 leaves a bias above epsilon=0\.01: give {few} or more"):
+        theory.svr_interact_rounds(QUADRATIC, 1e-2, 1.0, *at, terms=1)
+    exact = theory.Constants(2.0, 2.0, C_gxy=1.0, L_fx=0, L_fy=1.0, C_fy=1.0)
+    assert theory.svr_interact_terms(exact, 1e-9, *at) == 1
+
+
 @pytest.mark.parametrize("graph", [db.graphs.ring(7), db.graphs.path(5), db.graphs.erdos_renyi(9, 0.5)])
 def test_contractions_16_and_17_hold(graph):
     rng = np.random.default_rng(0)

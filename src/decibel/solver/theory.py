@@ -37,6 +37,7 @@ from ._bounds import (
     neumann_bias,
 )  # fmt: skip
 from ._complexity import asymptotic_rate, communication, computation, positive_integer, spectral_gap
+from ._svr_interact import svr_interact_rounds, svr_interact_step_sizes, svr_interact_terms
 
 # Powers of 1/(1−ρ) in δ̂ (SPARKLE, Corollaries 2 to 4), by a level's strategy.
 UPPER_POWER = {"ed": 1.5, "extra": 1.5, "gt": 2.0, "semi-gt": 2.0, "non-gt": 2.0}
@@ -51,7 +52,8 @@ NO_TRANSIENT = {"interact": WITHOUT_NOISE, "svr-interact": WITHOUT_NOISE}
 __all__ = [
     "Advice", "Bound", "Constants", "Measured", "advise", "asymptotic_rate", "communication", "computation",
     "contraction", "diminishing", "dsoba", "gossip_dsbo", "interact_bias", "interact_rounds", "interact_step_sizes",
-    "measured_transient", "neumann_bias", "rates", "sparkle", "transient",
+    "measured_transient", "neumann_bias", "rates", "sparkle", "svr_interact_rounds", "svr_interact_step_sizes",
+    "svr_interact_terms", "transient",
 ]  # fmt: skip
 
 
