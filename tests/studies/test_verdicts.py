@@ -230,6 +230,11 @@ BOTH = {
         cases("error_rate", {"SPDB": 0.1, "D²": 0.2, "DSGD": 0.3}),
         cases("error_rate", {"SPDB": 0.1, "D²": 0.3, "DSGD": 0.2}),
     ),
+    "C17b": (
+        several(*(cases(name, {"SPDB": 0.1}) for name in ("train_loss", "heldout_loss"))),
+        several(*(cases(name, {"SPDB": 0.1, "DSGD": 0.05}) for name in ("train_loss", "heldout_loss"))),
+    ),
+    "C17c": (cases("train_loss", {"annealed steps": 0.1}), cases("train_loss", {"annealed steps": 2.0})),
     "C18": (
         cases("interact", {"INTERACT": 0.1, "SVR-INTERACT": 0.1}),
         cases("interact", {"INTERACT": 0.1, "SVR-INTERACT": 3.0}),

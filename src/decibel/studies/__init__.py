@@ -22,6 +22,7 @@ NAMES: tuple[str, ...] = (
     "gossip/mdp",
     "spdb/personal-mnist",
     "spdb/personal-speech",
+    "spdb/annealing",
     "interact/meta-learning",
     "interact/edges",
     "interact/auprc",

@@ -40,3 +40,15 @@ class Linear:
 
     def __call__(self, k: Array) -> Array:
         return self.rate * jnp.maximum(1 - jnp.asarray(k, float) / self.steps, 0)
+
+
+@dataclass(frozen=True)
+class Annealed:
+    """`rate`, and from step `after` on `factor` times that."""
+
+    rate: float
+    after: int
+    factor: float
+
+    def __call__(self, k: Array) -> Array:
+        return self.rate * jnp.where(jnp.asarray(k) < self.after, 1.0, self.factor)
