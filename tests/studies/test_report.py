@@ -115,6 +115,16 @@ def pages(tmp_path_factory):
     return {path.name: path.read_text() for path in write(folder, out)}
 
 
+def test_a_run_that_diverged_does_not_shorten_the_curve_of_others():
+    steps = np.arange(10.0)
+    whole, cut = ({"step": steps[:rows], "loss": value * np.ones(rows)} for rows, value in ((10, 1.0), (1, 9.0)))
+    mixed = Runs("", "a", [Trace(whole, {"stopped": None}), Trace(cut, {"stopped": "non-finite"})])
+    cost, low, mean, high = figures._band(mixed, "loss", "step")
+    assert len(cost) == 10 and (low == 1).all() and (mean == 1).all() and (high == 1).all()
+    alone = Runs("", "a", [Trace(cut, {"stopped": "non-finite"})])
+    assert len(figures._band(alone, "loss", "step")[0]) == 1
+
+
 def test_there_is_a_page_for_every_study_and_an_index(pages):
     assert set(pages) == {"index.html", *(f"{name.replace('/', '-')}.html" for name in SHOWN)}
     links = {address for address in Reader(pages["index.html"]).addresses}

@@ -94,11 +94,13 @@ def _heights(bands: Sequence[tuple[np.ndarray, ...]]) -> tuple[float | None, flo
 
 
 def _band(run: Runs, column: str, against: str) -> tuple[np.ndarray, ...]:
-    """Cost, least, mean and most over seeds, at rows that all runs reached."""
-    rows = min(trace.rows for trace in run.traces)
+    """Cost, least, mean and most over seeds, at rows that all runs reached; those that diverged are left out where
+    others did not."""
+    traces = [trace for trace, stopped in zip(run.traces, run.stopped, strict=True) if not stopped] or run.traces
+    rows = min(trace.rows for trace in traces)
     keep = np.unique(np.linspace(0, rows - 1, min(rows, MOST_POINTS)).round().astype(int))
-    table = np.stack([np.asarray(trace[column], float)[keep] for trace in run.traces])
-    cost = np.stack([np.asarray(trace[against], float)[keep] for trace in run.traces]).mean(0)
+    table = np.stack([np.asarray(trace[column], float)[keep] for trace in traces])
+    cost = np.stack([np.asarray(trace[against], float)[keep] for trace in traces]).mean(0)
     return cost, table.min(0), table.mean(0), table.max(0)
 
 
