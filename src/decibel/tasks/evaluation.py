@@ -68,12 +68,13 @@ def accuracy(y: PyTree, inputs: Array, labels: Array, model: Model = predict) ->
 def average_precision(scores: Array, labels: Array) -> Array:
     """Σ_k (R_k − R_{k−1}) P_k over the distinct scores, labels 0 or 1: the mean, over positives, of the share of
     positives among all samples that score at least as high."""
-    ranked, positives = jnp.sort(scores), jnp.sort(jnp.where(labels == 1, scores, jnp.inf))
-    count, positive = scores.size, jnp.sum(labels == 1, dtype=jnp.int32)
-    above = count - jnp.searchsorted(ranked, scores)
-    right = positive - jnp.searchsorted(positives, scores)
+    # Only sorted scores are compared: compiled, what feeds a sort and what is looked up in it may round differently.
+    ranked, hit = jax.lax.sort((scores, (labels == 1).astype(jnp.int32)), num_keys=1)
+    lowest = jnp.searchsorted(ranked, ranked)  # the first of those that score the same
+    above, positive = scores.size - lowest, jnp.sum(hit, dtype=hit.dtype)
+    right = positive - (jnp.cumsum(hit, dtype=hit.dtype) - hit)[lowest]
     precision = right.astype(scores.dtype) / above.astype(scores.dtype)
-    return jnp.sum(jnp.where(labels == 1, precision, 0)) / positive.astype(scores.dtype)
+    return jnp.sum(jnp.where(hit == 1, precision, 0)) / positive.astype(scores.dtype)
 
 
 class Accuracy(eqx.Module):
