@@ -144,8 +144,8 @@ STUDY = Study(
             why="Method, as far as it was searched: few positives do not bring the gain. It is 1.5 ± 0.7 points below "
             "with 1 % positives (12.5 against 14.0 %) and 1.1 ± 0.2 with 5 % (39.7 against 40.8 %); with a quarter, in "
             "an earlier run, level. It is far ahead in the first 100 steps, level by 1,000 and 400, and does not "
-            "improve further. Only some positives of a node are its anchors, while cross entropy uses all, and with 1 % "
-            "the best α, 1, was the smallest that was tried: which of these it is was not tried.",
+            "improve further. Only some positives of a node are its anchors, while cross entropy uses all, and with "
+            "1 % the best α, 1, was the smallest that was tried: which of these it is was not tried.",
         ),
     ),
     search=Search(
