@@ -77,5 +77,13 @@ STUDY = Study(
     setups=SETUPS,
     arms=arms,
     columns=("interact", "test_accuracy", "adapted_accuracy"),
-    claims=(Claim("C20", "The probability of an edge (0.3, 0.5, 0.7) matters little.", edges_matter_little),),
+    claims=(
+        Claim(
+            "C20",
+            "The probability of an edge (0.3, 0.5, 0.7) matters little.",
+            edges_matter_little,
+            why="By 6 % on average, over 300 steps, and never by more than 1.8 times. Over 500, with old seeds, one of "
+            "three runs of SVR-INTERACT at p = 0.3 ended at 3.2 times its value at p = 0.5: rare, or later.",
+        ),
+    ),
 )
