@@ -10,18 +10,20 @@ import jax
 import jax.numpy as jnp
 
 import decibel as db
+from decibel.engines.silo._async_wire import AsyncWire
 from decibel.engines.silo._wire import Wire
 from decibel.network._in_memory import InMemory
 
 FIRST, LAST = 0, 10**9
 
 
-# What a liar sends for `row`, its honest message [φ, F] to a neighbour, who has `own`; v is a direction.
+# What a liar sends for `row`, its honest message to a neighbour, who has `own`; v is a direction. A message is [φ, F]
+# of "edge-ed", or q of "wave", where F is empty.
 
 
 def push(step, row, own, v):
     """A constant far away, with the flow that the neighbour knows."""
-    return jnp.concatenate([jnp.broadcast_to(100 * v, own.shape[:-1] + v.shape), _halves(row)[1]], -1)
+    return jnp.concatenate([jnp.broadcast_to(100 * v, own.shape[:-1] + v.shape), _parts(row, v)[1]], -1)
 
 
 def flip(step, row, own, v):
@@ -42,7 +44,7 @@ def huge(step, row, own, v):
 
 def growing(step, row, own, v):
     """Little by little, so that no message stands out."""
-    φ, F = _halves(row)
+    φ, F = _parts(row, v)
     return jnp.concatenate([φ + 1e-3 * step.astype(row.dtype) * v, F], -1)
 
 
@@ -53,16 +55,16 @@ def mirror(step, row, own, v):
 
 def flattest(step, row, own, v):
     """Flows that are cut to the limit, all along v."""
-    φ, F = _halves(row)
-    return jnp.concatenate([φ, jnp.broadcast_to(-1e6 * v, F.shape)], -1)
+    φ, F = _parts(row, v)
+    return jnp.concatenate([φ, jnp.broadcast_to(-1e6 * v, F.shape)], -1) if F.size else φ + 1e6 * v
 
 
 SIX = {attack.__name__: attack for attack in (push, flip, random, huge, growing, mirror)}
 ATTACKS = SIX | {"flattest": flattest}
 
 
-def _halves(row):
-    return jnp.split(row, 2, -1)
+def _parts(row, v):
+    return row[..., : v.size], row[..., v.size :]
 
 
 class Lie(eqx.Module):
@@ -91,6 +93,15 @@ class LyingInMemory(InMemory):
         honest, own = super().rows(step, graph, buffer), self.links[graph].sums.at_slots(buffer)
         liars = (self.links[graph].neighbours == self.lie.liar)[..., None]
         return honest._replace(rows=jnp.where(liars, self.lie.instead(step, honest.rows, own), honest.rows))
+
+
+class LyingAsyncWire(AsyncWire):
+    """The same of a site without a common clock, which sends before a step."""
+
+    lie: Lie
+
+    def waves(self, step, state, *rest):
+        return [self.lie.instead(step, row, row) for row in super().waves(step, state, *rest)]
 
 
 class LyingWire(Wire):
@@ -124,4 +135,6 @@ class LyingSite(db.Silo):
         self.lie = lie
 
     def start(self, *arguments):
-        return _with(LyingWire, super().start(*arguments), self.lie)
+        run = super().start(*arguments)
+        kind = LyingAsyncWire if isinstance(run.program.network, AsyncWire) else LyingWire
+        return _with(kind, run, self.lie)

@@ -6,6 +6,8 @@ the caller says in every tick who ends a computation and what becomes of each me
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 
@@ -19,17 +21,30 @@ class Node:
         if j not in self.mail or number > self.mail[j][0]:
             self.mail[j] = number, q
 
-    def wake(self, d):
+    def wake(self, d, cut):
         for j, (number, q) in self.mail.items():
             if number > self.used[j]:
-                self.z[j], self.used[j] = (self.z[j] + q) / 2, number
-        self.s = self.s - d + sum(self.z[j] - self.ρ[j] * self.s for j in self.ρ)
+                self.z[j], self.used[j] = self.z[j] / 2 + q / 2, number
+        flows = {j: cut(j, self.z[j] - self.ρ[j] * self.s) for j in self.ρ}
+        self.z = {j: self.ρ[j] * self.s + flows[j] for j in self.ρ}
+        self.s = self.s - d + sum(flows.values())
 
     def send(self):
         return {j: 2 * self.ρ[j] * self.s - self.z[j] for j in self.ρ}
 
 
-def wave(step, s, W, steps, ends=lambda k, i: True, delay=lambda k, i, j: 0, lost=lambda k, i, j: False):
+def wave(
+    step,
+    s,
+    W,
+    steps,
+    ends=lambda k, i: True,
+    delay=lambda k, i, j: 0,
+    lost=lambda k, i, j: False,
+    told=lambda k, i, j, q, own: q,
+    cut=lambda i, j, flow: flow,
+    path=None,
+):
     """Every node's s after so many ticks.
 
     Args:
@@ -40,6 +55,9 @@ def wave(step, s, W, steps, ends=lambda k, i: True, delay=lambda k, i, j: 0, los
         ends: `ends(k, i)`, whether node i ends a computation in tick k.
         delay: `delay(k, i, j)`, the age of what arrives at i from j in tick k.
         lost: `lost(k, i, j)`, whether that is lost.
+        told: `told(k, i, j, q, own)`, what j sends to i for q, where i sends `own` to j.
+        cut: `cut(i, j, flow)`, the flow from j that i uses.
+        path: a list to which every tick's s are added.
     """
     count = len(W)
     nodes = [Node(s[i], {j: 2 * W[i, j] for j in range(count) if j != i and W[i, j]}) for i in range(count)]
@@ -51,8 +69,11 @@ def wave(step, s, W, steps, ends=lambda k, i: True, delay=lambda k, i, j: 0, los
             for j in nodes[i].ρ:
                 number = k - delay(k, i, j)
                 if (number, j) in sent and not lost(k, i, j):
-                    nodes[i].receive(j, number, sent[number, j][i])
+                    q = told(number, i, j, sent[number, j][i], sent[number, i][j] if (number, i) in sent else None)
+                    nodes[i].receive(j, number, q)
         woke = {i for i in range(count) if ends(k, i)}
         for i in woke:
-            nodes[i].wake(step(i, nodes[i].s))
+            nodes[i].wake(step(i, nodes[i].s), functools.partial(cut, i))
+        if path is not None:
+            path.append(np.stack([node.s for node in nodes]))
     return np.stack([node.s for node in nodes])

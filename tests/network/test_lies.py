@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from liars import ATTACKS, Lie, LyingSimulator, huge
 from quadratics import OneLevel, Quadratic, random_quadratic
+from wave_reference import wave as by_waves
 
 import decibel as db
 from decibel.graphs._graph import Levels
+from decibel.network._cut import cut
 from decibel.network._incidence import slots
-from decibel.network._limited import cut, sizes_by_graph
+from decibel.network._limited import sizes_by_graph
 from decibel.network._links import moved
 from decibel.strategies import STRATEGIES
 
@@ -29,7 +31,12 @@ HUBS = db.graphs.from_networkx(nx.Graph([*((0, j) for j in range(1, 8)), *((6, j
 DIRECTION = np.random.default_rng(5).normal(size=4)
 DIRECTION /= np.linalg.norm(DIRECTION)
 FLATTEST = np.linalg.eigh(QUADRATIC.R[HONEST].mean(0))[1][:, 0]
-edge_ed = db.strategies.edge_ed
+edge_ed, wave = db.strategies.edge_ed, db.strategies.wave
+both = pytest.mark.parametrize("limited", [edge_ed, wave], ids=["edge-ed", "wave"])
+
+
+def name_of(limited):
+    return limited(INFINITY).name
 
 
 def single(strategy, lie=None, *, graph=TORUS, steps=1500, alpha=ALPHA, **options):
@@ -52,8 +59,8 @@ def sizes(result, column=1):
 
 
 @functools.cache
-def limit():
-    return 1.2 * sizes(single(edge_ed(INFINITY)))["x"]
+def limit(limited):
+    return 1.2 * sizes(single(limited(INFINITY)))["x"]
 
 
 def lie(name, **during):
@@ -78,7 +85,12 @@ def clipped(F, bound):
     return np.where(longer, F / np.where(longer, scale, 1) * (bound / np.maximum(norm, 1)), F), longer[..., 0]
 
 
-def reference(directions, rates, limits, lie, steps, widths):
+def reference(limited, *arguments):
+    """Every iterate by level, and which honest links were cut, in plain NumPy."""
+    return (edge_reference if limited is edge_ed else wave_reference)(*arguments)
+
+
+def edge_reference(directions, rates, limits, lie, steps, widths):
     """F_ij ← clip((F_ij − F_ji)/2 + w_ij (φ_j − φ_i)) by link and level; every iterate, and which honest links
     were cut."""
     W = TORUS.matrix.toarray()
@@ -107,6 +119,52 @@ def reference(directions, rates, limits, lie, steps, widths):
     return {level: np.stack([s[level] for s in path]) for level in levels}, saturated
 
 
+def wave_reference(directions, rates, limits, lie, steps, widths):
+    """z_ij ← ρ_ij s_i + clip(z_ij − ρ_ij s_i), the levels of a node in one vector."""
+    levels, path, saturated = sorted(widths), [], set()
+    ends = np.cumsum([widths[level] for level in levels])[:-1]
+    rowwise = jax.jit(lambda *rows: lie.instead(*rows))
+
+    def told(k, i, j, q, own):
+        return np.asarray(rowwise(jnp.int32(k), q, own)) if j == LIAR else q
+
+    def cut(i, j, flow):
+        parts = []
+        for level, part in zip(levels, np.split(flow, ends), strict=True):
+            part, longer = clipped(part, rates[level] * limits[level])
+            parts.append(part)
+            if longer and LIAR not in (i, j):
+                saturated.add((i, j))
+        return np.concatenate(parts)
+
+    def step(i, s):  # of the node at its own point, as every node at that point
+        parts = [np.tile(part, (NODES, 1)) for part in np.split(s, ends)]
+        d = directions(dict(zip(levels, parts, strict=True)))
+        return np.concatenate([rates[level] * d[level][i] for level in levels])
+
+    start = np.zeros((NODES, sum(widths.values())))
+    by_waves(step, start, TORUS.W, steps, told=told, cut=cut, path=path)
+    return dict(zip(levels, np.split(np.stack(path), ends, -1), strict=True)), saturated
+
+
+def test_a_node_cuts_when_it_has_finished_whatever_is_late():
+    """As the reference does, message by message, with a limit that is reached."""
+    B, counts = 4.0, []
+
+    def cut(i, j, flow):
+        flow, longer = clipped(flow, ALPHA * B)
+        counts.append(longer)
+        return flow
+
+    found = single(wave(B), faults=[db.faults.slow(0, 3), db.faults.late(1)], steps=60).nodes.x
+    expected = by_waves(
+        lambda i, s: ALPHA * QUADRATIC.R[i] @ (s - QUADRATIC.e[i]), np.zeros((NODES, 4)), TORUS.W, 60,
+        ends=lambda k, i: i > 0 or (k + 1) % 3 == 0, delay=lambda k, i, j: 1, cut=cut,
+    )  # fmt: skip
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert 0.1 < np.mean(counts) < 0.9
+
+
 class TestCut:
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
     def test_norms_never_exceed_the_limit(self, dtype):
@@ -131,27 +189,37 @@ class TestCut:
         assert not np.asarray(found).any() and float(size[0]) == 0 and float(size[1]) > 1e300
 
 
-@pytest.mark.slow_except("simultaneous-float64-none")
-@pytest.mark.parametrize("faults", [None, db.faults.drop(0.3, one_way=True)], ids=["none", "lost"])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("updates", ["simultaneous", "alternating"])
-def test_nothing_changes_where_nobody_lies(updates, dtype, faults):
+LOST = db.faults.drop(0.3, one_way=True)
+CASES = {
+    f"{limited.__name__}-{updates}-{jnp.dtype(dtype)}-{'lost' if faults else 'none'}": (limited, updates, dtype, faults)
+    for limited in (edge_ed, wave)
+    for updates in ("simultaneous", "alternating")
+    for dtype in (jnp.float32, jnp.float64)
+    for faults in (None, LOST)
+    if limited is edge_ed or (updates == "simultaneous") == (dtype is jnp.float64) == (faults is None)
+}
+
+
+@pytest.mark.slow_except("edge_ed-simultaneous-float64-none", "wave-simultaneous-float64-none")
+@pytest.mark.parametrize(("limited", "updates", "dtype", "faults"), CASES.values(), ids=CASES)
+def test_nothing_changes_where_nobody_lies(limited, updates, dtype, faults):
     """The same numbers, to the last bit, as without a limit, with 1.2 times the largest flow."""
     same = {"dtype": dtype, "updates": updates, "faults": faults}
-    plain, measured = sparkle("edge-ed", **same), sparkle(edge_ed(INFINITY), **same)
-    limited = sparkle(edge_ed({level: 1.2 * size for level, size in sizes(measured).items()}), **same)
-    for other in (measured, limited):
+    plain, measured = sparkle(name_of(limited), **same), sparkle(limited(INFINITY), **same)
+    within = sparkle(limited({level: 1.2 * size for level, size in sizes(measured).items()}), **same)
+    for other in (measured, within):
         for a, b in zip(jax.tree.leaves(plain.nodes), jax.tree.leaves(other.nodes), strict=True):
             np.testing.assert_array_equal(a, b)
         assert plain.trace["rounds"][-1] == other.trace["rounds"][-1]
         assert plain.trace["bytes"][-1] == other.trace["bytes"][-1]
-    for levels in ({"x"}, {"y"}, {"z"}):  # so that the lines above say something
+    for levels in ({"x"}, {"y"}, {"z"})[:: 1 if limited is edge_ed else 3]:  # so that the lines above say something
         low = {level: (0.5 if level in levels else 1.2) * size for level, size in sizes(measured).items()}
-        assert not np.array_equal(plain.nodes.x, sparkle(edge_ed(low), **same).nodes.x)
+        assert not np.array_equal(plain.nodes.x, sparkle(limited(low), **same).nodes.x)
 
 
-def test_a_limit_does_not_depend_on_the_step_size():
-    found = [sizes(single(edge_ed(INFINITY), alpha=alpha, steps=4000), 0)["x"] for alpha in (0.05, 0.3)]
+@both
+def test_a_limit_does_not_depend_on_the_step_size(limited):
+    found = [sizes(single(limited(INFINITY), alpha=alpha, steps=4000), 0)["x"] for alpha in (0.05, 0.3)]
     np.testing.assert_allclose(*found, rtol=1e-6)
     own = QUADRATIC.single_solution()
     gradients = np.einsum("nij,nj->ni", QUADRATIC.R, own - QUADRATIC.e)
@@ -159,26 +227,30 @@ def test_a_limit_does_not_depend_on_the_step_size():
     assert max(np.linalg.norm(gradients, axis=1) / TORUS.degrees) <= found[0] * (1 + 1e-6)
 
 
-def test_too_low_a_limit_biases_and_flows_still_cancel():
-    result = single(edge_ed(0.5 * limit() / 1.2))
+@both
+def test_too_low_a_limit_biases_and_flows_still_cancel(limited):
+    result = single(limited(0.5 * limit(limited) / 1.2))
     assert np.abs(np.asarray(result.nodes.x) - QUADRATIC.single_solution()).max() > 0.1
-    F = np.asarray(result.state.links[0][0][0].by_link.flows).reshape(-1, 4)
-    np.testing.assert_array_equal(F, -F[slots(TORUS).back])
+    if limited is edge_ed:
+        F = np.asarray(result.state.links[0][0][0].by_link.flows).reshape(-1, 4)
+        np.testing.assert_array_equal(F, -F[slots(TORUS).back])
     gradients = np.einsum("nij,nj->ni", QUADRATIC.R, np.asarray(result.nodes.x) - QUADRATIC.e)
     assert np.abs(gradients.sum(0)).max() < 1e-9 < np.abs(gradients).max()
 
 
+@both
 class TestOneLiarOfEightOnATorus:
+    @pytest.mark.slow_except(*(f"{name}-edge-ed" for name in ATTACKS), "huge-wave")
     @pytest.mark.parametrize("name", ATTACKS)
-    def test_within_the_documented_bounds(self, name):
+    def test_within_the_documented_bounds(self, limited, name):
         """And the recursion is the one that is documented: NumPy's, written by hand, finds the same."""
-        B, steps = limit(), 1500
-        result = single(edge_ed(B), lie(name), steps=steps)
+        B, steps = limit(limited), 1500 if limited is edge_ed else 400
+        result = single(limited(B), lie(name), steps=steps)
         assert result.status == "completed" and all(
             np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(result.state)
         )
         directions = lambda s: {"x": np.einsum("nij,nj->ni", QUADRATIC.R, s["x"] - QUADRATIC.e)}  # noqa: E731
-        path, saturated = reference(directions, {"x": ALPHA}, {"x": B}, lie(name), steps, {"x": 4})
+        path, saturated = reference(limited, directions, {"x": ALPHA}, {"x": B}, lie(name), steps, {"x": 4})
         np.testing.assert_allclose(np.asarray(result.nodes.x)[HONEST], path["x"][-1][HONEST], atol=1e-9)
         curvature = np.linalg.eigvalsh(QUADRATIC.R)
         assert ALPHA * curvature.max() <= 1
@@ -192,8 +264,9 @@ class TestOneLiarOfEightOnATorus:
         # Neither bound is idle: the attack along the flattest direction takes all of the second.
         assert name != "flattest" or (not saturated and far > 0.99 * TORUS.degrees[LIAR] * B / (μ * len(HONEST)))
 
-    def test_three_levels(self):
-        limits = {level: 1.2 * size for level, size in sizes(sparkle(edge_ed(INFINITY))).items()}
+    @pytest.mark.slow_except("edge-ed")
+    def test_three_levels(self, limited):
+        limits = {level: 1.2 * size for level, size in sizes(sparkle(limited(INFINITY))).items()}
 
         def directions(s):
             x, y, z = s["x"], s["y"], s["z"]
@@ -201,31 +274,34 @@ class TestOneLiarOfEightOnATorus:
 
         for name in ("flip", "huge"):
             told = lie(name)
-            result = sparkle(edge_ed(limits), engine=LyingSimulator(lie=told))
-            path, _ = reference(directions, RATES, limits, told, 200, {"x": 4, "y": 4, "z": 4})
+            result = sparkle(limited(limits), engine=LyingSimulator(lie=told))
+            path, _ = reference(limited, directions, RATES, limits, told, 200, {"x": 4, "y": 4, "z": 4})
             for level in "xyz":
                 found = np.asarray(getattr(result.nodes, level))[HONEST]
                 np.testing.assert_allclose(found, path[level][-1][HONEST], atol=1e-9)
             assert np.abs(path["x"]).max() < 1e3
 
-    def test_without_a_limit_there_is_no_bound(self):
+    def test_without_a_limit_there_is_no_bound(self, limited):
         for name, far in (("huge", 1e290), ("flattest", 1e5)):
-            assert np.abs(np.asarray(single("edge-ed", lie(name), steps=50).nodes.x)[HONEST]).max() > far
+            assert np.abs(np.asarray(single(name_of(limited), lie(name), steps=50).nodes.x)[HONEST]).max() > far
 
-    def test_in_single_precision(self):
+    def test_in_single_precision(self, limited):
         problem, told = QUADRATIC.single(dtype=jnp.float32), Lie(LIAR, huge, jnp.asarray(DIRECTION))
-        method = OneLevel(ALPHA, 1.0, edge_ed(limit()))
+        method = OneLevel(ALPHA, 1.0, limited(limit(limited)))
         result = db.solve(problem, method, TORUS, steps=500, metrics=[], engine=LyingSimulator(lie=told))
         μ = np.linalg.eigvalsh(QUADRATIC.R)[:, 0]
-        assert (own_distances(np.asarray(result.nodes.x)) <= TORUS.degrees * limit() / μ * 1.001)[HONEST].all()
+        assert (own_distances(np.asarray(result.nodes.x)) <= TORUS.degrees * limit(limited) / μ * 1.001)[HONEST].all()
 
-    def test_a_lie_that_ends_is_forgotten(self):
+    @pytest.mark.slow_except("edge-ed")
+    def test_a_lie_that_ends_is_forgotten(self, limited):
         """All end at the full solution, where `ed` never forgets a single message."""
         for name in ("huge", "flip", "flattest"):
-            after = single(edge_ed(limit()), lie(name, first=100, last=200))
+            after = single(limited(limit(limited)), lie(name, first=100, last=200))
             np.testing.assert_allclose(
                 after.nodes.x, np.broadcast_to(QUADRATIC.single_solution(), (NODES, 4)), atol=1e-9
             )
+        if limited is wave:
+            return
         once = Lie(LIAR, lambda step, row, own, v: row + 1e3, jnp.asarray(DIRECTION), 100, 101)
         by_link = db.faults.drop(links=[(0, 1)], during=(10**6, 10**6 + 1))  # which never occurs
         once = single("ed", once, faults=by_link)
@@ -233,29 +309,57 @@ class TestOneLiarOfEightOnATorus:
 
 
 @pytest.mark.slow
-def test_the_table_of_the_docs():
+def test_waves_in_code_have_the_bound():
+    """Bytes at random, also where a message has its base and acknowledgement; every other one has a base of zero, so
+    that it can be read."""
+
+    def noise(step, row, own, v):
+        drawn = jax.random.bits(jax.random.fold_in(jax.random.key(7), step), row.shape, row.dtype)
+        return jnp.where((step % 2 == 0) & (jnp.arange(row.shape[-1]) < 4), 0, drawn)
+
+    B = limit(wave)
+    honest, result = (single(db.privacy.quantize(wave(B), 4), told) for told in (None, Lie(LIAR, noise, jnp.zeros(4))))
+    np.testing.assert_allclose(honest.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-9)
+    μ = np.linalg.eigvalsh(QUADRATIC.R)[:, 0]
+    assert (own_distances(np.asarray(result.nodes.x)) <= TORUS.degrees * B / μ * (1 + 1e-9))[HONEST].all()
+    assert all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(result.state))
+    assert sizes(result)["x"] > 1e100
+
+
+@pytest.mark.slow
+@both
+def test_the_table_of_the_docs(limited):
     """docs/silo.md, "A limit on lies": how far honest nodes end from their solution."""
+    alpha, first = (ALPHA, -6) if limited is edge_ed else (0.2, -3)
     μ = np.linalg.eigvalsh(QUADRATIC.R[HONEST].mean(0))[0]
     measured = {name: [] for name in ("bound", *ATTACKS)}
     for graph in (TORUS, db.graphs.complete(NODES), db.graphs.ring(NODES)):
-        B = 1.2 * sizes(single(edge_ed(INFINITY), graph=graph, steps=3000))["x"]
+        B = 1.2 * sizes(single(limited(INFINITY), graph=graph, steps=3000, alpha=alpha))["x"]
         measured["bound"].append(graph.degrees[LIAR] * B / (μ * len(HONEST)))
         for name in ATTACKS:
-            result = single(edge_ed(B), lie(name), graph=graph, steps=3000)
+            result = single(limited(B), lie(name), graph=graph, steps=3000, alpha=alpha)
             measured[name].append(distances(np.asarray(result.nodes.x)).max())
     text = (Path(__file__).parents[2] / "docs" / "silo.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    written = {row[0].strip("`"): list(map(float, row[-3:])) for row in rows if row[0].strip("`") in measured}
+    written = {
+        row[0].strip("`"): list(map(float, row[-6:][first + 6 : first + 9]))
+        for row in rows
+        if row[0].strip("`") in measured
+    }
     assert written == {name: pytest.approx(found, abs=0.01) for name, found in measured.items()}
 
 
-@pytest.mark.slow_except("hubs")
-@pytest.mark.parametrize("graph", [TORUS, HUBS], ids=["torus", "hubs"])
-def test_the_cluster_limits_alike(graph):
+@pytest.mark.slow_except("edge-ed-hubs")
+@pytest.mark.parametrize(
+    ("limited", "graph"),
+    [(edge_ed, TORUS), (edge_ed, HUBS), (wave, HUBS)],
+    ids=["edge-ed-torus", "edge-ed-hubs", "wave-hubs"],
+)
+def test_the_cluster_limits_alike(limited, graph):
     """Also where messages are lost, and nodes have more links than slots."""
     same = {"steps": 30, "graph": graph, "faults": db.faults.drop(0.3, one_way=True)}
     here, there = (
-        sparkle(edge_ed({"x": 0.5, "y": 1.0, "z": 1.5}), engine=e, **same) for e in (None, db.Cluster(devices=4))
+        sparkle(limited({"x": 0.5, "y": 1.0, "z": 1.5}), engine=e, **same) for e in (None, db.Cluster(devices=4))
     )
     assert all(size > bound for size, bound in zip(sizes(here).values(), (0.5, 1.0, 1.5), strict=True))
     lie = lambda run, devices: moved(run.state.links, Levels(x=graph), devices, 1)  # noqa: E731
@@ -264,15 +368,17 @@ def test_the_cluster_limits_alike(graph):
         np.testing.assert_allclose(b, a, atol=1e-12)
 
 
-def test_a_resumed_run_remembers_its_largest_flows(tmp_path):
+@pytest.mark.slow_except("edge-ed")
+@both
+def test_a_resumed_run_remembers_its_largest_flows(limited, tmp_path):
     same = {"eval_every": 10, "checkpoint": tmp_path}
-    whole = sparkle(edge_ed(2.0), steps=40, eval_every=10)
-    sparkle(edge_ed(2.0), steps=20, **same)
-    resumed = sparkle(edge_ed(2.0), steps=40, resume=True, **same)
+    whole = sparkle(limited(2.0), steps=40, eval_every=10)
+    sparkle(limited(2.0), steps=20, **same)
+    resumed = sparkle(limited(2.0), steps=40, resume=True, **same)
     for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ValueError, match=r"settings.*changed"):
-        sparkle(edge_ed(3.0), steps=60, resume=True, **same)
+        sparkle(limited(3.0), steps=60, resume=True, **same)
 
 
 @pytest.mark.parametrize(
@@ -287,14 +393,16 @@ def test_a_resumed_run_remembers_its_largest_flows(tmp_path):
         ({}, "names no level"),
     ],
 )
-def test_limits_that_are_none_raise(given, sentence):
+@both
+def test_limits_that_are_none_raise(limited, given, sentence):
     with pytest.raises(ValueError, match=sentence):
-        edge_ed(given)
+        limited(given)
 
 
-def test_a_level_without_a_limit_raises():
-    with pytest.raises(ValueError, match="limit of edge_ed lacks level z"):
-        sparkle(edge_ed({"x": 1.0, "y": 1.0}))
+@both
+def test_a_level_without_a_limit_raises(limited):
+    with pytest.raises(ValueError, match="limit lacks level z"):
+        sparkle(limited({"x": 1.0, "y": 1.0}))
 
 
 def test_which_strategies_and_methods_sum_up_what_neighbours_send():
@@ -302,6 +410,8 @@ def test_which_strategies_and_methods_sum_up_what_neighbours_send():
     assert {name for name, row in STRATEGIES.items() if not row.integrates} == forgetful
     assert edge_ed(INFINITY).integrates and not edge_ed(3.0).integrates
     assert edge_ed({"x": 1.0, "y": INFINITY}).integrates
+    assert wave(INFINITY).integrates and not wave(3.0).integrates
+    assert db.privacy.quantize("wave", 4).integrates and not db.privacy.quantize(wave(3.0), 4).integrates
     assert db.privacy.quantize("diffusion", 8).integrates  # as a public copy
     found = {name: db.CATALOG[name](**db.CATALOG[name].defaults).integrates for name in ("d-adast", "d-soba", "dsbo")}
     assert found == {"d-adast": True, "d-soba": False, "dsbo": True}

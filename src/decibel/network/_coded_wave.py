@@ -70,7 +70,7 @@ class CodedWave(Wave):
 
     @property
     def kind(self) -> Hashable:
-        return type(self), self.code
+        return super().kind, self.code
 
     @property
     def draws(self) -> bool:

@@ -41,11 +41,13 @@ class Message(eqx.Module):
     """What a level sends in one exchange: vectors of every node, and how they are received.
 
     `after` is what a node computes before it uses what arrives; where neighbours have no common clock, what comes while
-    it computes still counts.
+    it computes still counts. `within` is the step size and the limit of what a link may carry (`_cut`), where there is
+    one.
     """
 
     content: PyTree
     after: PyTree = eqx.field(default=None, kw_only=True)
+    within: PyTree = eqx.field(default=None, kw_only=True)
     splits: ClassVar[bool] = False  # whether every entry fares by itself, so that parts of vectors can be sent apart
 
     @property
@@ -56,7 +58,7 @@ class Message(eqx.Module):
     @property
     def kind(self) -> Hashable:
         """Messages of one kind on one graph travel together."""
-        return type(self)
+        return type(self), self.within is None
 
     @abstractmethod
     def bytes(self, copies: Copies) -> float:
@@ -260,9 +262,13 @@ def by_kind(messages: dict[str, Message]) -> list[Message]:
     together: dict[Hashable, Message] = {}
     for level, message in sorted(messages.items()):  # as content is flattened
         known = together.get(message.kind)
-        content, after = ({}, {}) if known is None else (known.content, known.after)
-        after = after | {level: message.after}
-        together[message.kind] = replace(message, content=content | {level: message.content}, after=after)
+        every = {
+            name: ({} if known is None else getattr(known, name)) | {level: getattr(message, name)}
+            for name in ("content", "after")
+        }
+        if message.within is not None:
+            every["within"] = ({} if known is None else known.within) | {level: message.within}
+        together[message.kind] = replace(message, **every)
     return list(together.values())
 
 

@@ -1,22 +1,24 @@
-"""Exact Diffusion by link with a limit on every link's flow, so that no neighbour can move a node without bound."""
+"""Strategies by link with a limit on every link's flow, so that no neighbour can move a node without bound."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields, replace
 
 import equinox as eqx
 
 from ..core._names import hint
 from ..core._types import Scalar
 from ..core._vector import Vector
-from ..network._limited import Limit, Limited
+from ..network._cut import Limit
+from ..network._limited import Limited
 from ..network._network import LEVELS
 from ._table import STRATEGIES, Flows, Level, Strategy
 
 
-class LimitedDiffusion(Strategy):
-    """`"edge-ed"`, F_ij ← clip(F_ij) before it is used.
+class LimitedStrategy(Strategy):
+    """A strategy by link whose flows are cut before they are used.
 
     Attributes:
         limit: the largest norm of a link's flow divided by the step size, for all levels or by level.
@@ -35,13 +37,30 @@ class LimitedDiffusion(Strategy):
         given = self.limit if isinstance(self.limit, Mapping) else dict.fromkeys(LEVELS, self.limit)
         return {level: float(value) for level, value in given.items()}
 
+
+class LimitedDiffusion(LimitedStrategy):
+    """`"edge-ed"`, F_ij ← clip(F_ij) before it is used."""
+
     def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         s, (c,) = level.s - rate * direction, level.carry
-        c = yield Limited((s + c, rate, self.limit))
+        c = yield Limited(s + c, within=(rate, self.limit))
         return s + c, (c,)
 
 
-def edge_ed(limit: float | Mapping[str, float]) -> LimitedDiffusion:
+class LimitedWave(LimitedStrategy):
+    """`"wave"`, in code or not, z_ij ← ρ_ij s_i + clip(z_ij − ρ_ij s_i) before it is used."""
+
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        move = super().moved(level, direction, rate)
+        try:
+            F = yield replace(next(move), within=(rate, self.limit))
+            move.send(F)
+        except StopIteration as end:
+            return end.value
+        raise TypeError("a wave is one message.")
+
+
+def edge_ed(limit: float | Mapping[str, float]) -> LimitedStrategy:
     """Exact Diffusion by link (`"edge-ed"`), in which no link's flow exceeds a limit, whatever its other end sends.
 
     A node that adds ‖F_ij‖ ≤ `limit` times its step size for each of its links is moved by no more than if its gradient
@@ -52,7 +71,31 @@ def edge_ed(limit: float | Mapping[str, float]) -> LimitedDiffusion:
         limit: in the units of a level's gradient, for every level, or by level as `{"x": 3.0, "y": 1.0, "z": 0.5}`;
             infinity only measures.
     """
-    row, given = STRATEGIES["edge-ed"], limit if isinstance(limit, Mapping) else {"every level": limit}
+    return with_limit(STRATEGIES["edge-ed"], limit)
+
+
+def wave(limit: float | Mapping[str, float]) -> LimitedStrategy:
+    """EXTRA by link without a common clock (`"wave"`), in which no link's flow z_ij − ρ_ij s_i exceeds a limit.
+
+    What a limit does and how to find it is as in `edge_ed`; it holds whatever is late or lost, and for messages in
+    code, as `db.privacy.quantize(db.strategies.wave(3.0), 4)`. Flows depend on what is late, so measure them with the
+    delays of the real run.
+
+    Args:
+        limit: in the units of a level's gradient, for every level, or by level as `{"x": 3.0, "y": 1.0, "z": 0.5}`;
+            infinity only measures.
+    """
+    return with_limit(STRATEGIES["wave"], limit)
+
+
+def takes_limit(row: Strategy) -> bool:
+    """Whether its flows can be cut: `"edge-ed"`, and `"wave"`, in code or not."""
+    return row.move is STRATEGIES["edge-ed"].move or row.asynchronous
+
+
+def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
+    """The strategy with this limit, in the place of one that it may have."""
+    given = limit if isinstance(limit, Mapping) else {"every level": limit}
     for level, value in given.items():
         if isinstance(limit, Mapping) and level not in LEVELS:
             raise ValueError(f"limit has {level!r}, which is no level: {hint(str(level), LEVELS)}")
@@ -60,12 +103,16 @@ def edge_ed(limit: float | Mapping[str, float]) -> LimitedDiffusion:
             raise ValueError(f"limit={limit!r} must be positive: give the largest size of a flow, such as 3.0.")
     if not given:
         raise ValueError("limit={} names no level: give one such as {'x': 3.0}.")
-    kept = {level: float(value) for level, value in given.items()}
-    shown = ", ".join(
-        f"{level} {value:g}" if isinstance(limit, Mapping) else f"{value:g}" for level, value in kept.items()
-    )
-    return LimitedDiffusion(
-        row.name if all(map(math.isinf, kept.values())) else f"{row.name} (limit {shown})",
-        row.move, row.carries, row.A, row.B2, row.C, requires_spectrum=True, per_link=True, vectors=row.vectors,
-        limit=kept if isinstance(limit, Mapping) else kept["every level"],
-    )  # fmt: skip
+    kept = {level: float(value) for level, value in limit.items()} if isinstance(limit, Mapping) else float(limit)
+    kind = LimitedWave if row.asynchronous else LimitedDiffusion
+    parts = {field.name: getattr(row, field.name) for field in fields(Strategy)}
+    name = row.name.removesuffix(_shown(row.limit)) if isinstance(row, LimitedStrategy) else row.name
+    return kind(**parts | {"name": name + _shown(kept), "limit": kept})
+
+
+def _shown(limit: Limit) -> str:
+    """In a strategy's name; nothing where it only measures."""
+    by_level = limit if isinstance(limit, Mapping) else {"": limit}
+    if all(map(math.isinf, by_level.values())):
+        return ""
+    return f" (limit {', '.join(f'{level} {value:g}'.strip() for level, value in by_level.items())})"

@@ -33,6 +33,7 @@ from ..network._coded_wave import CodedWave
 from ..network._messages import Coded
 from ..network._noisy import Noisy
 from ..oracles._records import Records
+from ._limited import LimitedStrategy, with_limit
 from ._table import Flows, Strategy, direction_and_rate, identity, strategy, wave
 
 __all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k"]
@@ -211,7 +212,7 @@ class WaveInCode(eqx.Module):
     code: Code
 
     def __call__(self, s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
-        F = yield CodedWave(s, self.code)
+        F = yield CodedWave(s, self.code, after=d)
         return prox(s - d + F), ()
 
 
@@ -220,7 +221,8 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     if row.move is wave:
         if isinstance(code, Noisy):
             raise ValueError("noise cannot be added to 'wave', which may send a message's content again: wrap 'ed'.")
-        return replace(row, name=f"wave ({name})", move=WaveInCode(code), coded=True, vectors=None)
+        coded = replace(row, name=f"wave ({name})", move=WaveInCode(code), coded=True, vectors=None)
+        return with_limit(coded, row.limit) if isinstance(row, LimitedStrategy) else coded
     adapts = row.move is direction_and_rate
     if row.needs_links or row.pairwise or not row.mixes or adapts:
         reasons = {

@@ -225,6 +225,10 @@ def start(shard, method=ED, nodes=NODES):
             lambda: start(2, db.sparkle(db.strategies.edge_ed(limit=1.0), **RATES)),
             "Limited messages need whole vectors",
         ),
+        (
+            lambda: start(2, db.sparkle(db.strategies.wave(limit=1.0), **RATES)),
+            "Wave messages need whole vectors",
+        ),
     ],
 )
 def test_what_does_not_fit_raises(call, sentence):

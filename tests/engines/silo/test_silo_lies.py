@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 import decibel as db
 from decibel.cli._app import app
 from decibel.cli._silo_flows import largest, report, saturated
+from decibel.engines.silo._async_site import AsyncSite
 from decibel.engines.silo._federation import Federation
 from decibel.engines.silo._lies import protected
 
@@ -33,7 +35,10 @@ def untrusting(count=4, **options):
 
 
 class TestWhatASiloRuns:
-    @pytest.mark.parametrize("strategy", ["ed", "gt", "edge-ed", "ada-ed", db.privacy.noisy("diffusion", 1.0, 1.0)])
+    @pytest.mark.parametrize(
+        "strategy",
+        ["ed", "gt", "edge-ed", "wave", "ada-ed", db.privacy.noisy("diffusion", 1.0, 1.0), db.privacy.quantize("wave")],
+    )
     def test_what_sums_up_messages_needs_a_limit_or_trust(self, strategy):
         method = db.sparkle(strategy, **RATES)
         with pytest.raises(ValueError, match=r"sums up.*flow_limit in the federation file, or write trust_members"):
@@ -44,15 +49,19 @@ class TestWhatASiloRuns:
         assert protected(db.dsgd(alpha=0.1), untrusting()) == db.dsgd(alpha=0.1)
         assert not protected(db.sparkle("diffusion", "local", **RATES), untrusting()).integrates
 
-    def test_a_limit_is_put_on_every_level(self):
-        limited = protected(db.sparkle("edge-ed", **RATES), untrusting(flow_limit={"x": 1.0, "y": 2.0, "z": 3.0}))
+    @pytest.mark.parametrize("strategy", ["edge-ed", "wave", db.privacy.quantize("wave", 4)])
+    def test_a_limit_is_put_on_every_level(self, strategy):
+        limited = protected(db.sparkle(strategy, **RATES), untrusting(flow_limit={"x": 1.0, "y": 2.0, "z": 3.0}))
+        assert not limited.integrates and limited.strategies["x"].name.endswith(" (limit x 1, y 2, z 3)")
+        assert limited.strategies["x"].move == db.strategies.strategy(strategy).move
         assert {level: one.limits[level] for level, one in limited.strategies.items()} == {"x": 1, "y": 2, "z": 3}
-        assert protected(limited, untrusting(flow_limit=5.0)).strategies["x"].limits["x"] == 5
+        other = protected(limited, untrusting(flow_limit=5.0)).strategies["x"]
+        assert other.limits["x"] == 5 and other.name == f"{db.strategies.strategy(strategy).name} (limit 5)"
         assert protected(limited, untrusting()) is not None  # it has a limit of its own
         with pytest.raises(ValueError, match="lacks level z"):
-            protected(db.sparkle("edge-ed", **RATES), untrusting(flow_limit={"x": 1.0, "y": 2.0}))
+            protected(db.sparkle(strategy, **RATES), untrusting(flow_limit={"x": 1.0, "y": 2.0}))
         with pytest.raises(ValueError, match="sums up"):
-            protected(db.sparkle("edge-ed", "gt", **RATES), untrusting(flow_limit=3.0))
+            protected(db.sparkle(strategy, "gt", **RATES), untrusting(flow_limit=3.0))
 
     def test_solve_raises(self, tmp_path):
         folders = Folders(tmp_path, untrusting(2))
@@ -97,13 +106,15 @@ def status(folders, name):
 
 
 @pytest.mark.slow
-def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path):
+@pytest.mark.parametrize("name", ["edge-ed", "wave"])
+def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path, name):
     limits, level = {"x": 100.0, "y": 0.8, "z": 100.0}, "y"
     folders, graph = Folders(tmp_path, federation := untrusting(flow_limit=limits)), federation.graph
     options = {"faults": db.faults.drop(0.2, one_way=True), "eval_every": 20, "metrics": []}
     problem = QUADRATIC.problem()
-    sites = run_sites(folders, db.sparkle("edge-ed", **RATES), 60, [problem] * 4, **options)
-    expected = db.solve(problem, db.sparkle(db.strategies.edge_ed(limits), **RATES), graph, steps=60, **options)
+    sites = run_sites(folders, db.sparkle(name, **RATES), 60, [problem] * 4, **options)
+    limited = {"edge-ed": db.strategies.edge_ed, "wave": db.strategies.wave}[name](limits)
+    expected = db.solve(problem, db.sparkle(limited, **RATES), graph, steps=60, **options)
     for number, site in enumerate(sites):
         np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
     sizes = np.asarray(expected.state.links[0][0][0].by_link.sizes[level])
@@ -125,11 +136,19 @@ def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path):
     assert f"{name} finished (saturated: y)" in " ".join(said.split())
 
 
-def test_a_site_that_lies_moves_others_no_further_than_the_limit(tmp_path):
+@pytest.mark.slow_except("edge-ed", "wave-asynchronous")
+@pytest.mark.parametrize(
+    ("strategy", "asynchronous"),
+    [("edge-ed", False), ("wave", False), ("wave", True)],
+    ids=["edge-ed", "wave", "wave-asynchronous"],
+)
+def test_a_site_that_lies_moves_others_no_further_than_the_limit(tmp_path, monkeypatch, strategy, asynchronous):
     """It sends 1e300 for ever: all numbers stay finite, and it is named."""
+    begin = AsyncSite.begin  # which leaves the others time, all being threads of one process
+    monkeypatch.setattr(AsyncSite, "begin", lambda site, step: (time.sleep(0.003), begin(site, step))[1])
     alpha, limit = 0.3, 3.0
-    folders = Folders(tmp_path, federation := untrusting(flow_limit=limit))
-    single, problem = OneLevel(alpha, 1.0, db.strategies.strategy("edge-ed")), QUADRATIC.single()
+    folders = Folders(tmp_path, federation := untrusting(flow_limit=limit, asynchronous=asynchronous))
+    single, problem = OneLevel(alpha, 1.0, db.strategies.strategy(strategy)), QUADRATIC.single()
     results = {}
 
     def run(number, name):
@@ -157,7 +176,7 @@ method = "sparkle-edge-ed"
 steps = 60
 eval_every = 20
 edges = [["a", "b"], ["b", "c"], ["c", "a"]]
-settings = {alpha = 0.05, beta = 0.1, gamma = 0.1}
+settings = {upper = "wave", alpha = 0.05, beta = 0.1, gamma = 0.1}
 sites = [{name = "a", address = 7401}, {name = "b", address = 7402}, {name = "c"}]
 """
 PROBLEM = """
@@ -176,7 +195,7 @@ def problem():
 
 @pytest.mark.slow
 def test_a_rehearsal_finds_the_limit(tmp_path, monkeypatch):
-    """Without one it suggests one; with that one nothing is cut."""
+    """Without one it suggests one, for `"edge-ed"` on y and z and `"wave"` on x; with that one nothing is cut."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     Path("f.toml").write_text(TOML)
@@ -190,6 +209,7 @@ def test_a_rehearsal_finds_the_limit(tmp_path, monkeypatch):
     said = rehearse()
     suggested = tomllib.loads(said[said.index("[flow_limit]") : said.index("Every site's trace")])
     measured = largest({name: Path("silo-rehearsal", name) for name in "abc"})
+    assert set(measured) == set("xyz")
     assert {level: pytest.approx(1.2 * one.size, rel=0.01) for level, one in measured.items()} == suggested[
         "flow_limit"
     ]

@@ -199,7 +199,7 @@ class Collectives(Network):
 
 def _validate_split(messages: dict[str, Message]) -> None:
     for message in messages.values():
-        if not message.splits:
+        if not message.splits or message.within is not None:
             raise ValueError(
                 f"{type(message).__name__} messages need whole vectors, and shard splits every node over devices: "
                 "leave out shard, or codes, limits and scale_every."

@@ -83,7 +83,8 @@ class StopRule:
 class Federation:
     """Names, addresses, edges, weights, method, steps: what every site must agree on.
 
-    - `flow_limit`: the largest flow of a link, in the units of gradients, for every level or by level (`"edge-ed"`).
+    - `flow_limit`: the largest flow of a link, in the units of gradients, for every level or by level, of
+      `"edge-ed"` and `"wave"`.
     - `trust_members`: run without such limits a method that sums up what neighbours send, whatever they send.
     - `asynchronous`: no site waits for another; each uses the newest message of every neighbour (`"wave"`).
     - `stop`: when such a run ends before its last step.

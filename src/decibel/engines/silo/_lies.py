@@ -1,7 +1,7 @@
 """What a neighbour's wrong numbers may do to a site: no more than the limit in the federation file allows.
 
 Sites check who sends and in what form, but a member may send any numbers. A strategy that sums them up never forgets a
-wrong one; `"edge-ed"` with a limit on what a link may carry bounds what it does (`network/_limited`).
+wrong one; `"edge-ed"` and `"wave"` with a limit on what a link may carry bound what it does (`network/_cut`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ...core._json import JSON
 from ...methods._method import Method
 from ...network._limited import sizes_by_graph
 from ...network._links import LinkStates
-from ...strategies._limited import LimitedDiffusion, edge_ed
-from ...strategies._table import STRATEGIES, Strategy
+from ...strategies._limited import LimitedStrategy, takes_limit, with_limit
+from ...strategies._table import Strategy
 from .._program import Program
 from ._federation import Federation
 from ._site import Site
@@ -33,26 +33,26 @@ class Flow(NamedTuple):
 
 
 def protected(method: Method, federation: Federation) -> Method:
-    """The method with the federation's limit on every `"edge-ed"`; raises where members could do anything, unless the
-    federation says that they are trusted."""
+    """The method with the federation's limit on every `"edge-ed"` and `"wave"`; raises where members could do anything,
+    unless the federation says that they are trusted."""
     limit = federation.flow_limit
     if isinstance(limit, dict):
-        lacking = [level for level in method.strategies if level not in limit and _by_link(method.strategies[level])]
+        lacking = [level for level in method.strategies if level not in limit and takes_limit(method.strategies[level])]
         if lacking:
             raise ValueError(f"flow_limit of the federation file lacks level {lacking[0]}: add it.")
 
     def limited(leaf: object) -> object:
-        if not (isinstance(leaf, Strategy) and _by_link(leaf)):
+        if not (isinstance(leaf, Strategy) and takes_limit(leaf)):
             return leaf
         if limit is not None:
-            return edge_ed(limit)
-        return leaf if isinstance(leaf, LimitedDiffusion) else edge_ed(math.inf)  # which is measured
+            return with_limit(leaf, limit)
+        return leaf if isinstance(leaf, LimitedStrategy) else with_limit(leaf, math.inf)  # which is measured
 
     made = jax.tree.map(limited, method, is_leaf=lambda leaf: isinstance(leaf, Strategy))
     if made.integrates and federation.edges and not federation.trust_members:
         raise ValueError(
             f"{method.name} sums up what neighbours send, so that one wrong message may move every site for good: use "
-            "'edge-ed' with flow_limit in the federation file, or write trust_members = true there."
+            "'edge-ed' or 'wave' with flow_limit in the federation file, or write trust_members = true there."
         )
     return made
 
@@ -64,7 +64,7 @@ def note_flows(program: Program, site: Site, links: tuple[LinkStates, ...]) -> N
     noted: dict[int, dict[str, JSON]] = {}
     for graph, level, sizes in sizes_by_graph(links):
         strategy = strategies[level]
-        limit = strategy.limits[level] if isinstance(strategy, LimitedDiffusion) else math.inf
+        limit = strategy.limits[level] if isinstance(strategy, LimitedStrategy) else math.inf
         limit = limit if math.isfinite(limit) else None
         for other, (now, largest) in zip(network.others[graph], sizes.reshape(-1, 2).tolist(), strict=True):
             if other >= 0:
@@ -73,7 +73,3 @@ def note_flows(program: Program, site: Site, links: tuple[LinkStates, ...]) -> N
     with site.lock:
         for other, flows in noted.items():
             site.edges[other].flows = flows
-
-
-def _by_link(strategy: Strategy) -> bool:
-    return strategy.move is STRATEGIES["edge-ed"].move
