@@ -101,7 +101,8 @@ class LyingAsyncWire(AsyncWire):
     lie: Lie
 
     def waves(self, step, state, *rest):
-        return [self.lie.instead(step, row, row) for row in super().waves(step, state, *rest)]
+        rows, state = super().waves(step, state, *rest)
+        return [self.lie.instead(step, row, row) for row in rows], state
 
 
 class LyingWire(Wire):

@@ -98,7 +98,7 @@ def test_the_senders_base_is_the_receivers_base_or_candidate_to_the_last_bit():
     run, back, bases = start(CODES["4 bits"], HARD), slots(RING).back, set()
     for _ in range(150):
         run.advance(1)
-        sender, receiver, _ = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), transit(run))
+        sender, receiver, *_ = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), transit(run))
         receiver = jax.tree.map(lambda leaf: leaf[back], receiver)
         number, base, candidate = sender.numbers[:, 0], receiver.numbers[:, 0], receiver.numbers[:, 1]
         assert ((number == base) | (number == candidate)).all()

@@ -10,6 +10,12 @@ same. A candidate that the sender no longer keeps is replaced.
 So the sender's base is always the receiver's base or its candidate, and whatever arrives can be read, unless it is
 older than something read already. Where an end has been set back to an older state this does not hold: then the other
 end acknowledges what cannot be, or reads nothing, and the link begins anew with a base of zero, of number 0.
+
+Without a common clock a message also has its own number, the sender's incarnation, and that of the receiver for which
+it acknowledges: a process that is started again numbers its messages from where it continues, so that nothing of
+another incarnation counts. An acknowledgement may take any number of the sender's steps. So that what it is of is still
+kept, a new message is written the more rarely the longer the base has been the same; in between the last one is sent
+again.
 """
 
 from __future__ import annotations
@@ -21,17 +27,19 @@ from typing import ClassVar, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from ..core._keys import fold_in_each
 from ..core._vector import flatten
 from ._codecs import Code, ConcatCodec, raw, read
 from ._in_flight import InFlight, arrivals, numbers_sent
-from ._links import Channel
+from ._links import Channel, LinkMemory
 from ._messages import CODES, Copies
 from ._wave import Carried, Wave, begins_anew
 
 KEPT = 8  # reconstructions, at least
 HEADER = 3 * 4  # bytes: the base, the oldest kept, the acknowledged
+MORE = 3 * 4  # without a common clock: the number, the sender's incarnation, and the other end's as far as it knows
 
 
 class Sender(NamedTuple):
@@ -54,12 +62,22 @@ class Receiver(NamedTuple):
 Role = TypeVar("Role", Sender, Receiver)
 
 
+class Posted(NamedTuple):
+    """(*slots, bytes) the message that was written last, and (*slots, 2) the incarnations of both ends, this one's
+    first; 0 is not known."""
+
+    row: Array
+    ends: Array
+
+
 class CodedTransit(NamedTuple):
-    """What both roles of a link's end remember, and the messages under way."""
+    """What both roles of a link's end remember, the messages under way, and what is sent before a step, where there is
+    no common clock."""
 
     sender: Sender
     receiver: Receiver
     in_flight: InFlight | None
+    posted: Posted | None
 
 
 class CodedWave(Wave):
@@ -82,39 +100,78 @@ class CodedWave(Wave):
 
     def bytes(self, copies: Copies) -> float:
         leaves = jax.tree.leaves(self.content)
-        return copies.by_link * (HEADER + self.code.bytes(sum(leaf[0].size for leaf in leaves), leaves[0].dtype))
+        size = self.code.bytes(sum(leaf[0].size for leaf in leaves), leaves[0].dtype)
+        return copies.by_link * (HEADER + copies.header + size)
 
     def transit(self, channel: Channel, like: Array) -> CodedTransit:
-        *slots, entries = like.shape
+        (*slots, entries), clock = like.shape, channel.transport.incarnation is None
         # An acknowledgement has to come back before what it is of is no longer kept.
-        kept = max(KEPT, 2 * channel.faults.schedule.longest_delay + KEPT // 2)
+        kept = max(KEPT, 2 * channel.faults.schedule.longest_delay + KEPT // 2) if clock else 2 * KEPT
         integers = lambda count: jnp.zeros((*slots, count), jnp.int32)  # noqa: E731
         sender = Sender(like, jnp.zeros((*slots, kept, entries), like.dtype), integers(1 + kept))
         size = HEADER + sum(self.code.bytes(width, like.dtype) for width in self._widths())
         in_flight = InFlight.empty(jnp.zeros((*slots, size), jnp.uint8), channel)
-        return CodedTransit(sender, Receiver(like, like, integers(3)), in_flight)
+        posted = None if clock else Posted(jnp.zeros((*slots, MORE + size), jnp.uint8), integers(2))
+        return CodedTransit(sender, Receiver(like, like, integers(3)), in_flight, posted)
+
+    def post(self, channel: Channel, memory: LinkMemory) -> tuple[Array, LinkMemory]:
+        (_, _, q), transit = self.reflected(channel, memory), memory.by_link.transit
+        sender, receiver, in_flight, (row, ends) = transit
+        assert channel.transport.incarnation is not None
+        own = jnp.full(ends.shape[:-1], channel.transport.incarnation, jnp.int32)
+        anew = ends[..., 0] != own  # it is another process that wrote what is remembered
+        sender, receiver = _forget(sender, anew), _forget(receiver, anew)
+        ends = jnp.stack([own, jnp.where(anew, 0, ends[..., 1])], -1)
+        number = numbers_sent(channel, channel.faults.ends(channel.links)[0])
+        number = jnp.where(_due(sender, number), number, 0)
+        written, sender = self._written(channel, q, sender, receiver, number, number[..., None], ends)
+        row = jnp.where((number > 0)[..., None], written, row)
+        transit = CodedTransit(sender, receiver, in_flight, Posted(row, ends))
+        return row, LinkMemory(memory.by_link._replace(transit=transit), memory.by_node)
 
     def carried(self, channel: Channel, q: Array, transit: CodedTransit) -> Carried:
-        sender, receiver, in_flight = transit
+        sender, receiver, in_flight, posted = transit
         here, there = channel.faults.ends(channel.links)
-        widths = self._widths()
-        codec = ConcatCodec(self.code, widths, q.dtype, [channel.claim(part) for part in range(len(widths))])
-        sent = numbers_sent(channel, here)
+        codec = self._codec(channel.place_of, q.dtype)
+        if posted is None:
+            row, sender = self._written(channel, q, sender, receiver, numbers_sent(channel, here))
+        else:
+            row = posted.row
+        received = channel.transport.links(row)
+        forgotten = channel.forgotten | begins_anew(received)
+        rows, came, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
+        sender, receiver = _forget(sender, forgotten), _forget(receiver, forgotten)
+        size, numbers, meant = HEADER if posted is None else HEADER + MORE, came, jnp.ones_like(came, bool)
+        base, oldest, ack, *more = jnp.moveaxis(_each(lambda row: read(row, jnp.int32), rows[..., :size]), -1, 0)
+        if posted is not None:
+            number, theirs, mine = more
+            numbers, meant = jnp.where(came > 0, number, 0), mine == posted.ends[..., 0]
+            receiver = _forget(receiver, (came > 0) & (theirs != posted.ends[..., 1]))
+            ends = jnp.stack([posted.ends[..., 0], jnp.where(came > 0, theirs, posted.ends[..., 1])], -1)
+            posted = posted._replace(ends=ends)
+        numbers = jnp.where(numbers > receiver.numbers[..., 2], numbers, 0)  # what is older says nothing new
+        new = self._read(channel, codec, rows[..., size:], numbers, there, here)
+        found, readable, receiver = _receive(receiver, numbers, base, oldest, new)
+        sender = _acknowledge(sender, (numbers > 0) & meant, ack)
+        transit = CodedTransit(sender, receiver, in_flight, posted)
+        return Carried(found, jnp.where(readable, came, 0), forgotten, transit)
+
+    def _written(
+        self, channel: Channel, q: Array, sender: Sender, receiver: Receiver, sent: Array, *more: Array
+    ) -> tuple[Array, Sender]:
+        """(*slots, bytes) messages of these numbers, with more integers (*slots, ...) in their headers; and the sender
+        after them. A message of number 0 is none."""
+        (here, there), codec = channel.faults.ends(channel.links), self._codec(channel.claim, q.dtype)
         code = _each(codec.encode, q - sender.base, *(self._keys(channel, sent, here, there) for _ in range(2)))
         own = sender.base + self._read(channel, codec, code, sent, here, there)
         sender = _keep(sender, own, sent)
         oldest = jnp.where(sender.numbers[..., 1:] > 0, sender.numbers[..., 1:], sent[..., None]).min(-1)
         header = jnp.stack([sender.numbers[..., 0], oldest, _acknowledged(receiver)], -1)
-        received = channel.transport.links(jnp.concatenate([_each(raw, header), code], -1))
-        forgotten = channel.forgotten | begins_anew(received)
-        rows, numbers, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
-        sender, receiver = _forget(sender, forgotten), _forget(receiver, forgotten)
-        base, oldest, ack = (_each(lambda row: read(row, jnp.int32), rows[..., :HEADER])[..., i] for i in range(3))
-        numbers = jnp.where(numbers > receiver.numbers[..., 2], numbers, 0)  # what is older says nothing new
-        new = self._read(channel, codec, rows[..., HEADER:], numbers, there, here)
-        found, readable, receiver = _receive(receiver, numbers, base, oldest, new)
-        sender = _acknowledge(sender, numbers > 0, ack)
-        return Carried(found, jnp.where(readable, numbers, 0), forgotten, CodedTransit(sender, receiver, in_flight))
+        return jnp.concatenate([_each(raw, jnp.concatenate([header, *more], -1)), code], -1), sender
+
+    def _codec(self, place: Callable[[int], tuple[int, ...]], dtype: DTypeLike) -> ConcatCodec:
+        widths = self._widths()
+        return ConcatCodec(self.code, widths, dtype, list(map(place, range(len(widths)))))
 
     def _widths(self) -> list[int]:
         """Of the levels' vectors, which are encoded one by one."""
@@ -151,6 +208,15 @@ def _keep(sender: Sender, own: Array, number: Array) -> Sender:
     kept = jnp.where(sends[..., None], jnp.concatenate([own[..., None, :], kept[..., :-1, :]], -2), kept)
     after = jnp.concatenate([numbers[..., :1], number[..., None], numbers[..., 1:-1]], -1)
     return Sender(base, kept, jnp.where(sends, after, numbers))
+
+
+def _due(sender: Sender, number: Array) -> Array:
+    """Whether to write a message of that number: the last ones that are kept cover a good part of the time since the
+    base was written, and so any acknowledgement that is still to come."""
+    base, kept = sender.numbers[..., 0], sender.numbers[..., 1:]
+    oldest = jnp.where(kept > 0, kept, number[..., None]).min(-1)
+    since = jnp.where(base > 0, base, oldest)
+    return (kept[..., 0] == 0) | (number - kept[..., 0] >= jnp.maximum((number - since) // KEPT, 1))
 
 
 def _acknowledged(receiver: Receiver) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..core._types import PyTree
+from ..core._types import PyTree, Scalar
 from ..graphs._graph import Levels
 from ._incidence import Slots, Sums, slots
 from .faults import FaultSchedule
@@ -108,6 +108,7 @@ class Transport(NamedTuple):
     links: Callable[[Array], Received]  # (*slots, entries): what each neighbour keeps for this node
     coded: Callable[..., Array]  # (*slots, entries) of neighbours' rows in code, decoded
     encode: Callable[..., Array] | None = None  # (nodes, entries) → (nodes, bytes); None where no codes are sent
+    incarnation: Scalar | None = None  # of this process, where messages are sent before a step (`Wave.post`)
 
 
 class Channel(NamedTuple):
@@ -124,7 +125,11 @@ class Channel(NamedTuple):
     def claim(self, part: int) -> tuple[int, ...]:
         """The place in the step of what a part of the message draws."""
         assert self.draws is not None
-        return self.draws.claim(self.number, *self.place, part)
+        return self.draws.claim(*self.place_of(part))
+
+    def place_of(self, part: int) -> tuple[int, ...]:
+        """The same, where it is only read."""
+        return (self.number, *self.place, part)
 
     @property
     def arrives(self) -> Array:

@@ -35,6 +35,7 @@ class Copies(NamedTuple):
     to_neighbours: float  # the same row to the neighbours of the step
     by_link: float  # a row of its own to each of them
     to_all: float  # the same row to the neighbours of all phases of a changing graph
+    header: int = 0  # bytes of a row in code, in addition, where neighbours have no common clock
 
 
 class Message(eqx.Module):

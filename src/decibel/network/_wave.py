@@ -87,6 +87,10 @@ class Wave(Message):
         z = jnp.where((numbers[..., :1] == 0) | channel.forgotten[..., None], mine, z)
         return mine, z, 2 * mine - z
 
+    def post(self, channel: Channel, memory: LinkMemory) -> tuple[Array, LinkMemory]:
+        """What is sent before a step, where messages are not sent in it, and what links remember of that."""
+        return self.reflected(channel, memory)[2], memory
+
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         s, unflatten = flatten(self.content)
         links, (_, numbers, mail, transit, sizes) = channel.links, memory.by_link

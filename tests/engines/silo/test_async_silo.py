@@ -97,6 +97,40 @@ def test_two_sites_find_the_exact_solution_without_a_barrier_and_end_by_themselv
     np.testing.assert_allclose(x, np.tile(exact, (2, 1)), atol=1e-8)
 
 
+class Lossy(Paced):
+    """A site at which three of ten messages never arrive."""
+
+    def start(self, *arguments, **options):
+        run, rng = super().start(*arguments, **options), np.random.default_rng(int(self.name[-1]))
+
+        def losing(receive):
+            return lambda *given: None if rng.random() < 0.3 else receive(*given)
+
+        for edge in run.site.edges.values():
+            edge.receive = losing(edge.receive)
+        return run
+
+
+@pytest.mark.slow_except("4 bits")
+@pytest.mark.parametrize(
+    "code",
+    [
+        db.privacy.quantize("wave", 4),
+        db.privacy.top_k("wave", 0.4),
+        db.privacy.random_k("wave", 0.6),
+    ],
+    ids=["4 bits", "top", "random"],
+)
+def test_messages_in_code_find_it_too_where_messages_are_lost(tmp_path, monkeypatch, code):
+    monkeypatch.setattr(db, "Silo", Lossy)
+    problem = random_quadratic(2, seed=1, spread=2.0).single()
+    folders = Folders(tmp_path, ring(2, asynchronous=True, stop=StopRule(1e-11, 0.3)))
+    method = db.wave(alpha=0.2).with_strategies(lambda one: code)
+    sites = run_sites(folders, method, 100_000, [problem] * 2, metrics=[], eval_every=200)
+    exact = db.solve(problem, db.extra(alpha=0.2), folders.federation.graph, steps=1500, metrics=[]).x
+    np.testing.assert_allclose(at_the_end(sites), np.tile(exact, (2, 1)), atol=1e-8)
+
+
 @pytest.mark.slow
 def test_three_levels_of_sparkle(tmp_path, monkeypatch):
     monkeypatch.setattr(db, "Silo", Paced)
@@ -153,11 +187,6 @@ class TestWhatRaises:
         ("method", "options", "sentence"),
         [
             (db.ed(alpha=0.1), {}, "ed needs the messages of every step.*choose 'wave' for every level"),
-            (
-                db.wave(alpha=0.1).with_strategies(lambda one: db.privacy.quantize(one, 4)),
-                {},
-                "messages in code need common steps in a silo",
-            ),
             (db.wave(alpha=0.1), {"faults": db.faults.drop(0.1)}, "asynchronous sites have none: leave out faults"),
         ],
     )
@@ -166,6 +195,13 @@ class TestWhatRaises:
         engine = db.Silo(folders.home("site-0"), "site-0")
         with pytest.raises(ValueError, match=sentence):
             db.solve(random_quadratic(2).single(), method, engine.graph, steps=5, engine=engine, **options)
+
+    def test_levels_in_different_codes(self, tmp_path):
+        folders = Folders(tmp_path, ring(2, asynchronous=True))
+        engine = db.Silo(folders.home("site-0"), "site-0")
+        method = db.sparkle("wave", db.privacy.quantize("wave", 4), **RATES)
+        with pytest.raises(ValueError, match="give every level the same code"):
+            db.solve(random_quadratic(2).problem(), method, engine.graph, steps=5, engine=engine)
 
     def test_a_level_of_another_strategy(self, tmp_path):
         folders = Folders(tmp_path, ring(2, asynchronous=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from ...network._messages import Message, as_message
 from ...network._wave import Wave
 from .._program import Program, all_finite
 from ._async_site import AsyncSite
-from ._async_wire import AsyncWire
+from ._async_wire import AsyncWire, Sent
 from ._host_callback import call
 from ._privacy import Privacy
 from ._site import STOP, Site
@@ -32,8 +33,8 @@ class AsyncRun(SiteRun):
         network = program.network
         assert isinstance(site, AsyncSite) and isinstance(network, AsyncWire)
         self.site: AsyncSite = site
-        self._levels = levels_sent(program, self.state)
-        site.exchange_at(network.at(self.state, self._levels), network.others)
+        self._sent = waves_sent(program, self.state)
+        site.exchange_at(network.at(self.state, self._sent), network.others)
 
     @property
     def ended(self) -> str:
@@ -48,7 +49,7 @@ class AsyncRun(SiteRun):
 
     def steps(self, program: Program, state: State, first: Array, end: Array) -> Outcome:
         """Steps from `first` until `end` is reached, or the site says that it is enough."""
-        site, levels, network = self.site, self._levels, program.network
+        site, sent, network = self.site, self._sent, program.network
         assert isinstance(network, AsyncWire)
 
         def begin(out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
@@ -67,16 +68,17 @@ class AsyncRun(SiteRun):
             state, cost = program.step(k, before)
             totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
             if site.rest.rule is not None:
-                changes = largest_change(before, state), *network.changes(before, state, levels)
+                changes = largest_change(before, state), *network.changes(before, state, sent)
                 call(note, (number,), *changes, in_place=site.in_place)
             return k, k + 1, done + 1, state, totals
 
         def body(carry: Carry) -> Carry:
-            _, following, done, state, _ = carry
-            rows = network.waves(following, state, levels)
+            _, following, done, state, totals = carry
+            rows, state = network.waves(following, state, sent)
             (k,) = call(begin, (number,), following, *rows, in_place=site.in_place)
             # Once, or not at all, as in steps with a common clock.
-            return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, (k, *carry[1:]))
+            start = (k, following, done, state, totals)
+            return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, start)
 
         number = jax.ShapeDtypeStruct((), jnp.int32)
         none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated]
@@ -104,24 +106,26 @@ class Recorder(Communicator):
         return {level: message.placeholder() for level, message in self.sent[-1].items()}
 
 
-def levels_sent(program: Program, state: State) -> list[tuple[str, ...]]:
-    """Which levels each exchange of a step carries, from tracing it; raises where it carries anything else than waves
-    of the levels as they were before the step."""
-    found: list[tuple[str, ...]] = []
+def waves_sent(program: Program, state: State) -> Sent:
+    """What each exchange of a step carries, from tracing it; raises where it carries anything else than waves of the
+    levels as they were before the step."""
+    found: Sent = []
 
     def trace(k: Array, state: State) -> None:
         recorder = Recorder()
         program.method.step(k, state, program.oracle(k, Ledger()), recorder)
         for messages in recorder.sent:
+            found.append({})
             for level, message in messages.items():
                 held = jax.tree.leaves(getattr(state, level).s)
                 same = zip(jax.tree.leaves(message.content), held, strict=True)
-                if type(message) is not Wave or any(mine is not other for mine, other in same):
+                if not isinstance(message, Wave) or any(mine is not other for mine, other in same):
                     raise ValueError(
                         f"{program.method.name} sends what it computes in a step, on level {level}, so that sites need "
                         "common steps: choose sparkle-wave or wave, or leave out asynchronous = true."
                     )
-            found.append(tuple(messages))
+                within = None if message.within is None else ()
+                found[-1][level] = replace(message, content=None, after=None, within=within)
 
     jax.eval_shape(trace, jnp.int32(0), state)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -11,19 +12,26 @@ from jax import Array
 
 from ...core._types import PyTree
 from ...methods._method import State
-from ...network._links import LinkMemory, Received, Transport
-from ...network._messages import Message, by_kind
+from ...network._coded_wave import MORE
+from ...network._links import Draws, LinkMemory, Received, Transport
+from ...network._messages import Copies, Message, by_kind
 from ...network._wave import Wave
 from ._async_site import AsyncSite
 from ._host_callback import call
 from ._wire import Wire
+
+Sent = list[dict[str, Wave]]  # what a step sends, by exchange and level, without contents
 
 
 class AsyncWire(Wire):
     """An exchange only takes what has come; `waves` are what a site sends for it before the step."""
 
     def transport(self, step: Array, number: int, graph: int, after: PyTree = None) -> Transport:
-        return super().transport(step, number, graph)._replace(links=partial(self._collect, step, number, graph, after))
+        own, collect = self.site.incarnation % (2**31 - 1) + 1, partial(self._collect, step, number, graph, after)
+        return super().transport(step, number, graph)._replace(links=collect, incarnation=own)
+
+    def copies_on(self, graph: int) -> Copies:
+        return super().copies_on(graph)._replace(header=MORE)
 
     def _collect(self, step: Array, number: int, graph: int, after: PyTree, q: Array) -> Received:
         """The newest messages, as late as possible: the call takes what is computed `after` them, and so follows it."""
@@ -48,27 +56,36 @@ class AsyncWire(Wire):
         for part in out:
             part[...] = 0
 
-    def waves(self, step: Array, state: State, levels: list[tuple[str, ...]]) -> list[Array]:
-        """(slots, entries) what goes to every neighbour, for the levels of each exchange of a step, by graph."""
-        return [
-            message.reflected(self._channel(step, number, graph), memory)[2][0]
-            for number, graph, message, memory in self._links(state, levels)
-        ]
+    def waves(self, step: Array, state: State, sent: Sent) -> tuple[list[Array], State]:
+        """(slots, entries) what goes to every neighbour before a step, for each of its exchanges, by graph; and the
+        state with what links remember of it."""
+        draws, rows, links = Draws(), [], [[list(memories) for memories in by_graph] for by_graph in state.links]
+        for number, graph, message, memory in self._links(state, sent):
+            channel = self._channel(step, number, graph)._replace(draws=draws, place=(graph, 0))
+            row, links[number][graph][0] = message.post(channel, memory)
+            rows.append(row[0])
+        kept = tuple(tuple(tuple(memories) for memories in by_graph) for by_graph in links)
+        return rows, state._replace(links=kept)
 
-    def at(self, state: State, levels: list[tuple[str, ...]]) -> list[tuple[int, int]]:
+    def at(self, state: State, sent: Sent) -> list[tuple[int, int]]:
         """The number of the exchange and of the graph of each of them."""
-        return [(number, graph) for number, graph, _, _ in self._links(state, levels)]
+        found = [(number, graph) for number, graph, _, _ in self._links(state, sent)]
+        if len(set(found)) < len(found):
+            raise ValueError("asynchronous sites send one message for all levels: give every level the same code.")
+        return found
 
-    def changes(self, before: State, after: State, levels: list[tuple[str, ...]]) -> list[Array]:
+    def changes(self, before: State, after: State, sent: Sent) -> list[Array]:
         """(slots,) by how much a step changed any entry of what each link holds."""
-        both = zip(self._links(before, levels), self._links(after, levels), strict=True)
+        both = zip(self._links(before, sent), self._links(after, sent), strict=True)
         moved = [there[3].by_link.z - here[3].by_link.z for here, there in both]
         return [jnp.abs(z).max(-1, initial=0)[0].astype(jnp.float32) for z in moved]
 
-    def _links(self, state: State, levels: list[tuple[str, ...]]) -> list[tuple[int, int, Wave, LinkMemory]]:
+    def _links(self, state: State, sent: Sent) -> list[tuple[int, int, Wave, LinkMemory]]:
         found: list[tuple[int, int, Wave, LinkMemory]] = []
-        for number, names in enumerate(levels):
-            messages: dict[str, Message] = {level: Wave(getattr(state, level).s) for level in names}
+        for number, empty in enumerate(sent):
+            messages: dict[str, Message] = {
+                level: replace(one, content=getattr(state, level).s) for level, one in empty.items()
+            }
             for graph, here in enumerate(self._by_graph(messages)):
                 for message in by_kind(here):
                     assert isinstance(message, Wave)

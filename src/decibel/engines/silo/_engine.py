@@ -203,8 +203,6 @@ def _without_a_clock(method: Method, config: RunConfig) -> tuple[type[Site], typ
             f"{method.name} needs the messages of every step, and the federation file says asynchronous = true: choose "
             "'wave' for every level that mixes, or leave that out there."
         )
-    if any(strategy.coded for strategy in method.strategies.values()):
-        raise ValueError("messages in code need common steps in a silo: leave out db.privacy, or asynchronous = true.")
     if config.faults:
         raise ValueError("faults are drawn for common steps, and asynchronous sites have none: leave out faults.")
     return AsyncSite, AsyncWire, AsyncRun
