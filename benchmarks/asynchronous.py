@@ -1,7 +1,8 @@
 """Wall time of sites that wait for each other, and of sites that do not: `python -m benchmarks.asynchronous`.
 
 Eight sites on a ring, as processes, over gRPC and mutual TLS, of which one may compute ten times slower, with a delay
-between sites or none (`shaped.py`). A site's computation is a pause of a stated length, since all share a few cores.
+between sites or none. With one, each is in a network namespace of its own, for which it needs root
+(`decibel.studies.namespaces`). A site's computation is a pause of a stated length, since all share a few cores.
 Node i has ½ (x − e_i)ᵀ R_i (x − e_i), eigenvalues of R_i from 0.1 to 1. Time runs from the first step of the site that
 begins last until every site stays within 1e-6 of x*.
 """
@@ -14,19 +15,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from decibel.studies.namespaces import Link, network
+
 from . import records
-from .shaped import shaped
 
 SIZE, ALPHA, TOLERANCE = 20, 0.3, 1e-6
 COMPUTE, SLOWER = 0.05, 10.0  # seconds of a step, and how many times that at the slow site
 SLOW = "site-0"
 COMMAND = "python -m benchmarks.asynchronous --json benchmarks/results/asynchronous.json"
 CASES = [(delay, slow) for delay in (0.0, 0.05) for slow in (False, True)]
+RATE = 1.0  # Gbit/s, of links with a delay
+PORT = 7401
 LOCKSTEP = {(0.0, True): ("extra", "ed")}  # against which wave runs; elsewhere extra
 
 
@@ -130,40 +136,43 @@ def site(home: Path, name: str, strategy: str, steps: int, pause: float, every: 
 
 
 def race(
-    strategy: str, *, nodes: int = 8, delay: float = 0.0, slow: bool = False, compute: float = COMPUTE, kind: str = ""
+    strategy: str, *, nodes: int = 8, link: Link | None = None, slow: bool = False, compute: float = COMPUTE
 ) -> dict[str, Any]:
-    """Seconds until all sites stay within the tolerance, wave without a common clock and others with one."""
+    """Seconds until all sites stay within the tolerance, wave without a common clock and others with one; on loopback,
+    or by links."""
     from decibel.cli._silo_command import prepare
+    from decibel.cli._silo_rehearsal import on_loopback
 
     asynchronous = strategy == "wave"
     steps = 20_000 if asynchronous else rounds(strategy, nodes) + 10
-    with (
-        shaped(federation(nodes, asynchronous=asynchronous), delay, kind or None) as network,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        prepare(network.federation, Path(folder))
-        started = []
-        for one in network.federation.sites:
-            late = slow and one.name == SLOW
-            given = [Path(folder) / one.name, one.name, strategy, steps, compute * SLOWER**late, 1 if late else 5]
-            command = [sys.executable, "-m", "benchmarks.asynchronous", "--site", *map(str, given)]
-            started.append(subprocess.Popen([*network.command(one.name), *command], stdout=subprocess.PIPE, text=True))
+    agreed = federation(nodes, asynchronous=asynchronous)
+    with ExitStack() as stack:
+        made = None if link is None else stack.enter_context(network(nodes, link))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        agreed = on_loopback(agreed) if made is None else agreed.at([f"{host}:{PORT}" for host in made.addresses])
+        prepare(agreed, folder)
+        started: list[subprocess.Popen[str]] = []
         try:
+            for one, before in zip(agreed.sites, made.commands if made else [[]] * nodes, strict=True):
+                late = slow and one.name == SLOW
+                given = [folder / one.name, one.name, strategy, steps, compute * SLOWER**late, 1 if late else 5]
+                command = [*before, sys.executable, "-m", "benchmarks.asynchronous", "--site", *map(str, given)]
+                started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             found = [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in started]
         finally:
             for process in started:
                 process.kill()
                 process.wait()
-        return {
-            "strategy": strategy,
-            "network": network.name,
-            "delay": delay,
-            "slow": slow,
-            "compute": compute,
-            "nodes": nodes,
-            "seconds": arrived(found),
-            "steps": [one["steps"] for one in found],
-        }
+    return {
+        "strategy": strategy,
+        "network": "loopback" if made is None else made.shaped_by,
+        "delay": 0.0 if link is None else link.delay / 1e3,
+        "slow": slow,
+        "compute": compute,
+        "nodes": nodes,
+        "seconds": arrived(found),
+        "steps": [one["steps"] for one in found],
+    }
 
 
 def arrived(found: list[dict[str, Any]]) -> float:
@@ -178,19 +187,20 @@ def arrived(found: list[dict[str, Any]]) -> float:
     return max(times) - begun
 
 
-def measure(kind: str = "") -> dict[str, Any]:
+def measure(cases: Sequence[tuple[float, bool]] = CASES, **given: Any) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
-    for delay, slow in CASES:
+    for delay, slow in cases:
         for strategy in (*LOCKSTEP.get((delay, slow), ("extra",)), "wave"):
-            rows.append(race(strategy, delay=delay, slow=slow, kind=kind))
+            link = Link(RATE, 1000 * delay) if delay else None
+            rows.append(race(strategy, link=link, slow=slow, **given))
             where = f"{1000 * delay:g} ms, " + ("one site ten times slower" if slow else "nobody slow")
-            print(f"{where:>36}, {strategy:>5}: {rows[-1]['seconds']:6.2f} s", flush=True)
-    return records.record("asynchronous", rows, _ratios(rows), command=COMMAND, alpha=ALPHA, tolerance=TOLERANCE)
+            print(f"{where:>36}, {strategy:>5}: {rows[-1]['seconds']:6.2f} s ({rows[-1]['network']})", flush=True)
+    return records.record("asynchronous", rows, _ratios(rows, cases), command=COMMAND, alpha=ALPHA, tolerance=TOLERANCE)
 
 
-def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+def _ratios(rows: list[dict[str, Any]], cases: Sequence[tuple[float, bool]]) -> dict[str, float]:
     ratios = {}
-    for delay, slow in CASES:
+    for delay, slow in cases:
         here = {row["strategy"]: row["seconds"] for row in rows if (row["delay"], row["slow"]) == (delay, slow)}
         where = f"{1000 * delay:g} ms, {'one slow' if slow else 'nobody slow'}"
         for other in here.keys() - {"wave"}:
@@ -220,9 +230,9 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="a file for the numbers")
-    parser.add_argument("--kind", choices=("netem", "relays"), default="", help="how delays are made")
+    parser.add_argument("--short", action="store_true", help="three sites, steps of 10 ms, the last case: a try")
     options = parser.parse_args()
-    content = measure(options.kind)
+    content = measure(CASES[-1:], nodes=3, compute=0.01) if options.short else measure()
     if options.json:
         records.write(content, options.json)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
-import subprocess
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +19,9 @@ from decibel.engines.silo._certificates import key_print, make_request, pem
 from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
 from decibel.engines.silo._revocation import RevocationList
 from decibel.engines.silo._signing import new_key, save_key
+from decibel.studies.namespaces import Link, network, obstacle
 
+UNHINDERED = Link(10.0)
 QUICK = FaultTolerance(beat=0.2, missed=25, deadline=60.0)
 
 
@@ -128,56 +128,25 @@ class Loopback:
 
 
 class Namespaces:
-    """Every site in a network namespace of its own, with an address that no other machine has: two halves, each at a
-    switch, and a cable between the switches that can be pulled. The switches have a namespace of their own, too."""
+    """Every site in a network namespace of its own, with an address that no other machine has, and links as asked for.
+    Parted, the first half of the sites and the second reach only each other."""
 
-    def __init__(self, federation: Federation, folder: Path) -> None:
-        self._prefix, self._made = f"decibel-{os.getpid()}", []
-        if os.geteuid() or shutil.which("ip") is None:
-            pytest.skip("network namespaces need root and the command ip")
-        if self._ip("netns", "add", self._hub, check=False).returncode:
-            pytest.skip("this machine lets nobody make network namespaces")
-        self._made.append(self._hub)
-        for switch in ("left", "right"):
-            self._at_hub("link", "add", switch, "type", "bridge")
-            self._at_hub("link", "set", switch, "up")
-        self._at_hub("link", "add", "cable-left", "type", "veth", "peer", "name", "cable-right")
-        for switch in ("left", "right"):
-            self._at_hub("link", "set", f"cable-{switch}", "master", switch, "up")
-        places = []
-        for number, site in enumerate(federation.sites):
-            self._plug_in(site.name, number, "left" if number < len(federation.sites) // 2 else "right")
-            places.append(replace(site, address=f"10.77.0.{number + 1}:7401"))
-        self.federation = replace(federation, sites=tuple(places))
-
-    @property
-    def _hub(self):
-        return f"{self._prefix}-hub"
-
-    def _plug_in(self, name, number, switch):
-        own = f"{self._prefix}-{name}"
-        self._ip("netns", "add", own)
-        self._made.append(own)
-        self._at_hub("link", "add", f"port-{number}", "type", "veth", "peer", "name", "eth0", "netns", own)
-        self._at_hub("link", "set", f"port-{number}", "master", switch, "up")
-        for setting in (["addr", "add", f"10.77.0.{number + 1}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
-            self._ip("-n", own, *setting)
-
-    def _at_hub(self, *arguments):
-        self._ip("-n", self._hub, *arguments)
-
-    def _ip(self, *arguments, check=True):
-        return subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True)
+    def __init__(self, federation: Federation, folder: Path, link: Link = UNHINDERED) -> None:
+        if (why := obstacle()) is not None:
+            pytest.skip(why)
+        self._held = ExitStack()
+        self._network = self._held.enter_context(network(len(federation.sites), link))
+        self.federation = federation.at([f"{host}:7401" for host in self._network.addresses])
 
     def command(self, name):
-        return ["ip", "netns", "exec", f"{self._prefix}-{name}"]
+        return self._network.commands[self.federation.number(name)]
 
     def part(self):
-        self._at_hub("link", "set", "cable-left", "down")
+        sites = len(self.federation.sites)
+        self._network.part(range(sites // 2, sites))
 
     def heal(self):
-        self._at_hub("link", "set", "cable-left", "up")
+        self._network.heal()
 
     def end(self):
-        for one in self._made:
-            self._ip("netns", "del", one, check=False)
+        self._held.close()

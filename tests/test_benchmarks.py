@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -17,7 +15,7 @@ from decibel.studies.processes import together
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import asynchronous, growth, keys, network, records, shaped, tables, target  # noqa: E402
+from benchmarks import asynchronous, growth, keys, network, records, tables, target  # noqa: E402
 from benchmarks.__main__ import BENCHMARKS, main  # noqa: E402
 from benchmarks.cases import label_cleaning, regression  # noqa: E402
 from benchmarks.compare import compare  # noqa: E402
@@ -228,20 +226,3 @@ def test_a_site_has_arrived_when_it_stays():
     sites = [{"begun": 0.5, "rows": rows}, {"begun": 1.5, "rows": [[2.5, 0.0]]}]
     assert asynchronous.arrived(sites) == 1.5
     assert np.isnan(asynchronous.arrived([{"begun": 0.0, "rows": rows[:2]}]))
-
-
-def test_a_relay_holds_back_every_byte():
-    with shaped.shaped(asynchronous.federation(3, asynchronous=True), 0.05, "relays") as network:
-        site = network.federation.sites[1]
-        listen, address = (int(one.rpartition(":")[2]) for one in (site.listen, site.address))
-        with socket.create_server(("127.0.0.1", listen)) as server:
-            near = socket.create_connection(("127.0.0.1", address))
-            far, _ = server.accept()
-            with near, far:
-                for one, other in ((near, far), (far, near)):
-                    begun = time.monotonic()
-                    one.sendall(b"there")
-                    assert other.recv(5, socket.MSG_WAITALL) == b"there"
-                    assert time.monotonic() - begun >= 0.05
-                near.close()
-                assert far.recv(1) == b""

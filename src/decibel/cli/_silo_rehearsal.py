@@ -70,11 +70,7 @@ def on_loopback(federation: Federation) -> Federation:
     ports = [one.getsockname()[1] for one in held]
     for one in held:
         one.close()
-    sites = tuple(
-        replace(site, address=None if site.address is None else f"{LOOPBACK}:{port}", listen=None)
-        for site, port in zip(federation.sites, ports, strict=True)
-    )
-    return replace(federation, sites=sites)
+    return federation.at([f"{LOOPBACK}:{port}" for port in ports])
 
 
 def start(name: str, problem: str, home: Path) -> subprocess.Popen[bytes]:

@@ -1,46 +1,94 @@
-"""A network of this machine's own: a namespace per process and shaped links between them. As a script it is the relay
-that delays packets.
+"""A network of this machine's own: a namespace per process and shaped links between them.
 
-A link's rate is kept by `tc` (a token bucket at both ends, so that sending and receiving are limited each). Where a
-delay is asked for, packets go through a relay instead of a bridge: one process that holds every packet back by the
-delay and hands it on at the rate of the receiver's link, since not every kernel has `netem`.
+A link's rate is kept by `tc` (a token bucket at both ends, so that sending and receiving are limited each). Delay,
+jitter and loss are those of `tc netem` where the sender's packets leave. Not every kernel has it: without, packets go
+through a process (`relay.py`) instead of a bridge.
 """
 
 from __future__ import annotations
 
-import fcntl
-import heapq
 import json
 import os
-import select
 import shutil
-import struct
 import subprocess
 import sys
-import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple, dataclass, field
+from functools import partial
 
 LARGEST = 60_000  # bytes of a packet: few large ones cost the relay little
-TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of every process to the switch: Gbit/s in each direction, and the milliseconds that a packet takes to another
-    process; 0 is what the kernel itself needs."""
+    """Of every process to the switch.
+
+    - `rate`: Gbit/s, in each direction.
+    - `delay`: milliseconds that a packet takes to another process; 0 is what the kernel itself needs.
+    - `jitter`: a packet takes `delay` ± up to so many milliseconds, uniformly, so that packets overtake each other.
+    - `loss`: the share of packets that get lost.
+    """
 
     rate: float
     delay: float = 0.0
+    jitter: float = 0.0
+    loss: float = 0.0
 
     @property
     def frame(self) -> int:
         """Bytes of the largest packet: at most a millisecond's worth."""
         return min(LARGEST, max(1_500, round(self.rate * 1e9 / 8 * 1e-3)))
 
+    @property
+    def netem(self) -> list[str]:
+        """The words for `tc`; none where there is only a rate."""
+        late = ["delay", f"{self.delay:g}ms", *([f"{self.jitter:g}ms"] if self.jitter else [])]
+        lost = ["loss", f"{100 * self.loss:g}%"] if self.loss else []
+        words = [*(late if self.delay or self.jitter else []), *lost]
+        return ["netem", "limit", "1000000", *words] if words else []
+
     def __str__(self) -> str:
-        return f"{self.rate:g} Gbit/s" + (f", {self.delay:g} ms" if self.delay else "")
+        late = f", {self.delay:g}" + (f" ± {self.jitter:g}" if self.jitter else "") + " ms"
+        lost = f", {100 * self.loss:g} % lost" if self.loss else ""
+        return f"{self.rate:g} Gbit/s" + (late if self.delay or self.jitter else "") + lost
+
+
+@dataclass
+class Network:
+    """`commands`: for every process the words to put before its command. `shaped_by`: bridge, netem or relay."""
+
+    mark: str
+    link: Link
+    shaped_by: str
+    names: list[str]
+    relay: subprocess.Popen[str] | None = field(default=None, repr=False)
+
+    @property
+    def commands(self) -> list[list[str]]:
+        return [["ip", "netns", "exec", name] for name in self.names]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [address(rank) for rank in range(len(self.names))]
+
+    @property
+    def switch(self) -> str:
+        return f"{self.mark}-s"
+
+    def part(self, ranks: Collection[int]) -> None:
+        """Those processes reach only each other, and so do the rest, until the network is whole again."""
+        apart = [rank in ranks for rank in range(len(self.names))]
+        if self.relay is not None:
+            assert self.relay.stdin is not None
+            self.relay.stdin.write(json.dumps([int(one) for one in apart]) + "\n")
+            self.relay.stdin.flush()
+            return
+        for rank, one in enumerate(apart):
+            _do("ip", "-n", self.switch, "link", "set", f"port{rank}", "master", "apart" if one else "bridge")
+
+    def heal(self) -> None:
+        self.part(())
 
 
 def obstacle() -> str | None:
@@ -54,6 +102,12 @@ def obstacle() -> str | None:
         return f"{' and '.join(missing)} (iproute2) is missing"
     if not os.path.exists("/dev/net/tun"):
         return "/dev/net/tun is missing"
+    name = f"{_mark()}-try"
+    try:
+        _do("ip", "netns", "add", name)
+    except subprocess.CalledProcessError as error:
+        return f"this machine allows no network namespaces ({str(error.stderr).strip()})"
+    _do_if_possible("ip", "netns", "del", name)
     return None
 
 
@@ -62,70 +116,99 @@ def address(rank: int) -> str:
 
 
 @contextmanager
-def network(processes: int, link: Link) -> Generator[list[list[str]]]:
-    """For every process the words to put before its command. All is gone at the end."""
+def network(processes: int, link: Link) -> Generator[Network]:
+    """All is gone at the end.
+
+    Args:
+        processes: how many, each in a namespace of its own.
+        link: of every process.
+
+    Raises:
+        OSError: if this machine allows no such network.
+    """
     if (why := obstacle()) is not None:
-        raise OSError(f"{why}: run this as root on Linux with iproute2, or at --size small, on loopback.")
-    mark = f"dbl{os.getpid() % 10_000}"
-    names = [f"{mark}-{rank}" for rank in range(processes)]
-    switch = f"{mark}-s"
-    relay: subprocess.Popen[str] | None = None
-    try:
-        for name in (*names, switch):
+        raise OSError(f"{why}: run this as root on Linux with iproute2, or use loopback (a study's --size small).")
+    mark = _mark()
+    made = Network(mark, link, "bridge", [f"{mark}-{rank}" for rank in range(processes)])
+    with ExitStack() as undo:
+        for name in (*made.names, made.switch):
             _do("ip", "netns", "add", name)
-        if link.delay:
-            relay = _relay(mark, names, link)
+            undo.callback(_do_if_possible, "ip", "netns", "del", name)
+        if link.netem:
+            made.shaped_by = "netem" if _knows_netem(made.switch) else "relay"
+        if made.shaped_by == "relay":
+            made.relay = _start_relay(made)
+            undo.callback(_end, made.relay)
         else:
-            _bridge(mark, names, switch, link)
-        for rank, name in enumerate(names):
-            inside = ("ip", "-n", name)
-            _do(*inside, "addr", "add", f"{address(rank)}/24", "dev", "wire")
-            _do(*inside, "link", "set", "wire", "mtu", str(link.frame), "up")
-            _do(*inside, "link", "set", "lo", "up")
-            _limit(name, "wire", link)
-            if not link.delay:
-                _limit(switch, f"port{rank}", link)
-        yield [["ip", "netns", "exec", name] for name in names]
-    finally:
-        if relay is not None:
-            relay.kill()
-            relay.communicate()
-        for name in (*names, switch):
-            with suppress(subprocess.CalledProcessError):
-                _do("ip", "netns", "del", name)
+            _build_bridge(made)
+        for rank, name in enumerate(made.names):
+            if made.relay is not None:
+                _do("ip", "link", "set", _tun(mark, rank), "netns", name, "name", "wire")
+            _do("ip", "-n", name, "addr", "add", f"{address(rank)}/24", "dev", "wire")
+            _do("ip", "-n", name, "link", "set", "wire", "mtu", str(link.frame), "up")
+            _do("ip", "-n", name, "link", "set", "lo", "up")
+            _limit(name, "wire", link, link.netem if made.shaped_by == "netem" else [])
+        yield made
 
 
-def _bridge(mark: str, names: list[str], switch: str, link: Link) -> None:
-    _do("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
-    _do("ip", "-n", switch, "link", "set", "bridge", "mtu", str(link.frame), "up")
-    for rank, name in enumerate(names):
-        here, there = f"{mark}a{rank}", f"{mark}b{rank}"
-        _do("ip", "link", "add", here, "type", "veth", "peer", "name", there)
-        _do("ip", "link", "set", here, "netns", name, "name", "wire")
-        _do("ip", "link", "set", there, "netns", switch, "name", f"port{rank}")
-        port = ("ip", "-n", switch, "link", "set", f"port{rank}")
-        _do(*port, "master", "bridge")
-        _do(*port, "mtu", str(link.frame), "up")
+def _mark() -> str:
+    return f"dbl{os.getpid() % 10_000}"
 
 
-def _relay(mark: str, names: list[str], link: Link) -> subprocess.Popen[str]:
-    told = json.dumps({"mark": mark, "count": len(names), "rate": link.rate, "delay": link.delay})
-    command = [sys.executable, "-m", __spec__.name if __name__ == "__main__" else __name__, told]
-    path = os.pathsep.join(filter(None, sys.path))
-    relay = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+def _tun(mark: str, rank: int) -> str:
+    return f"{mark}t{rank}"
+
+
+def _knows_netem(name: str) -> bool:
+    try:
+        _do("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "netem")
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+def _build_bridge(made: Network) -> None:
+    inside = partial(_do, "ip", "-n", made.switch, "link")
+    for bridge in ("bridge", "apart"):
+        inside("add", bridge, "type", "bridge")
+        inside("set", bridge, "mtu", str(made.link.frame), "up")
+    for rank, name in enumerate(made.names):
+        port = f"port{rank}"
+        inside("add", port, "type", "veth", "peer", "name", "wire", "netns", name)
+        inside("set", port, "master", "bridge")
+        inside("set", port, "mtu", str(made.link.frame), "up")
+        _limit(made.switch, port, made.link)
+
+
+def _start_relay(made: Network) -> subprocess.Popen[str]:
+    devices = [_tun(made.mark, rank) for rank in range(len(made.names))]
+    told = json.dumps({"devices": devices, "link": astuple(made.link)})
+    command = [sys.executable, "-m", f"{__package__}.relay", told]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    relay = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
     assert relay.stdout is not None
     if relay.stdout.readline().strip() != "ready":
+        _end(relay)
         raise OSError("the relay between the namespaces did not start: is /dev/net/tun allowed here?")
-    for rank, name in enumerate(names):
-        _do("ip", "link", "set", f"{mark}t{rank}", "netns", name, "name", "wire")
     return relay
 
 
-def _limit(name: str, device: str, link: Link) -> None:
+def _end(relay: subprocess.Popen[str]) -> None:
+    relay.kill()
+    relay.communicate()
+
+
+def _limit(name: str, device: str, link: Link, netem: Collection[str] = ()) -> None:
+    """The rate of what leaves by that device, and netem before it."""
     bucket = str(link.frame + 100)  # what may leave at once: a packet
     rate = f"{round(link.rate * 1e9)}bit"
+    at = ["root"]
+    if netem:
+        _do("tc", "-n", name, "qdisc", "replace", "dev", device, "root", "handle", "1:", *netem)
+        at = ["parent", "1:1", "handle", "10:"]
     limit = ("tbf", "rate", rate, "burst", bucket, "limit", str(64 << 20))
-    _do("ip", "netns", "exec", name, "tc", "qdisc", "replace", "dev", device, "root", *limit)
+    _do("tc", "-n", name, "qdisc", "replace", "dev", device, *at, *limit)
 
 
 def _do(*command: str) -> None:
@@ -134,41 +217,5 @@ def _do(*command: str) -> None:
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
 
 
-def pass_on(count: int, files: list[int], rate: float, delay: float) -> None:
-    """Reads packets from every process's end and writes them to the receiver's after the delay, at its link's rate."""
-    waiting: list[tuple[float, int, int, bytes]] = []
-    free, number = [0.0] * count, 0
-    seconds_per_byte, delay = 8 / (rate * 1e9), delay / 1e3
-    while True:
-        now = time.monotonic()
-        while waiting and waiting[0][0] <= now:
-            _, _, to, packet = heapq.heappop(waiting)
-            os.write(files[to], packet)
-        wait = max(waiting[0][0] - time.monotonic(), 0.0) if waiting else None
-        ready, _, _ = select.select(files, [], [], wait)
-        for file in ready:
-            packet = os.read(file, LARGEST + 100)
-            if not packet:
-                return
-            now = time.monotonic()
-            to = packet[19] - 1 if packet[0] >> 4 == 4 else -1  # the last byte of the receiver's address
-            if 0 <= to < count:
-                due = max(now + delay, free[to])  # its sender's link has taken its time already
-                free[to] = due + len(packet) * seconds_per_byte
-                number += 1
-                heapq.heappush(waiting, (due, number, to, packet))
-
-
-def main() -> None:
-    told = json.loads(sys.argv[1])
-    files: list[int] = []
-    for rank in range(told["count"]):
-        file = os.open("/dev/net/tun", os.O_RDWR)
-        fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", f"{told['mark']}t{rank}".encode(), IFF_TUN | IFF_NO_PI))
-        files.append(file)
-    print("ready", flush=True)
-    pass_on(told["count"], files, told["rate"], told["delay"])
-
-
-if __name__ == "__main__":
-    main()
+def _do_if_possible(*command: str) -> None:
+    subprocess.run(command, capture_output=True, check=False)

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..core._json import JSON
 from ..results._trace import Trace
-from . import namespaces, wire
-from .namespaces import Link, address, network
+from . import namespaces, relay, wire
+from .namespaces import Link, network
 from .wire import PORT, Phase, Timed
 
 PATIENCE = 600  # seconds until processes that do not end are given up
@@ -63,7 +63,8 @@ class Shaped:
     def describe(self) -> dict[str, JSON]:
         from .runs import digest  # here: the processes need nothing of it
 
-        code = "".join(Path(file).read_text() for file in (__file__, wire.__file__, namespaces.__file__))
+        files = (__file__, wire.__file__, namespaces.__file__, relay.__file__)
+        code = "".join(Path(file).read_text() for file in files)
         own = cast("dict[str, JSON]", asdict(self))
         return {**own, "code": digest(code)}
 
@@ -108,8 +109,9 @@ def _measure(processes: int, link: Link | None, phases: list[Phase]) -> list[lis
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
-    with network(processes, link) if link is not None else nullcontext([[] for _ in range(processes)]) as before:
-        hosts = [address(rank) if link is not None else "127.0.0.1" for rank in range(processes)]
+    with nullcontext() if link is None else network(processes, link) as made:
+        before = [[] for _ in range(processes)] if made is None else made.commands
+        hosts = ["127.0.0.1" for _ in range(processes)] if made is None else made.addresses
         addresses = [[host, PORT + (os.getpid() + rank) % 2_000] for rank, host in enumerate(hosts)]
         started: list[subprocess.Popen[str]] = []
         try:

@@ -14,11 +14,11 @@ from silo_worker import RATES
 
 import decibel as db
 from decibel.engines.silo._federation import FaultTolerance, StopRule
+from decibel.studies.namespaces import Link, obstacle
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from benchmarks.asynchronous import race, rounds
-from benchmarks.shaped import Netem, Unavailable
 
 pytestmark = pytest.mark.slow
 
@@ -52,14 +52,18 @@ def test_a_site_is_killed_and_returns_from_its_own_checkpoint_while_others_go_on
 
 def test_who_waits_for_nobody_is_there_first():
     """Three sites, one ten times slower than 15 ms, 5 ms apart; in step, each round takes as long as the slow one."""
-    found = race("wave", nodes=3, delay=0.005, slow=True, compute=0.015)
-    assert found["network"] in ("netem", "relays")
+    found = _race(Link(1.0, 5.0), slow=True, compute=0.015)
     assert found["seconds"] < 0.7 * rounds("extra", 3) * 0.15
 
 
-def test_netem(tmp_path):
-    try:
-        found = race("wave", nodes=3, delay=0.02, compute=0.01, kind="netem")
-    except Unavailable as error:
-        pytest.skip(str(error))
-    assert found["network"] == Netem.name and np.isfinite(found["seconds"])
+def test_late_lost_and_reordered_packets():
+    found = _race(Link(0.1, 20.0, jitter=10.0, loss=0.05), compute=0.01)
+    assert np.isfinite(found["seconds"])
+
+
+def _race(link, **options):
+    if (why := obstacle()) is not None:
+        pytest.skip(why)
+    found = race("wave", nodes=3, link=link, **options)
+    assert found["network"] in ("netem", "relay")
+    return found

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -147,6 +147,14 @@ class Federation:
     def dials(self, number: int, other: int) -> bool:
         """Whether `number` opens the stream to `other`: the later one dials, unless the earlier cannot be reached."""
         return self.sites[other].address is not None and (number > other or self.sites[number].address is None)
+
+    def at(self, addresses: Sequence[str]) -> Federation:
+        """The same with other addresses, as host:port; who only dials still does."""
+        sites = (
+            replace(site, address=None if site.address is None else address, listen=None)
+            for site, address in zip(self.sites, addresses, strict=True)
+        )
+        return replace(self, sites=tuple(sites))
 
     @classmethod
     def from_text(cls, text: str) -> Federation:
