@@ -35,8 +35,9 @@ matrix: ## test with every installed Python, and the oldest and newest JAX that 
 	python3 tests/matrix.py
 
 SEEDS ?= 10000
-simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000), on a virtual clock
+simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000, and a tenth without a common clock), on a virtual clock
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --all
+	cd tests && ../$(BIN)/python -m simulation --seeds $$(($(SEEDS) / 10)) --all --asynchronous
 
 bench: $(VENV)/.installed ## measure a step and name what became slower than the committed results
 	$(BIN)/python -m benchmarks step --json build/bench.json

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from . import Schedule, World
-from .schedule import KINDS
+from .schedule import ASYNC_KINDS, KINDS
 
 
 def main() -> int:
@@ -16,14 +16,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many schedules")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="this one only, and its last events")
-    parser.add_argument("--kind", choices=KINDS, help="schedules of this kind only")
+    parser.add_argument("--kind", choices=(*KINDS, *ASYNC_KINDS), help="schedules of this kind only")
+    parser.add_argument("--asynchronous", action="store_true", help="sites without a common clock")
     parser.add_argument("--all", action="store_true", help="do not end at the first seed that fails")
     given = parser.parse_args()
     seeds = [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
     begun, cpu = time.monotonic(), time.process_time()
     counts, failed, events = Counter(), 0, 0
     for seed in seeds:
-        world = World(Schedule.of(seed, given.kind))
+        world = World(Schedule.of(seed, given.kind, asynchronous=given.asynchronous))
         counts[world.schedule.kind] += 1
         try:
             world.run()

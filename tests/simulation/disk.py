@@ -32,7 +32,8 @@ class File:
     def after_cut(self, chance: random.Random) -> bytes:
         if self.synced == self.data:
             return self.data
-        torn = self.data[: chance.randrange(len(self.data) + 1)]
+        kept = len(self.synced) if self.synced and self.data.startswith(self.synced) else 0  # only added to
+        torn = self.data[: max(kept, chance.randrange(len(self.data) + 1))]
         return chance.choice([self.synced or b"", self.data, torn, torn + bytes(len(self.data) - len(torn))])
 
 

@@ -112,9 +112,10 @@ class Host:
             self._gone(f"ends: {error!r}", silently=False)
             self.monitor.exited(self, error)
         else:
-            self.finished = state
-            self._gone("has finished", silently=False)
-            self.monitor.has_finished(self)
+            self.finished = self.finished if state is None else state
+            self._gone("was told to stop" if state is None else "has finished", silently=False)
+            if state is not None:
+                self.monitor.has_finished(self)
 
     def kill(self) -> None:
         """As by SIGKILL: what it wrote is in the system's cache, and its connections are reset."""
@@ -155,7 +156,8 @@ class Host:
 
     # One life
 
-    def _run(self) -> bytes:
+    def _run(self) -> bytes | None:
+        """Its state at the end; None where it ends before."""
         world, schedule, home = self.world, self.world.schedule, self.disk.root
         credentials = Credentials.load(home, self.name)
         self.monitor.trusts(self, credentials)

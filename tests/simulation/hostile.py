@@ -17,9 +17,9 @@ KEPT = 40
 class Liar:
     """`often` is how many of its frames are no longer what they should be."""
 
-    def __init__(self, seed: int, number: int, sites: int, steps: int) -> None:
+    def __init__(self, seed: int, number: int, sites: int, steps: int, width: int = 2 * ENTRIES) -> None:
         self._chance = random.Random(f"liar {seed}")
-        self._number, self._sites, self._steps = number, sites, steps
+        self._number, self._sites, self._steps, self._width = number, sites, steps, width
         self._often = self._chance.choice([0.02, 0.1, 0.4, 1.0])
         self._heard: list[bytes] = []
 
@@ -76,7 +76,7 @@ class Liar:
         except Malformed:
             pass
         epoch = chance.choice(epochs)
-        rows = np.full(chance.choice([ENTRIES, 2 * ENTRIES, 2 * ENTRIES, 7]), chance.choice([np.nan, 0.0, 100.0]))
+        rows = np.full(chance.choice([ENTRIES, self._width, self._width, 7]), chance.choice([np.nan, 0.0, 100.0]))
         return chance.choice(
             [
                 Join(epoch, chance.choice(epochs), *_flags(chance), at.step, at, chance.random() < 0.5),

@@ -82,7 +82,7 @@ class Monitor:
         if self.world.is_honest(end.peer):
             self._fail(f"{host.name} rejected {edge.name}, which is honest: {error}")
 
-    def heard(self, host: Host, edge: Edge, raw: bytes) -> None:
+    def heard(self, host: Host, edge: Edge, raw: bytes, end: End) -> None:
         self._heard[host.number, edge.number] = self.world.scheduler.now
         frame = parse(raw)
         if isinstance(frame, Bye | Join):

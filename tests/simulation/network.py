@@ -34,6 +34,12 @@ class End:
             for one in [frame] if self.lie is None else self.lie(frame):
                 self.pipe.put(one)
 
+    def send_newest(self, key: int, frame: bytes) -> None:
+        self.network.sent(self, key, frame)
+        if not self.ended:
+            for one in [frame] if self.lie is None else self.lie(frame):
+                self.pipe.put_newest(key, one)
+
     def end(self) -> None:
         if not self.ended:
             self.ended = True
@@ -79,16 +85,33 @@ class Pipe:
 
     def __init__(self, network: Network, source: int, target: End) -> None:
         self.network, self.source, self.target = network, source, target
-        self._queue: deque[tuple[Item, float]] = deque()
+        self._queue: deque[tuple[Item, float, int | None]] = deque()
         self._event: Event | None = None
 
-    def put(self, item: Item) -> None:
-        self._queue.append((item, self.network.scheduler.now + self.network.delay()))
+    def put(self, item: Item, key: int | None = None) -> None:
+        self._queue.append((item, self.network.scheduler.now + self.network.delay(), key))
         self.pump()
+
+    def put_newest(self, key: int, frame: bytes) -> None:
+        """In the place of an older frame of that key, if that has not left yet. Where the network loses messages, or
+        lets one overtake another, it is these."""
+        chance = self.network.scheduler.random
+        if chance.random() < self.network.lost:
+            return
+        waiting = [place for place, (_, _, own) in enumerate(self._queue) if own == key and self._stays(place)]
+        if waiting and (self.network.is_blocked(self.source, self.target.owner) or chance.random() < 0.5):
+            self._queue[waiting[-1]] = frame, self._queue[waiting[-1]][1], key
+        elif waiting and chance.random() < self.network.reordered:
+            self._queue.insert(waiting[-1], (frame, self._queue[waiting[-1]][1], key))
+        else:
+            self.put(frame, key)
+
+    def _stays(self, place: int) -> bool:
+        return place > 0 or self._event is None
 
     def pump(self) -> None:
         if self._event is None and self._queue and not self.network.is_blocked(self.source, self.target.owner):
-            item, ready = self._queue[0]
+            item, ready, _ = self._queue[0]
             what = f"{self.source} → {self.target.owner}: {item if isinstance(item, str) else self.network.named(item)}"
             self._event = self.network.scheduler.after(max(0.0, ready - self.network.scheduler.now), what, self._arrive)
 
@@ -114,6 +137,8 @@ class Network:
 
     def __init__(self, scheduler: Scheduler, slowest: float, named: Callable[[bytes], str]) -> None:
         self.scheduler, self.slowest, self.named = scheduler, slowest, named
+        self.lost = self.reordered = 0.0  # shares of messages of which only the newest counts
+        self.sent: Callable[[End, int, bytes], None] = lambda end, key, frame: None
         self._blocked: dict[frozenset[int], int] = {}
         self._off: set[int] = set()
         self._ends: list[End] = []

@@ -11,9 +11,11 @@ from unittest.mock import patch
 from decibel.core import _files as files
 from decibel.engines.silo import _edge as edges
 from decibel.engines.silo import _site as sites
+from decibel.engines.silo._async_edge import AsyncEdge
+from decibel.engines.silo._async_site import AsyncSite
 from decibel.engines.silo._edge import Edge
 from decibel.engines.silo._federation import FaultTolerance
-from decibel.engines.silo._frames import Position
+from decibel.engines.silo._frames import Bye, Position
 from decibel.engines.silo._limits import Limits
 from decibel.engines.silo._privacy import Privacy
 from decibel.engines.silo._roll_call import RollCall
@@ -251,3 +253,86 @@ def a_certificate_is_not_compared():
 @bug("slow")
 def waiting_does_not_wait():
     return patch.object(sites, "TICK", 0.0)
+
+
+# Sites without a common clock
+
+
+@bug("async-calm")
+def a_message_is_used_twice():
+    def collect(self: AsyncEdge, exchange: int):
+        return self._mail.get(exchange), LinkState.TIED if self.holds else LinkState.DROPPED
+
+    return patch.object(AsyncEdge, "collect", collect)
+
+
+@bug("async-lossy")
+def an_older_message_replaces_a_newer_one():
+    receive = AsyncEdge.receive
+
+    def wrong(self: AsyncEdge, data, *more) -> None:
+        self._numbers.pop(data.at.exchange, None)
+        receive(self, data, *more)
+
+    return patch.object(AsyncEdge, "receive", wrong)
+
+
+@bug("async-crash")
+def who_was_set_back_is_not_heard():
+    def begins_anew(self: AsyncEdge) -> None:
+        self.open = self.running = self.finished = False
+
+    return patch.object(AsyncEdge, "begins_anew", begins_anew)
+
+
+@bug("async-calm")
+def a_site_waits_for_messages_of_all():
+    def may_go_on(self: AsyncSite) -> bool:
+        return all(edge._mail or edge.finished or not edge.open for edge in self.edges.values())  # pyright: ignore
+
+    return patch.object(AsyncSite, "_may_go_on", may_go_on)
+
+
+@bug("async-crash")
+def a_site_without_a_neighbour_is_at_rest():
+    """The others come to rest without it, and its last word was that it was done."""
+
+    def all_at_rest(self: AsyncSite) -> bool:
+        self.done = self.rest.holds([number for number, edge in self.edges.items() if edge.open])
+        if self.done and self._roll_call.others_done:
+            self.ended = "all sites were at rest"
+        return bool(self.ended)
+
+    return patch.object(AsyncSite, "_all_at_rest", all_at_rest)
+
+
+@bug("async-hostile")
+def who_has_finished_waits_for_nobody():
+    def goodbye(self: AsyncSite, finished: bool) -> None:
+        with self.lock:
+            self.farewell = Bye("finished" if finished else "left")
+            for edge in self.edges.values():
+                self._part_from(edge)
+            self.running, self.closing, self.finished = False, True, finished
+
+    return patch.object(AsyncSite, "goodbye", goodbye)
+
+
+@bug("async-calm")
+def a_site_ends_when_it_is_at_rest_itself():
+    return patch.object(RollCall, "others_done", True)
+
+
+@bug("async-crash")
+def a_site_does_its_saved_step_again():
+    agree = AsyncSite.agree
+
+    def wrong(self: AsyncSite, steps) -> int:
+        return max(0, agree(self, steps) - 1)
+
+    return patch.object(AsyncSite, "agree", wrong)
+
+
+@bug("async-crash")
+def a_signal_is_not_noticed():
+    return patch.object(AsyncSite, "stop", lambda self: None)

@@ -12,6 +12,17 @@ from .disk import ERRORS
 
 KINDS = ("calm", "short", "crash", "partition", "slow", "disk", "hostile", "storm")
 WEIGHTS = (1, 4, 5, 3, 2, 5, 4, 4)
+# Of sites without a common clock.
+ASYNC_KINDS = (
+    "async-calm",
+    "async-lossy",
+    "async-crash",
+    "async-partition",
+    "async-disk",
+    "async-hostile",
+    "async-storm",
+)
+ASYNC_WEIGHTS = (1, 3, 4, 3, 3, 3, 4)
 GRAPHS = ("pair", "path", "ring", "star", "complete")
 
 
@@ -41,7 +52,16 @@ class Schedule:
     noisy: bool
     hostile: int | None = None
     revokes: bool = False
+    asynchronous: bool = False
+    speeds: tuple[float, ...] = ()  # by site, how many times slower than the fastest
+    rests: float = 0.0  # the tolerance of the stop rule; 0 is none
+    lost: float = 0.0
+    reordered: float = 0.0
     faults: list[Fault] = field(default_factory=list)
+
+    def compute_of(self, number: int) -> float:
+        """Seconds of a step there, on average."""
+        return self.compute * (self.speeds[number] if self.speeds else 1.0)
 
     @property
     def short(self) -> bool:
@@ -53,16 +73,23 @@ class Schedule:
         return self.hostile is None and (self.short or not self.lossy)
 
     @property
+    def longest(self) -> float:
+        """More seconds than sites without a common clock need undisturbed."""
+        return 300.0 if self.rests else 2 * self.steps * self.compute * max(self.speeds)
+
+    @property
     def end_of_faults(self) -> float:
         return max(
             (fault.at + (fault.arguments[-1] if fault.what in LASTING else 0) for fault in self.faults), default=0
         )
 
     @classmethod
-    def of(cls, seed: int, kind: str | None = None) -> Schedule:
+    def of(cls, seed: int, kind: str | None = None, *, asynchronous: bool = False) -> Schedule:
+        """Of that kind, or of any with a common clock, or of any without."""
         chance = random.Random(f"schedule {seed}")
-        drawn = chance.choices(KINDS, WEIGHTS)[0]
-        made = _run(seed, kind or drawn, chance)
+        drawn = chance.choices(*((ASYNC_KINDS, ASYNC_WEIGHTS) if asynchronous else (KINDS, WEIGHTS)))[0]
+        kind = kind or drawn
+        made = (_async_run if kind in ASYNC_KINDS else _run)(seed, kind, chance)
         for adds in ADDS[made.kind]:
             adds(made, chance)
         made.faults.sort(key=lambda fault: fault.at)
@@ -89,6 +116,24 @@ def _run(seed: int, kind: str, chance: random.Random) -> Schedule:
     )  # fmt: skip
 
 
+def _async_run(seed: int, kind: str, chance: random.Random) -> Schedule:
+    sites = chance.choice([2, 3, 3, 4, 4, 5])
+    hostile = kind == "async-hostile"
+    tolerance = FaultTolerance(
+        "continue" if hostile else chance.choice(["continue", "continue", "wait"]), chance.choice([0.5, 1.0]),
+        chance.choice([3, 5, 8]), 2.0 if hostile else chance.choice([2.0, 500.0]),
+    )  # fmt: skip
+    rests = 0.0 if hostile else chance.choice([0.0, 1e-5])
+    lossy = kind in ("async-lossy", "async-storm")
+    return Schedule(
+        seed, kind, sites, _edges(sites, chance), tolerance, steps=5_000 if rests else chance.randrange(10, 40),
+        levels=chance.choice([1, 1, 2]), lossy=True, checkpoint_every=chance.choice([1, 5, 20]),
+        slowest=chance.choice([0.01, 0.1, 0.3]), compute=chance.choice([0.05, 0.1]), noisy=False, asynchronous=True,
+        speeds=tuple(chance.choice([1.0, 1.0, 2.0, 10.0]) for _ in range(sites)), rests=rests,
+        lost=chance.choice([0.0, 0.1, 0.3]) if lossy else 0.0, reordered=chance.choice([0.0, 0.3]) if lossy else 0.0,
+    )  # fmt: skip
+
+
 def _edges(sites: int, chance: random.Random) -> tuple[tuple[int, int], ...]:
     graph = chance.choice(GRAPHS) if sites > 2 else "pair"
     path = [(i, i + 1) for i in range(sites - 1)]
@@ -101,6 +146,8 @@ def _edges(sites: int, chance: random.Random) -> tuple[tuple[int, int], ...]:
 
 def _length(made: Schedule) -> float:
     """About how long the run takes undisturbed."""
+    if made.asynchronous:
+        return 30.0 if made.rests else 1 + made.steps * made.compute * max(made.speeds)
     return 1 + made.steps * (made.compute + made.levels * made.slowest)
 
 
@@ -133,6 +180,26 @@ def _crashes(made: Schedule, chance: random.Random) -> None:
         what = chance.choice(["kill", "kill", "cut_power"])
         back = chance.choice([0.05, 0.5, 2.0]) * made.tolerance.patience * chance.random()
         made.faults.append(Fault(_when(made, chance), what, (chance.randrange(made.sites), back)))
+
+
+def _terminations(made: Schedule, chance: random.Random) -> None:
+    for _ in range(chance.randrange(3)):
+        back = 2 * made.tolerance.patience * chance.random()
+        made.faults.append(Fault(_when(made, chance), "terminate", (chance.randrange(made.sites), back)))
+
+
+def _rests(made: Schedule, chance: random.Random) -> None:
+    """Who is at rest before others is away for as long as they need to come to rest without it."""
+    if made.rests and chance.random() < 0.5:
+        back = made.tolerance.patience + 10 + 20 * chance.random()
+        made.faults.append(Fault(0.0, "kill_at_rest", (back,)))
+
+
+def _set_backs(made: Schedule, chance: random.Random) -> None:
+    for _ in range(chance.randrange(3)):
+        back = 2 * made.tolerance.patience * chance.random()
+        some = chance.randrange(1, 4)
+        made.faults.append(Fault(_when(made, chance), "set_back", (chance.randrange(made.sites), some, back)))
 
 
 def _slow(made: Schedule, chance: random.Random) -> None:
@@ -194,4 +261,11 @@ ADDS = {
     "disk": (_disks, _crashes),
     "hostile": (_hostile,),
     "storm": (_cuts, _blocks, _partition, _crashes, _slow, _disks, _strangers),
+    "async-calm": (),
+    "async-lossy": (_cuts, _blocks, _slow),
+    "async-crash": (_crashes, _terminations, _set_backs, _cuts, _rests),
+    "async-partition": (_partition, _cuts, _slow),
+    "async-disk": (_disks, _crashes, _terminations),
+    "async-hostile": (_hostile, _crashes),
+    "async-storm": (_cuts, _blocks, _partition, _crashes, _terminations, _set_backs, _slow, _disks, _strangers),
 }

@@ -189,7 +189,7 @@ class Streams:
 
     def _read(self, edge: Edge, raw: bytes, end: End) -> None:
         try:
-            self.host.monitor.heard(self.host, edge, raw)
+            self.host.monitor.heard(self.host, edge, raw, end)
             self.site.receive(edge, parse(raw), end)
         except (Rejected, Malformed) as error:
             edge.rejected += 1

@@ -12,10 +12,13 @@ from zlib import crc32
 
 from decibel.core import _files as files
 from decibel.engines.silo._certificates import key_print, pem
-from decibel.engines.silo._federation import Federation, SiteAddress
+from decibel.engines.silo._federation import Federation, SiteAddress, StopRule
 from decibel.engines.silo._frames import KINDS, MAGIC
 from decibel.engines.silo._signing import key_pem
 
+from .async_host import AsyncHost
+from .async_monitor import AsyncMonitor
+from .async_node import WIDTH
 from .disk import CALLS
 from .host import Host
 from .hostile import Liar
@@ -31,6 +34,7 @@ from .strangers import visit
 CALLS_OF_FILES = CALLS  # what stands in the place of `os`
 NAMES = {number: kind.__name__ for kind, number in KINDS.items()}
 LAST = 80  # lines of the trace that are kept
+REST = 2.0  # seconds of the stop rule
 BOUND = 60.0  # virtual seconds for what is left of a run once nothing goes wrong any more, beside waiting
 
 
@@ -43,17 +47,24 @@ class World:
         self.network = Network(self.scheduler, schedule.slowest, _named)
         self.folder = Path(tempfile.mkdtemp(dir=_memory())).resolve()
         sites = tuple(SiteAddress(f"site-{i}", f"127.0.0.1:{7400 + i}") for i in range(schedule.sites))
+        rule = StopRule(schedule.rests, REST) if schedule.rests else None
         self.federation = Federation(
-            "test", sites, schedule.edges, steps=schedule.steps, fault_tolerance=schedule.tolerance
-        )
+            "test", sites, schedule.edges, steps=schedule.steps, fault_tolerance=schedule.tolerance,
+            asynchronous=schedule.asynchronous, stop=rule,
+        )  # fmt: skip
         self.neighbours = tuple(tuple(self.federation.neighbours(i)) for i in range(schedule.sites))
         self.weights = weights(self.neighbours)
         self.problem = Problem.of(schedule.sites, schedule.levels)
-        self.hosts = [Host(self, i) for i in range(schedule.sites)]
+        self.hosts = [(AsyncHost if schedule.asynchronous else Host)(self, i) for i in range(schedule.sites)]
         self.organiser = Organiser(self)
         self._slow_until = [0.0] * schedule.sites
-        self._liar = Liar(schedule.seed, schedule.hostile or 0, schedule.sites, schedule.steps)
+        width = (WIDTH,) if schedule.asynchronous else ()
+        self._liar = Liar(schedule.seed, schedule.hostile or 0, schedule.sites, schedule.steps, *width)
         self.monitor = Monitor(self)
+        if schedule.asynchronous:
+            self.monitor = AsyncMonitor(self)
+            self.network.sent = self.monitor.sent
+            self.network.lost, self.network.reordered = schedule.lost, schedule.reordered
 
     # Who is who
 
@@ -70,7 +81,11 @@ class World:
     def compute_time(self, number: int) -> float:
         """Of one step."""
         slow = max(0.0, self._slow_until[number] - self.scheduler.now)
-        return slow + self.schedule.compute * (0.5 + self.scheduler.random.random())
+        return slow + self.schedule.compute_of(number) * (0.5 + self.scheduler.random.random())
+
+    def longest_compute(self, number: int) -> float:
+        """Of a step that is under way or begins now."""
+        return max(0.0, self._slow_until[number] - self.scheduler.now) + 1.5 * self.schedule.compute_of(number)
 
     def corrupt(self, *ends: End) -> None:
         """What a hostile member sends by these is no longer what an honest one would, once the run has begun: before,
@@ -97,8 +112,9 @@ class World:
                 self.scheduler.after(self.scheduler.random.random(), f"{host.name} is started", host.start)
             self.scheduler.after(1.0, "the operator looks", self._operate)
             patience = self.schedule.tolerance.patience + min(self.schedule.tolerance.deadline, 10.0)
-            until = self.schedule.end_of_faults + BOUND + 10 * patience + 3 * self.schedule.steps
-            if self.schedule.hostile is not None:
+            until = self.schedule.end_of_faults + BOUND + 10 * patience
+            until += self.schedule.longest if self.schedule.asynchronous else 3 * self.schedule.steps
+            if self.schedule.hostile is not None and not self.schedule.asynchronous:
                 until += 2 * self.schedule.steps * self.schedule.levels * self.schedule.tolerance.deadline
             if not self.scheduler.run(self._over, until):
                 for host in self.hosts:
@@ -196,6 +212,26 @@ class World:
     def _cut_power(self, site: int, back: float) -> None:
         self.hosts[site].cut_power()
         self.hosts[site].back_at = self.scheduler.now + back
+
+    def _terminate(self, site: int, back: float) -> None:
+        self.hosts[site].stop()
+        self.hosts[site].back_at = self.scheduler.now + back
+
+    def _kill_at_rest(self, back: float) -> None:
+        """The first that has said that it is at rest; and another is set back, which moves all but the first."""
+        resting = [host for host in self.hosts if host.site is not None and host.site.done and not host.is_leaving]
+        if not resting:
+            self.scheduler.after(0.05, "nobody is at rest", lambda: self._kill_at_rest(back))
+            return
+        first, said = resting[0].number, 1.2 * self.schedule.tolerance.beat
+        other = (first + 1) % self.schedule.sites
+        self.scheduler.after(said, f"{first} is at rest", lambda: self._kill(first, back))
+        self.scheduler.after(said, f"{other} is set back", lambda: self._set_back(other, 3, 0.0))
+        self.scheduler.after(said + 0.5, f"{other} is started", self.hosts[other].start)
+
+    def _set_back(self, site: int, checkpoints: int, back: float) -> None:
+        self._kill(site, back)
+        self.hosts[site].set_back = checkpoints
 
     def _break_disk(self, site: int, fault: int | str, often: float, seconds: float) -> None:
         disk = self.organiser.disk if site >= self.schedule.sites else self.hosts[site].disk

@@ -287,6 +287,24 @@ class TestTheStopRule:
         end.says_done(2, 5)
         assert self.at_rest(end, used=(2,)) != STOP and not end.site.done
 
+    @pytest.mark.parametrize("quorum", ["continue", "wait"])
+    def test_a_neighbour_that_is_gone_is_no_sign_of_rest_whatever_it_said_before(self, quorum):
+        end = Alone(quorum)
+        end.says_done(1, 5)
+        end.says_done(2, 5)
+        end.deliver(Bye("left"))
+        assert self.at_rest(end, used=(2,)) != STOP and not end.site.done
+        end.connect()
+        end.runs()
+        assert self.at_rest(end) == STOP
+
+    def test_who_has_finished_is_no_longer_needed(self):
+        end = Alone()
+        end.says_done(1, 5)
+        end.says_done(2, 5)
+        end.deliver(Bye("finished"))
+        assert self.at_rest(end, used=(2,)) == STOP
+
     @pytest.mark.parametrize("change", [2e-6, np.nan, np.inf])
     def test_any_move_begins_it_anew(self, change):
         for own, link in ((change, 0.0), (0.0, change)):
@@ -322,6 +340,56 @@ class TestTheStopRule:
         end.site.goodbye(finished=True)
         *_, last = [frame for frame in end.sent() if isinstance(frame, Stand)]
         assert [(one.step, one.done) for one in last.statements if one.site == 0] == [(100, True)]
+
+
+class TestTheEnd:
+    def said(self, end):
+        """By site 0 of itself: its last statement, its last message and its last word."""
+        frames = end.sent()
+        own = [one for frame in frames if isinstance(frame, Stand) for one in frame.statements if one.site == 0]
+        last = [frame.at for frame in frames if isinstance(frame, Data)]
+        return own[-1:], last[-1:], [frame.reason for frame in frames if isinstance(frame, Bye)]
+
+    def test_a_neighbour_that_comes_back_in_time_is_told(self):
+        end = Alone()
+        end.site.post(99, [np.ones((2, 3)), np.ones((2, 3))])
+        end.site.next = 100
+        end.site.disconnected(end.site.edges[1], end.line)
+        waits = end.clock.wait
+
+        def wait(timeout=None):
+            if end.clock.time > 101.0:
+                end.connect()
+            return waits(timeout)
+
+        end.clock.wait = wait
+        end.site.goodbye(finished=True)
+        assert 101.0 < end.clock.time < 102.0 < 100.0 + RULES.patience
+        own, last, byes = self.said(end)
+        assert [(one.step, one.done) for one in own] == [(100, True)] and last == [Position(99, 1)]
+        assert byes == ["finished"]
+
+    def test_one_that_does_not_is_waited_for_a_while(self):
+        end = Alone()
+        end.site.disconnected(end.site.edges[1], end.line)
+        begun = end.clock.time
+        end.site.goodbye(finished=True)
+        assert RULES.patience <= end.clock.time - begun < RULES.patience + 1
+
+    def test_who_leaves_or_is_told_to_stop_waits_for_nobody(self):
+        for finished in (False, True):
+            end = Alone()
+            end.site.disconnected(end.site.edges[1], end.line)
+            end.site.stopping = True
+            begun = end.clock.time
+            end.site.goodbye(finished)
+            assert end.clock.time == begun
+
+    def test_who_starts_again_with_no_step_left_says_that_it_is_done(self):
+        end = Alone()
+        end.site.agree([100])
+        end.site.goodbye(finished=True)
+        assert [(one.step, one.done) for one in self.said(end)[0]] == [(100, True)]
 
 
 def test_status_has_steps_and_staleness(tmp_path):

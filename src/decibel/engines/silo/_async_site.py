@@ -22,7 +22,7 @@ from ._frames import Bye, Frame, Hello, Join, Position, Roll, Skip, Stand, write
 from ._payload_layout import all_finite
 from ._rest import Rest
 from ._roll_call import Signer
-from ._site import STOP, Site
+from ._site import STOP, TICK, Site
 
 
 class AsyncSite(Site):
@@ -45,6 +45,7 @@ class AsyncSite(Site):
         self.rest = Rest(federation.stop)
         self.done = False
         self.ended = ""  # why, where the stop rule holds
+        self.farewell: Bye | None = None  # once it leaves
         self._used: list[np.ndarray] = []  # by place, the slots whose message was used in this step
 
     def _edge(self, other: int) -> AsyncEdge:
@@ -134,7 +135,9 @@ class AsyncSite(Site):
 
     def _all_at_rest(self) -> bool:
         talking = [number for number, edge in self.edges.items() if edge.open]
-        self.done = self.rest.holds(talking)
+        # Where a link is dropped the others' solution is another; who is gone may have said before that it was done.
+        there = all(edge.open or edge.finished for edge in self.edges.values())
+        self.done = there and self.rest.holds(talking)
         if self.done and self._roll_call.others_done and self.rest.rule is not None:
             self.ended = f"all sites were at rest for {self.rest.rule.seconds:g} seconds, by the federation's stop rule"
         return bool(self.ended)
@@ -164,7 +167,7 @@ class AsyncSite(Site):
             edge.incarnation, edge.stream = hello.incarnation, stream
             edge.touch(self.clock.now())
             self._roll_call.tell([edge], running=self.running)
-            edge.post_again()
+            self._part_from(edge) if self.farewell else edge.post_again()
             self.lock.notify_all()
 
     def _control(self, edge: Edge, frame: Frame) -> None:
@@ -181,15 +184,29 @@ class AsyncSite(Site):
                 if edge.stream and (new := self._roll_call.positions(edge.told)):
                     edge.say(write(Stand(new)))
 
+    def _part_from(self, edge: Edge) -> None:
+        """Its newest messages and statements, and that no more will come."""
+        assert isinstance(edge, AsyncEdge) and self.farewell is not None
+        edge.post_again()
+        if edge.stream and (new := self._roll_call.positions(edge.told)):
+            edge.say(write(Stand(new)))
+        edge.say(write(self.farewell))
+
     def goodbye(self, finished: bool) -> None:
-        """Says goodbye; nobody needs anything more of this site."""
+        """Says goodbye. Who has finished waits a while for neighbours that it cannot reach: one that is not told takes
+        it for gone, and drops its link."""
         with self.lock:
+            self.farewell = Bye("finished" if finished else "left")
             if finished:
                 self._at, self.done = Position(self.next, -1), True
-                self._stand()
-            for other, edge in self.edges.items():
-                self._edge(other).post_again()
-                edge.say(write(Bye("finished" if finished else "left")))
+                self._roll_call.say(self.next, done=True)
+            for edge in self.edges.values():
+                self._part_from(edge)
+            until = self.clock.now() + self.fault_tolerance.patience
+            while finished and not self.stopping and self.clock.now() < until:
+                if all(edge.stream or edge.finished for edge in self.edges.values()):
+                    break
+                self.lock.wait(min(TICK, self.fault_tolerance.beat / 4))
             self.health.look(self.clock.now(), self._at.step, running=self.running)
             self.running, self.closing, self.finished = False, True, finished
             self.lock.notify_all()

@@ -1,0 +1,167 @@
+"""What must hold of sites without a common clock: nobody waits, each message is used once and the newest that came, no
+step is lost or invented, and what all end at by the stop rule is the solution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from decibel.engines.silo._async_edge import AsyncEdge
+from decibel.engines.silo._async_site import AsyncSite
+from decibel.engines.silo._edge import Edge
+from decibel.engines.silo._frames import Data, Malformed, parse
+from decibel.network._links import LinkState
+
+from .async_node import ENTRIES, WaveNode, solution
+from .monitor import Monitor
+from .node import Arrived
+
+if TYPE_CHECKING:
+    from .async_host import AsyncHost
+    from .host import Host
+    from .network import End
+    from .world import World
+
+SOON = 5.0  # seconds from SIGTERM to the end, beside a step under way
+NEAR = 50  # tolerances of the stop rule between the end and the solution
+Sent = tuple[int, int]  # the life and the step of the sender
+
+
+class AsyncMonitor(Monitor):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._posted: dict[tuple[int, int, int, Sent], bytes] = {}  # by sender, receiver and level
+        self._came: dict[tuple[int, int, int, int], Sent] = {}  # the newest, by receiver, its life, sender and level
+        self._used: dict[tuple[int, int, int, int], Sent] = {}
+        self._numbers: dict[tuple[int, ...], dict[int, int]] = {}  # the newest received, by exchange
+        self._solution = solution(world.problem)
+        self._was_done: set[int] = set()  # who was at rest, or had no step left, at some time
+        self._last_sent: dict[End, dict[int, int]] = {}
+
+    # Steps
+
+    def begins(self, host: Host, step: int) -> None:
+        expected = self._next[host.number]
+        if step != expected:
+            self._fail(f"{host.name} begins step {step} where step {expected} is next")
+        super().begins(host, step)
+
+    def did_not_wait(self, host: Host, since: float) -> None:
+        if self.world.scheduler.now > since:
+            self._fail(f"{host.name} has waited, and a neighbour was there")
+
+    def ends(self, host: Host, site: AsyncSite, node: WaveNode, step: int) -> None:
+        if step < self.schedule.steps and not site.stopping and not site.ended:
+            self._fail(f"{host.name} ends at step {step} without a reason")
+        never = [other.name for other in self.world.honest if other.number not in self._was_done and other is not host]
+        if site.ended and never:
+            self._fail(f"{host.name} ends by the stop rule, and {', '.join(never)} never came to rest")
+        error = float(np.abs(node.s - self._solution).max())
+        if site.ended and error > NEAR * self.schedule.rests:
+            self._fail(f"{host.name} ends by the stop rule, {error:g} from the solution")
+
+    def told_to_stop(self, host: AsyncHost) -> None:
+        life = host.lives
+
+        def look() -> None:
+            if host.is_up and host.lives == life:
+                self._fail(f"{host.name} has not ended {SOON:g} seconds after it was told to stop")
+
+        self.world.scheduler.after(SOON + self.world.longest_compute(host.number), f"{host.name} should be gone", look)
+
+    def is_set_back(self, host: Host, step: int) -> None:
+        """Checkpoints of that step and later ones are taken away; older ones may be gone by now."""
+        self._durable[host.number] = {}
+
+    # Messages
+
+    def posts(self, host: Host, step: int, rows: list[np.ndarray]) -> None:
+        for level, by_slot in enumerate(rows):
+            for j, row in zip(self.world.neighbours[host.number], by_slot, strict=True):
+                key = (host.number, j, level, (host.lives, step))
+                if key in self._posted:
+                    self._fail(f"{host.name} sends two messages of step {step} in one life")
+                self._posted[key] = row[:ENTRIES].tobytes()
+
+    def sent(self, end: End, key: int, frame: bytes) -> None:
+        """Numbers on a link only grow; the newest may be sent once more."""
+        if self.world.is_honest(end.owner) and isinstance(data := parse(frame), Data):
+            last = self._last_sent.setdefault(end, {})
+            if data.at.step < last.get(key, -1) or data.at.exchange != key:
+                self._fail(f"{end.owner} sends message {data.at} to {end.peer} after {last}")
+            last[key] = data.at.step
+
+    def heard(self, host: Host, edge: Edge, raw: bytes, end: End) -> None:
+        super().heard(host, edge, raw, end)
+        try:
+            frame = parse(raw)
+        except Malformed:
+            return
+        if isinstance(frame, Data) and edge.stream is end and self.world.is_honest(edge.number):
+            key = (host.number, host.lives, edge.number, frame.at.exchange)
+            self._came[key] = max(self._came.get(key, (0, -1)), _sent(frame.tensor))
+
+    def collected(self, host: Host, site: AsyncSite, level: int, found: Arrived) -> None:
+        rows, arrived, states = found
+        for slot, j in enumerate(self.world.neighbours[host.number]):
+            edge, key = site.edges[j], (host.number, host.lives, j, level)
+            if (states[slot] == LinkState.DROPPED) == edge.holds or (arrived[slot] and not edge.holds):
+                self._fail(f"{host.name} and {edge.name}: link {LinkState(int(states[slot])).name}, holds {edge.holds}")
+            if not self.world.is_honest(j):
+                continue
+            used, came = self._used.get(key, (0, -1)), self._came.get(key, (0, -1))
+            if not arrived[slot]:
+                if edge.holds and came > used:
+                    self._fail(f"{host.name} does not use message {came} of {edge.name}, which has come")
+                continue
+            one = _sent(rows[slot])
+            if self._posted.get((j, host.number, level, one)) != rows[slot, :ENTRIES].tobytes():
+                self._fail(f"{host.name} uses a message of {edge.name}, {one}, that was not sent")
+            if one <= used:
+                self._fail(f"{host.name} uses message {one} of {edge.name} after {used}")
+            if one != came:
+                self._fail(f"{host.name} uses message {one} of {edge.name}, and {came} has come")
+            self._used[key] = one
+
+    # After every event
+
+    def look(self) -> None:
+        for host in self.world.hosts:
+            if host.site is None or host.number == self.schedule.hostile:
+                continue
+            assert isinstance(host.site, AsyncSite)
+            if host.site.done:
+                self._was_done.add(host.number)
+            for edge in host.watched:
+                assert isinstance(edge, AsyncEdge)
+                key = (host.number, host.lives, edge.number, edge.incarnation)
+                if (before := self._numbers.get(key)) != edge._numbers:
+                    for exchange, number in (before or {}).items():
+                        if edge._numbers.get(exchange, -1) < number:
+                            self._fail(f"{host.name} goes back from message {number} of {edge.name}: {edge._numbers}")
+                    self._numbers[key] = dict(edge._numbers)
+
+    # At the end
+
+    def at_the_end(self) -> None:
+        super().at_the_end()
+        if not self.schedule.rests:
+            return
+        near = NEAR * self.schedule.rests
+        nodes: dict[int, WaveNode] = {}
+        for host in self.world.hosts:
+            assert host.finished is not None
+            nodes[host.number] = node = WaveNode(self.world.problem, host.number, self.world.weights[host.number])
+            node.state = host.finished
+            if (error := float(np.abs(node.s - self._solution).max())) > near:
+                self._fail(f"{host.name} ends {error:g} from the solution")
+        for a, b in self.schedule.edges:
+            slots = self.world.neighbours[a].index(b), self.world.neighbours[b].index(a)
+            total = nodes[a].flows[:, slots[0]] + nodes[b].flows[:, slots[1]]
+            if np.abs(total).max() > near:
+                self._fail(f"the flows of {a} and {b} do not cancel: {total}")
+
+
+def _sent(row: np.ndarray) -> Sent:
+    return int(row[-2]), int(row[-1])
