@@ -310,9 +310,9 @@ def a_site_without_a_neighbour_is_at_rest():
 def who_has_finished_waits_for_nobody():
     def goodbye(self: AsyncSite, finished: bool) -> None:
         with self.lock:
-            self.farewell = Bye("finished" if finished else "left")
+            self.bye = Bye("finished" if finished else "left")
             for edge in self.edges.values():
-                self._part_from(edge)
+                self._say_bye(edge)
             self.running, self.closing, self.finished = False, True, finished
 
     return patch.object(AsyncSite, "goodbye", goodbye)

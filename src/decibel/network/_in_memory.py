@@ -14,7 +14,7 @@ from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ._incidence import Sums, slots
 from ._links import LinkFaults, Links, Received
-from ._messages import Copies, Message, Plain, Scaled
+from ._messages import Copies, Message, Stateless
 from ._mixing import Mixer, mixer
 from ._network import Network
 
@@ -55,14 +55,11 @@ class InMemory(Network):
         return self.copies_by_graph[graph]
 
     def mixes(self, message: Message) -> bool:
-        return isinstance(message, Plain | Scaled)
+        return isinstance(message, Stateless)
 
     def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
-        return {
-            level: message.mixed(self.mixers[graph], step)
-            for level, message in messages.items()
-            if isinstance(message, Plain | Scaled)
-        }
+        sent = {level: message for level, message in messages.items() if isinstance(message, Stateless)}
+        return {level: message.mixed(self.mixers[graph], step) for level, message in sent.items()}
 
     def rows(self, step: Array, graph: int, buffer: Array) -> Received:
         return Received(buffer[self.places[graph].neighbours])

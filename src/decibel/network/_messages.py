@@ -78,22 +78,29 @@ class Message(eqx.Module):
         """What the exchange gives back in the place of the content, and what links remember of it."""
 
 
-class Plain(Message):
-    """Vectors as they are; the answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
+class Stateless(Message):
+    """Vectors as they are, of which links remember nothing where all messages arrive at once."""
 
     splits: ClassVar[bool] = True
 
     def bytes(self, copies: Copies) -> float:
         return copies.to_neighbours * size(self.content)
 
-    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
-        """What is received where all nodes are rows of the same arrays and every message arrives."""
-        return jax.tree.map(lambda leaf: mixer.flow(step, leaf), self.content)
-
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The differences of the last steps, where faults make messages late."""
         steps = channel.faults.schedule.longest_delay
         return LinkMemory(zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
+
+    @abstractmethod
+    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
+        """What is received where all nodes are rows of the same arrays and every message arrives."""
+
+
+class Plain(Stateless):
+    """The answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
+
+    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
+        return jax.tree.map(lambda leaf: mixer.flow(step, leaf), self.content)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
@@ -211,28 +218,17 @@ class Increment(Coded):
         return {level: (own[level], flows[level]) for level in self.content}, memory
 
 
-class Scaled(Message):
+class Scaled(Stateless):
     """Pairs (φ, b) of vectors and of what their differences are scaled by, entry by entry or one for all entries.
 
     The answer is Σ_j w_ij min(b_i, b_j) (φ_j − φ_i), which cancels over each link to the last bit, and δ(b).
     """
 
-    splits: ClassVar[bool] = True
-
-    def bytes(self, copies: Copies) -> float:
-        return copies.to_neighbours * size(self.content)
-
     def mixed(self, mixer: Mixer, step: Array) -> PyTree:
-        """What is received where all nodes are rows of the same arrays and every message arrives."""
         φ, b = self.content
         scales = b.tree if jax.tree.structure(b) == jax.tree.structure(φ) else jax.tree.map(lambda _: b.tree, φ.tree)
         flow = lambda φ, b: mixer.sum(step, _scaled_difference, φ, beside(b, φ))  # noqa: E731
         return Vector(jax.tree.map(flow, φ.tree, scales)), jax.tree.map(lambda leaf: mixer.flow(step, leaf), b)
-
-    def link_memory(self, channel: Channel) -> LinkMemory:
-        """The differences of the last steps, where faults make messages late."""
-        steps = channel.faults.schedule.longest_delay
-        return LinkMemory(zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and b in turn

@@ -156,7 +156,7 @@ def interact_step_sizes(constants: Constants, nodes: int, rho: float, *, beta: f
     beta = most if beta is None else beta
     if not 0 < beta <= most:
         raise ValueError(f"beta={beta} must be positive and at most {most:.3g}: Theorem 1 has no larger one.")
-    r = _r(c, beta)
+    r = lower_rate(c, beta)
     limits = [1.0, 1 / (m * gap)]
     if c.L_l:
         limits += [1 / (4 * c.L_l), m * gap / (4 * c.L_l)]
@@ -169,13 +169,14 @@ def interact_step_sizes(constants: Constants, nodes: int, rho: float, *, beta: f
     return {"alpha": min(limits), "beta": beta}
 
 
-def _r(c: Constants, beta: float) -> float:
+def lower_rate(c: Constants, beta: float) -> float:
+    """r of INTERACT's theorems, a third of how fast a step β brings y closer to y*."""
     return beta * c.mu_g * c.L_g / (c.mu_g + c.L_g) / 3
 
 
 def _descent(c: Constants, alpha: float, beta: float, rho: float) -> float:
     """min{(1−λ)/4, 3r²(1−λ)/(32(1+r)L_y²), α/2} of (21) and (30)."""
-    gap, r = spectral_gap(rho), _r(c, beta)
+    gap, r = spectral_gap(rho), lower_rate(c, beta)
     limits = [gap / 4, alpha / 2]
     return min([*limits, 3 * r**2 * gap / (32 * (1 + r) * c.L_y**2)] if c.L_y else limits)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ._bounds import Constants, interact_bias, interact_rounds
+from ._bounds import Constants, interact_bias, interact_rounds, lower_rate
 from ._complexity import positive_integer, spectral_gap
 
 
@@ -38,7 +38,7 @@ def svr_interact_step_sizes(
     beta = min(most) if beta is None else beta
     if not 0 < beta <= min(most):
         raise ValueError(f"beta={beta} must be positive and at most {min(most):.3g}: Theorem 3 has no larger one.")
-    r = beta * product / both / 3
+    r = lower_rate(c, beta)
     limits = [1 / (m * gap)]
     if c.L_l:
         limits.append(1 / (8 * c.L_l))

@@ -45,7 +45,7 @@ class AsyncSite(Site):
         self.rest = Rest(federation.stop)
         self.done = False
         self.ended = ""  # why, where the stop rule holds
-        self.farewell: Bye | None = None  # once it leaves
+        self.bye: Bye | None = None  # what it says to all once it leaves
         self._used: list[np.ndarray] = []  # by place, the slots whose message was used in this step
 
     def _edge(self, other: int) -> AsyncEdge:
@@ -167,7 +167,7 @@ class AsyncSite(Site):
             edge.incarnation, edge.stream = hello.incarnation, stream
             edge.touch(self.clock.now())
             self._roll_call.tell([edge], running=self.running)
-            self._part_from(edge) if self.farewell else edge.post_again()
+            self._say_bye(edge) if self.bye else edge.post_again()
             self.lock.notify_all()
 
     def _control(self, edge: Edge, frame: Frame) -> None:
@@ -184,24 +184,24 @@ class AsyncSite(Site):
                 if edge.stream and (new := self._roll_call.positions(edge.told)):
                     edge.say(write(Stand(new)))
 
-    def _part_from(self, edge: Edge) -> None:
+    def _say_bye(self, edge: Edge) -> None:
         """Its newest messages and statements, and that no more will come."""
-        assert isinstance(edge, AsyncEdge) and self.farewell is not None
+        assert isinstance(edge, AsyncEdge) and self.bye is not None
         edge.post_again()
         if edge.stream and (new := self._roll_call.positions(edge.told)):
             edge.say(write(Stand(new)))
-        edge.say(write(self.farewell))
+        edge.say(write(self.bye))
 
     def goodbye(self, finished: bool) -> None:
         """Says goodbye. Who has finished waits a while for neighbours that it cannot reach: one that is not told takes
         it for gone, and drops its link."""
         with self.lock:
-            self.farewell = Bye("finished" if finished else "left")
+            self.bye = Bye("finished" if finished else "left")
             if finished:
                 self._at, self.done = Position(self.next, -1), True
                 self._roll_call.say(self.next, done=True)
             for edge in self.edges.values():
-                self._part_from(edge)
+                self._say_bye(edge)
             until = self.clock.now() + self.fault_tolerance.patience
             while finished and not self.stopping and self.clock.now() < until:
                 if all(edge.stream or edge.finished for edge in self.edges.values()):
