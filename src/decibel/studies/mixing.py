@@ -67,6 +67,7 @@ class Setup:
     floor: float = 0.16
     batch_size: int = 8
     steps: int = 400
+    warm_up: int = 0  # steps until beta is reached, from where it falls to zero
     rows: int = 8
     alpha: float = 0.01
     beta: float = 3e-3
@@ -90,7 +91,9 @@ def texts(setup: Setup) -> dict[str, bytes]:
 
 def base_task(setup: Setup, nodes: int | None, spread: Literal["domains", "iid"]) -> Task:
     """The task with the weights of one seed, kept for all runs on the same samples."""
-    still = replace(setup, batch_size=1, steps=1, rows=1, alpha=0, beta=0, theta=0, strength=0, doremi=0, seeds=())
+    still = replace(
+        setup, batch_size=1, steps=1, warm_up=0, rows=1, alpha=0, beta=0, theta=0, strength=0, doremi=0, seeds=()
+    )
     return _base_task(still, nodes, spread)
 
 
@@ -245,7 +248,7 @@ class Mixing:
         assert isinstance(held_out, HeldOut)
         train = partial(_train, setup=setup, graph=self.topology(), batch_size=batch, seed=seed)
         given = partial(_given, problem, held_out)
-        falling = Linear(setup.beta, setup.steps)
+        falling = Linear(setup.beta, setup.steps, setup.warm_up)
         if way == "learned":
             form = penalty(setup.strength) if self.form == "penalty" else auxiliary()
             method = sparkle(

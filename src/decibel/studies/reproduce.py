@@ -82,6 +82,17 @@ def reproduce(
     return _judge(study, size, out, runs)
 
 
+def collect(study: Study[S], size: str, out: Path, runs: list[Runs]) -> list[Verdict]:
+    """Keeps runs of all arms that were made elsewhere in a folder, and judges them."""
+    arms = settings.applied(study, size)
+    kept = [
+        Runs.load(one.save(place(out, study, arm, one.made["fingerprint"])))
+        for arm, one in zip(arms, runs, strict=True)
+    ]
+    _write(out / study.name / "settings.json", _settings(study.setup(size), arms, settings.load(study, size)))
+    return _judge(study, size, out, kept)
+
+
 def _same(arm: Curve, before: Curve) -> bool:
     return isinstance(arm, Arm) and isinstance(before, Arm) and arm.same_runs(before)
 

@@ -25,7 +25,8 @@ ROOT = Path(__file__).parent.parent
 MATTERS = (
     "core/_conjugate_gradients.py", "core/_keys.py", "core/_ledger.py", "core/_vector.py", "engines/_batch.py",
     "engines/_program.py", "engines/_simulator.py", "graphs", "methods", "network/_in_memory.py", "network/_mixing.py",
-    "oracles", "problem", "results/metrics.py", "strategies", "studies/cleaning.py", "studies/schedules.py",
+    "oracles", "problem", "results/metrics.py", "strategies", "studies/cleaning.py", "studies/mixing.py",
+    "studies/schedules.py",
     "studies/sources.py", "tasks",
 )  # fmt: skip
 # What a study's file names so serves to judge, and no run depends on it.

@@ -33,13 +33,17 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Linear:
-    """From `rate` at the start to zero after `steps`."""
+    """To `rate` within `warm_up` steps, and from there to zero after `steps`."""
 
     rate: float
     steps: int
+    warm_up: int = 0
 
     def __call__(self, k: Array) -> Array:
-        return self.rate * jnp.maximum(1 - jnp.asarray(k, float) / self.steps, 0)
+        step = jnp.asarray(k, float)
+        rising = jnp.minimum((step + 1) / self.warm_up, 1) if self.warm_up else 1.0
+        falling = jnp.clip((self.steps - step) / (self.steps - self.warm_up), 0, 1)
+        return self.rate * rising * falling
 
 
 @dataclass(frozen=True)

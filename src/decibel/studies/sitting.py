@@ -1,0 +1,199 @@
+"""Studies in sittings: runs what fits into a given time, continues the next time, and keeps all results in one file.
+
+    python -m decibel.studies.sitting OUT apps/mixtures sparkle/hyper-cleaning --seconds 470 --jobs 3
+    python -m decibel.studies.sitting OUT apps/mixtures --collect docs/results
+
+A cell is an arm with one seed, or with `--seeds` of them. Processes share the cells of all studies, one seed after the
+other, and write each as it ends; what OUT or OUT/results.tar has is not run again. `--collect` judges the studies of
+which all cells are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core._files import atomic_write, atomic_writer
+from . import find, settings
+from .reproduce import collect
+from .results import Runs
+from .runs import fingerprint, place, run_arm
+from .study import Curve, Study
+
+ARCHIVE, EVERY = "results.tar", 5.0  # seconds between two archives
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An arm of a study with some of its seeds."""
+
+    study: Study[Any]
+    size: str
+    arm: Curve
+    seeds: tuple[int, ...]
+
+    def folder(self, out: Path) -> Path:
+        return out / "cells" / "-".join(map(str, self.seeds))
+
+    def path(self, out: Path) -> Path:
+        return place(self.folder(out), self.study, self.arm, fingerprint(self.study, self.size, self.arm))
+
+    def made(self, out: Path) -> Path | None:
+        """Its runs, whatever code and version of JAX made them; the newest."""
+        path = self.path(out)
+        found = path.parent.glob(path.stem.rpartition("-")[0] + "-*.npz")
+        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+    def run(self, out: Path) -> Runs:
+        return run_arm(self.study, self.size, self.arm, self.seeds, self.folder(out), fresh=False)[0]
+
+
+def cells(names: list[str], size: str, at_once: int) -> Iterator[Cell]:
+    """Of all studies, the first seeds of every arm first."""
+    studies = [find(name) for name in names]
+    most = max(len(study.setup(size).seeds) for study in studies)
+    for first in range(0, most, at_once):
+        for study in studies:
+            if seeds := tuple(study.setup(size).seeds[first : first + at_once]):
+                for arm in settings.applied(study, size):
+                    yield Cell(study, size, arm, seeds)
+
+
+def work(out: Path, names: list[str], size: str, at_once: int) -> None:
+    """Runs cells that no other process has begun."""
+    for cell in cells(names, size, at_once):
+        path = cell.path(out)
+        claim = path.with_suffix(".begun")
+        claim.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            continue
+        try:
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        begun, what = time.time(), f"{cell.study.name}: {cell.arm.case}, {cell.arm.label}, {cell.seeds}"
+        cell.run(out)
+        print(f"{what}: {time.time() - begun:.1f} s", flush=True)
+
+
+def search(out: Path, names: list[str], size: str) -> None:
+    """Searches step sizes, and keeps what was found in OUT."""
+    for study in map(find, names):
+        kept, own = out / "settings" / settings.path_of(study).name, settings.path_of(study)
+        if kept.exists():
+            atomic_write(own, kept.read_text())
+
+        def say(text: str, own: Path = own, kept: Path = kept) -> None:
+            print(text, flush=True)
+            if own.exists():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(kept, own.read_text())
+
+        settings.search(study, size, say=say)
+
+
+def pack(out: Path) -> None:
+    """All files in one, whole or not at all."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for path in sorted(out.rglob("*")):
+            if path.suffix in (".npz", ".json", ".log"):
+                archive.add(path, path.relative_to(out))
+    with atomic_writer(out / ARCHIVE) as file:
+        file.write(held.getvalue())
+
+
+def unpack(out: Path) -> None:
+    """What an earlier sitting left, where it is not there yet; runs that it had begun are forgotten."""
+    if (out / ARCHIVE).exists():
+        with tarfile.open(out / ARCHIVE) as archive:
+            archive.extractall(out, [entry for entry in archive if not (out / entry.name).exists()], filter="data")
+    for claim in out.rglob("*.begun"):
+        claim.unlink()
+
+
+def sit(out: Path, options: list[str], jobs: int, until: float) -> None:
+    """Processes that work until the time is over."""
+    command = [sys.executable, "-m", "decibel.studies.sitting", str(out), *options]
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+    with ExitStack() as files:
+        logs = [files.enter_context(open(out / f"{options[-1][2:]}-{job}.log", "a")) for job in range(jobs)]
+        running = [subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT) for log in logs]
+        while any(process.poll() is None for process in running) and time.time() < until:
+            time.sleep(EVERY)
+            pack(out)
+        codes = [process.poll() for process in running]
+        for process in running:
+            process.kill()
+            process.wait()
+        ends = ["stopped" if code is None else "done" if code == 0 else f"failed with {code}" for code in codes]
+        print(f"{options[-1][2:]}: {', '.join(ends)}")
+    pack(out)
+
+
+def gather(out: Path, names: list[str], size: str, at_once: int, into: Path) -> None:
+    """Puts the cells of whole studies together, and judges them."""
+    for name in names:
+        study, parts, missing = find(name), dict[tuple[str, str], list[Runs]](), list[str]()
+        for cell in cells([name], size, at_once):
+            if path := cell.made(out):
+                parts.setdefault((cell.arm.case, cell.arm.label), []).append(Runs.load(path))
+            else:
+                missing.append(f"{cell.arm.case}, {cell.arm.label}, {cell.seeds}")
+        if missing:
+            print(f"{name}: {len(missing)} cells are missing; the first is {missing[0]}")
+            continue
+        shutil.rmtree(into / name / "runs", ignore_errors=True)
+        for verdict in collect(study, size, into, list(map(together, parts.values()))):
+            print(f"{name} {verdict.claim}: {verdict.verdict}")
+
+
+def together(parts: list[Runs]) -> Runs:
+    """The runs of an arm, of which every part has some seeds."""
+    made = parts[-1].made.copy()
+    made["seconds"] = round(sum(part.made["seconds"] for part in parts), 1)
+    return Runs(parts[0].case, parts[0].label, [trace for part in parts for trace in part.traces], made)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(prog="python -m decibel.studies.sitting")
+    options.add_argument("out", type=Path)
+    options.add_argument("studies", nargs="+")
+    options.add_argument("--size", default="full")
+    options.add_argument("--seconds", type=float, default=470, help="after which it stops (default: %(default)s)")
+    options.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
+    options.add_argument("--seeds", type=int, default=1, help="seeds that run as one cell (default: %(default)s)")
+    options.add_argument("--tune", action="store_true", help="search step sizes first")
+    options.add_argument("--collect", type=Path, metavar="FOLDER", help="judge what is complete, into FOLDER")
+    options.add_argument("--search", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    names, common = given.studies, (given.studies, given.size, given.seeds)
+    if given.search:
+        return search(given.out, names, given.size)
+    if given.work:
+        return work(given.out, *common)
+    until = time.time() + given.seconds
+    given.out.mkdir(parents=True, exist_ok=True)
+    unpack(given.out)
+    if given.collect:
+        return gather(given.out, *common, given.collect)
+    passed = [*names, "--size", given.size, "--seeds", str(given.seeds)]
+    if given.tune:
+        sit(given.out, [*passed, "--search"], 1, until)
+    sit(given.out, [*passed, "--work"], given.jobs, until)
+
+
+if __name__ == "__main__":
+    main()
