@@ -120,8 +120,8 @@ STUDY = Study(
         Claim("C17c", "Annealed steps end at a lower training loss than constant ones.", annealing_helps),
     ),
     search=Search(
-        alpha=(0.03, 0.1, 0.3, 1.0, 3.0),
-        beta=(0.03, 0.1, 0.3, 1.0, 3.0),
+        alpha=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+        beta=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
         metric=lambda task: HeldOutLoss(*losses(task)),
         cases=lambda setup: (CONSTANT,),
         steps=lambda setup: setup.steps,
