@@ -38,6 +38,11 @@ def test_the_search_is_recorded_resumed_and_used(tmp_path, monkeypatch, beside):
     assert settings.search(study, "smoke", say=quiet)["D-SOBA"]["rates"] == found["D-SOBA"]["rates"]
     assert searched == ["D-SOBA"]
 
+    longer = dataclasses.replace(study, setups={"smoke": Setup(steps=9)})
+    beside.write_text(json.dumps(saved))
+    settings.search(longer, "smoke", missing=True, say=quiet)
+    assert searched == ["D-SOBA"] * 2, "what was searched before, with whatever set-up, is left alone"
+
 
 def test_a_search_takes_the_same_share_of_every_run():
     """Also of a run that ends by its samples, long before its iterations do."""

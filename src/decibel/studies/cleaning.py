@@ -1,18 +1,18 @@
-"""Hyper-cleaning as three studies take it: the set-up they share, its task, and the search for its step sizes."""
+"""Hyper-cleaning as studies take it: the set-up they share, and its task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from ..tasks import Task, label_cleaning
 from .sources import part
-from .study import Rates, Search
+from .study import Rates
 
 ROUND = 512  # entries of x are filled up to a multiple of it, so that all seeds fit into one program
 TOLERANCE = 0.002  # "at least as good" allows a fifth of a percentage point of accuracy
@@ -62,7 +62,6 @@ class Size(TypedDict, total=False):
     seeds: tuple[int, ...]
 
 
-C = TypeVar("C", bound=Cleaning)
 SMOKE: Size = {
     "dataset": "digits", "train": 200, "test": 40, "nodes": 3, "hidden": 0, "batch_size": 4, "steps": 4, "rows": 2,
     "alpha": 1.0, "seeds": (0, 1),
@@ -93,15 +92,3 @@ def cleaning(
     )  # fmt: skip
     x = jnp.zeros(-(-task.problem.x0.size // ROUND) * ROUND, task.problem.x0.dtype)
     return replace(task, problem=eqx.tree_at(lambda problem: problem.x0, task.problem, x))
-
-
-def search(cases: Callable[[C], Sequence[str]], note: str) -> Search[C]:
-    return Search(
-        alpha=(1_000.0, 3_000.0, 10_000.0),
-        beta=(0.015, 0.03, 0.06, 0.12, 0.25),
-        metric="upper",
-        cases=cases,
-        steps=lambda setup: setup.steps,
-        seeds=(100, 101, 102),  # one deal is not enough: what does best on it may swing on another
-        note=note,
-    )

@@ -102,8 +102,11 @@ def _own(arm: Arm, found: Settings) -> Found | None:
     return None if arm.tuned is None else found.get(arm.tuned)
 
 
-def search(study: Study[S], size: str, *, fresh: bool = False, say: Callable[[str], None] = print) -> Settings:
-    """Searches every method of the study in turn and saves after each, so that an interrupted search continues."""
+def search(
+    study: Study[S], size: str, *, fresh: bool = False, missing: bool = False, say: Callable[[str], None] = print
+) -> Settings:
+    """Searches every method of the study in turn and saves after each, so that an interrupted search continues. With
+    `missing` only what has no step sizes yet."""
     plan, setup = study.search, study.setup(size)
     if plan is None:
         say(f"{study.name} has nothing to search: its step sizes are prescribed.")
@@ -114,6 +117,8 @@ def search(study: Study[S], size: str, *, fresh: bool = False, say: Callable[[st
     arms = {arm.tuned: arm for arm in reversed(searched) if arm.tuned is not None}
     found = load(study, size)
     for key, arm in reversed(arms.items()):
+        if missing and key in found:
+            continue
         mark = digest(json.dumps([asdict(setup), arm.describe(), _plan(study, setup, arm), code()], default=str))
         if not fresh and key in found and found[key]["search"].get("fingerprint") == mark:
             say(f"  {key}: searched before, {found[key]['rates']}")

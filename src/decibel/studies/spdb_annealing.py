@@ -6,26 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jax import Array
-
 from ..graphs._families import erdos_renyi
 from ..graphs.weights import laplacian
 from ..methods._method import Method, Rate
 from ..methods._single_level import dsgd, ed
 from ..methods._spdb import spdb
 from ..oracles import hypergradient
-from ..results.metrics import Snapshot
 from ..tasks import Task
-from ..tasks.networks import Layer, cross_entropy
-from ..tasks.personalization import PersonalAccuracy, own_models, predict
+from ..tasks.personalization import PersonalAccuracy
 from .compare import lower
 from .registration import registered
 from .results import Results
 from .schedules import Annealed
-from .spdb_personal_mnist import HeldOutLoss, learning
+from .spdb_personal_mnist import HeldOutLoss, Losses, learning
 from .study import Arm, Search, Study, validated
 from .verdicts import Check, Claim
 
@@ -61,30 +54,8 @@ SETUPS = {
 }
 
 
-class Losses(eqx.Module):
-    """The mean cross entropy of learners' own models, on their training samples and on held-out samples of their own
-    distribution: `train_loss` and `heldout_loss` averaged over learners, and `train_loss_i`, `heldout_loss_i` of
-    each."""
-
-    accuracy: PersonalAccuracy
-
-    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        def loss(x: list[Layer], y: Layer, batch: tuple[Array, Array]) -> Array:
-            return cross_entropy(predict(x, y, batch[0]), batch[1]).mean()
-
-        models, held = own_models(snapshot), self.accuracy
-        seen = jax.vmap(lambda x, y, batch: batch.mean(lambda x, y, part: loss(x, y, part), x, y))
-        unseen = jax.vmap(lambda x, y, own: loss(x, y, (held.inputs[own], held.labels[own])))
-        both = {
-            "train_loss": seen(*models, snapshot.problem.upper_data.full()),
-            "heldout_loss": unseen(*models, held.own),
-        }
-        each = {f"{name}_{node}": value for name, values in both.items() for node, value in enumerate(values)}
-        return {**{name: jnp.mean(values) for name, values in both.items()}, **each}
-
-
 def losses(task: Task) -> tuple[Losses]:
-    return (Losses(cast(PersonalAccuracy, task.metrics[0])),)
+    return (Losses(cast(PersonalAccuracy, task.metrics[0]), each=True),)
 
 
 def methods(setup: Setup, case: str) -> dict[str, Method]:
@@ -149,9 +120,9 @@ STUDY = Study(
         Claim("C17c", "Annealed steps end at a lower training loss than constant ones.", annealing_helps),
     ),
     search=Search(
-        alpha=(0.03, 0.1, 0.3, 1.0, 3.0),
-        beta=(0.03, 0.1, 0.3, 1.0, 3.0),
-        metric=lambda task: HeldOutLoss(cast(PersonalAccuracy, task.metrics[0])),
+        alpha=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+        beta=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+        metric=lambda task: HeldOutLoss(*losses(task)),
         cases=lambda setup: (CONSTANT,),
         steps=lambda setup: setup.steps,
         seeds=(100, 101, 102),

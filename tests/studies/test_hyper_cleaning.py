@@ -1,0 +1,42 @@
+"""sparkle/hyper-cleaning: what its search selects by, and what its arms send."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import decibel as db
+from decibel.studies import find
+from decibel.studies.sparkle_hyper_cleaning import BalancedError
+from decibel.studies.sparkle_linear_regression import TWICE
+from decibel.tasks.evaluation import predict
+
+STUDY = find("sparkle/hyper-cleaning")
+
+
+def test_the_search_weighs_classes_alike_and_counts_no_sample_twice():
+    arm = next(arm for arm in STUDY.arms(STUDY.setup("smoke")) if arm.label == "SPARKLE-ED")
+    task = arm.task(seed=0)
+    result = db.solve(
+        task.problem, arm.method, arm.graph, steps=60, batch_size=4, eval_every=60,
+        metrics=[BalancedError(), *task.metrics], progress=False,
+    )  # fmt: skip
+    samples = task.problem.upper_data
+    assert len(set(np.asarray(samples.counts).tolist())) > 1, "nodes hold unequal numbers, so that some are repeated"
+    parts = [[np.asarray(leaf)[i, :n] for leaf in samples.tree] for i, n in enumerate(samples.counts)]
+    inputs, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
+    guessed = np.asarray(predict(result.y, inputs)).argmax(-1)
+    each = [np.mean(guessed[labels == label] != label) for label in np.unique(labels)]
+    np.testing.assert_allclose(result.trace["balanced_error"][-1], np.mean(each), rtol=1e-6)
+    assert {"test_accuracy", "node_accuracy"} <= set(result.trace) and result.trace["balanced_error"][-1] < 0.85
+
+
+def test_two_rounds_send_what_gradient_tracking_does_and_one_round_half():
+    """On a ring whose second neighbours are others: bytes of a step, with the graphs of the registered set-up."""
+    arms = {arm.label: arm for arm in STUDY.arms(STUDY.setup("full"))}
+    task = db.tasks.linear_regression(10, dimension=2, samples=4)
+    sent = {}
+    for label in ("SPARKLE-ED", TWICE, "SPARKLE-GT"):
+        arm = arms[label]
+        run = db.solve(task.problem, arm.method, arm.graph, steps=1, metrics=[], progress=False)
+        sent[label] = run.trace["bytes"][-1]
+    assert sent[TWICE] == sent["SPARKLE-GT"] == 2 * sent["SPARKLE-ED"]
