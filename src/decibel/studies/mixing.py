@@ -19,6 +19,7 @@ from jax import Array
 
 from ..core._types import PyTree
 from ..core._vector import Vector
+from ..engines._simulator import Simulator
 from ..graphs._families import complete, ring
 from ..graphs._graph import Graph
 from ..methods._adaptive import adam_ed
@@ -74,8 +75,10 @@ class Setup:
     theta: float = 0.1
     strength: float = 10.0
     doremi: float = 1.0
-    others: bool = True  # also other graphs, spreads and forms
+    others: tuple[str, ...] = ("complete graph", "nodes with all domains", "one node", "Hessian products")
     seeds: tuple[int, ...] = (2001, 2002, 2003, 2004, 2005)
+    remat: bool = False
+    chunk: int | None = None  # nodes whose gradients are computed at a time
 
 
 def texts(setup: Setup) -> dict[str, bytes]:
@@ -89,11 +92,16 @@ def texts(setup: Setup) -> dict[str, bytes]:
     return found
 
 
+def shape(setup: Setup) -> Shape:
+    return Shape(setup.width, setup.layers, setup.heads, setup.context, setup.remat)
+
+
 def base_task(setup: Setup, nodes: int | None, spread: Literal["domains", "iid"]) -> Task:
     """The task with the weights of one seed, kept for all runs on the same samples."""
     still = replace(
-        setup, batch_size=1, steps=1, warm_up=0, rows=1, alpha=0, beta=0, theta=0, strength=0, doremi=0, seeds=()
-    )
+        setup, chunk=None, batch_size=1, steps=1, warm_up=0, rows=1, alpha=0, beta=0, theta=0, strength=0, doremi=0,
+        seeds=(),
+    )  # fmt: skip
     return _base_task(still, nodes, spread)
 
 
@@ -103,7 +111,7 @@ def _base_task(setup: Setup, nodes: int | None, spread: Literal["domains", "iid"
     names = tuple(found)
     return language_model(
         found, nodes,
-        size=Shape(setup.width, setup.layers, setup.heads, setup.context),
+        size=shape(setup),
         target=dict(zip(names, setup.target, strict=False)), windows=setup.windows, validation=setup.validation,
         test=setup.test, floor=setup.floor, spread=spread, compute=setup.compute, seed=DATA_SEED,
     )  # fmt: skip
@@ -242,7 +250,7 @@ class Mixing:
         task = base_task(self.setup, 1 if alone else None, self.spread)
         setup, way = self.setup, self.way
         batch = setup.batch_size * (self.nodes if alone else 1)
-        y0 = start_decoder(Shape(setup.width, setup.layers, setup.heads, setup.context), 256, seed)
+        y0 = start_decoder(shape(setup), 256, seed)
         problem: Problem = eqx.tree_at(lambda p: p.y0, task.problem, y0)
         (held_out,) = task.metrics
         assert isinstance(held_out, HeldOut)
@@ -302,6 +310,7 @@ def _train(
     return solve(
         problem, method, graph, steps=setup.steps, batch_size=batch_size, seed=seed,
         eval_every=max(1, setup.steps // setup.rows), metrics=list(metrics), progress=False,
+        engine=Simulator(node_chunk=setup.chunk, keep_copy=False),
     )  # fmt: skip
 
 

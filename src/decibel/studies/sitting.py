@@ -59,20 +59,19 @@ class Cell:
         return run_arm(self.study, self.size, self.arm, self.seeds, self.folder(out), fresh=False)[0]
 
 
-def cells(names: list[str], size: str, at_once: int) -> Iterator[Cell]:
-    """Of all studies, the first seeds of every arm first."""
+def cells(names: list[str], size: str, at_once: int, case: str = "") -> Iterator[Cell]:
+    """Of all studies, the first seeds of every arm first; only arms whose case has that in its name."""
     studies = [find(name) for name in names]
     most = max(len(study.setup(size).seeds) for study in studies)
     for first in range(0, most, at_once):
         for study in studies:
             if seeds := tuple(study.setup(size).seeds[first : first + at_once]):
-                for arm in settings.applied(study, size):
-                    yield Cell(study, size, arm, seeds)
+                yield from (Cell(study, size, arm, seeds) for arm in settings.applied(study, size) if case in arm.case)
 
 
-def work(out: Path, names: list[str], size: str, at_once: int) -> None:
+def work(out: Path, names: list[str], size: str, at_once: int, case: str) -> None:
     """Runs cells that no other process has begun."""
-    for cell in cells(names, size, at_once):
+    for cell in cells(names, size, at_once, case):
         path = cell.path(out)
         claim = path.with_suffix(".begun")
         claim.parent.mkdir(parents=True, exist_ok=True)
@@ -174,6 +173,7 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=470, help="after which it stops (default: %(default)s)")
     options.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     options.add_argument("--seeds", type=int, default=1, help="seeds that run as one cell (default: %(default)s)")
+    options.add_argument("--case", default="", help="only arms whose case has this in its name")
     options.add_argument("--tune", action="store_true", help="search step sizes first")
     options.add_argument("--collect", type=Path, metavar="FOLDER", help="judge what is complete, into FOLDER")
     options.add_argument("--search", action="store_true", help=argparse.SUPPRESS)
@@ -183,13 +183,13 @@ def main() -> None:
     if given.search:
         return search(given.out, names, given.size)
     if given.work:
-        return work(given.out, *common)
+        return work(given.out, *common, given.case)
     until = time.time() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
     unpack(given.out)
     if given.collect:
         return gather(given.out, *common, given.collect)
-    passed = [*names, "--size", given.size, "--seeds", str(given.seeds)]
+    passed = [*names, "--size", given.size, "--seeds", str(given.seeds), "--case", given.case]
     if given.tune:
         sit(given.out, [*passed, "--search"], 1, until)
     sit(given.out, [*passed, "--work"], given.jobs, until)

@@ -41,7 +41,7 @@ def run(
         _ = CATALOG[name]
     path = out / "league.json"
     if path.exists():
-        unpack(path, out, setup)
+        unpack(path, out, setup, other_machines=table_only)
     if not table_only:
         deque(league(out, setup, say=say, methods=methods), maxlen=0)
     records = collect(out, setup)
@@ -51,18 +51,28 @@ def run(
     made = {
         "versions": f"Decibel {__version__}, JAX {jax.__version__}, Python {platform.python_version()}",
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{platform.machine()}, one process on a CPU",
+        "machine": _machine(),
         "numpy": np.__version__,
     }
     pack(path, made, dataclasses.asdict(setup), found, records)
     return [path, *write(path, out)]
 
 
-def unpack(data: Path, out: Path, setup: Setup) -> None:
+def _machine() -> str:
+    return f"{platform.machine()}, one process on a CPU"
+
+
+def unpack(data: Path, out: Path, setup: Setup, *, other_machines: bool = False) -> None:
     """Puts the records of a packed file where a run looks for them, unless there are newer ones."""
     packed = read(data)
     if packed["setup"] != json.loads(json.dumps(dataclasses.asdict(setup))):
         return
+    made_on = packed["made"]["machine"]
+    if not other_machines and made_on != _machine():
+        raise ValueError(
+            f"--out {out} was made on another machine ({made_on}; here: {_machine()}), whose seconds cannot be "
+            "compared with those here: give another folder."
+        )
     for record in packed["records"]:
         path = place(out, record["division"], record["task"], record["method"])
         if not path.exists():
