@@ -20,8 +20,8 @@ from decibel.studies.mixing import Mixing
 
 SEED = 4001
 LARGE = replace(
-    SETUPS["full"], width=832, layers=15, heads=13, context=512, remat=True, chunk=2, windows=10_000, test=256,
-    validation=32, steps=250, warm_up=30, rows=10, beta=1e-3,
+    SETUPS["full"], width=832, layers=15, heads=13, context=512, remat=True, chunk=1, windows=10_000, test=256,
+    validation=32, steps=200, warm_up=20, rows=10, beta=1e-3,
 )  # fmt: skip
 TINY = replace(LARGE, width=32, layers=1, heads=1, context=16, windows=50, test=16, validation=8, steps=4, rows=2)
 

@@ -74,7 +74,7 @@ def judged(results: Results[Setup]) -> list[Check]:
 
 
 def networks_cost_little(results: Results[Setup]) -> list[Check]:
-    """One domain a node on a ring, against denser graphs, nodes that have all domains, and no network at all."""
+    """One domain a node on a ring, against a denser graph, nodes that have all domains, and no network at all."""
     tolerance, ring = REGISTERED.tolerance("D6"), results[CASE, LEARNED]
     easier = [name for name in results.setup.others if name != PRODUCTS]
     return [lower(ring, results[OTHERS, f"learned, {name}"], "test_loss", tolerance=tolerance) for name in easier]
@@ -103,8 +103,8 @@ STUDY = Study(
         ),
         Claim(
             "D6",
-            "On a ring with one domain a node the loss is at most 0.02 nats above that on a complete graph, that of "
-            "nodes with all domains, and that of one node.",
+            "On a ring with one domain a node the loss is at most 0.02 nats above that of nodes with all domains, and "
+            "that of one node.",
             networks_cost_little,
         ),
     ),
