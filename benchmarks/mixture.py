@@ -149,6 +149,7 @@ def compare(case: Case, turns: int, chosen: dict[str, db.Method]) -> Iterator[di
     tokens = case.nodes * case.batch * case.shape.context
     bare, plain = bare_gradient(case, y0, turns), plain_loop(case, y0, turns)
     problem, steps = problem_of(case, y0), 2
+    highest = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
     del y0
     for name, method in chosen.items():
         run = begin(case, method, problem)
@@ -163,11 +164,13 @@ def compare(case: Case, turns: int, chosen: dict[str, db.Method]) -> Iterator[di
         seconds = float(np.median(times))
         evaluated = 3 if "penalty" in name else 4  # a product with the Hessian counts as two
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+        own_peak = {"peak_vectors": peak / used["vector_bytes"]} if peak > highest else {}  # else of a case before
+        highest = max(peak, highest)
         yield {
             "case": case.name, "method": name, "nodes": case.nodes, "tokens": tokens, **used,
             "seconds": seconds, "bare_seconds": bare, "gradients": seconds / bare, "plain_seconds": plain,
             "tokens_a_second": tokens / seconds, "plain_tokens_a_second": tokens / plain,
-            "per_gradient": evaluated * plain / seconds, "peak_vectors": peak / used["vector_bytes"],
+            "per_gradient": evaluated * plain / seconds, **own_peak,
         }  # fmt: skip
         run.close(finished=True)
         run.free()

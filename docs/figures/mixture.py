@@ -1,24 +1,23 @@
-"""Draws mixture.svg, of docs/mixtures.md, from mixture.json.
+"""Draws mixture.svg, of docs/mixtures.md, from the traces of apps/mixtures in docs/results.
 
-python docs/figures/mixture.py           # draws
-python docs/figures/mixture.py FOLDER    # first takes the traces of `benchmarks.mixture_study`
+python docs/figures/mixture.py
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from decibel.studies.apps_mixtures import BASELINES, LEARNED, SETUPS, TARGET
-from decibel.studies.results import Runs
+from decibel.studies import find
+from decibel.studies.apps_mixtures import BASELINES, CASE, LEARNED, SETUPS, TARGET
+from decibel.studies.reproduce import load
 
 HERE = Path(__file__).parent
 INK = "#6b7683"
+FARTHEST = 1.75  # nats, of the middle panel
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d")
 WORDS = {
     "wiki": "encyclopedia", "books": "books", "reviews_movies": "reviews", "code_python": "code",
@@ -27,24 +26,15 @@ WORDS = {
 }  # fmt: skip
 
 
-def gather(folder: Path) -> dict[str, dict[str, list[list[float]]]]:
-    """By arm and column, a list for every seed."""
-    found: dict[str, dict[str, list[list[float]]]] = {}
-    for path in sorted((folder / "traces").glob("*.npz")):
-        runs = Runs.load(path)
-        columns = found.setdefault(runs.label, {})
-        for name in ("step", "bytes", *runs.columns):
-            columns.setdefault(name, []).append([round(float(value), 5) for value in runs.traces[0][name]])
-    return found
-
-
 def main() -> None:
-    if len(sys.argv) > 1:
-        (HERE / "mixture.json").write_text(json.dumps(gather(Path(sys.argv[1]))) + "\n")
-    runs = json.loads((HERE / "mixture.json").read_text())
-    table = lambda label, column: np.asarray(runs[label][column])  # noqa: E731 - (seeds, rows)
+    runs = {run.label: run for run in load(find("apps/mixtures"), HERE.parent / "results")[2] if run.case == CASE}
+
+    def table(label: str, column: str) -> np.ndarray:
+        """(seeds, rows)"""
+        return np.stack([np.asarray(trace[column], float) for trace in runs[label].traces])
+
     matplotlib.rcParams["svg.hashsalt"] = "mixture"
-    setup, steps = SETUPS["small"], table(LEARNED, "step")[0]
+    setup, steps = SETUPS["full"], table(LEARNED, "step")[0]
 
     figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     shares, losses, domains = figure.subplots(1, 3, width_ratios=(1.15, 1, 1.1))
@@ -54,7 +44,7 @@ def main() -> None:
         wanted = name in setup.domains[: len(setup.target)]
         shares.plot(steps, values.mean(0), color=colour, linestyle="-" if wanted else (0, (4, 1.5)), label=WORDS[name])
     shares.axhline(setup.floor / len(WORDS), color=INK, linestyle=":", linewidth=0.8)
-    shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, 0.6))
+    shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, 0.68))
     words = "in the target: solid lines"
     shares.legend(frameon=False, fontsize=7, ncols=2, loc="upper left", title=words, title_fontsize=7)
 
@@ -63,7 +53,10 @@ def main() -> None:
         values = table(label, "test_loss")[:, -1]
         losses.plot(values, np.full(len(values), place), "o", markersize=4, color=PALETTE[place], alpha=0.7)
         losses.plot([values.mean()], [place], "|", markersize=16, color=PALETTE[place])
+        if values.min() > FARTHEST:
+            losses.text(FARTHEST, place, f"{values.mean():.2f} →", ha="right", va="center", fontsize=8)
     losses.set_yticks(range(len(labels)), labels, fontsize=8)
+    losses.set_xlim(right=FARTHEST)
     losses.invert_yaxis()
     losses.set(xlabel="loss on the target, nats a byte")
 

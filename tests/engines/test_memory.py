@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,6 +78,24 @@ def test_a_run_without_a_copy_computes_the_same_state_again(resumed, monkeypatch
     assert 80 < ended[False].step == ended[True].step < 200
     for a, b in zip(jax.tree.leaves(ended[False].state), jax.tree.leaves(ended[True].state), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_a_run_held_is_free_at_once_when_its_result_is_gone(keep):
+    """Not when garbage is collected: the next run may need the room."""
+    options = {"steps": 4, "eval_every": 2, "metrics": [], "engine": db.Simulator(keep_copy=keep)}
+    method = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1)
+    db.solve(PROBLEM, method, RING, **options)
+    gc.collect()
+    held = sum(leaf.nbytes for leaf in jax.live_arrays())
+    gc.disable()
+    try:
+        result = db.solve(PROBLEM, method, RING, **options)
+        assert sum(leaf.nbytes for leaf in jax.live_arrays()) > held
+        del result
+        assert sum(leaf.nbytes for leaf in jax.live_arrays()) == held
+    finally:
+        gc.enable()
 
 
 def test_the_copy_lies_on_the_device_while_it_fits_there_with_what_the_step_needs(device_with, copies):

@@ -143,7 +143,8 @@ class Run:
         if self._keep_copy:
             return memory.copied(self.state, beside)
         if self._origin is None or self._origin.step + sum(self._done) != self.step:
-            begin = self.begin if self.step == 0 else _at_host(self.state)
+            # Not a method of this run, which would keep itself and its state alive until garbage is collected.
+            begin = self._begin if self.step == 0 else _at_host(self.state)
             self._origin, self._done = Best(self.step, begin), []
         origin, lengths, now = self._origin, list(self._done), self.step
 

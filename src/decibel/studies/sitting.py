@@ -52,7 +52,7 @@ class Cell:
     def made(self, out: Path) -> Path | None:
         """Its runs, whatever code and version of JAX made them; the newest."""
         path = self.path(out)
-        found = path.parent.glob(path.stem.rpartition("-")[0] + "-*.npz")
+        found = path.parent.glob(path.stem.rpartition("-")[0] + f"-{'[0-9a-f]' * 8}.npz")
         return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
     def run(self, out: Path) -> Runs:

@@ -167,7 +167,14 @@ STUDY = Study(
     arms=arms,
     columns=("distance", "error", "value_error"),
     claims=(
-        Claim("C7", "SPARKLE beats MDBO and a double-loop method, and matches single-level ED.", beats_and_matches),
+        Claim(
+            "C7",
+            "SPARKLE beats MDBO and a double-loop method, and matches single-level ED.",
+            beats_and_matches,
+            why="The choice of baseline. It beats MDBO with ten terms by a factor of 1.7 and with thirty by 4.3, and "
+            "the double loop with 1, 5 and 20 inner steps by 1.9 to 5.4. MDBO with three terms is as good as SPARKLE: "
+            "0.05 ± 0.12 in log₁₀ ahead, which ten seeds do not settle.",
+        ),
     ),
     search=Search(
         alpha=(0.01, 0.03, 0.1, 0.3),

@@ -116,8 +116,21 @@ STUDY = Study(
     arms=arms,
     columns=("heldout_loss", "train_loss", "test_accuracy"),
     claims=(
-        Claim("C17b", "SPDB's training and held-out losses are below those of D² and DSGD.", lowest),
-        Claim("C17c", "Annealed steps end at a lower training loss than constant ones.", annealing_helps),
+        Claim(
+            "C17b",
+            "SPDB's training and held-out losses are below those of D² and DSGD.",
+            lowest,
+            why="Half of it holds: training loss is 0.006, beside 0.014 (DSGD) and 0.023 (D²). Held-out loss is the "
+            "highest, 0.20 beside 0.05 and 0.12: a last layer of one's own is fitted to 64 samples. By accuracy on "
+            "held-out samples it lies between them (97.1 %; DSGD 98.9, D² 96.4).",
+        ),
+        Claim(
+            "C17c",
+            "Annealed steps end at a lower training loss than constant ones.",
+            annealing_helps,
+            why="Set-up: the losses still fall when steps are divided by √2, and there is little noise to remove, so "
+            "that it only slows them down (by 0.0002 to 0.001).",
+        ),
     ),
     search=Search(
         alpha=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0),

@@ -170,7 +170,13 @@ STUDY = Study(
     arms=arms,
     columns=("test_accuracy", "train_loss", "train_accuracy", "whole_accuracy"),
     claims=(
-        Claim("C16", "SPDB has the lowest training loss and the best test accuracy, against DSGD, GNSD and D².", best),
+        Claim(
+            "C16",
+            "SPDB has the lowest training loss and the best test accuracy, against DSGD, GNSD and D².",
+            best,
+            why="Pooled over 128 samples each and all samples: test accuracy is 1.8 (DSGD) to 5.2 points (GNSD) "
+            "higher, and training loss 1.5 to 5.8 times lower.",
+        ),
         Claim("C16b", "The same with the paper's step size of 0.02 for all methods.", best_as_printed),
     ),
     search=Search(

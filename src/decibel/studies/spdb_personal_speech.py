@@ -39,6 +39,7 @@ class Setup:
     batch_size: int = 32
     steps: int = 2_000
     rows: int = 20
+    folds: int = 10  # seed s tests block s mod folds of the recordings
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
@@ -87,12 +88,13 @@ def recognition(
     bands: int,
     frames: int,
     hidden: int,
+    folds: int,
     shared: bool,
     validation: bool = False,
     seed: int,
 ) -> Task:
-    """Every seed holds out another block, so that as many seeds in a row as there are blocks test every recording."""
-    source = heard(recordings, speakers, seed, validation)
+    """With as many folds as there are blocks, so many seeds in a row test every recording once."""
+    source = heard(recordings, speakers, seed % folds, validation)
     return speech(source, bands=bands, frames=frames, hidden=hidden, held_out=HELD_OUT, shared=shared, seed=seed)
 
 
@@ -110,7 +112,7 @@ def arms(setup: Setup) -> list[Arm]:
             CASE, label,
             partial(
                 recognition, setup.recordings, setup.speakers, bands=setup.bands, frames=setup.frames,
-                hidden=setup.hidden, shared=label != OURS,
+                hidden=setup.hidden, folds=setup.folds, shared=label != OURS,
             ),
             method, ring(setup.speakers), setup.steps, setup.batch_size, setup.rows, tuned=label,
         )
@@ -140,14 +142,21 @@ STUDY = Study(
     paper="SPDB (Lu et al., 2022), speech recognition",
     about="Six speakers on a ring, each with recordings of its own voice, agree on a bidirectional LSTM that tells "
     "ten digits apart. With SPDB every speaker keeps an affine transform of its input; with the others the transform "
-    "is agreed on too. The error rate is that of every speaker's own model on its held-out recordings, averaged; every "
-    "seed holds out another tenth, so that ten test every recording once.",
+    "is agreed on too. The error rate is that of every speaker's own model on its held-out recordings, averaged.",
     differs="The paper's 50 hours of speech are private; here Free Spoken Digit: 2,700 recordings to train on and 300 "
-    "to be tested on, by turns, one LSTM layer and no language model.",
+    "to be tested on, one LSTM layer and no language model.",
     setups=SETUPS,
     arms=arms,
     columns=("error_rate", "heldout_loss"),
-    claims=(Claim("C17", "Error rates: SPDB below D², D² below DSGD.", in_order),),
+    claims=(
+        Claim(
+            "C17",
+            "Error rates: SPDB below D², D² below DSGD.",
+            in_order,
+            why="Seeds. Errors of 2.1, 2.8 and 3.1 % are in the paper's order, but only SPDB against D² is settled. "
+            "One recording of the 300 is 0.33 points; cross-validation over all recordings (`folds`) needs a GPU.",
+        ),
+    ),
     search=Search(
         alpha=(0.1, 0.3, 1.0, 3.0),
         beta=(0.003, 0.01, 0.03, 0.1),

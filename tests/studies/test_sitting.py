@@ -1,0 +1,118 @@
+"""Studies in sittings: cells that no process runs twice, and verdicts that are those of one long run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from decibel.results._trace import Trace
+from decibel.studies import reproduce, sitting
+from decibel.studies.compare import lower
+from decibel.studies.results import Runs
+from decibel.studies.study import Study
+from decibel.studies.verdicts import Claim
+
+RAN: list[tuple[str, tuple[int, ...]]] = []
+
+
+@dataclass(frozen=True)
+class Setup:
+    seeds: tuple[int, ...] = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Line:
+    """An arm that needs no time; `ed-gt` begins as `ed` does, so that files of both must not be confused."""
+
+    label: str
+    height: float
+    case: str = "a case"
+
+    def describe(self) -> dict[str, object]:
+        return {"label": self.label, "height": self.height}
+
+    def run(self, seeds: Sequence[int]) -> list[Trace]:
+        RAN.append((self.label, tuple(seeds)))
+        return [
+            Trace({"step": np.arange(3.0), "loss": self.height + 0.01 * seed + np.zeros(3)}, {"seed": seed})
+            for seed in seeds
+        ]
+
+
+def arms(setup: Setup) -> list[Line]:
+    return [Line("ed", 1.0), Line("ed-gt", 2.0), Line("other", 3.0, "another case")]
+
+
+def judged(results):
+    return [lower(results["a case", "ed"], results["a case", "ed-gt"], "loss")]
+
+
+STUDY = Study(
+    name="made/up", title="", paper="", about="", setups={"full": Setup()}, arms=arms, columns=("loss",),
+    claims=(Claim("X1", "ed is lower.", judged),),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch):
+    RAN.clear()
+    monkeypatch.setattr(sitting, "find", lambda name: STUDY)
+
+
+def work(out, *, case: str = "", at_once: int = 1) -> None:
+    sitting.work(out, ["made/up"], "full", at_once, case)
+
+
+def test_cells_run_once_seed_by_seed_and_the_case_that_is_asked_for_first(tmp_path):
+    work(tmp_path, case="a case")
+    assert [(label, (seed,)) for seed in range(4) for label in ("ed", "ed-gt")] == RAN
+    work(tmp_path)
+    assert RAN[8:] == [("other", (seed,)) for seed in range(4)]
+    work(tmp_path)
+    assert len(RAN) == 12
+
+
+def test_what_another_process_has_begun_is_left_to_it_and_forgotten_by_the_next_sitting(tmp_path):
+    first = next(sitting.cells(["made/up"], "full", 1))
+    claim = first.path(tmp_path).with_suffix(".begun")
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    work(tmp_path)
+    assert ("ed", (0,)) not in RAN and len(RAN) == 11
+    sitting.unpack(tmp_path)  # the process that had begun it was stopped
+    work(tmp_path)
+    assert RAN[11:] == [("ed", (0,))]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+def test_a_study_in_sittings_is_judged_as_in_one_run(tmp_path, at_once, capsys):
+    whole = reproduce.reproduce(STUDY, "full", tmp_path / "whole", say=lambda text: None)
+    work(tmp_path / "first", case="another", at_once=at_once)
+    sitting.pack(tmp_path / "first")
+    (tmp_path / "next").mkdir()
+    (tmp_path / "first" / sitting.ARCHIVE).rename(tmp_path / "next" / sitting.ARCHIVE)  # on another machine
+    sitting.unpack(tmp_path / "next")
+    sitting.gather(tmp_path / "next", ["made/up"], "full", at_once, tmp_path / "collected")
+    assert "cells are missing; the first is a case, ed," in capsys.readouterr().out
+    assert not (tmp_path / "collected").exists()
+    before = len(RAN)
+    work(tmp_path / "next", at_once=at_once)
+    assert all(label != "other" for label, _ in RAN[before:])
+    sitting.gather(tmp_path / "next", ["made/up"], "full", at_once, tmp_path / "collected")
+    assert reproduce.judge(STUDY, tmp_path / "collected") == whole
+    for path in (tmp_path / "whole" / "made" / "up" / "runs").glob("*.npz"):
+        one, other = Runs.load(path), Runs.load(tmp_path / "collected" / "made" / "up" / "runs" / path.name)
+        assert [trace.provenance["seed"] for trace in other.traces] == [0, 1, 2, 3]
+        for a, b in zip(one.traces, other.traces, strict=True):
+            np.testing.assert_array_equal(a["loss"], b["loss"])
+
+
+def test_runs_of_other_code_are_collected_but_not_continued(tmp_path, monkeypatch):
+    work(tmp_path)
+    monkeypatch.setattr(sitting, "fingerprint", lambda *given: "0" * 20)
+    cell = next(sitting.cells(["made/up"], "full", 1))
+    assert cell.made(tmp_path) is not None and not cell.path(tmp_path).exists()
+    assert Runs.load(cell.made(tmp_path)).label == "ed"
