@@ -22,12 +22,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core._files import atomic_write, atomic_writer
 from . import find, settings
 from .reproduce import collect
-from .results import Runs
+from .results import Runs, Setup
 from .runs import fingerprint, place, run_arm
 from .study import Curve, Study
 
@@ -38,7 +37,7 @@ ARCHIVE, EVERY = "results.tar", 5.0  # seconds between two archives
 class Cell:
     """An arm of a study with some of its seeds."""
 
-    study: Study[Any]
+    study: Study[Setup]
     size: str
     arm: Curve
     seeds: tuple[int, ...]
