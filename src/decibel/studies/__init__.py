@@ -23,6 +23,7 @@ NAMES: tuple[str, ...] = (
     "spdb/personal-mnist",
     "spdb/personal-speech",
     "spdb/annealing",
+    "spdb/speedup",
     "interact/meta-learning",
     "interact/edges",
     "interact/auprc",
