@@ -27,6 +27,7 @@ NAMES: tuple[str, ...] = (
     "interact/meta-learning",
     "interact/edges",
     "interact/auprc",
+    "interact/auprc-tasks",
     "apps/domain-reweighting",
     "apps/mixtures",
     "systems/gossip-vs-allreduce",

@@ -120,9 +120,9 @@ STUDY = Study(
     name="spdb/speedup",
     title="SPDB's rate in nodes and steps",
     paper="SPDB (Lu et al., 2022), Theorem 1",
-    about="Every node keeps a y_i of its own that follows the common x with an offset, and all are drawn, by a loss that "
-    "is not convex, to other points. With all step sizes ∝ √(n/T), as in Theorem 1, ‖∇Φ(x̄)‖² and the error of the y_i, "
-    "averaged over the run, should fall as 1/√(nT).",
+    about="Every node keeps a y_i of its own that follows the common x with an offset, and all are drawn, by a loss "
+    "that is not convex, to other points. With all step sizes ∝ √(n/T), as in Theorem 1, ‖∇Φ(x̄)‖² and the error of "
+    "the y_i, averaged over the run, should fall as 1/√(nT).",
     differs="The experiment is ours. Φ is taken at the average x̄, and the y_i at y_i*(x̄). Batches have one sample for "
     "every n and T. The theorem asks for T ≥ O(n⁴), which 32 nodes would not have.",
     setups=SETUPS,

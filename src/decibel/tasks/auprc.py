@@ -13,8 +13,9 @@ import optax
 from jax import Array
 
 from ..problem._problem import Problem
+from ..results.metrics import Snapshot
 from . import data
-from .evaluation import AveragePrecision, Layers, layers, predict
+from .evaluation import AveragePrecision, Layers, average_precision, flat, layers, predict
 from .partition import Partition
 from .sources import Heterogeneity, alpha_of, find, spread, validate_binary
 from .task import Task
@@ -29,8 +30,8 @@ SURROGATES: dict[str, Callable[[Array, float], Array]] = {  # of the indicator t
 }
 
 
-def score(x: Layers, inputs: Array) -> Array:
-    return predict(x, inputs)[..., 0]
+def score(x: Layers, inputs: Array, task: Array | int = 0) -> Array:
+    return predict(x, inputs)[..., task]
 
 
 class NegativePrecision(eqx.Module):
@@ -50,10 +51,12 @@ class Above(eqx.Module):
     anchors: Array  # (nodes, anchors, features): a node reads its own row only
     surrogate: Callable[[Array, float], Array]
     margin: float
+    own_tasks: bool = eqx.field(static=True, default=False)
 
     def __call__(self, x: Layers, y: Array, batch: tuple[Array, Array, Array]) -> Array:
         inputs, labels, node = batch
-        gap = score(x, inputs) - score(x, self.anchors[node[0]])[:, None]  # (anchors, samples)
+        task = node[0] if self.own_tasks else 0
+        gap = score(x, inputs, task) - score(x, self.anchors[node[0]], task)[:, None]  # (anchors, samples)
         count = self.surrogate(gap, self.margin)
         h = jnp.stack([(count * labels.astype(count.dtype)).mean(1), count.mean(1)], 1)
         return 0.5 * jnp.sum(jnp.square(y)) - jnp.sum(y * h)
@@ -66,6 +69,27 @@ def log_loss(x: Layers, batch: tuple[Array, Array]) -> Array:
     return optax.sigmoid_binary_cross_entropy(scores, labels.astype(scores.dtype)).mean()
 
 
+def own_log_loss(x: Layers, batch: tuple[Array, Array, Array]) -> Array:
+    """The same, of the node's own task."""
+    inputs, labels, node = batch
+    scores = score(x, inputs, node[0])
+    return optax.sigmoid_binary_cross_entropy(scores, labels.astype(scores.dtype)).mean()
+
+
+class TaskPrecision(eqx.Module):
+    """`average_precision`: of the averaged x on held-out samples, averaged over tasks; task i ranks class i first, by
+    output i."""
+
+    inputs: Array
+    labels: Array
+    tasks: int = eqx.field(static=True)
+
+    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
+        scores, tasks = predict(snapshot.x, self.inputs), jnp.arange(self.tasks, dtype=self.labels.dtype)
+        of_task = lambda scores, task: average_precision(scores, self.labels == task)  # noqa: E731
+        return {"average_precision": jax.vmap(of_task, (1, 0))(scores, tasks).mean()}
+
+
 def auprc(
     dataset: str | data.Dataset = "a9a",
     nodes: int = 10,
@@ -76,6 +100,7 @@ def auprc(
     surrogate: Literal["squared-hinge", "sigmoid"] = "squared-hinge",
     margin: float = 1.0,
     heterogeneity: Heterogeneity = None,
+    own_tasks: bool = False,
     seed: int = 0,
 ) -> Task:
     """Maximizes average precision, the area under the precision-recall curve, with a personal lower level.
@@ -90,7 +115,7 @@ def auprc(
 
     Args:
         dataset: a name that `decibel.tasks.data.load` knows, or a `Dataset`, with two classes and a test part; class 1
-            is positive.
+            is positive. With `own_tasks` at least as many classes as nodes.
         nodes: the number of nodes.
         objective: `"cross-entropy"` is the baseline: the same model, nodes and metric with a single level.
         hidden: units of a hidden ReLU layer; 0 is the linear model, which starts at zero.
@@ -99,6 +124,8 @@ def auprc(
             (`"sigmoid"`), which is closer to a count.
         margin: of the surrogate.
         heterogeneity: α of the Dirichlet shares by class, `"mild"` (1), `"severe"` (0.1), or None: evenly.
+        own_tasks: every node has a task of its own, as in INTERACT's paper: node i tells class i from all others, by
+            output i of a model that all share. Samples are spread evenly, and the metric is the mean over tasks.
         seed: of the partition, the anchors and the initial weights.
 
     References:
@@ -112,25 +139,35 @@ def auprc(
     if surrogate not in SURROGATES:
         raise ValueError(f"surrogate={surrogate!r} is not known: choose one of {', '.join(map(repr, SURROGATES))}.")
     source = find(dataset)
-    validate_binary(source)
+    if not own_tasks:
+        validate_binary(source)
+    elif not 1 < nodes <= source.classes or heterogeneity is not None:
+        raise ValueError(
+            f"own_tasks=True needs 2 to {source.classes} nodes, one for each class, and no heterogeneity: change "
+            f"nodes={nodes} or heterogeneity={heterogeneity!r}."
+        )
     if not len(source.y_test):
         raise ValueError(f"dataset={source.name!r} has no test part to judge the ranking by: choose one that has.")
     held = spread(source.y_train, nodes, heterogeneity, seed)
-    sizes = [source.x_train.shape[1], *([hidden] if hidden else []), 1]
+    inputs, dtype = flat(source.x_train), jnp.result_type(float)
+    sizes = [inputs.shape[1], *([hidden] if hidden else []), nodes if own_tasks else 1]
     x0 = layers(sizes, seed)
-    chosen = _anchors(held, anchors, seed) if objective == "average-precision" else None
-    dtype = jnp.result_type(float)
-    parts = [(source.x_train[part], source.y_train[part]) for part in held.indices]
+    positive = np.stack([source.y_train == (node if own_tasks else 1) for node in range(nodes)])
+    chosen = _anchors(held, positive, anchors, seed) if objective == "average-precision" else None
+    labels = positive.astype(np.int32) if own_tasks else np.broadcast_to(source.y_train, positive.shape)
+    parts = [(inputs[part], labels[node][part]) for node, part in enumerate(held.indices)]
+    placed = [(*part, np.full(len(part[1]), node, np.int32)) for node, part in enumerate(parts)]
     if chosen is None:
-        problem = Problem(log_loss, upper_data=parts, x0=x0)
+        loss, samples = (own_log_loss, placed) if own_tasks else (log_loss, parts)
+        problem = Problem(loss, upper_data=samples, x0=x0)
     else:
-        count, positives = chosen.shape[1], float(np.mean(source.y_train))
+        count, positives = chosen.shape[1], float(np.mean(positive))
         start = SURROGATES[surrogate](jnp.zeros((), dtype), margin)  # where all scores are equal
         problem = Problem(
             NegativePrecision(FLOOR * float(start)),
-            Above(jnp.asarray(source.x_train[chosen], dtype), SURROGATES[surrogate], margin),
+            Above(jnp.asarray(inputs[chosen], dtype), SURROGATES[surrogate], margin, own_tasks),
             upper_data=np.tile(np.arange(count, dtype=np.int32), (nodes, 1)),
-            lower_data=[(*part, np.full(len(part[1]), node, np.int32)) for node, part in enumerate(parts)],
+            lower_data=placed,
             x0=x0,
             y0=jnp.tile(start * jnp.array([positives, 1.0], dtype), (count, 1)),
             personal=True,
@@ -142,19 +179,22 @@ def auprc(
         "anchors": None if chosen is None else chosen.shape[1],
         "surrogate": {"name": surrogate, "margin": margin},
         "samples": {"train": int(held.sizes.sum()), "test": len(source.y_test)},
-        "chance": float(np.mean(source.y_test)),
+        "tasks": f"one of {nodes} for each node" if own_tasks else "one for all nodes",
+        "chance": float(np.mean(source.y_test < nodes)) / nodes if own_tasks else float(np.mean(source.y_test)),
         "heterogeneity": {"dirichlet": alpha_of(heterogeneity)},
         "partition": held.describe(),
-        "convention": "class 1 is positive; chance is the average precision of a random ranking",
+        "convention": f"class {'i' if own_tasks else 1} is positive; "
+        "chance is the average precision of a random ranking",
         "seed": seed,
     }
-    metric = AveragePrecision(jnp.asarray(source.x_test, dtype), jnp.asarray(source.y_test), score)
+    held_out = jnp.asarray(flat(source.x_test), dtype), jnp.asarray(source.y_test)
+    metric = TaskPrecision(*held_out, nodes) if own_tasks else AveragePrecision(*held_out, score)
     return Task(problem, (metric,), "auprc", summary, held, step_sizes=STEP_SIZES)
 
 
-def _anchors(held: Partition, wanted: int | None, seed: int) -> np.ndarray:
+def _anchors(held: Partition, positive: np.ndarray, wanted: int | None, seed: int) -> np.ndarray:
     """(nodes, anchors) places of positives in the training part."""
-    positives = [part[held.labels[part] == 1] for part in held.indices]
+    positives = [part[own[part]] for own, part in zip(positive, held.indices, strict=True)]
     fewest = min(map(len, positives))
     count = min(fewest, MOST_ANCHORS) if wanted is None else wanted
     if not 1 <= count <= fewest:

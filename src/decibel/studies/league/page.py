@@ -48,7 +48,7 @@ problems show the order of costs of a method, not its speed on an accelerator: h
 **What not to conclude.** A few tens of percent between two methods is less than what another search would change. The
 figure's brackets are over seeds only; tasks are eight, chosen by us, and none is large.
 
-**What is kept.** A record is used again where its set-up is the same, whatever the code, JAX or machine that made it:
+**What is kept.** A record is used again where its set-up is the same, whatever the code or JAX that made it:
 after a change to a method, a task or the search, delete its files below `runs/` of the folder, or take a new one.
 """
 
