@@ -164,6 +164,16 @@ def agents(power: float):
     }
 
 
+def rates(column: str, nodes: float, steps: float):
+    """A column that falls with these powers of the nodes and of the steps."""
+
+    def curve(case: str, label: str):
+        value = float(label.removeprefix("T = ").removesuffix(" nodes").replace(",", ""))
+        return {column: value ** (nodes if case == "more nodes" else steps)}
+
+    return curve
+
+
 def gaps(late: float):
     """log₁₀ of what the ring costs: 2 at the shortest T, and `late` at others."""
     return lambda case, label: {
@@ -248,6 +258,12 @@ BOTH = {
     ),
     "C20": (cases("interact", {}), cases("interact", {"p = 0.99": 10.0})),
     "C21": (rates(True), rates(False)),
+    "C17d": (rates("stationarity", -0.5, -0.5), rates("stationarity", -1.0, -0.5)),
+    "C17e": (rates("lower_error", -0.5, -0.5), rates("lower_error", 0.5, -0.5)),
+    "C22b": (
+        cases("average_precision", {"cross entropy": 0.7}, 0.8),
+        cases("average_precision", {"INTERACT": 0.6}, 0.7),
+    ),
     "C22": (
         cases("average_precision", {"average precision": 0.8}, 0.7),
         cases("average_precision", {"average precision": 0.6}, 0.7),

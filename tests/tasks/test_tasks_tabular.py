@@ -10,6 +10,7 @@ from data_files import use_folders, use_small, write
 from sklearn.metrics import average_precision_score
 
 import decibel as db
+from decibel.core._vector import Vector
 from decibel.tasks import auprc, hyperparameter_tuning, linear_regression, logistic_regression, policy_evaluation
 from decibel.tasks.data import Dataset
 from decibel.tasks.evaluation import average_precision
@@ -305,6 +306,60 @@ def test_the_cross_entropy_baseline_shares_data_and_judge():
     assert ours.partition.indices[0].tolist() == baseline.partition.indices[0].tolist()
     _, last = ends(baseline, db.ed(alpha=0.5), steps=100, batch_size=16)
     assert last["average_precision"] > 0.85
+
+
+def three_classes(samples: int = 300, seed: int = 3) -> Dataset:
+    """Images of two by three pixels, of which the first three tell the class."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(samples, 2, 3)).astype(np.float32)
+    labels = inputs[:, 0].argmax(1).astype(np.int32)
+    cut = samples * 2 // 3
+    return Dataset(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:], "three", 3, ("0", "1", "2"))
+
+
+def test_with_tasks_of_their_own_nodes_count_by_their_own_output():
+    source = three_classes()
+    task = auprc(source, 3, anchors=5, surrogate="sigmoid", own_tasks=True)
+    problem, rng = task.problem, np.random.default_rng(0)
+    x = [{"weight": jnp.asarray(rng.normal(size=(6, 3))), "bias": jnp.asarray(rng.normal(size=3))}]
+    precision = []
+    for node, (inputs, labels, own) in enumerate(stacked(task, "lower_data")):
+        np.testing.assert_array_equal(labels, inputs[:, :3].argmax(1) == node)
+        assert (own == node).all()
+        weight = np.asarray(x[0]["weight"])[:, node]
+        for anchor in np.asarray(problem.lower.anchors[node]):
+            assert anchor[:3].argmax() == node
+            counts = 1 / (1 + np.exp(-(inputs - anchor) @ weight))
+            precision.append(((counts * labels).mean(), counts.mean()))
+    y = jnp.asarray(precision).reshape(3, 5, 2)
+    slope = jax.vmap(jax.grad(problem.lower_loss, 1), (None, 0, 0))(x, y, problem.lower_data.full())
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
+    (metric,) = task.metrics
+    scores = source.x_test.reshape(-1, 6) @ np.asarray(x[0]["weight"]) + np.asarray(x[0]["bias"])
+    expected = np.mean([average_precision_score(source.y_test == i, scores[:, i]) for i in range(3)])
+    given = db.metrics.Snapshot(problem, None)._replace(state=_only_x(x, 3))
+    assert float(metric(given)["average_precision"]) == pytest.approx(expected, rel=1e-5)
+
+
+def _only_x(x, nodes: int):
+    spread = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], nodes, 0), x)
+    return db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1).start(Vector(spread), Vector(spread))
+
+
+def test_tasks_of_their_own_are_learned_and_named_in_errors():
+    source = three_classes()
+    graph = db.graphs.complete(3)
+    for objective, method, batch_size in (
+        ("average-precision", db.interact(alpha=1.0, beta=0.5, hypergradient=db.hypergradient.cg(1)), None),
+        ("cross-entropy", db.gt(alpha=0.5), 16),
+    ):
+        task = auprc(source, 3, anchors=5, surrogate="sigmoid", objective=objective, own_tasks=True)
+        options = {"steps": 60, "eval_every": 60, "metrics": task.metrics, "batch_size": batch_size}
+        trace = db.solve(task.problem, method, graph, **options).trace
+        assert trace["average_precision"][0] == pytest.approx(task.summary["chance"], abs=0.01)
+        assert trace["average_precision"][-1] > 0.85
+    with pytest.raises(ValueError, match="own_tasks=True needs 2 to 3 nodes"):
+        auprc(source, 4, own_tasks=True)
 
 
 def test_auprc_takes_a_hidden_layer():

@@ -34,7 +34,7 @@ class Setup:
     dataset: str = "digits"
     nodes: int = 10
     hidden: int = 16
-    anchors: int = 8
+    anchors: int = 4
     surrogate: Literal["squared-hinge", "sigmoid"] = "sigmoid"
     probability: float = 0.5
     batch_size: int = 12  # ⌈√n⌉ of SVR-INTERACT and of the baseline; INTERACT takes all samples
