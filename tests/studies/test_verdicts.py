@@ -164,7 +164,7 @@ def agents(power: float):
     }
 
 
-def rates(column: str, nodes: float, steps: float):
+def powers(column: str, nodes: float, steps: float):
     """A column that falls with these powers of the nodes and of the steps."""
 
     def curve(case: str, label: str):
@@ -258,8 +258,8 @@ BOTH = {
     ),
     "C20": (cases("interact", {}), cases("interact", {"p = 0.99": 10.0})),
     "C21": (rates(True), rates(False)),
-    "C17d": (rates("stationarity", -0.5, -0.5), rates("stationarity", -1.0, -0.5)),
-    "C17e": (rates("lower_error", -0.5, -0.5), rates("lower_error", 0.5, -0.5)),
+    "C17d": (powers("stationarity", -0.5, -0.5), powers("stationarity", -1.0, -0.5)),
+    "C17e": (powers("lower_error", -0.5, -0.5), powers("lower_error", 0.5, -0.5)),
     "C22b": (
         cases("average_precision", {"cross entropy": 0.7}, 0.8),
         cases("average_precision", {"INTERACT": 0.6}, 0.7),

@@ -134,8 +134,8 @@ STUDY = Study(
             "C17e",
             "So does the error of the personal levels.",
             personal,
-            why="The paper: in steps it does, with the power −0.45, but it grows with nodes, with the power 0.39. A node "
-            "moves its y by its own samples alone, with a step ∝ √n, so that its variance grows as √(n/T).",
+            why="The paper: in steps it does, with the power −0.45, but it grows with nodes, with the power 0.39. A "
+            "node moves its y by its own samples alone, with a step ∝ √n, so that its variance grows as √(n/T).",
         ),
     ),
 )

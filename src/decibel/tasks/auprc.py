@@ -86,7 +86,7 @@ class TaskPrecision(eqx.Module):
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         scores, tasks = predict(snapshot.x, self.inputs), jnp.arange(self.tasks, dtype=self.labels.dtype)
-        of_task = lambda scores, task: average_precision(scores, self.labels == task)  # noqa: E731
+        of_task = lambda scores, task: average_precision(scores, (self.labels == task).astype(jnp.int32))  # noqa: E731
         return {"average_precision": jax.vmap(of_task, (1, 0))(scores, tasks).mean()}
 
 
