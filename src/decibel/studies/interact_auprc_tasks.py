@@ -124,10 +124,10 @@ STUDY = Study(
             "C22b",
             "With a task for every node, average precision is above that of the cross-entropy baseline.",
             above,
-            why="As C22. INTERACT is far ahead at first (70 against 31 % after 30 steps) and ends 1.6 ± 0.6 points below "
-            "(91.7 against 93.4 %), with four anchors of a node's about fourteen positives, where cross entropy uses "
-            "all. Runs of SVR-INTERACT rise, and five of ten fall back to chance within 30 steps; a count near zero, by "
-            "which a precision is divided, may be the cause, which was not tested.",
+            why="As C22. INTERACT is far ahead at first (70 against 31 % after 30 steps) and ends 1.6 ± 0.6 points "
+            "below (91.7 against 93.4 %), with four anchors of a node's about fourteen positives, where cross entropy "
+            "uses all. Runs of SVR-INTERACT rise, and five of ten fall back to chance within 30 steps; a count near "
+            "zero, by which a precision is divided, may be the cause, which was not tested.",
         ),
     ),
     search=Search(
