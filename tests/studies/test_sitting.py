@@ -87,6 +87,19 @@ def test_what_another_process_has_begun_is_left_to_it_and_forgotten_by_the_next_
     assert RAN[11:] == [("ed", (0,))]
 
 
+def test_an_arm_that_fails_does_not_end_the_others(tmp_path, monkeypatch, capsys):
+    run = Line.run
+    monkeypatch.setattr(Line, "run", lambda self, seeds: run(self, seeds) if self.label != "ed" else 1 / 0)
+    assert sitting.work(tmp_path, ["made/up"], "full", 1, "") == 4
+    assert "a case, ed, (0,): ZeroDivisionError" in capsys.readouterr().out
+    assert [label for label, _ in RAN] == ["ed-gt", "other"] * 4
+    monkeypatch.undo()
+    monkeypatch.setattr(sitting, "find", lambda name: STUDY)
+    sitting.unpack(tmp_path)
+    assert sitting.work(tmp_path, ["made/up"], "full", 1, "") == 0
+    assert [label for label, _ in RAN[8:]] == ["ed"] * 4
+
+
 @pytest.mark.parametrize("at_once", [1, 3, 4])
 def test_a_study_in_sittings_is_judged_as_in_one_run(tmp_path, at_once, capsys):
     whole = reproduce.reproduce(STUDY, "full", tmp_path / "whole", say=lambda text: None)

@@ -68,8 +68,9 @@ def cells(names: list[str], size: str, at_once: int, case: str = "") -> Iterator
                 yield from (Cell(study, size, arm, seeds) for arm in settings.applied(study, size) if case in arm.case)
 
 
-def work(out: Path, names: list[str], size: str, at_once: int, case: str) -> None:
-    """Runs cells that no other process has begun."""
+def work(out: Path, names: list[str], size: str, at_once: int, case: str) -> int:
+    """Runs cells that no other process has begun; how many failed, which the next sitting tries again."""
+    failed = 0
     for cell in cells(names, size, at_once, case):
         path = cell.path(out)
         claim = path.with_suffix(".begun")
@@ -81,16 +82,28 @@ def work(out: Path, names: list[str], size: str, at_once: int, case: str) -> Non
         except FileExistsError:
             continue
         begun, what = time.time(), f"{cell.study.name}: {cell.arm.case}, {cell.arm.label}, {cell.seeds}"
-        cell.run(out)
-        print(f"{what}: {time.time() - begun:.1f} s", flush=True)
+        try:
+            cell.run(out)
+            print(f"{what}: {time.time() - begun:.1f} s", flush=True)
+        except Exception as error:  # one arm must not end the others' runs
+            failed += 1
+            print(f"{what}: {type(error).__name__}: {error}", flush=True)
+    return failed
+
+
+def restore_settings(out: Path, study: Study[Setup]) -> tuple[Path, Path]:
+    """Puts step sizes that an earlier sitting found beside the study; where the study and OUT keep them."""
+    own = settings.path_of(study)
+    kept = out / "settings" / own.name
+    if kept.exists():
+        atomic_write(own, kept.read_text())
+    return own, kept
 
 
 def search(out: Path, names: list[str], size: str) -> None:
     """Searches step sizes, and keeps what was found in OUT."""
     for study in map(find, names):
-        kept, own = out / "settings" / settings.path_of(study).name, settings.path_of(study)
-        if kept.exists():
-            atomic_write(own, kept.read_text())
+        own, kept = restore_settings(out, study)
 
         def say(text: str, own: Path = own, kept: Path = kept) -> None:
             print(text, flush=True)
@@ -144,6 +157,7 @@ def gather(out: Path, names: list[str], size: str, at_once: int, into: Path) -> 
     """Puts the cells of whole studies together, and judges them."""
     for name in names:
         study, parts, missing = find(name), dict[tuple[str, str], list[Runs]](), list[str]()
+        restore_settings(out, study)
         for cell in cells([name], size, at_once):
             if path := cell.made(out):
                 parts.setdefault((cell.arm.case, cell.arm.label), []).append(Runs.load(path))
@@ -182,7 +196,7 @@ def main() -> None:
     if given.search:
         return search(given.out, names, given.size)
     if given.work:
-        return work(given.out, *common, given.case)
+        sys.exit(bool(work(given.out, *common, given.case)))
     until = time.time() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
     unpack(given.out)
