@@ -268,16 +268,6 @@ BOTH = {
         cases("average_precision", {"average precision": 0.8}, 0.7),
         cases("average_precision", {"average precision": 0.6}, 0.7),
     ),
-    "C23": (
-        several(
-            cases("validation_loss", {"learned mixture": 1.0}, 2.0), cases("test_loss", {"learned mixture": 1.0}, 2.0),
-            cases("weight_counting", {}, 0.5),
-        ),
-        several(
-            cases("validation_loss", {"learned mixture": 1.0}, 2.0), cases("test_loss", {"learned mixture": 1.0}, 2.0),
-            cases("weight_counting", {}, 0.95),
-        ),
-    ),
     "C24": (
         cases("milliseconds", {"ring": 1.0, "one-peer": 1.0, "all-reduce": 2.0}),
         cases("milliseconds", {"ring": 2.0, "one-peer": 1.0, "all-reduce": 1.5}),
@@ -288,7 +278,7 @@ BOTH = {
         several(*(cases(name, {"ED, searched": 0.8}, 0.9) for name in ("test_accuracy", "node_accuracy"))),
         several(*(cases(name, {"ED, searched": 0.9}, 0.8) for name in ("test_accuracy", "node_accuracy"))),
     ),
-    "D5": (
+    "C23": (
         several(
             cases("test_loss", {"learned mixture": 1.0}, 2.0),
             *(cases(f"weight_{name}", {}, 0.6) for name in ("counting", "vowels")),
@@ -298,7 +288,7 @@ BOTH = {
             *(cases(f"weight_{name}", {}, 0.6) for name in ("counting", "vowels")),
         ),
     ),
-    "D6": (cases("test_loss", {}, 1.0), cases("test_loss", {"learned mixture": 1.1}, 1.0)),
+    "D5": (cases("test_loss", {}, 1.0), cases("test_loss", {"learned mixture": 1.1}, 1.0)),
     "D4": (cases("goal", {}, FALLING), cases("goal", {"ED, searched": FALLING}, 1.0)),
 }  # fmt: skip
 CLAIMS = {claim.name: (name, claim) for name in NAMES for claim in find(name).claims}

@@ -28,7 +28,6 @@ NAMES: tuple[str, ...] = (
     "interact/edges",
     "interact/auprc",
     "interact/auprc-tasks",
-    "apps/domain-reweighting",
     "apps/mixtures",
     "systems/gossip-vs-allreduce",
     "adaptive/language-model",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,9 +22,8 @@ from ..results.metrics import Snapshot
 from ..strategies._adam import adam_ed as steps_of
 from ..strategies._table import Strategy
 from ..tasks import Task, data
-from ..tasks.domain_reweighting import text_windows
+from ..tasks.domain_reweighting import Documents, text_windows
 from ..tasks.networks import next_byte_loss, start_transformer
-from .apps_domain_reweighting import texts
 from .results import Results, Runs
 from .schedules import Linear
 from .study import Arm, Study
@@ -87,6 +86,11 @@ class Losses(eqx.Module):
 def mean_loss(weights: PyTree, windows: Array) -> Array:
     """Of windows (batch, bytes), or (batch, domains, bytes)."""
     return next_byte_loss(weights, windows.reshape(-1, windows.shape[-1])).mean()
+
+
+def texts(domains: tuple[str, ...]) -> Mapping[str, Documents]:
+    made = {"counting": ["one two three four five six. " * 200], "vowels": ["a e i o u. " * 300]}
+    return {name: made[name] for name in domains} if set(domains) <= set(made) else data.load_text(list(domains))
 
 
 def language_model(
