@@ -101,7 +101,7 @@ def test_claims_are_numbered_once_and_sizes_are_three():
     claims = [claim.name for name in NAMES for claim in find(name).claims]
     theirs = [f"C{i}" for i in range(1, 25)]
     # Beyond the papers, or of methods that no paper has.
-    ours = "C9b C12b C12c C12d C16b C17b C17c C17d C17e C22b D1 D2 D3 D4 D5".split()
+    ours = ["C9b", "C12b", "C12c", "C12d", "C16b", "C17b", "C17c", "C17d", "C17e", "C22b", "D1", "D2", "D3", "D4", "D5"]
     assert sorted(claims) == sorted([*theirs, *ours])
     for name in NAMES:
         study = find(name)

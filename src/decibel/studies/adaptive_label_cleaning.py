@@ -27,7 +27,7 @@ TUNED, ADAM, ADAGRAD, PENALTY = (
 @dataclass(frozen=True)
 class Setup(Cleaning):
     corruption: float = 0.3
-    # Found for SPARKLE-ED by the search of sparkle/hyper-cleaning among 15 candidates.
+    # Found for SPARKLE-ED by the first search of sparkle/hyper-cleaning, among 15 candidates.
     alpha: float = 3_000.0
     beta: float = 0.03
     seeds: tuple[int, ...] = (0, 1, 2)
