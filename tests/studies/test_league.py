@@ -111,6 +111,13 @@ def test_a_run_continues_and_its_page_holds_the_numbers(small, tmp_path, monkeyp
     command.run(elsewhere, say=said.append, methods=["gt"], setup=TINY)
     assert len(said) == 3 and json.loads((elsewhere / "league.json").read_text())["records"] == before
     command.run(elsewhere, say=said.append, setup=TINY, table_only=True)
+    other = json.loads((elsewhere / "league.json").read_text())
+    other["made"]["machine"] = "another"
+    atomic_write(elsewhere / "league.json", json.dumps(other))
+    with pytest.raises(ValueError, match="was made on another machine \\(another; here: "):
+        command.run(elsewhere, say=said.append, methods=["gt"], setup=TINY)
+    command.run(elsewhere, say=said.append, setup=TINY, table_only=True)  # says so still
+    assert json.loads((elsewhere / "league.json").read_text())["made"]["machine"] == "another"
     with pytest.raises(ValueError, match="holds no records of this set-up: run `decibel league` without --table-only"):
         command.run(tmp_path / "nothing", say=said.append, setup=TINY, table_only=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ def test_what_another_process_has_begun_is_left_to_it_and_forgotten_by_the_next_
     claim.touch()
     work(tmp_path)
     assert ("ed", (0,)) not in RAN and len(RAN) == 11
-    sitting.unpack(tmp_path)  # the process that had begun it was stopped
+    sitting.forget_begun(tmp_path)  # the process that had begun it was stopped
     work(tmp_path)
     assert RAN[11:] == [("ed", (0,))]
 
@@ -95,7 +96,7 @@ def test_an_arm_that_fails_does_not_end_the_others(tmp_path, monkeypatch, capsys
     assert [label for label, _ in RAN] == ["ed-gt", "other"] * 4
     monkeypatch.undo()
     monkeypatch.setattr(sitting, "find", lambda name: STUDY)
-    sitting.unpack(tmp_path)
+    sitting.forget_begun(tmp_path)
     assert sitting.work(tmp_path, ["made/up"], "full", 1, "") == 0
     assert [label for label, _ in RAN[8:]] == ["ed"] * 4
 
@@ -123,9 +124,39 @@ def test_a_study_in_sittings_is_judged_as_in_one_run(tmp_path, at_once, capsys):
             np.testing.assert_array_equal(a["loss"], b["loss"])
 
 
-def test_runs_of_other_code_are_collected_but_not_continued(tmp_path, monkeypatch):
+def test_runs_of_other_code_are_collected_and_those_of_other_settings_are_not(tmp_path, monkeypatch):
     work(tmp_path)
     monkeypatch.setattr(sitting, "fingerprint", lambda *given: "0" * 20)
     cell = next(sitting.cells(["made/up"], "full", 1))
-    assert cell.made(tmp_path) is not None and not cell.path(tmp_path).exists()
-    assert Runs.load(cell.made(tmp_path)).label == "ed"
+    assert not cell.path(tmp_path).exists()
+    assert cell.made(tmp_path).label == "ed" and cell.made(tmp_path).traces[0]["loss"][-1] == 1.0
+    other = dataclasses.replace(cell, arm=Line("ed", 1.5))
+    assert other.path(tmp_path) == cell.path(tmp_path) and other.made(tmp_path) is None
+
+
+def test_parts_keep_all_that_made_them():
+    parts = [Runs("", "", Line("ed", 1.0).run([seed]), made_on(device)) for seed, device in ((0, "b"), (1, "a"))]
+    whole = sitting.together(parts)
+    assert whole.made["device"] == "a; b" and whole.made["seconds"] == 3.0
+    assert [trace.provenance["seed"] for trace in whole.traces] == [0, 1]
+
+
+def made_on(device: str) -> dict:
+    return {"seconds": 1.5, "device": device, "decibel": "1", "jax": "2", "python": "3", "arm": {}}
+
+
+def test_step_sizes_that_an_earlier_sitting_found_are_used_by_the_next(tmp_path, monkeypatch):
+    own, out = tmp_path / "study.json", tmp_path / "out"
+    monkeypatch.setattr(sitting.settings, "path_of", lambda study: own)
+
+    def search(study, size, *, say):
+        own.write_text('{"full": "found"}')
+        say("found")
+
+    monkeypatch.setattr(sitting.settings, "search", search)
+    sitting.search(out, ["made/up"], "full")
+    own.unlink()  # a fresh checkout
+    monkeypatch.setattr("sys.argv", ["sitting", str(out), "made/up", "--jobs", "0"])
+    with pytest.raises(SystemExit) as ended:
+        sitting.main()
+    assert not ended.value.code and own.read_text() == '{"full": "found"}'

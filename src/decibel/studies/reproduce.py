@@ -83,12 +83,11 @@ def reproduce(
 
 
 def collect(study: Study[S], size: str, out: Path, runs: list[Runs]) -> list[Verdict]:
-    """Keeps runs of all arms that were made elsewhere in a folder, and judges them."""
+    """Keeps runs of all arms that were made elsewhere in a folder, in the place of those there, and judges them."""
     arms = settings.applied(study, size)
-    kept = [
-        Runs.load(one.save(place(out, study, arm, one.made["fingerprint"])))
-        for arm, one in zip(arms, runs, strict=True)
-    ]
+    paths = [one.save(place(out, study, arm, one.made["fingerprint"])) for arm, one in zip(arms, runs, strict=True)]
+    kept = list(map(Runs.load, paths))
+    forget(out, study, set(paths))
     _write(out / study.name / "settings.json", _settings(study.setup(size), arms, settings.load(study, size)))
     return _judge(study, size, out, kept)
 

@@ -121,7 +121,7 @@ def run_arm(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": f"{device()}, {os.cpu_count()} CPU cores, {platform.system()}",
         "decibel": __version__, "jax": jax.__version__, "python": platform.python_version(),
-        "arm": _without_matrices(arm), "same_as": None if same is None else [same.case, same.label],
+        "arm": about(arm), "same_as": None if same is None else [same.case, same.label],
     }  # fmt: skip
     runs = Runs(arm.case, arm.label, traces, made)
     runs.save(path)
@@ -129,11 +129,12 @@ def run_arm(
     return Runs.load(path), True
 
 
-def _without_matrices(arm: Curve) -> Mapping[str, object]:
+def about(arm: Curve) -> Mapping[str, object]:
+    """What its numbers depend on, with graphs by name."""
     if not isinstance(arm, Arm):
         return arm.describe()
-    about = arm.describe()
-    return {**about, "graph": {level: f"{g['name']}, {g['nodes']} nodes" for level, g in about["graph"].items()}}
+    known = arm.describe()
+    return {**known, "graph": {level: f"{g['name']}, {g['nodes']} nodes" for level, g in known["graph"].items()}}
 
 
 def forget(folder: Path, study: Study[S], keep: set[Path]) -> None:

@@ -42,7 +42,7 @@ class Linear:
     def __call__(self, k: Array) -> Array:
         step = jnp.asarray(k, float)
         rising = jnp.minimum((step + 1) / self.warm_up, 1) if self.warm_up else 1.0
-        falling = jnp.clip((self.steps - step) / (self.steps - self.warm_up), 0, 1)
+        falling = jnp.clip((self.steps - step) / max(self.steps - self.warm_up, 1), 0, 1)
         return self.rate * rising * falling
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,7 +27,7 @@ from ..core._files import atomic_write, atomic_writer
 from . import find, settings
 from .reproduce import collect
 from .results import Runs, Setup
-from .runs import fingerprint, place, run_arm
+from .runs import about, fingerprint, place, run_arm
 from .study import Curve, Study
 
 ARCHIVE, EVERY = "results.tar", 5.0  # seconds between two archives
@@ -48,11 +48,12 @@ class Cell:
     def path(self, out: Path) -> Path:
         return place(self.folder(out), self.study, self.arm, fingerprint(self.study, self.size, self.arm))
 
-    def made(self, out: Path) -> Path | None:
-        """Its runs, whatever code and version of JAX made them; the newest."""
-        path = self.path(out)
-        found = path.parent.glob(path.stem.rpartition("-")[0] + f"-{'[0-9a-f]' * 8}.npz")
-        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    def made(self, out: Path) -> Runs | None:
+        """Its runs with these very settings, whatever code and version of JAX made them; the newest."""
+        path, wanted = self.path(out), json.loads(json.dumps(about(self.arm), default=str))
+        files = path.parent.glob(path.stem.rpartition("-")[0] + f"-{'[0-9a-f]' * 8}.npz")
+        found = [Runs.load(file) for file in sorted(files, key=lambda file: file.stat().st_mtime)]
+        return next((runs for runs in reversed(found) if runs.made["arm"] == wanted), None)
 
     def run(self, out: Path) -> Runs:
         return run_arm(self.study, self.size, self.arm, self.seeds, self.folder(out), fresh=False)[0]
@@ -126,16 +127,20 @@ def pack(out: Path) -> None:
 
 
 def unpack(out: Path) -> None:
-    """What an earlier sitting left, where it is not there yet; runs that it had begun are forgotten."""
+    """What an earlier sitting left, where it is not there yet."""
     if (out / ARCHIVE).exists():
         with tarfile.open(out / ARCHIVE) as archive:
             archive.extractall(out, [entry for entry in archive if not (out / entry.name).exists()], filter="data")
+
+
+def forget_begun(out: Path) -> None:
+    """Runs that an earlier sitting had begun and not ended may be begun again."""
     for claim in out.rglob("*.begun"):
         claim.unlink()
 
 
-def sit(out: Path, options: list[str], jobs: int, until: float) -> None:
-    """Processes that work until the time is over."""
+def sit(out: Path, options: list[str], jobs: int, until: float) -> bool:
+    """Processes that work until the time is over; whether none failed."""
     command = [sys.executable, "-m", "decibel.studies.sitting", str(out), *options]
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     with ExitStack() as files:
@@ -151,30 +156,31 @@ def sit(out: Path, options: list[str], jobs: int, until: float) -> None:
         ends = ["stopped" if code is None else "done" if code == 0 else f"failed with {code}" for code in codes]
         print(f"{options[-1][2:]}: {', '.join(ends)}")
     pack(out)
+    return not any(codes)
 
 
 def gather(out: Path, names: list[str], size: str, at_once: int, into: Path) -> None:
     """Puts the cells of whole studies together, and judges them."""
     for name in names:
         study, parts, missing = find(name), dict[tuple[str, str], list[Runs]](), list[str]()
-        restore_settings(out, study)
         for cell in cells([name], size, at_once):
-            if path := cell.made(out):
-                parts.setdefault((cell.arm.case, cell.arm.label), []).append(Runs.load(path))
+            if runs := cell.made(out):
+                parts.setdefault((cell.arm.case, cell.arm.label), []).append(runs)
             else:
                 missing.append(f"{cell.arm.case}, {cell.arm.label}, {cell.seeds}")
         if missing:
             print(f"{name}: {len(missing)} cells are missing; the first is {missing[0]}")
             continue
-        shutil.rmtree(into / name / "runs", ignore_errors=True)
         for verdict in collect(study, size, into, list(map(together, parts.values()))):
             print(f"{name} {verdict.claim}: {verdict.verdict}")
 
 
 def together(parts: list[Runs]) -> Runs:
-    """The runs of an arm, of which every part has some seeds."""
+    """The runs of an arm, of which every part has some seeds: with all devices and versions that made them."""
     made = parts[-1].made.copy()
     made["seconds"] = round(sum(part.made["seconds"] for part in parts), 1)
+    for name in ("device", "decibel", "jax", "python"):
+        made[name] = "; ".join(sorted({part.made[name] for part in parts}))
     return Runs(parts[0].case, parts[0].label, [trace for part in parts for trace in part.traces], made)
 
 
@@ -200,12 +206,14 @@ def main() -> None:
     until = time.time() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
     unpack(given.out)
+    for study in map(find, names):
+        restore_settings(given.out, study)
     if given.collect:
         return gather(given.out, *common, given.collect)
+    forget_begun(given.out)
     passed = [*names, "--size", given.size, "--seeds", str(given.seeds), "--case", given.case]
-    if given.tune:
-        sit(given.out, [*passed, "--search"], 1, until)
-    sit(given.out, [*passed, "--work"], given.jobs, until)
+    searched = sit(given.out, [*passed, "--search"], 1, until) if given.tune else True
+    sys.exit(not (searched and sit(given.out, [*passed, "--work"], given.jobs, until)))
 
 
 if __name__ == "__main__":

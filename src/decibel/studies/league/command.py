@@ -48,12 +48,16 @@ def run(
     if not records:
         raise ValueError(f"--out {out} holds no records of this set-up: run `decibel league` without --table-only.")
     found: list[Extremes] = [levels(out, one, task, setup) for one in DIVISIONS.values() for task in one.tasks]
-    made = {
-        "versions": f"Decibel {__version__}, JAX {jax.__version__}, Python {platform.python_version()}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": _machine(),
-        "numpy": np.__version__,
-    }
+    made = (
+        read(path)["made"]
+        if table_only and path.exists()
+        else {
+            "versions": f"Decibel {__version__}, JAX {jax.__version__}, Python {platform.python_version()}",
+            "date": datetime.now(UTC).date().isoformat(),
+            "machine": _machine(),
+            "numpy": np.__version__,
+        }
+    )
     pack(path, made, dataclasses.asdict(setup), found, records)
     return [path, *write(path, out)]
 
