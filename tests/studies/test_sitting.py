@@ -160,3 +160,14 @@ def test_step_sizes_that_an_earlier_sitting_found_are_used_by_the_next(tmp_path,
     with pytest.raises(SystemExit) as ended:
         sitting.main()
     assert not ended.value.code and own.read_text() == '{"full": "found"}'
+
+
+def test_an_archive_that_is_too_large_is_not_unpacked(tmp_path, monkeypatch):
+    work(tmp_path / "first")
+    sitting.pack(tmp_path / "first")
+    (tmp_path / "next").mkdir()
+    (tmp_path / "first" / sitting.ARCHIVE).rename(tmp_path / "next" / sitting.ARCHIVE)
+    monkeypatch.setattr(sitting, "MOST_BYTES", 1_000)
+    with pytest.raises(ValueError, match="unpacks to more than 1000 bytes"):
+        sitting.unpack(tmp_path / "next")
+    assert [path.name for path in (tmp_path / "next").iterdir()] == [sitting.ARCHIVE]

@@ -17,6 +17,7 @@ from ..methods._single_level import gt
 from ..oracles import hypergradient
 from ..results.metrics import Snapshot
 from ..tasks import Task, auprc
+from ..tasks.auprc import TaskPrecision
 from ..tasks.evaluation import AveragePrecision
 from .compare import higher, pooled
 from .registration import registered
@@ -105,7 +106,7 @@ def arms(setup: Setup) -> list[Arm]:
 class Missed(eqx.Module):
     """`missed`: one less the average precision."""
 
-    precision: AveragePrecision
+    precision: AveragePrecision | TaskPrecision
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         return {"missed": 1 - self.precision(snapshot)["average_precision"]}

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-import equinox as eqx
-from jax import Array
-
 from ..graphs._families import erdos_renyi
 from ..methods._interact import interact, svr_interact
 from ..methods._method import Method
 from ..methods._single_level import gt
 from ..oracles import hypergradient
-from ..results.metrics import Snapshot
 from ..tasks import Task, auprc
 from ..tasks.auprc import TaskPrecision
 from .compare import higher
+from .interact_auprc import Missed
 from .registration import registered
 from .results import Results
 from .sources import part
@@ -90,15 +87,6 @@ def arms(setup: Setup) -> list[Arm]:
         )
         for label, method in methods().items()
     ]  # fmt: skip
-
-
-class Missed(eqx.Module):
-    """`missed`: one less the average precision."""
-
-    precision: TaskPrecision
-
-    def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        return {"missed": 1 - self.precision(snapshot)["average_precision"]}
 
 
 def above(results: Results[Setup]) -> list[Check]:

@@ -31,6 +31,7 @@ from .runs import about, fingerprint, place, run_arm
 from .study import Curve, Study
 
 ARCHIVE, EVERY = "results.tar", 5.0  # seconds between two archives
+MOST_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,10 @@ def unpack(out: Path) -> None:
     """What an earlier sitting left, where it is not there yet."""
     if (out / ARCHIVE).exists():
         with tarfile.open(out / ARCHIVE) as archive:
-            archive.extractall(out, [entry for entry in archive if not (out / entry.name).exists()], filter="data")
+            entries = [entry for entry in archive if entry.isfile() and not (out / entry.name).exists()]
+            if sum(entry.size for entry in entries) > MOST_BYTES:
+                raise ValueError(f"{out / ARCHIVE} unpacks to more than {MOST_BYTES} bytes: it is none of ours.")
+            archive.extractall(out, entries, filter="data")
 
 
 def forget_begun(out: Path) -> None:
@@ -198,6 +202,8 @@ def main() -> None:
     options.add_argument("--search", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
+    if given.seeds < 1:
+        options.error(f"--seeds {given.seeds} must be at least 1")
     names, common = given.studies, (given.studies, given.size, given.seeds)
     if given.search:
         return search(given.out, names, given.size)

@@ -82,10 +82,10 @@ class TaskPrecision(eqx.Module):
 
     inputs: Array
     labels: Array
-    tasks: int = eqx.field(static=True)
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        scores, tasks = predict(snapshot.x, self.inputs), jnp.arange(self.tasks, dtype=self.labels.dtype)
+        scores = predict(snapshot.x, self.inputs)
+        tasks = jnp.arange(scores.shape[1], dtype=self.labels.dtype)
         of_task = lambda scores, task: average_precision(scores, (self.labels == task).astype(jnp.int32))  # noqa: E731
         return {"average_precision": jax.vmap(of_task, (1, 0))(scores, tasks).mean()}
 
@@ -188,7 +188,7 @@ def auprc(
         "seed": seed,
     }
     held_out = jnp.asarray(flat(source.x_test), dtype), jnp.asarray(source.y_test)
-    metric = TaskPrecision(*held_out, nodes) if own_tasks else AveragePrecision(*held_out, score)
+    metric = TaskPrecision(*held_out) if own_tasks else AveragePrecision(*held_out, score)
     return Task(problem, (metric,), "auprc", summary, held, step_sizes=STEP_SIZES)
 
 
