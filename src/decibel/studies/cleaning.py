@@ -15,7 +15,6 @@ from .sources import part
 from .study import Rates
 
 ROUND = 512  # entries of x are filled up to a multiple of it, so that all seeds fit into one program
-TOLERANCE = 0.002  # "at least as good" allows a fifth of a percentage point of accuracy
 
 
 @dataclass(frozen=True)

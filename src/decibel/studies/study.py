@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Generic, Protocol, TypedDict
+from typing import Generic, NotRequired, Protocol, TypedDict
 
 import equinox as eqx
 import jax
@@ -76,6 +76,7 @@ class Description(TypedDict):
     samples: float | None
     together: bool
     measures: str | None
+    group: NotRequired[int]  # runs over which a seed's errors are averaged
 
 
 class Rates(TypedDict):
