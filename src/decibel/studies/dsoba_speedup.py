@@ -232,7 +232,7 @@ STUDY = Study(
         ),
         Claim(
             "C10b",
-            "The transients of SPARKLE and of single-level D-SGD grow likewise, and SPARKLE's are shorter than D-SOBA's.",
+            "The transients of SPARKLE and of single-level D-SGD grow likewise; SPARKLE's are shorter than D-SOBA's.",
             others_grow_likewise,
         ),
     ),

@@ -150,7 +150,8 @@ def beats_and_matches(results: Results[Setup]) -> list[Check]:
             checks.append(pooled(f"log₁₀ of distance at equal samples, {other} less {mine}", parts))
         case = f"{results.setup.nodes[0]} nodes"
         checks += [
-            smaller(results[case, mine], results[case, other], "distance", level=level) for other in others(results.setup)
+            smaller(results[case, mine], results[case, other], "distance", level=level)
+            for other in others(results.setup)
         ]
     return checks
 
