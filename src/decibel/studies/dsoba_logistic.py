@@ -80,7 +80,8 @@ def arms(setup: Setup) -> list[Arm]:
                 informative=setup.informative, classes=setup.classes,
             ),
             method, ring(setup.nodes), setup.steps, setup.batch_size,
-            setup.rows * (4 if label.startswith("MA-DSBO") else 1), samples=2.0 * setup.batch_size * setup.steps, tuned=f"{label}, {level}",
+            setup.rows * (4 if label.startswith("MA-DSBO") else 1), samples=2.0 * setup.batch_size * setup.steps,
+            tuned=f"{label}, {level}",
         )
         for level in setup.levels for label, method in methods(setup).items()
     ]  # fmt: skip
