@@ -214,8 +214,8 @@ STUDY = Study(
         ),
     ),
     search=Search(
-        alpha=(3.0, 10.0, 30.0, 100.0, 300.0),
-        beta=(0.01, 0.03, 0.1, 0.3),
+        alpha=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+        beta=(0.003, 0.01, 0.03, 0.1, 0.3),
         metric="upper",
         cases=lambda setup: (AGAINST,),
         steps=lambda setup: setup.steps,
