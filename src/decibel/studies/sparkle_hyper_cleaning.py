@@ -168,13 +168,13 @@ STUDY = Study(
     ),
     precision="default",
     search=Search(
-        alpha=(1_000.0, 10_000.0, 100_000.0, 1_000_000.0),
-        beta=(0.0283, 0.04, 0.0566, 0.08, 0.113, 0.16),
+        alpha=(100.0, 1_000.0, 10_000.0),
+        beta=(0.02, 0.0283, 0.04, 0.0566, 0.08, 0.113),
         metric=lambda task: BalancedError(),
         cases=lambda setup: (case(setup.corruptions[len(setup.corruptions) // 2]),),
-        steps=lambda setup: max(1, setup.steps // 2),
+        steps=lambda setup: max(1, setup.steps // 4),
         seeds=(100,),
-        note="by the error of the averaged model on the validation samples, averaged over classes, in half of the "
+        note="by the error of the averaged model on the validation samples, averaged over classes, in a quarter of the "
         "run; the test part is not looked at",
     ),
 )
