@@ -132,6 +132,7 @@ STUDY = Study(
         cases=lambda setup: setup.levels,
         steps=lambda setup: setup.steps,
         seeds=(100, 101, 102, 103, 104, 105),
+        margin=True,
         note="by the validation loss f; the test part is not looked at",
     ),
 )

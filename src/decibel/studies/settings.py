@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ class Plan(TypedDict):
     seeds: tuple[int, ...]
     moments: int
     candidates: list[dict[str, float]]
+    margin: NotRequired[bool]
     note: str
 
 
@@ -45,6 +46,7 @@ class Record(TypedDict):
     seeds: tuple[int, ...]
     moments: int
     candidates: list[list[float | str]]
+    margin: NotRequired[bool]
     note: str
     score: float
     budget: int
@@ -133,10 +135,11 @@ def _plan(study: Study[S], setup: S, arm: Arm) -> Plan:
     plan = study.search
     assert plan is not None
     metric = plan.metric if isinstance(plan.metric, str) else plan.metric.__qualname__
-    return {
+    made: Plan = {
         "metric": metric, "case": arm.case, "steps": plan.steps(setup), "seeds": plan.seeds, "moments": MOMENTS,
         "candidates": plan.candidates(arm.method), "note": plan.note,
     }  # fmt: skip
+    return {**made, "margin": True} if plan.margin else made
 
 
 def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
@@ -161,11 +164,12 @@ def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
         )
     # One that diverges on the data of any seed is out.
     ranked = sorted(zip(np.mean(scores, 0).tolist(), candidates, strict=True), key=lambda pair: pair[0])
-    score, best = ranked[0]
-    if not np.isfinite(score):
+    safe = [pair for pair in ranked if np.isfinite(pair[0]) and not (plan.margin and near_divergence(pair[1], ranked))]
+    if not safe:
         raise ValueError(
             f"{arm.label} diverges on some seed whatever the candidate: let the search try smaller step sizes."
         )
+    score, best = safe[0]
     tried = {name: {rates[name] for rates in candidates} for name in best}
     return {
         "rates": best,
@@ -176,6 +180,17 @@ def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
             "device": device(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": mark,
         },
     }  # fmt: skip
+
+
+def near_divergence(rates: dict[str, float], ranked: list[tuple[float, dict[str, float]]]) -> bool:
+    """Whether a candidate with the next larger α, or the next larger β and γ, diverged."""
+    for level in (("alpha",), ("beta", "gamma")):
+        moved = [name for name in level if name in rates]
+        larger = sorted({other[moved[0]] for _, other in ranked if other[moved[0]] > rates[moved[0]]}) if moved else []
+        neighbour = {**rates, **dict.fromkeys(moved, larger[0])} if larger else rates
+        if any(other == neighbour and not np.isfinite(score) for score, other in ranked):
+            return True
+    return False
 
 
 def _length(asked: int, arm: Arm, affordable: int) -> int:

@@ -257,6 +257,8 @@ class Search(Generic[S]):
     - `cases`: the cases of the set-up whose arms are searched; others share what is found.
     - `task`: the task to search on, where it is not the arm's own: one with a validation part in the place of the test
       part.
+    - `margin`: take no candidate next to one that diverges, with the next larger α or β: on other data it may diverge,
+      too.
     """
 
     alpha: tuple[float, ...]
@@ -268,6 +270,7 @@ class Search(Generic[S]):
     task: Callable[[S, Arm], Callable[..., Task]] | None = None
     fixed: Mapping[str, float] = field(default_factory=dict[str, float])
     alone: tuple[float, ...] = ()
+    margin: bool = False
     note: str = ""
 
     @property
