@@ -64,6 +64,38 @@ def test_the_length_of_a_search_is_reckoned_with_what_a_step_costs_on_average():
     assert settings._affordable(arm, task) == pytest.approx(steps, rel=0.1)
 
 
+def test_a_margin_leaves_out_what_is_next_to_a_candidate_that_diverged():
+    rates = lambda a, b: {"alpha": a, "beta": b, "gamma": b}  # noqa: E731
+    scores = {
+        (1, 1): 5.0,
+        (3, 1): 1.0,
+        (9, 1): np.inf,
+        (1, 2): 3.0,
+        (3, 2): 2.0,
+        (9, 2): 0.5,
+        (1, 4): 4.0,
+        (3, 4): np.nan,
+    }
+    ranked = [(score, rates(*pair)) for pair, score in scores.items()]
+    near = {pair for pair in scores if settings.near_divergence(rates(*pair), ranked)}
+    assert near == {(3, 1), (3, 2), (1, 4)}, "by the next α, by the next β, by the next α"
+    alone = [(1.0, {"alpha": 1.0}), (np.inf, {"alpha": 2.0})]
+    assert settings.near_divergence({"alpha": 1.0}, alone) and not settings.near_divergence({"beta": 1.0}, [])
+
+
+def test_a_search_with_a_margin_takes_the_best_of_the_others(monkeypatch, beside):
+    study = dataclasses.replace(TINY, search=SEARCH)
+    plain = settings.search(study, "smoke", say=quiet)["ED"]
+    best = plain["rates"]
+    monkeypatch.setattr(settings, "near_divergence", lambda rates, ranked: rates == best)
+    beside.unlink()
+    careful = settings.search(
+        dataclasses.replace(study, search=dataclasses.replace(SEARCH, margin=True)), "smoke", say=quiet
+    )["ED"]
+    assert list(careful["rates"].values()) == careful["search"]["candidates"][1][:-1] and careful["search"]["margin"]
+    assert careful["search"]["candidates"] == plain["search"]["candidates"]
+
+
 def test_every_method_tries_as_many_candidates():
     plan = Search((0.1, 1.0), (0.1, 0.2, 0.3), "upper", lambda setup: (), lambda setup: 1)
     methods = (

@@ -174,6 +174,18 @@ def powers(column: str, nodes: float, steps: float):
     return curve
 
 
+def settling(steps: dict[str, dict[float, int]]):
+    """Errors of four times that of the complete graph until a step, by case and weight of a ring; D-SGD's as
+    D-SOBA's."""
+
+    def curve(case: str, label: str):
+        rings = steps.get(case, steps["weaker links"])
+        until = 0 if label == "complete" or "nodes" in label else rings[float(label.rsplit(" ", 1)[-1])]
+        return {"distance": 1 + 3 * (until > STEPS)}
+
+    return curve
+
+
 def gaps(late: float):
     """log₁₀ of what the ring costs: 2 at the shortest T, and `late` at others."""
     return lambda case, label: {
@@ -217,11 +229,12 @@ BOTH = {
     "C9": (cases("distance", {"adjusted ring": 10.0}), cases("distance", {"adjusted ring": 0.1})),
     "C9b": (gaps(1.0), gaps(5.0)),
     "C10": (
-        lambda c, label: {
-            "error": 1 / float(label.split()[0]) if c.startswith("more nodes") else 1.0,
-            "distance": 1 + 3 * ({"ring, weight 0.3": 5, "ring, weight 0.2": 12}.get(label, 0) > STEPS),
-        },
-        lambda c, label: {"error": 1.0, "distance": 1.0},
+        lambda c, label: {"error": 1 / float(label.split()[0]) if c.startswith("more nodes") else 1.0},
+        lambda c, label: {"error": 1.0},
+    ),
+    "C10b": (
+        settling({"weaker links": {0.3: 5, 0.2: 12}, "weaker links, SPARKLE-ED": {0.2: 3, 0.1: 12}}),
+        settling({"weaker links": {0.3: 5, 0.2: 12}, "weaker links, SPARKLE-ED": {0.2: 12, 0.1: 12}}),
     ),
     "C11": (
         lambda c, label: {"validation_loss": FALLING if label == "Gossip-DSBO" else FALLING**0.5},

@@ -63,8 +63,8 @@ class Setup:
 
 SETUPS = {
     "smoke": Setup(
-        (2, 4), 4, (0.3, 0.2), (0.2, 0.1), dimension=2, samples=10, steps=12, rows=6, others=("SPARKLE-ED",),
-        other_nodes=(2, 4), group=2, seeds=(0, 1),
+        (2, 4), 4, (0.3, 0.2), (0.2, 0.1), dimension=2, samples=10, steps=12, rows=6, window=1,
+        others=("SPARKLE-ED",), other_nodes=(2, 4), group=2, seeds=(0, 1),
     ),
     "small": Setup(
         (4, 8, 16), 8, (0.1, 0.05), (0.1, 0.05), (0.05, 0.025), samples=300, steps=8_000, rows=80, window=5, group=4,
@@ -214,7 +214,7 @@ STUDY = Study(
     title="Linear speed-up and the transient before it",
     paper="D-SOBA (Kong et al., 2024), SPARKLE (Zhu et al., 2024), Gossip-DSBO (Yang et al., 2022): rate 1/√(NT)",
     about="Falling step sizes on a noisy linear regression, one sample per node and step; every seed stands for 20 "
-    "runs, whose errors are averaged. More nodes: the error ‖x̄ − x*‖² on complete graphs of more and more nodes. Weaker "
+    "runs, whose errors are averaged. More nodes: the error ‖x̄ − x*‖² on complete graphs of more nodes. Weaker "
     "links: from which step on the error of a ring's nodes stays within twice that of the complete graph, for rings of "
     "weaker and weaker links. D-SGD runs on the upper loss alone.",
     differs="The papers prove this and plot no such figure; all of the set-up is ours, chosen after a look at seeds of "

@@ -187,8 +187,8 @@ def near_divergence(rates: dict[str, float], ranked: list[tuple[float, dict[str,
     for level in (("alpha",), ("beta", "gamma")):
         moved = [name for name in level if name in rates]
         larger = sorted({other[moved[0]] for _, other in ranked if other[moved[0]] > rates[moved[0]]}) if moved else []
-        neighbour = {**rates, **dict.fromkeys(moved, larger[0])} if larger else rates
-        if any(other == neighbour and not np.isfinite(score) for score, other in ranked):
+        neighbours = [{**rates, **dict.fromkeys(moved, value)} for value in larger[:1]]
+        if any(other in neighbours and not np.isfinite(score) for score, other in ranked):
             return True
     return False
 

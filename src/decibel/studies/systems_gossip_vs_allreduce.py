@@ -119,16 +119,14 @@ STUDY = Study(
             "Averaging with neighbours is cheaper per round than all-reduce, and its cost does not grow with the "
             "number of processes.",
             cheaper_and_constant,
-            why="It depends on the neighbours and on the size. With one peer a round is cheaper everywhere: 1.7 "
-            "times at a million entries over all links, 6.2 times at ten thousand, 1.4 times at the size of "
-            "ResNet-50. With the two neighbours of a ring it is 3.8 times cheaper where latency decides (ten "
-            "thousand entries), level at a million, and takes 1.5 times as long at ResNet-50's size on 1 Gbit/s (2.40"
-            " against 1.59 s): a ring sends two vectors and an all-reduce 2 (n − 1)/n, so on bandwidth it "
-            "cannot win, as the α–β model says. From 4 to 16 processes at 0.1 Gbit/s a round takes 1.3 (ring) "
-            "and 1.2 times as long (one peer): within the margin of the allowed 1.25. There the links are the "
-            "bottleneck; at 1 Gbit/s with 8 and more processes, and at 10 Gbit/s (85 ms in the place of 6), it "
-            "is the two cores that copy the bytes, shared with other work at the time. The check at ResNet-50's"
-            " size, the paper's own, was added to the pooled ones after the runs.",
+            why="It depends on the neighbours and on the size. With one peer a round is cheaper everywhere: 1.8 times "
+            "at a million entries over all links, 5.3 times at ten thousand, 1.5 times at the size of ResNet-50. "
+            "With the two neighbours of a ring it is 3.4 times cheaper where latency decides (ten thousand "
+            "entries), 1.03 times at a million, and takes 1.35 times as long at ResNet-50's size on 1 Gbit/s (1.74 "
+            "against 1.29 s): a ring sends two vectors and an all-reduce 2 (n − 1)/n, so on bandwidth it cannot "
+            "win, as the α–β model says. From 4 to 16 processes at 0.1 Gbit/s a round takes 1.07 (ring) and 1.18 "
+            "times as long (one peer, ± 0.1), where 1.25 are allowed. At 1 Gbit/s with 16 processes, and at 10 "
+            "Gbit/s (17 ms in the place of 6), it is the two cores that copy the bytes.",
         ),
     ),
 )
