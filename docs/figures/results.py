@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from decibel.graphs import adjusted_ring
 from decibel.studies import find
-from decibel.studies.dsoba_speedup import NODES, transients
+from decibel.studies.dsoba_speedup import NODES, OURS, SINGLE, transients
 from decibel.studies.reproduce import Results, load
 from decibel.studies.runs import Runs
 
@@ -48,18 +48,21 @@ def speedup(figure: Figure) -> None:
     left.set(xscale="log", yscale="log", xlabel="iteration", ylabel="‖x̄ − x*‖²", title="More nodes, complete graph")
     left.set_xlim(left=found.setup.steps / found.setup.rows)
     left.legend(frameon=False, fontsize=8)
-    reach = np.array([1 / adjusted_ring(found.setup.ring, weight).spectral_gap for weight in found.setup.weights])
-    times = np.stack([transients(found, weight) for weight in found.setup.weights])  # (weights, seeds)
-    spread = np.exp(np.random.default_rng(0).uniform(-0.015, 0.015, times.shape))
-    right.plot(reach[:, None] * spread, times, ".", color=COLOURS[0], alpha=0.35, markersize=5)
-    middle = np.exp(np.log(times).mean(1))
-    right.plot(reach, middle, "o-", color=COLOURS[1], linewidth=1.6, markersize=5)
-    slope = np.polyfit(np.log(reach), np.log(middle), 1)[0]
-    right.annotate(f"slope {slope:.1f}", (reach[1], middle[1]), (14, -18), textcoords="offset points", color=COLOURS[1])
+    for colour, name in zip(COLOURS, (OURS, SINGLE, *found.setup.others), strict=False):
+        times = transients(found, name)
+        reach = np.array([1 / adjusted_ring(found.setup.ring, weight).spectral_gap for weight in times])
+        each = np.stack(list(times.values()))  # (weights, seeds)
+        right.plot(np.repeat(reach[:, None], each.shape[1], 1), each, ".", color=colour, alpha=0.3, markersize=4)
+        middle = np.exp(np.log(each).mean(1))
+        slope = np.polyfit(np.log(reach), np.log(middle), 1)[0]
+        right.plot(reach, middle, "o-", color=colour, linewidth=1.6, markersize=5, label=f"{name}: slope {slope:.1f}")
+    ticks = sorted({*found.setup.weights, *found.setup.ed_weights, *found.setup.gt_weights}, reverse=True)
+    reach = [1 / adjusted_ring(found.setup.ring, weight).spectral_gap for weight in ticks]
     right.set(xscale="log", yscale="log", xlabel="1/(1−ρ) of the ring", title=f"Weaker links, {found.setup.ring} nodes")
     right.set_ylabel("steps until as good as\nthe complete graph, within 2×")
     right.minorticks_off()
     right.set_xticks(reach, [f"{value:.0f}" for value in reach])
+    right.legend(frameon=False, fontsize=8)
 
 
 def policy(figure: Figure) -> None:

@@ -40,7 +40,7 @@ def test_a_run_that_diverged_ends_the_mean():
 
 def test_the_single_level_is_minimised_where_it_says():
     task = single_level(4, dimension=3, samples=50, noise=1.0, heterogeneity=0.5, seed=0)
-    a, b = task.problem.upper_data.tree
+    a, b = (np.asarray(part, np.float32) for part in task.problem.upper_data.tree)
     every = (a.reshape(-1, *a.shape[2:]), b.reshape(-1, b.shape[-1]))
     slope = lambda x: np.asarray(jax.grad(squares)(np.float32(x), every))  # noqa: E731
     at = task.truth.solution

@@ -14,6 +14,7 @@ from jax import Array
 
 from ..core._types import PyTree
 from ..graphs._families import complete, ring
+from ..graphs._graph import Graph
 from ..methods._adaptive import AdamEd, adam_ed, dadam, gt_adam
 from ..methods._method import Method
 from ..methods._single_level import ed
@@ -31,7 +32,7 @@ from .study import Arm, Study
 from .verdicts import Check, Claim
 
 CASE = "eight domains"
-CENTRAL, OURS, ALONE = "central Adam", "adam-ed", "adam-ed without agreement"
+CENTRAL, OURS, ALONE, DENSE = "central Adam", "adam-ed", "adam-ed without agreement", "adam-ed, complete graph"
 TRACKED, LOCAL, PLAIN = "GTAdam", "DADAM", "ED with SGD"
 REGISTERED = registered("adaptive/language-model")
 
@@ -52,6 +53,8 @@ class Setup:
     plain: tuple[float, ...] = (0.1, 0.3)  # of Exact Diffusion without adapting
     central: tuple[float, ...] = (1e-3, 3e-3, 6e-3)
     agreement: bool = True  # whether adam-ed whose second moments stay at the node is run, too
+    batches: tuple[int, ...] = ()  # other batch sizes, for central Adam and adam-ed
+    dense: bool = False  # whether adam-ed is run on the complete graph, too
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -59,7 +62,7 @@ SETUPS = {
     "smoke": Setup(("counting", "vowels"), 8, 4, 1, 1, 40, 4, 2, 2, 1, (1e-3,), (0.1,), (1e-3,), seeds=(0, 1)),
     "small": Setup(
         context=32, width=32, layers=1, heads=4, windows=1_000, test=16, batch_size=8, steps=400, rows=4,
-        rates=(3e-3, 1e-2), central=(3e-3, 1e-2),
+        rates=(3e-3, 1e-2), central=(3e-3, 1e-2), batches=(64,), dense=True,
     ),
     "full": REGISTERED.setup(Setup),
 }  # fmt: skip
@@ -155,15 +158,22 @@ def arms(setup: Setup) -> list[Arm]:
         "windows": setup.windows, "test": setup.test,
     }  # fmt: skip
     nodes = len(setup.domains)
-    return [
-        Arm(
-            CASE, named(label, rate),
-            partial(language_model, setup.domains, central=label == CENTRAL, **sizes),
-            method, complete(1) if label == CENTRAL else ring(nodes), setup.steps, setup.batch_size, setup.rows,
-        )
-        for label, made in methods(setup).items()
-        for rate, method in made.items()
-    ]  # fmt: skip
+
+    def arm(case: str, label: str, rate: float, method: Method, batch_size: int, graph: Graph) -> Arm:
+        task = partial(language_model, setup.domains, central=label == CENTRAL, **sizes)
+        return Arm(case, named(label, rate), task, method, graph, setup.steps, batch_size, setup.rows)
+
+    every, size = methods(setup), setup.batch_size
+    graph = {label: complete(1) if label == CENTRAL else ring(nodes) for label in every}
+    found = [arm(CASE, label, r, m, size, graph[label]) for label, made in every.items() for r, m in made.items()]
+    if setup.dense:
+        found += [arm(CASE, DENSE, r, m, size, complete(nodes)) for r, m in every[OURS].items()]
+    return found + [
+        arm(f"batches of {batch}", label, r, m, batch, graph[label])
+        for batch in setup.batches
+        for label in (CENTRAL, OURS)
+        for r, m in every[label].items()
+    ]
 
 
 def named(label: str, rate: float) -> str:
