@@ -175,15 +175,19 @@ def powers(column: str, nodes: float, steps: float):
 
 
 def settling(steps: dict[str, dict[float, int]]):
-    """Errors of four times that of the complete graph until a step, by case and weight of a ring; D-SGD's as
-    D-SOBA's."""
+    """Errors of four times that of the complete graph until a step, by case and weight of a ring; where a case is not
+    named, as in the first."""
 
     def curve(case: str, label: str):
-        rings = steps.get(case, steps["weaker links"])
-        until = 0 if label == "complete" or "nodes" in label else rings[float(label.rsplit(" ", 1)[-1])]
+        rings = steps.get(case, next(iter(steps.values())))
+        until = rings.get(float(label.rsplit(" ", 1)[-1]), 0) if label.startswith("ring") else 0
         return {"distance": 1 + 3 * (until > STEPS)}
 
     return curve
+
+
+def speeding(power: float):
+    return lambda case, label: {"error": float(label.split()[0]) ** power if case.startswith("more nodes") else 1.0}
 
 
 def gaps(late: float):
@@ -229,11 +233,11 @@ BOTH = {
     "C9": (cases("distance", {"adjusted ring": 10.0}), cases("distance", {"adjusted ring": 0.1})),
     "C9b": (gaps(1.0), gaps(5.0)),
     "C10": (
-        lambda c, label: {"error": 1 / float(label.split()[0]) if c.startswith("more nodes") else 1.0},
-        lambda c, label: {"error": 1.0},
+        several(speeding(-1.0), settling({"weaker links": {0.3: 5, 0.2: 12}})),
+        several(speeding(0.0), settling({"weaker links": {0.3: 5, 0.2: 12}})),
     ),
     "C10b": (
-        settling({"weaker links": {0.3: 5, 0.2: 12}, "weaker links, SPARKLE-ED": {0.2: 3, 0.1: 12}}),
+        settling({"weaker links": {0.3: 5, 0.2: 12}, "weaker links, SPARKLE-ED": {0.2: 3, 0.1: 15}}),
         settling({"weaker links": {0.3: 5, 0.2: 12}, "weaker links, SPARKLE-ED": {0.2: 12, 0.1: 12}}),
     ),
     "C11": (
@@ -304,6 +308,26 @@ BOTH = {
     "D5": (cases("test_loss", {}, 1.0), cases("test_loss", {"learned mixture": 1.1}, 1.0)),
     "D4": (cases("goal", {}, FALLING), cases("goal", {"ED, searched": FALLING}, 1.0)),
 }  # fmt: skip
+
+
+def test_a_ring_that_never_settles_or_settles_at_once_is_no_transient():
+    study = find("dsoba/speedup")
+    claims = {claim.name: claim for claim in study.claims}
+    last = lambda checks: checks[-1]  # noqa: E731
+    never = made(study, several(speeding(-1.0), settling({"weaker links": {0.3: 5, 0.2: 99}})))
+    assert np.isposinf(last(claims["C10"](never).checks).values).all() and claims["C10"](never).verdict == "fails"
+    at_once = made(study, several(speeding(-1.0), settling({"weaker links": {0.3: 0, 0.2: 12}})))
+    assert np.isnan(last(claims["C10"](at_once).checks).values).all() and claims["C10"](at_once).verdict == "undecided"
+    # Where D-SOBA's cannot be measured it does not speak for SPARKLE; one of SPARKLE's that diverged speaks against.
+    for plain, ours, ahead in ((0, 3, -np.log10(3)), (99, 3, np.log10(4)), (12, 99, -np.inf), (12, 0, np.log10(12))):
+        rings = {"weaker links": {0.3: 5, 0.2: plain}, "weaker links, SPARKLE-ED": {0.2: ours, 0.1: 15}}
+        check = last(claims["C10b"](made(study, settling(rings))).checks)
+        assert check.values == pytest.approx([ahead] * 10)
+    good = made(study, BOTH["C10b"][0])
+    good["weaker links, SPARKLE-ED", "ring, weight 0.2"].traces[3].provenance["stopped"] = "non-finite"
+    assert np.isneginf(last(claims["C10b"](good).checks).values).sum() == 1
+
+
 CLAIMS = {claim.name: (name, claim) for name in NAMES for claim in find(name).claims}
 
 
