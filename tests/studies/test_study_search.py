@@ -94,6 +94,10 @@ def test_a_search_with_a_margin_takes_the_best_of_the_others(monkeypatch, beside
     )["ED"]
     assert list(careful["rates"].values()) == careful["search"]["candidates"][1][:-1] and careful["search"]["margin"]
     assert careful["search"]["candidates"] == plain["search"]["candidates"]
+    monkeypatch.setattr(settings, "near_divergence", lambda rates, ranked: True)
+    beside.unlink()
+    with pytest.raises(ValueError, match="ED diverges on some seed with every candidate, or next to it"):
+        settings.search(dataclasses.replace(study, search=dataclasses.replace(SEARCH, margin=True)), "smoke", say=quiet)
 
 
 def test_every_method_tries_as_many_candidates():

@@ -167,7 +167,7 @@ def arms(setup: Setup) -> list[Arm]:
     graph = {label: complete(1) if label == CENTRAL else ring(nodes) for label in every}
     found = [arm(CASE, label, r, m, size, graph[label]) for label, made in every.items() for r, m in made.items()]
     if setup.dense:
-        found += [arm(CASE, DENSE, r, m, size, complete(nodes)) for r, m in every[OURS].items()]
+        found += [arm(CASE, DENSE, r, m, size, complete(nodes).lazy()) for r, m in every[OURS].items()]
     return found + [
         arm(f"batches of {batch}", label, r, m, batch, graph[label])
         for batch in setup.batches

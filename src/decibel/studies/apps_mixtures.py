@@ -111,7 +111,7 @@ STUDY = Study(
             "On a ring with one domain a node the loss is at most 0.02 nats above that of nodes with all domains, and "
             "that of one node.",
             networks_cost_little,
-            why="Seeds, in one of two checks. One node with the batches of all ends 0.018 ± 0.020 lower, although it "
+            why="Set-up, in one of two checks. One node with the batches of all ends 0.018 ± 0.020 lower, although it "
             "has 64 windows of the target, where eight nodes have 512, which was noticed after the runs. Nodes with "
             "all domains end 0.021 ± 0.008 higher than nodes with one each. The complete graph was registered and ran "
             "out of memory beside another run.",

@@ -167,7 +167,7 @@ def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
     safe = [pair for pair in ranked if np.isfinite(pair[0]) and not (plan.margin and near_divergence(pair[1], ranked))]
     if not safe:
         raise ValueError(
-            f"{arm.label} diverges on some seed whatever the candidate: let the search try smaller step sizes."
+            f"{arm.label} diverges on some seed with every candidate, or next to it: let the search try smaller ones."
         )
     score, best = safe[0]
     tried = {name: {rates[name] for rates in candidates} for name in best}
