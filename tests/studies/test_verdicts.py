@@ -64,6 +64,19 @@ def test_holms_correction():
     assert together(corrected(chance)) == "undecided"
 
 
+def test_who_looks_again_needs_stronger_evidence():
+    """Under the null hypothesis one of three looks says "holds" in 5 % of all cases at most."""
+    check = Check.of("", [1.0, 0.5, 1.3, 0.4, -0.1])
+    once, thrice = corrected([check])[0], corrected([check], looks=3)[0]
+    assert once.verdict == "holds" and thrice.verdict == "undecided"
+    assert thrice.p_holds == pytest.approx(3 * once.p_holds) and thrice.p_fails == 1.0
+    rng = np.random.default_rng(0)
+    studies = rng.normal(size=(2_000, 3, 8))
+    holds = lambda values, looks: corrected([Check.of("", values)], looks)[0].verdict == "holds"  # noqa: E731
+    careful, plain = (np.mean([any(holds(one, n) for one in study) for study in studies]) for n in (3, 1))
+    assert careful < 0.06 < 0.12 < plain
+
+
 def test_a_pooled_check_is_the_mean_over_cases_of_each_seed():
     one, two = Check.of("a", [1.0, 2.0, 3.0], level=0.5), Check.of("b", [3.0, 4.0, -5.0], level=0.5)
     both = pooled("both", [one, two])

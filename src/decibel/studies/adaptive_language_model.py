@@ -52,7 +52,7 @@ class Setup:
     rates: tuple[float, ...] = (1e-3, 3e-3, 6e-3)
     plain: tuple[float, ...] = (0.1, 0.3)  # of Exact Diffusion without adapting
     central: tuple[float, ...] = (1e-3, 3e-3, 6e-3)
-    agreement: bool = True  # whether adam-ed whose second moments stay at the node is run, too
+    without_agreement: bool = True  # whether adam-ed whose second moments stay at the node is run, too
     batches: tuple[int, ...] = ()  # other batch sizes, for central Adam and adam-ed
     dense: bool = False  # whether adam-ed is run on the complete graph, too
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -143,7 +143,7 @@ def methods(setup: Setup) -> dict[str, dict[float, Method]]:
     adam: dict[str, Callable[..., Method]] = {
         CENTRAL: dadam, OURS: adam_ed, ALONE: partial(WithoutAgreement, theta=1.0), TRACKED: gt_adam, LOCAL: dadam,
     }  # fmt: skip
-    if not setup.agreement:
+    if not setup.without_agreement:
         del adam[ALONE]
     return {label: falling(make, rates_of(setup, label)) for label, make in {**adam, PLAIN: ed}.items()}
 
@@ -224,9 +224,9 @@ STUDY = Study(
             why="Method, and not the network. It is 0.086 ± 0.019 above. In the small size (one layer of width 32, "
             "three seeds; `decibel reproduce adaptive/language-model`) it is 0.165 above with batches of 8 "
             "windows, 0.161 on a complete graph, and 0.088 with batches of 64: a node adapts to second moments of "
-            "its own batch, which are mostly noise, while central Adam averages over eight nodes before it "
-            "squares. That neighbours agree on their moments makes little difference (0.002 on seeds 0 to 2, with "
-            "η of 3e-3).",
+            "its own batch, which are noisier than those of central Adam, which averages gradients over eight "
+            "nodes first. That neighbours agree on their moments makes little difference (0.002 on seeds 0 to 2, "
+            "with η of 3e-3).",
         ),
         Claim("D2", "adam-ed is ahead of GTAdam, of DADAM and of Exact Diffusion with SGD.", ahead),
     ),

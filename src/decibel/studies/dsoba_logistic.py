@@ -42,22 +42,12 @@ class Setup:
 
 SETUPS = {
     "smoke": Setup(
-        3,
-        160,
-        4,
-        2,
-        classes=2,
-        batch_size=4,
-        steps=8,
-        rows=4,
-        levels=("severe",),
-        methods=(OURS, "MDBO"),
-        loops=(1,),
+        3, 160, 4, 2, classes=2, batch_size=4, steps=8, rows=4, levels=("severe",), methods=(OURS, "MDBO"), loops=(1,),
         seeds=(0, 1),
     ),
     "small": Setup(seeds=(0, 1, 2, 3, 4)),
     "full": REGISTERED.setup(Setup),
-}
+}  # fmt: skip
 
 
 def methods(setup: Setup) -> dict[str, Method]:

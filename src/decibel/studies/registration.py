@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from ..core._json import JSON
 from .results import S
@@ -22,11 +22,13 @@ FIRST_FRESH = 1_000  # seeds below it were looked at in earlier runs and searche
 
 
 class Stated(TypedDict):
-    """Of a claim: whose it is, what is tested, and what counts as level or as no worse."""
+    """Of a claim: whose it is, what is tested, what counts as level or as no worse, and, where it is not the first
+    time, how often it was judged with fresh seeds, this time included."""
 
     whose: str
     statistic: str
     tolerance: float | None
+    looks: NotRequired[int]
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ def whose(study: str, claim: str) -> str:
     """Whose claim it is; nothing where the study is not registered."""
     found = find(study)
     return found.claims[claim]["whose"] if found and claim in found.claims else ""
+
+
+def looks(study: str, claim: str) -> int:
+    """How often a claim was judged with fresh seeds: p-values are multiplied by it."""
+    found = find(study)
+    return found.claims[claim].get("looks", 1) if found and claim in found.claims else 1
 
 
 def _tuples(value: JSON) -> object:

@@ -112,7 +112,10 @@ def _judge(study: Study[S], size: str, out: Path, runs: list[Runs]) -> list[Verd
         Results(setup, {(each.case, each.label): each for each in runs}),
         registration.find(study.name),
     )
-    verdicts = [claim(results, registration.whose(study.name, claim.name)) for claim in study.claims]
+    verdicts = [
+        claim(results, registration.whose(study.name, claim.name), looks=registration.looks(study.name, claim.name))
+        for claim in study.claims
+    ]
     about: Verdicts = {
         "study": study.name, "size": size, "command": f"decibel reproduce {study.name} --size {size}",
         "date": max(each.made["date"] for each in runs), "device": _all(runs, "device"),

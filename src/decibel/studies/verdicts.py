@@ -56,6 +56,7 @@ class ClaimRecord(TypedDict):
     whose: str
     verdict: str
     why: str
+    looks: int  # how often it was judged with fresh seeds
     checks: list[CheckRecord]
 
 
@@ -205,9 +206,11 @@ class Judged:
         }
 
 
-def corrected(checks: Sequence[Check]) -> list[Judged]:
-    """The checks of a claim with p-values by Holm's step-down correction, for each of the three questions apart."""
-    families = [holm([getattr(check, f"p_{name}") for check in checks]) for name in ("holds", "fails", "level")]
+def corrected(checks: Sequence[Check], looks: int = 1) -> list[Judged]:
+    """The checks of a claim with p-values by Holm's step-down correction, for each of the three questions apart, and
+    Bonferroni's for a claim that is judged the `looks`th time, with other seeds, since it was not settled before."""
+    raw = [[getattr(check, f"p_{name}") for check in checks] for name in ("holds", "fails", "level")]
+    families = [holm([min(1.0, looks * p) for p in family]) for family in raw]
     return [Judged(check, *own) for check, *own in zip(checks, *families, strict=True)]
 
 
@@ -235,10 +238,11 @@ class Verdict:
     checks: tuple[Check, ...]
     why: str = ""
     whose: str = ""
+    looks: int = 1
 
     @property
     def judged(self) -> list[Judged]:
-        return corrected(self.checks)
+        return corrected(self.checks, self.looks)
 
     @property
     def verdict(self) -> str:
@@ -251,6 +255,7 @@ class Verdict:
             "whose": self.whose,
             "verdict": self.verdict,
             "why": self.why,
+            "looks": self.looks,
             "checks": [each.as_dict() for each in self.judged],
         }
 
@@ -265,8 +270,8 @@ class Claim(Generic[S]):
     judge: Callable[[Results[S]], Sequence[Check]]
     why: str = field(default="", compare=False)
 
-    def __call__(self, results: Results[S], whose: str = "") -> Verdict:
-        return Verdict(self.name, self.text, tuple(self.judge(results)), self.why, whose)
+    def __call__(self, results: Results[S], whose: str = "", looks: int = 1) -> Verdict:
+        return Verdict(self.name, self.text, tuple(self.judge(results)), self.why, whose, looks)
 
 
 def as_number(value: float | str) -> float:
