@@ -29,6 +29,7 @@ NAMES: tuple[str, ...] = (
     "interact/auprc",
     "interact/auprc-tasks",
     "apps/mixtures",
+    "apps/mixtures-network",
     "systems/gossip-vs-allreduce",
     "adaptive/language-model",
     "adaptive/label-cleaning",

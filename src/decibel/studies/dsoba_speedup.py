@@ -39,9 +39,10 @@ REGISTERED = registered("dsoba/speedup")
 class Setup:
     nodes: tuple[int, ...] = (4, 8, 16)  # complete graph
     ring: int = 16
-    weights: tuple[float, ...] = (0.1, 0.07, 0.05)  # of each neighbour on a ring: D-SOBA's and D-SGD's
+    weights: tuple[float, ...] = (0.1, 0.07, 0.05)  # of each neighbour on a ring: D-SOBA's
     ed_weights: tuple[float, ...] = (0.07, 0.05, 0.035)
     gt_weights: tuple[float, ...] = (0.05, 0.035, 0.025)
+    single_weights: tuple[float, ...] = (0.1, 0.08, 0.06)  # D-SGD's
     difference: float = 0.02  # of the nodes on a ring: with much more, transients outlast the run
     dimension: int = 5
     samples: int = 2_000
@@ -63,12 +64,12 @@ class Setup:
 
 SETUPS = {
     "smoke": Setup(
-        (2, 4), 4, (0.3, 0.2), (0.2, 0.1), dimension=2, samples=10, steps=12, rows=6, window=1,
-        others=("SPARKLE-ED",), other_nodes=(2, 4), group=2, seeds=(0, 1),
+        (2, 4), 4, (0.3, 0.2), (0.2, 0.1), single_weights=(0.3, 0.2), dimension=2, samples=10, steps=12, rows=6,
+        window=1, others=("SPARKLE-ED",), other_nodes=(2, 4), group=2, seeds=(0, 1),
     ),
     "small": Setup(
-        (4, 8, 16), 8, (0.1, 0.05), (0.1, 0.05), (0.05, 0.025), samples=300, steps=8_000, rows=80, group=4,
-        seeds=(0, 1, 2, 3, 4),
+        (4, 8, 16), 8, (0.1, 0.05), (0.1, 0.05), (0.05, 0.025), (0.1, 0.05), samples=300, steps=8_000, rows=80,
+        group=4, seeds=(0, 1, 2, 3, 4),
     ),
     "full": REGISTERED.setup(Setup),
 }  # fmt: skip
@@ -134,7 +135,8 @@ def ring_of(weight: float) -> str:
 
 def weights_of(setup: Setup, name: str) -> tuple[float, ...]:
     """Rings on which the transient is longer than a row and shorter than the run."""
-    return {"SPARKLE-ED": setup.ed_weights, "SPARKLE-GT": setup.gt_weights}.get(name, setup.weights)
+    own = {"SPARKLE-ED": setup.ed_weights, "SPARKLE-GT": setup.gt_weights, SINGLE: setup.single_weights}
+    return own.get(name, setup.weights)
 
 
 def arms(setup: Setup) -> list[Arm]:

@@ -75,7 +75,7 @@ class Setup:
     theta: float = 0.1
     strength: float = 10.0
     doremi: float = 1.0
-    others: tuple[str, ...] = ("complete graph", "nodes with all domains", "one node", "Hessian products")
+    others: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (2001, 2002, 2003, 2004, 2005)
     remat: bool = False
     chunk: int | None = None  # nodes whose gradients are computed at a time
@@ -246,9 +246,9 @@ class Mixing:
         return ring(self.nodes) if self.graph == "ring" else complete(self.nodes).lazy()
 
     def one(self, seed: int) -> Trace:
-        alone = self.graph == "one node"
-        task = base_task(self.setup, 1 if alone else None, self.spread)
-        setup, way = self.setup, self.way
+        alone, setup, way = self.graph == "one node", self.setup, self.way
+        whole = replace(setup, validation=setup.validation * self.nodes) if alone else setup  # the samples of all nodes
+        task = base_task(whole, 1 if alone else None, self.spread)
         batch = setup.batch_size * (self.nodes if alone else 1)
         y0 = start_decoder(shape(setup), 256, seed)
         problem: Problem = eqx.tree_at(lambda p: p.y0, task.problem, y0)

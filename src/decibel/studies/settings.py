@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -18,10 +20,11 @@ from ..solver._tune import tune
 from ..tasks import Task
 from .results import S
 from .runs import code, digest
-from .study import Arm, Curve, Study, device, with_rates
+from .study import Arm, Curve, Search, Study, device, with_rates
 
 AVERAGED = 100  # steps: in some methods chance decides what one costs
 MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
+WIDENINGS = 3  # of the values that a search tries, at most
 
 
 class Plan(TypedDict):
@@ -34,6 +37,7 @@ class Plan(TypedDict):
     moments: int
     candidates: list[dict[str, float]]
     margin: NotRequired[bool]
+    widen: NotRequired[bool]
     note: str
 
 
@@ -47,6 +51,7 @@ class Record(TypedDict):
     moments: int
     candidates: list[list[float | str]]
     margin: NotRequired[bool]
+    widen: NotRequired[bool]
     note: str
     score: float
     budget: int
@@ -75,11 +80,18 @@ def load(study: Study[S], size: str) -> Settings:
     return json.loads(path.read_text()).get(size, {}) if path.exists() else {}
 
 
-def save(study: Study[S], size: str, settings: Settings) -> Path:
+def save(study: Study[S], size: str, key: str, found: Found) -> Settings:
+    """Adds what was found to the file; all that it holds of this size."""
     path = path_of(study)
-    whole = json.loads(path.read_text()) if path.exists() else {}
-    whole[size] = settings
-    return atomic_write(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    lock = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be adding its own
+        whole = json.loads(path.read_text()) if path.exists() else {}
+        whole.setdefault(size, {})[key] = found
+        atomic_write(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    finally:
+        os.close(lock)
+    return whole[size]
 
 
 def applied(study: Study[S], size: str) -> list[Curve]:
@@ -105,10 +117,17 @@ def _own(arm: Arm, found: Settings) -> Found | None:
 
 
 def search(
-    study: Study[S], size: str, *, fresh: bool = False, missing: bool = False, say: Callable[[str], None] = print
+    study: Study[S],
+    size: str,
+    *,
+    fresh: bool = False,
+    missing: bool = False,
+    mine: Callable[[str], bool] = lambda key: True,
+    say: Callable[[str], None] = print,
 ) -> Settings:
     """Searches every method of the study in turn and saves after each, so that an interrupted search continues. With
-    `missing` only what has no step sizes yet."""
+    `missing` only what has no step sizes yet. Of several processes that search, each takes the methods for which `mine`
+    says so."""
     plan, setup = study.search, study.setup(size)
     if plan is None:
         say(f"{study.name} has nothing to search: its step sizes are prescribed.")
@@ -125,8 +144,10 @@ def search(
         if not fresh and key in found and found[key]["search"].get("fingerprint") == mark:
             say(f"  {key}: searched before, {found[key]['rates']}")
             continue
+        if not mine(key):
+            continue
         found[key] = _search(study, setup, arm, mark)
-        save(study, size, found)
+        found = save(study, size, key, found[key])
         say(f"  {key}: {found[key]['rates']}, {found[key]['search']['score']:.5g}")
     return found
 
@@ -139,16 +160,44 @@ def _plan(study: Study[S], setup: S, arm: Arm) -> Plan:
         "metric": metric, "case": arm.case, "steps": plan.steps(setup), "seeds": plan.seeds, "moments": MOMENTS,
         "candidates": plan.candidates(arm.method), "note": plan.note,
     }  # fmt: skip
-    return {**made, "margin": True} if plan.margin else made
+    if plan.margin:
+        made["margin"] = True
+    if plan.widen:
+        made["widen"] = True
+    return made
 
 
 def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
     plan = study.search
     assert plan is not None
+    candidates = plan.candidates(arm.method)
+    ranked, metric, steps = _ranked(study, setup, arm, candidates)
+    score, best = _best(plan, arm, ranked)
+    for _ in range(WIDENINGS if plan.widen else 0):
+        if not (further := beyond(best, [rates for _, rates in ranked])):
+            break
+        ranked = sorted([*ranked, *_ranked(study, setup, arm, further)[0]], key=lambda pair: pair[0])
+        score, best = _best(plan, arm, ranked)
+    tried = {name: {rates[name] for _, rates in ranked} for name in best}
+    return {
+        "rates": best,
+        "search": {
+            **_plan(study, setup, arm), "metric": metric, "steps": steps, "score": score, "budget": len(ranked),
+            "candidates": [[*rates.values(), _short(score)] for score, rates in ranked],
+            "at_the_edge": [n for n, rates in tried.items() if len(rates) > 1 and best[n] in (min(rates), max(rates))],
+            "device": device(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": mark,
+        },
+    }  # fmt: skip
+
+
+def _ranked(
+    study: Study[S], setup: S, arm: Arm, candidates: list[dict[str, float]]
+) -> tuple[list[tuple[float, dict[str, float]]], str, int]:
+    """Candidates by their mean score over the search's seeds, the best first; the metric's name, and the steps."""
+    plan = study.search
+    assert plan is not None
     make = arm.task if plan.task is None else plan.task(setup, arm)
-    steps, candidates = arm.steps, plan.candidates(arm.method)
-    scores: list[list[float]] = []
-    metric = ""
+    steps, scores, metric = arm.steps, list[list[float]](), ""
     for seed in plan.seeds:
         task = make(seed=seed)
         steps = min(steps, _length(plan.steps(setup), arm, _affordable(arm, task)))
@@ -164,22 +213,31 @@ def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
         )
     # One that diverges on the data of any seed is out.
     ranked = sorted(zip(np.mean(scores, 0).tolist(), candidates, strict=True), key=lambda pair: pair[0])
+    return ranked, metric, steps
+
+
+def _best(plan: Search[S], arm: Arm, ranked: list[tuple[float, dict[str, float]]]) -> tuple[float, dict[str, float]]:
     safe = [pair for pair in ranked if np.isfinite(pair[0]) and not (plan.margin and near_divergence(pair[1], ranked))]
     if not safe:
         raise ValueError(
             f"{arm.label} diverges on some seed with every candidate, or next to it: let the search try smaller ones."
         )
-    score, best = safe[0]
-    tried = {name: {rates[name] for rates in candidates} for name in best}
-    return {
-        "rates": best,
-        "search": {
-            **_plan(study, setup, arm), "metric": metric, "steps": steps, "score": score, "budget": len(ranked),
-            "candidates": [[*rates.values(), _short(score)] for score, rates in ranked],
-            "at_the_edge": [n for n, rates in tried.items() if len(rates) > 1 and best[n] in (min(rates), max(rates))],
-            "device": device(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": mark,
-        },
-    }  # fmt: skip
+    return safe[0]
+
+
+def beyond(best: dict[str, float], tried: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Where the best lies at an end of the values of α, or of β and γ: all candidates at that end with the next value,
+    in the same ratio."""
+    further: list[dict[str, float]] = []
+    for level in (("alpha",), ("beta", "gamma")):
+        moved = [name for name in level if name in best]
+        values = sorted({rates[moved[0]] for rates in tried}) if moved else []
+        if len(values) < 2:
+            continue
+        ends = {values[0]: values[0] ** 2 / values[1], values[-1]: values[-1] ** 2 / values[-2]}
+        if (end := best[moved[0]]) in ends:
+            further += [{**rates, **dict.fromkeys(moved, ends[end])} for rates in tried if rates[moved[0]] == end]
+    return further
 
 
 def near_divergence(rates: dict[str, float], ranked: list[tuple[float, dict[str, float]]]) -> bool:

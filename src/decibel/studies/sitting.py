@@ -21,13 +21,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..core._files import atomic_write, atomic_writer
 from . import find, settings
 from .reproduce import collect
 from .results import Runs, Setup
-from .runs import about, fingerprint, place, run_arm
+from .runs import about, digest, fingerprint, place, run_arm
 from .study import Curve, Study
 
 ARCHIVE, EVERY = "results.tar", 5.0  # seconds between two archives
@@ -75,45 +76,48 @@ def work(out: Path, names: list[str], size: str, at_once: int, case: str) -> int
     failed = 0
     for cell in cells(names, size, at_once, case):
         path = cell.path(out)
-        claim = path.with_suffix(".begun")
-        claim.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
+        if path.exists() or not claimed(path.with_suffix(".begun")):
             continue
-        try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            continue
-        begun, what = time.time(), f"{cell.study.name}: {cell.arm.case}, {cell.arm.label}, {cell.seeds}"
+        start, what = time.time(), f"{cell.study.name}: {cell.arm.case}, {cell.arm.label}, {cell.seeds}"
         try:
             cell.run(out)
-            print(f"{what}: {time.time() - begun:.1f} s", flush=True)
+            print(f"{what}: {time.time() - start:.1f} s", flush=True)
         except Exception as error:  # one arm must not end the others' runs
             failed += 1
             print(f"{what}: {type(error).__name__}: {error}", flush=True)
     return failed
 
 
-def restore_settings(out: Path, study: Study[Setup]) -> tuple[Path, Path]:
-    """Puts step sizes that an earlier sitting found beside the study; where the study and OUT keep them."""
-    own = settings.path_of(study)
-    kept = out / "settings" / own.name
-    if kept.exists():
-        atomic_write(own, kept.read_text())
-    return own, kept
+def claimed(file: Path) -> bool:
+    """Whether this process is the first of the sitting to make the file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def search(out: Path, names: list[str], size: str) -> None:
-    """Searches step sizes, and keeps what was found in OUT."""
+    """Searches step sizes of methods that no other process has begun."""
     for study in map(find, names):
-        own, kept = restore_settings(out, study)
+        mine = lambda key, study=study: claimed(out / f"{digest(study.name + key)}.begun")  # noqa: E731
+        settings.search(study, size, mine=mine, say=partial(print, flush=True))
 
-        def say(text: str, own: Path = own, kept: Path = kept) -> None:
-            print(text, flush=True)
-            if own.exists():
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write(kept, own.read_text())
 
-        settings.search(study, size, say=say)
+def restore_settings(out: Path, names: list[str]) -> None:
+    """Puts step sizes that an earlier sitting found beside the studies."""
+    for own in map(settings.path_of, map(find, names)):
+        if (kept := out / "settings" / own.name).exists():
+            atomic_write(own, kept.read_text())
+
+
+def keep_settings(out: Path, names: list[str]) -> None:
+    """Puts the studies' step sizes into OUT."""
+    (out / "settings").mkdir(exist_ok=True)
+    for own in map(settings.path_of, map(find, names)):
+        if own.exists():
+            atomic_write(out / "settings" / own.name, own.read_text())
 
 
 def pack(out: Path) -> None:
@@ -143,15 +147,16 @@ def forget_begun(out: Path) -> None:
         claim.unlink()
 
 
-def sit(out: Path, options: list[str], jobs: int, until: float) -> bool:
+def sit(out: Path, names: list[str], options: list[str], jobs: int, until: float) -> bool:
     """Processes that work until the time is over; whether none failed."""
-    command = [sys.executable, "-m", "decibel.studies.sitting", str(out), *options]
+    command = [sys.executable, "-m", "decibel.studies.sitting", str(out), *names, *options]
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     with ExitStack() as files:
         logs = [files.enter_context(open(out / f"{options[-1][2:]}-{job}.log", "a")) for job in range(jobs)]
         running = [subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT) for log in logs]
         while any(process.poll() is None for process in running) and time.time() < until:
             time.sleep(EVERY)
+            keep_settings(out, names)
             pack(out)
         codes = [process.poll() for process in running]
         for process in running:
@@ -159,6 +164,7 @@ def sit(out: Path, options: list[str], jobs: int, until: float) -> bool:
             process.wait()
         ends = ["stopped" if code is None else "done" if code == 0 else f"failed with {code}" for code in codes]
         print(f"{options[-1][2:]}: {', '.join(ends)}")
+    keep_settings(out, names)
     pack(out)
     return not any(codes)
 
@@ -212,14 +218,13 @@ def main() -> None:
     until = time.time() + given.seconds
     given.out.mkdir(parents=True, exist_ok=True)
     unpack(given.out)
-    for study in map(find, names):
-        restore_settings(given.out, study)
+    restore_settings(given.out, names)
     if given.collect:
         return gather(given.out, *common, given.collect)
     forget_begun(given.out)
-    passed = [*names, "--size", given.size, "--seeds", str(given.seeds), "--case", given.case]
-    searched = sit(given.out, [*passed, "--search"], 1, until) if given.tune else True
-    sys.exit(not (searched and sit(given.out, [*passed, "--work"], given.jobs, until)))
+    passed = ["--size", given.size, "--seeds", str(given.seeds), "--case", given.case]
+    searched = sit(given.out, names, [*passed, "--search"], given.jobs, until) if given.tune else True
+    sys.exit(not (searched and sit(given.out, names, [*passed, "--work"], given.jobs, until)))
 
 
 if __name__ == "__main__":

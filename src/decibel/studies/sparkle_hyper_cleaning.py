@@ -29,6 +29,7 @@ from .verdicts import Check, Claim
 OURS = ("SPARKLE-ED", "SPARKLE-EXTRA")
 MIXED = ("SPARKLE-ED-GT", "SPARKLE-EXTRA-GT")
 OTHERS = ("SPARKLE-GT", "D-SOBA", "MA-DSBO-GT", "MDBO")
+FEW = ("SPARKLE-ED", TWICE, "SPARKLE-ED-GT", "SPARKLE-GT")
 REGISTERED = registered("sparkle/hyper-cleaning")
 
 
@@ -36,11 +37,18 @@ REGISTERED = registered("sparkle/hyper-cleaning")
 class Setup(Cleaning):
     corruptions: tuple[float, ...] = (0.1, 0.2, 0.3)
     methods: tuple[str, ...] = (*OURS, TWICE, *MIXED, *OTHERS)
+    other_weights: tuple[float, ...] = ()  # of rings with stronger links, at the middle rate
+    loops: tuple[int, ...] = ()  # other inner steps T = N of MA-DSBO-GT than 5, at the middle rate
+    series: tuple[int, ...] = ()  # other numbers of terms of MDBO than 10, likewise
     seeds: tuple[int, ...] = tuple(range(10))
+
+    @property
+    def middle(self) -> float:
+        return self.corruptions[len(self.corruptions) // 2]
 
 
 SETUPS = {
-    "smoke": Setup(**SMOKE, corruptions=(0.3,), methods=("SPARKLE-ED", TWICE, "SPARKLE-ED-GT", "SPARKLE-GT")),
+    "smoke": Setup(**SMOKE, corruptions=(0.3,), methods=FEW, other_weights=(0.25,), loops=(1,), series=(3,)),
     "small": Setup(**SMALL, corruptions=(0.1, 0.3)),
     "full": REGISTERED.setup(Setup),
 }
@@ -63,19 +71,46 @@ def methods(setup: Setup) -> dict[str, Method]:
     return {name: known[name] for name in setup.methods}
 
 
-def case(corruption: float) -> str:
-    return f"p = {corruption:g}"
+def lengths(setup: Setup) -> dict[str, Method]:
+    """The baselines with other loops."""
+    loops = {
+        f"MA-DSBO-GT, {count} inner": ma_dsbo(**setup.rates, tracking=True, lower_steps=count, auxiliary_steps=count)
+        for count in setup.loops
+    }
+    series = {
+        f"MDBO, {terms} terms": mdbo(alpha=setup.alpha, beta=0.1, theta=setup.theta, terms=terms)
+        for terms in setup.series
+    }
+    return {**loops, **series}
+
+
+def case(setup: Setup, corruption: float, weight: float | None = None) -> str:
+    return f"p = {corruption:g}" if weight in (None, setup.weight) else f"p = {corruption:g}, links {weight:g}"
+
+
+def cases(setup: Setup) -> dict[str, tuple[float, float]]:
+    """The rate of corruption and the weight of a link by case."""
+    every = [*((p, setup.weight) for p in setup.corruptions), *((setup.middle, w) for w in setup.other_weights)]
+    return {case(setup, *pair): pair for pair in every}
 
 
 def arms(setup: Setup) -> list[Arm]:
-    graph, samples = adjusted_ring(setup.nodes, setup.weight), 2.0 * setup.batch_size * setup.steps
+    samples, rest = 2.0 * setup.batch_size * setup.steps, lengths(setup)
+
+    def arm(name: str, label: str, method: Method) -> Arm:
+        p, weight = cases(setup)[name]
+        graph = adjusted_ring(setup.nodes, weight)
+        return Arm(
+            name, label, setup.task(p), method, squared(graph) if label == TWICE else graph, setup.steps,
+            setup.batch_size, setup.rows * (4 if label.startswith("MA-DSBO-GT") else 1), samples=samples,
+            tuned=label if weight == setup.weight else f"{label}, links {weight:g}",
+        )  # fmt: skip
+
     return [
-        Arm(
-            case(p), label, setup.task(p), method, squared(graph) if label == TWICE else graph, setup.steps,
-            setup.batch_size, setup.rows * (4 if label == "MA-DSBO-GT" else 1), samples=samples, tuned=label,
-        )
-        for p in setup.corruptions for label, method in methods(setup).items()
-    ]  # fmt: skip
+        arm(name, label, method)
+        for name in cases(setup)
+        for label, method in {**methods(setup), **(rest if name == case(setup, setup.middle) else {})}.items()
+    ]
 
 
 class BalancedError(eqx.Module):
@@ -96,17 +131,17 @@ class BalancedError(eqx.Module):
 def best(results: Results[Setup]) -> list[Check]:
     """At equal samples. Gradient tracking sends twice the bytes: against it also at equal bytes, and ED with two rounds
     of mixing a step, which sends as much."""
-    level = REGISTERED.tolerance("C3")
+    level, setup = REGISTERED.tolerance("C3"), results.setup
     pairs = [
         (ours, theirs, against)
         for ours in OURS
-        for theirs in OTHERS
+        for theirs in (*OTHERS, *lengths(setup))
         for against in (("samples", "bytes") if theirs == "SPARKLE-GT" else ("samples",))
     ]
     return [
         _compared(results, ours, theirs, against, level=level)
         for ours, theirs, against in (*pairs, (TWICE, "SPARKLE-GT", "samples"))
-        if {ours, theirs} <= {*results.setup.methods}
+        if {ours, theirs} <= {*setup.methods, *lengths(setup)}
     ]
 
 
@@ -121,10 +156,11 @@ def mixed(results: Results[Setup]) -> list[Check]:
 
 
 def _compared(results: Results[Setup], ours: str, theirs: str, against: str, **allowed: float) -> Check:
-    """Over all rates of corruption together."""
+    """Over all cases together that have both."""
+    setup = results.setup
+    both = [case(setup, setup.middle)] if theirs in lengths(setup) else cases(setup)
     parts = [
-        higher(results[case(p), ours], results[case(p), theirs], "test_accuracy", against=against, **allowed)
-        for p in results.setup.corruptions
+        higher(results[name, ours], results[name, theirs], "test_accuracy", against=against, **allowed) for name in both
     ]
     words = "samples and bytes" if ours == TWICE else against
     return pooled(f"test accuracy at equal {words}, {ours} less {theirs}", parts)
@@ -170,13 +206,14 @@ STUDY = Study(
     ),
     precision="default",
     search=Search(
-        alpha=(100.0, 1_000.0, 10_000.0),
-        beta=(0.02, 0.0283, 0.04, 0.0566, 0.08, 0.113),
+        alpha=(1_000.0, 10_000.0, 100_000.0),
+        beta=(0.04, 0.0566, 0.08, 0.113, 0.16, 0.226),
         metric=lambda task: BalancedError(),
-        cases=lambda setup: (case(setup.corruptions[len(setup.corruptions) // 2]),),
-        steps=lambda setup: max(1, setup.steps // 4),
+        cases=lambda setup: tuple(name for name, (p, _) in cases(setup).items() if p == setup.middle),
+        steps=lambda setup: max(1, setup.steps // 2),
         seeds=(100,),
-        note="by the error of the averaged model on the validation samples, averaged over classes, in a quarter of the "
-        "run; the test part is not looked at",
+        widen=True,
+        note="by the error of the averaged model on the validation samples, averaged over classes, in half of the run; "
+        "the test part is not looked at",
     ),
 )

@@ -259,6 +259,7 @@ class Search(Generic[S]):
       part.
     - `margin`: take no candidate next to one that diverges, with the next larger α or β: on other data it may diverge,
       too.
+    - `widen`: while the best lies at an end of the values of α or β, try further values beyond it.
     """
 
     alpha: tuple[float, ...]
@@ -271,6 +272,7 @@ class Search(Generic[S]):
     fixed: Mapping[str, float] = field(default_factory=dict[str, float])
     alone: tuple[float, ...] = ()
     margin: bool = False
+    widen: bool = False
     note: str = ""
 
     @property
