@@ -31,12 +31,25 @@ def test_the_search_weighs_classes_alike_and_counts_no_sample_twice():
 
 
 def test_two_rounds_send_what_gradient_tracking_does_and_one_round_half():
-    """On a ring whose second neighbours are others: bytes of a step, with the graphs of the registered set-up."""
-    arms = {arm.label: arm for arm in STUDY.arms(STUDY.setup("full"))}
+    """On rings whose second neighbours are others: bytes of a step, with the graphs of the registered set-up."""
     task = db.tasks.linear_regression(10, dimension=2, samples=4)
-    sent = {}
-    for label in ("SPARKLE-ED", TWICE, "SPARKLE-GT"):
-        arm = arms[label]
-        run = db.solve(task.problem, arm.method, arm.graph, steps=1, metrics=[], progress=False)
-        sent[label] = run.trace["bytes"][-1]
-    assert sent[TWICE] == sent["SPARKLE-GT"] == 2 * sent["SPARKLE-ED"]
+    for case in ("p = 0.2", "p = 0.2, links 0.25"):
+        arms = {arm.label: arm for arm in STUDY.arms(STUDY.setup("full")) if arm.case == case}
+        sent = {}
+        for label in ("SPARKLE-ED", TWICE, "SPARKLE-GT"):
+            arm = arms[label]
+            run = db.solve(task.problem, arm.method, arm.graph, steps=1, metrics=[], progress=False)
+            sent[label] = run.trace["bytes"][-1]
+        assert sent[TWICE] == sent["SPARKLE-GT"] == 2 * sent["SPARKLE-ED"]
+
+
+def test_cases_are_the_rates_on_one_ring_and_the_middle_one_on_the_others():
+    setup = STUDY.setup("full")
+    arms = STUDY.arms(setup)
+    links = {arm.case: arm.graph.phases[0].matrix[0, 1] for arm in arms if arm.label == "SPARKLE-ED"}
+    assert links == {"p = 0.1": 0.1, "p = 0.2": 0.1, "p = 0.3": 0.1, "p = 0.2, links 0.25": 0.25}
+    labels = {case: {arm.label for arm in arms if arm.case == case} for case in links}
+    assert labels["p = 0.2"] - labels["p = 0.1"] == {"MA-DSBO-GT, 1 inner", "MDBO, 3 terms"}
+    assert labels["p = 0.1"] == labels["p = 0.3"] == labels["p = 0.2, links 0.25"] == {*setup.methods}
+    by_case = {case: {arm.tuned for arm in arms if arm.case == case} for case in links}
+    assert by_case["p = 0.1"] == by_case["p = 0.3"] and not by_case["p = 0.2, links 0.25"] & by_case["p = 0.2"]

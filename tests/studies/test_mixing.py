@@ -72,3 +72,13 @@ def test_arms_say_what_they_depend_on():
     assert arm.describe()["setup"]["alpha"] == SETUP.alpha and arm.key == ("case", "label")
     assert Mixing("case", "label", "learned", SETUP, graph="one node").topology().nodes == 1
     assert eqx.tree_equal(arm.topology().matrix.todense(), db.graphs.ring(2).matrix.todense())
+
+
+def test_one_node_has_what_all_have():
+    """As many samples of the target, of the training text and of a batch."""
+    task, alone = base_task(SETUP, None, "domains"), base_task(replace(SETUP, validation=2 * 4), 1, "domains")
+    assert SETUP.validation == 4 and task.summary["target_samples"] == alone.summary["target_samples"]
+    assert int(alone.problem.upper_data.counts.sum()) == int(task.problem.upper_data.counts.sum()) == 8
+    trace = Mixing("", "", "learned", SETUP, graph="one node").one(0)
+    ring = Mixing("", "", "learned", SETUP).one(0)
+    assert trace["samples"][-1] == 2 * ring["samples"][-1] and trace["bytes"][-1] == 0

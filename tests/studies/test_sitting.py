@@ -148,18 +148,28 @@ def made_on(device: str) -> dict:
 def test_step_sizes_that_an_earlier_sitting_found_are_used_by_the_next(tmp_path, monkeypatch):
     own, out = tmp_path / "study.json", tmp_path / "out"
     monkeypatch.setattr(sitting.settings, "path_of", lambda study: own)
-
-    def search(study, size, *, say):
-        own.write_text('{"full": "found"}')
-        say("found")
-
-    monkeypatch.setattr(sitting.settings, "search", search)
-    sitting.search(out, ["made/up"], "full")
+    own.write_text('{"full": "found"}')
+    out.mkdir()
+    assert sitting.sit(out, ["made/up"], ["--search"], 0, 0.0)
     own.unlink()  # a fresh checkout
     monkeypatch.setattr("sys.argv", ["sitting", str(out), "made/up", "--jobs", "0"])
     with pytest.raises(SystemExit) as ended:
         sitting.main()
     assert not ended.value.code and own.read_text() == '{"full": "found"}'
+
+
+def test_processes_that_search_share_the_methods(tmp_path, monkeypatch):
+    taken = []
+
+    def search(study, size, *, mine, say):
+        taken.append([key for key in ("ed", "gt") if mine(key)])
+
+    monkeypatch.setattr(sitting.settings, "search", search)
+    for _ in range(2):
+        sitting.search(tmp_path, ["made/up"], "full")
+    sitting.forget_begun(tmp_path)
+    sitting.search(tmp_path, ["made/up"], "full")
+    assert taken == [["ed", "gt"], [], ["ed", "gt"]]
 
 
 def test_an_archive_that_is_too_large_is_not_unpacked(tmp_path, monkeypatch):

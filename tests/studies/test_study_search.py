@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -98,6 +99,53 @@ def test_a_search_with_a_margin_takes_the_best_of_the_others(monkeypatch, beside
     beside.unlink()
     with pytest.raises(ValueError, match="ED diverges on some seed with every candidate, or next to it"):
         settings.search(dataclasses.replace(study, search=dataclasses.replace(SEARCH, margin=True)), "smoke", say=quiet)
+
+
+def test_beyond_an_end_all_candidates_there_get_the_next_value():
+    grid = [{"alpha": a, "beta": b, "gamma": b} for a in (1.0, 10.0) for b in (1.0, 2.0, 4.0)]
+    assert settings.beyond({"alpha": 10.0, "beta": 2.0, "gamma": 2.0}, grid) == [
+        {"alpha": 100.0, "beta": b, "gamma": b} for b in (1.0, 2.0, 4.0)
+    ]
+    assert settings.beyond({"alpha": 1.0, "beta": 1.0, "gamma": 1.0}, grid) == [
+        *({"alpha": 0.1, "beta": b, "gamma": b} for b in (1.0, 2.0, 4.0)),
+        *({"alpha": a, "beta": 0.5, "gamma": 0.5} for a in (1.0, 10.0)),
+    ]
+    three = [*grid, *({"alpha": 100.0, "beta": b, "gamma": b} for b in (1.0, 2.0, 4.0))]
+    assert not settings.beyond({"alpha": 10.0, "beta": 2.0, "gamma": 2.0}, three)
+    assert settings.beyond({"alpha": 2.0}, [{"alpha": 1.0}, {"alpha": 2.0}]) == [{"alpha": 4.0}]
+    assert not settings.beyond({"beta": 1.0, "gamma": 1.0}, [{"beta": 1.0, "gamma": 1.0}])
+
+
+def test_a_search_that_widens_finds_what_lies_beyond_its_grid(beside):
+    """It tries what the plain one tries, and more beyond the end at which that one's best lies."""
+    plain = dataclasses.replace(TINY, search=SEARCH)
+    found = settings.search(plain, "smoke", say=quiet)["ED"]
+    assert found["search"]["at_the_edge"], "so that there is something to widen"
+    beside.unlink()
+    wide = settings.search(
+        dataclasses.replace(plain, search=dataclasses.replace(SEARCH, widen=True)), "smoke", say=quiet
+    )["ED"]
+    before, after = found["search"], wide["search"]
+    assert after["widen"] and after["budget"] == len(after["candidates"]) > before["budget"]
+    assert after["score"] <= before["score"] and after["score"] == pytest.approx(after["candidates"][0][-1], rel=1e-4)
+    assert all(row in after["candidates"] for row in before["candidates"])
+
+
+def test_processes_add_what_they_find_to_one_file(beside):
+    """Each saves the method it searched; none of them undoes another's."""
+    found = settings.search(dataclasses.replace(TINY, search=SEARCH), "smoke", say=quiet)
+    beside.unlink()
+    for key, one in found.items():
+        settings.save(TINY, "smoke", key, one)
+    assert settings.load(TINY, "smoke") == json.loads(json.dumps(found))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: settings.save(TINY, "smoke", str(i), found["ED"]), range(40)))
+    assert set(settings.load(TINY, "smoke")) == {*found, *map(str, range(40))}
+
+
+def test_a_search_leaves_alone_what_is_not_its_own(beside):
+    study = dataclasses.replace(TINY, search=SEARCH)
+    assert set(settings.search(study, "smoke", mine=lambda key: key == "ED", say=quiet)) == {"ED"}
 
 
 def test_every_method_tries_as_many_candidates():

@@ -318,7 +318,7 @@ BOTH = {
             *(cases(f"weight_{name}", {}, 0.6) for name in ("counting", "vowels")),
         ),
     ),
-    "D5": (cases("test_loss", {}, 1.0), cases("test_loss", {"learned mixture": 1.1}, 1.0)),
+    "D5": (cases("test_loss", {}, 1.0), cases("test_loss", {"one domain a node, ring": 1.1}, 1.0)),
     "D4": (cases("goal", {}, FALLING), cases("goal", {"ED, searched": FALLING}, 1.0)),
 }  # fmt: skip
 
