@@ -12,6 +12,7 @@ from ..methods._ma_dsbo import ma_dsbo
 from ..methods._mdbo import mdbo
 from ..methods._method import Method
 from ..tasks import logistic_regression
+from .baselines import other_lengths
 from .compare import faster, higher, pooled
 from .registration import registered
 from .results import Results
@@ -52,13 +53,10 @@ SETUPS = {
 
 def methods(setup: Setup) -> dict[str, Method]:
     rates: Rates = {"alpha": 1.0, "beta": 0.3, "gamma": 0.3, "theta": setup.theta}
-    series = partial(mdbo, alpha=1.0, beta=0.3, theta=setup.theta)
-    known = {OURS: dsoba(**rates), "MA-DSBO": ma_dsbo(**rates), "MDBO": series()}
-    loops = {
-        f"MA-DSBO, {count} inner": ma_dsbo(**rates, lower_steps=count, auxiliary_steps=count) for count in setup.loops
-    }
-    others = {f"MDBO, {terms} terms": series(terms=terms) for terms in setup.series}
-    return {**{name: known[name] for name in setup.methods}, **loops, **others}
+    known = {
+        OURS: dsoba(**rates), "MA-DSBO": ma_dsbo(**rates), "MDBO": mdbo(alpha=1.0, beta=0.3, theta=setup.theta)
+    }  # fmt: skip
+    return {**{name: known[name] for name in setup.methods}, **other_lengths(rates, setup.loops, setup.series)}
 
 
 def arms(setup: Setup) -> list[Arm]:

@@ -18,6 +18,7 @@ from ..methods._method import Method
 from ..methods._sparkle import sparkle
 from ..results.metrics import Snapshot
 from ..tasks.evaluation import predict
+from .baselines import other_lengths
 from .cleaning import SMALL, SMOKE, Cleaning
 from .compare import higher, pooled
 from .registration import registered
@@ -73,15 +74,7 @@ def methods(setup: Setup) -> dict[str, Method]:
 
 def lengths(setup: Setup) -> dict[str, Method]:
     """The baselines with other loops."""
-    loops = {
-        f"MA-DSBO-GT, {count} inner": ma_dsbo(**setup.rates, tracking=True, lower_steps=count, auxiliary_steps=count)
-        for count in setup.loops
-    }
-    series = {
-        f"MDBO, {terms} terms": mdbo(alpha=setup.alpha, beta=0.1, theta=setup.theta, terms=terms)
-        for terms in setup.series
-    }
-    return {**loops, **series}
+    return other_lengths(setup.rates, setup.loops, setup.series, double="MA-DSBO-GT", tracking=True)
 
 
 def case(setup: Setup, corruption: float, weight: float | None = None) -> str:

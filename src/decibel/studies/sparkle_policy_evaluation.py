@@ -18,6 +18,7 @@ from ..methods._single_level import ed
 from ..methods._sparkle import sparkle
 from ..problem._problem import Problem
 from ..tasks import Task, policy_evaluation
+from .baselines import other_lengths
 from .compare import pooled, smaller
 from .registration import registered
 from .results import Results
@@ -91,8 +92,12 @@ def single_level(nodes: int, *, seed: int, **options: Unpack[Options]) -> Task:
     return replace(task, problem=problem)
 
 
+def guesses(setup: Setup) -> Rates:
+    return {"alpha": 0.1, "beta": 0.1, "gamma": 0.1, "theta": setup.theta}
+
+
 def methods(setup: Setup) -> dict[str, Method]:
-    rates: Rates = {"alpha": 0.1, "beta": 0.1, "gamma": 0.1, "theta": setup.theta}
+    rates = guesses(setup)
     known = {
         "SPARKLE-ED": sparkle("ed", **rates),
         "SPARKLE-EXTRA": sparkle("extra", **rates),
@@ -105,15 +110,7 @@ def methods(setup: Setup) -> dict[str, Method]:
 
 def others(setup: Setup) -> dict[str, Method]:
     """The baselines with other loops."""
-    rates: Rates = {"alpha": 0.1, "beta": 0.1, "gamma": 0.1, "theta": setup.theta}
-    loops = {
-        f"MA-DSBO (double loop), {count} inner": ma_dsbo(**rates, lower_steps=count, auxiliary_steps=count)
-        for count in setup.loops
-    }
-    series = {
-        f"MDBO, {terms} terms": mdbo(alpha=0.1, beta=0.1, theta=setup.theta, terms=terms) for terms in setup.series
-    }
-    return {**loops, **series}
+    return other_lengths(guesses(setup), setup.loops, setup.series, double="MA-DSBO (double loop)")
 
 
 def arms(setup: Setup) -> list[Arm]:

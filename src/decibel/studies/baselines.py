@@ -1,0 +1,23 @@
+"""Baselines with loops of other lengths than their own, which studies search besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..methods._ma_dsbo import ma_dsbo
+from ..methods._mdbo import mdbo
+from ..methods._method import Method
+from .study import Rates
+
+
+def other_lengths(
+    rates: Rates, loops: Sequence[int], series: Sequence[int], *, double: str = "MA-DSBO", tracking: bool = False
+) -> dict[str, Method]:
+    """MA-DSBO, called `double`, with other numbers of inner steps T = N than 5; MDBO with other numbers of terms than
+    10."""
+    longer = {
+        f"{double}, {count} inner": ma_dsbo(**rates, tracking=tracking, lower_steps=count, auxiliary_steps=count)
+        for count in loops
+    }
+    few = {name: rates[name] for name in ("alpha", "beta", "theta")}
+    return {**longer, **{f"MDBO, {terms} terms": mdbo(**few, terms=terms) for terms in series}}
