@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -145,17 +146,38 @@ def made_on(device: str) -> dict:
     return {"seconds": 1.5, "device": device, "decibel": "1", "jax": "2", "python": "3", "arm": {}}
 
 
+def found(date: str, alpha: float) -> dict:
+    return {"rates": {"alpha": alpha}, "search": {"date": date}}
+
+
 def test_step_sizes_that_an_earlier_sitting_found_are_used_by_the_next(tmp_path, monkeypatch):
     own, out = tmp_path / "study.json", tmp_path / "out"
     monkeypatch.setattr(sitting.settings, "path_of", lambda study: own)
-    own.write_text('{"full": "found"}')
+    own.write_text(json.dumps({"full": {"ed": found("2026-01-01", 1.0), "gt": found("2026-01-01", 1.0)}}))
     out.mkdir()
-    assert sitting.sit(out, ["made/up"], ["--search"], 0, 0.0)
-    own.unlink()  # a fresh checkout
+    assert sitting.sit(out, ["made/up"], "search", [], 0, 0.0) == []
+    # A checkout that has a newer search of one method, and none of the other.
+    own.write_text(json.dumps({"full": {"ed": found("2026-01-02", 2.0)}, "small": {"ed": found("2026-01-01", 3.0)}}))
     monkeypatch.setattr("sys.argv", ["sitting", str(out), "made/up", "--jobs", "0"])
-    with pytest.raises(SystemExit) as ended:
-        sitting.main()
-    assert not ended.value.code and own.read_text() == '{"full": "found"}'
+    sitting.main()
+    assert json.loads(own.read_text()) == {
+        "full": {"ed": found("2026-01-02", 2.0), "gt": found("2026-01-01", 1.0)},
+        "small": {"ed": found("2026-01-01", 3.0)},
+    }
+    assert "small" not in json.loads((out / "settings" / "study.json").read_text()), "kept while searching alone"
+
+
+def test_runs_begin_only_after_all_step_sizes_were_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["sitting", str(tmp_path), "made/up", "--tune"])
+    for codes, begun, status in (([0, None], ["search"], 0), ([0, 1], ["search"], 1), ([0, 0], ["search", "work"], 0)):
+        stages = []
+        monkeypatch.setattr(sitting, "sit", lambda *given: stages.append(given[2]) or codes)  # noqa: B023
+        ended = 0
+        try:
+            sitting.main()
+        except SystemExit as end:
+            ended = int(end.code or 0)
+        assert (stages, ended) == (begun, status)
 
 
 def test_processes_that_search_share_the_methods(tmp_path, monkeypatch):

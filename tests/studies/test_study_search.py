@@ -127,8 +127,43 @@ def test_a_search_that_widens_finds_what_lies_beyond_its_grid(beside):
     )["ED"]
     before, after = found["search"], wide["search"]
     assert after["widen"] and after["budget"] == len(after["candidates"]) > before["budget"]
-    assert after["score"] <= before["score"] and after["score"] == pytest.approx(after["candidates"][0][-1], rel=1e-4)
+    assert after["budget"] <= before["budget"] * (1 + 2 * settings.WIDENINGS), "at most two lines each time"
     assert all(row in after["candidates"] for row in before["candidates"])
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """A search whose scores are known: the best is α = 0.001, β = 40, and what has α above `largest` diverges."""
+
+    def search(largest, widenings):
+        def ranked(study, setup, arm, candidates):
+            far = lambda rates: abs(np.log(rates["alpha"] / 1e-3)) + abs(np.log(rates["beta"] / 40))  # noqa: E731
+            scores = [np.inf if rates["alpha"] > largest else far(rates) for rates in candidates]
+            return sorted(zip(scores, candidates, strict=True), key=lambda pair: pair[0]), "distance", 1
+
+        monkeypatch.setattr(settings, "_ranked", ranked)
+        monkeypatch.setattr(settings, "WIDENINGS", widenings)
+        plan = dataclasses.replace(SEARCH, alpha=(0.01, 0.1), beta=(5.0, 10.0), widen=True)
+        return settings.search(dataclasses.replace(TINY, search=plan), "smoke", say=quiet)["ED"]
+
+    return search
+
+
+def test_widening_goes_round_corners_until_the_best_is_at_no_end(scored, beside):
+    one = scored(largest=1.0, widenings=9)
+    assert one["rates"] == {"alpha": pytest.approx(1e-3), "beta": 40.0, "gamma": 40.0}
+    assert not one["search"]["at_the_edge"]
+
+
+def test_widening_ends_and_says_where_the_best_lies(scored, beside):
+    assert scored(largest=1.0, widenings=1)["search"]["at_the_edge"] == ["alpha", "beta", "gamma"]
+
+
+def test_where_all_diverge_widening_tries_smaller_ones(scored, beside):
+    with pytest.raises(ValueError, match="ED diverges on some seed with every candidate") as raised:
+        scored(largest=1e-5, widenings=1)
+    assert "D-SOBA diverges" in str(raised.value) and not beside.exists(), "one that fails does not end the search"
+    assert scored(largest=1e-5, widenings=9)["rates"]["alpha"] == pytest.approx(1e-5)
 
 
 def test_processes_add_what_they_find_to_one_file(beside):

@@ -82,7 +82,7 @@ STUDY = Study(
             untuned,
             why="By 1.6 ± 0.8 points for the average of the networks, 84.4 against 82.8 %, and 0.6 ± 0.3 for the "
             "nodes' own. From seed to seed the former differ by 0.8 points, ED's by 2.5 (standard deviations). "
-            "ED's step sizes are those of a first search; a later one, in shorter runs, took a larger β (0.08) in "
+            "ED's step sizes are those of a first search; later ones, in shorter runs, took larger β (0.08, 0.16) in "
             "sparkle/hyper-cleaning. AdaGrad below instead of Adam is 7 points behind adam-ed, and 12 for the "
             "nodes' own: its steps shrink too soon.",
         ),

@@ -15,9 +15,10 @@ def other_lengths(
 ) -> dict[str, Method]:
     """MA-DSBO, called `double`, with other numbers of inner steps T = N than 5; MDBO with other numbers of terms than
     10."""
-    longer = {
+    double_loops = {
         f"{double}, {count} inner": ma_dsbo(**rates, tracking=tracking, lower_steps=count, auxiliary_steps=count)
         for count in loops
     }
-    few = {name: rates[name] for name in ("alpha", "beta", "theta")}
-    return {**longer, **{f"MDBO, {terms} terms": mdbo(**few, terms=terms) for terms in series}}
+    without_gamma = {name: rates[name] for name in ("alpha", "beta", "theta")}
+    truncated = {f"MDBO, {terms} terms": mdbo(**without_gamma, terms=terms) for terms in series}
+    return {**double_loops, **truncated}

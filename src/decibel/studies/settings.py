@@ -1,11 +1,11 @@
-"""The step sizes of a study: searched with the same budget for every method, and kept in a file beside the study."""
+"""The step sizes of a study: searched for every method in the same way, and kept in a file beside the study."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,9 @@ from .study import Arm, Curve, Search, Study, device, with_rates
 AVERAGED = 100  # steps: in some methods chance decides what one costs
 MOMENTS = 5  # of the second half of a run, over whose mean a candidate is judged
 WIDENINGS = 3  # of the values that a search tries, at most
+LEVELS = (("alpha",), ("beta", "gamma"))  # of step sizes: β and γ are one
+
+Ranked = list[tuple[float, dict[str, float]]]  # candidates with their scores
 
 
 class Plan(TypedDict):
@@ -136,7 +139,7 @@ def search(
     # Arms that share their step sizes are searched by the first.
     searched = [arm for arm in study.arms(setup) if isinstance(arm, Arm) and arm.case in cases]
     arms = {arm.tuned: arm for arm in reversed(searched) if arm.tuned is not None}
-    found = load(study, size)
+    found, failed = load(study, size), list[str]()
     for key, arm in reversed(arms.items()):
         if missing and key in found:
             continue
@@ -146,9 +149,14 @@ def search(
             continue
         if not mine(key):
             continue
-        found[key] = _search(study, setup, arm, mark)
-        found = save(study, size, key, found[key])
+        try:
+            found = save(study, size, key, _search(study, setup, arm, mark))
+        except ValueError as error:  # the other methods are searched nevertheless
+            failed.append(str(error))
+            continue
         say(f"  {key}: {found[key]['rates']}, {found[key]['search']['score']:.5g}")
+    if failed:
+        raise ValueError(" ".join(failed))
     return found
 
 
@@ -170,29 +178,31 @@ def _plan(study: Study[S], setup: S, arm: Arm) -> Plan:
 def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
     plan = study.search
     assert plan is not None
-    candidates = plan.candidates(arm.method)
-    ranked, metric, steps = _ranked(study, setup, arm, candidates)
-    score, best = _best(plan, arm, ranked)
+    ranked, metric, steps = _ranked(study, setup, arm, plan.candidates(arm.method))
     for _ in range(WIDENINGS if plan.widen else 0):
-        if not (further := beyond(best, [rates for _, rates in ranked])):
+        tried = [rates for _, rates in ranked]
+        # Where all diverge, smaller ones are tried.
+        start = next(_safe(plan, ranked), (0.0, min(tried, key=lambda rates: tuple(rates.values()))))[1]
+        if not (further := beyond(start, tried)):
             break
         ranked = sorted([*ranked, *_ranked(study, setup, arm, further)[0]], key=lambda pair: pair[0])
-        score, best = _best(plan, arm, ranked)
-    tried = {name: {rates[name] for _, rates in ranked} for name in best}
+    score, best = next(_safe(plan, ranked), (np.nan, {}))
+    if not best:
+        raise ValueError(
+            f"{arm.label} diverges on some seed with every candidate, or next to it: let the search try smaller ones."
+        )
     return {
         "rates": best,
         "search": {
             **_plan(study, setup, arm), "metric": metric, "steps": steps, "score": score, "budget": len(ranked),
             "candidates": [[*rates.values(), _short(score)] for score, rates in ranked],
-            "at_the_edge": [n for n, rates in tried.items() if len(rates) > 1 and best[n] in (min(rates), max(rates))],
+            "at_the_edge": [name for level in LEVELS for name in _at_an_end(best, [r for _, r in ranked], level)],
             "device": device(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": mark,
         },
     }  # fmt: skip
 
 
-def _ranked(
-    study: Study[S], setup: S, arm: Arm, candidates: list[dict[str, float]]
-) -> tuple[list[tuple[float, dict[str, float]]], str, int]:
+def _ranked(study: Study[S], setup: S, arm: Arm, candidates: list[dict[str, float]]) -> tuple[Ranked, str, int]:
     """Candidates by their mean score over the search's seeds, the best first; the metric's name, and the steps."""
     plan = study.search
     assert plan is not None
@@ -216,39 +226,56 @@ def _ranked(
     return ranked, metric, steps
 
 
-def _best(plan: Search[S], arm: Arm, ranked: list[tuple[float, dict[str, float]]]) -> tuple[float, dict[str, float]]:
-    safe = [pair for pair in ranked if np.isfinite(pair[0]) and not (plan.margin and near_divergence(pair[1], ranked))]
-    if not safe:
-        raise ValueError(
-            f"{arm.label} diverges on some seed with every candidate, or next to it: let the search try smaller ones."
-        )
-    return safe[0]
+def _safe(plan: Search[S], ranked: Ranked) -> Iterator[tuple[float, dict[str, float]]]:
+    """Those that may be taken, the best first."""
+    for score, rates in ranked:
+        if np.isfinite(score) and not (plan.margin and near_divergence(rates, ranked)):
+            yield score, rates
+
+
+def near_divergence(rates: dict[str, float], ranked: Ranked) -> bool:
+    """Whether a candidate with the next larger α, or the next larger β and γ, diverged."""
+    scores = {tuple(other.values()): score for score, other in ranked}
+    for moved in _levels(rates):
+        larger = [value for value in _line(rates, [other for _, other in ranked], moved) if value > rates[moved[0]]]
+        neighbours = [{**rates, **dict.fromkeys(moved, value)} for value in larger[:1]]
+        if any(not np.isfinite(scores[tuple(other.values())]) for other in neighbours):
+            return True
+    return False
 
 
 def beyond(best: dict[str, float], tried: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Where the best lies at an end of the values of α, or of β and γ: all candidates at that end with the next value,
-    in the same ratio."""
+    """Where the best lies at an end of the values of α, or of β and γ: all candidates with its value get the next one
+    as well, in the same ratio where there is none yet."""
     further: list[dict[str, float]] = []
-    for level in (("alpha",), ("beta", "gamma")):
-        moved = [name for name in level if name in best]
-        values = sorted({rates[moved[0]] for rates in tried}) if moved else []
-        if len(values) < 2:
+    for moved in _levels(best):
+        if not _at_an_end(best, tried, moved):
             continue
-        ends = {values[0]: values[0] ** 2 / values[1], values[-1]: values[-1] ** 2 / values[-2]}
-        if (end := best[moved[0]]) in ends:
-            further += [{**rates, **dict.fromkeys(moved, ends[end])} for rates in tried if rates[moved[0]] == end]
+        end, values = best[moved[0]], sorted({rates[moved[0]] for rates in tried})
+        up = end == _line(best, tried, moved)[-1]
+        beside = [value for value in values if (value > end if up else value < end)]
+        following = (beside[0] if up else beside[-1]) if beside else end**2 / (values[-2] if up else values[1])
+        more = [{**rates, **dict.fromkeys(moved, following)} for rates in tried if rates[moved[0]] == end]
+        further += [rates for rates in more if rates not in tried]
     return further
 
 
-def near_divergence(rates: dict[str, float], ranked: list[tuple[float, dict[str, float]]]) -> bool:
-    """Whether a candidate with the next larger α, or the next larger β and γ, diverged."""
-    for level in (("alpha",), ("beta", "gamma")):
-        moved = [name for name in level if name in rates]
-        larger = sorted({other[moved[0]] for _, other in ranked if other[moved[0]] > rates[moved[0]]}) if moved else []
-        neighbours = [{**rates, **dict.fromkeys(moved, value)} for value in larger[:1]]
-        if any(other in neighbours and not np.isfinite(score) for score, other in ranked):
-            return True
-    return False
+def _levels(rates: dict[str, float]) -> list[list[str]]:
+    """The names of step sizes that are one: α, and β with γ."""
+    return [moved for level in LEVELS if (moved := [name for name in level if name in rates])]
+
+
+def _line(best: dict[str, float], tried: list[dict[str, float]], moved: Sequence[str]) -> list[float]:
+    """The values of a level that were tried with the other step sizes of the best."""
+    return sorted({rates[moved[0]] for rates in tried if {**rates, **{name: best[name] for name in moved}} == best})
+
+
+def _at_an_end(best: dict[str, float], tried: list[dict[str, float]], level: Sequence[str]) -> list[str]:
+    """The names of a level's step sizes, where the best has the least or the largest value of several."""
+    moved = [name for name in level if name in best]
+    line = _line(best, tried, moved) if moved else []
+    several = len({rates[moved[0]] for rates in tried}) > 1 if moved else False
+    return moved if several and best[moved[0]] in (line[0], line[-1]) else []
 
 
 def _length(asked: int, arm: Arm, affordable: int) -> int:

@@ -105,19 +105,29 @@ def search(out: Path, names: list[str], size: str) -> None:
         settings.search(study, size, mine=mine, say=partial(print, flush=True))
 
 
+def merge_settings(into: Path, other: Path) -> None:
+    """Adds the step sizes of another file that this one does not have, or has of an older search."""
+    if not other.exists():
+        return
+    whole, found = (json.loads(path.read_text()) if path.exists() else {} for path in (into, other))
+    for size, methods in found.items():
+        mine = whole.setdefault(size, {})
+        date = lambda one: one["search"]["date"]  # noqa: E731
+        mine |= {key: one for key, one in methods.items() if key not in mine or date(one) > date(mine[key])}
+    into.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(into, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+
+
 def restore_settings(out: Path, names: list[str]) -> None:
     """Puts step sizes that an earlier sitting found beside the studies."""
     for own in map(settings.path_of, map(find, names)):
-        if (kept := out / "settings" / own.name).exists():
-            atomic_write(own, kept.read_text())
+        merge_settings(own, out / "settings" / own.name)
 
 
 def keep_settings(out: Path, names: list[str]) -> None:
     """Puts the studies' step sizes into OUT."""
-    (out / "settings").mkdir(exist_ok=True)
     for own in map(settings.path_of, map(find, names)):
-        if own.exists():
-            atomic_write(out / "settings" / own.name, own.read_text())
+        merge_settings(out / "settings" / own.name, own)
 
 
 def pack(out: Path) -> None:
@@ -147,26 +157,31 @@ def forget_begun(out: Path) -> None:
         claim.unlink()
 
 
-def sit(out: Path, names: list[str], options: list[str], jobs: int, until: float) -> bool:
-    """Processes that work until the time is over; whether none failed."""
-    command = [sys.executable, "-m", "decibel.studies.sitting", str(out), *names, *options]
+def sit(out: Path, names: list[str], stage: str, options: list[str], jobs: int, until: float) -> list[int | None]:
+    """Processes that work at a stage, `search` or `work`, until the time is over: how each ended, None if stopped."""
+    command = [sys.executable, "-m", "decibel.studies.sitting", str(out), *names, *options, f"--{stage}"]
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     with ExitStack() as files:
-        logs = [files.enter_context(open(out / f"{options[-1][2:]}-{job}.log", "a")) for job in range(jobs)]
+        logs = [files.enter_context(open(out / f"{stage}-{job}.log", "a")) for job in range(jobs)]
         running = [subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT) for log in logs]
         while any(process.poll() is None for process in running) and time.time() < until:
             time.sleep(EVERY)
-            keep_settings(out, names)
-            pack(out)
+            keep(out, names, stage)
         codes = [process.poll() for process in running]
         for process in running:
             process.kill()
             process.wait()
-        ends = ["stopped" if code is None else "done" if code == 0 else f"failed with {code}" for code in codes]
-        print(f"{options[-1][2:]}: {', '.join(ends)}")
-    keep_settings(out, names)
+    ends = ["stopped" if code is None else "done" if code == 0 else f"failed with {code}" for code in codes]
+    print(f"{stage}: {', '.join(ends)}")
+    keep(out, names, stage)
+    return codes
+
+
+def keep(out: Path, names: list[str], stage: str) -> None:
+    """What there is so far, in one file; with the step sizes, if they are being searched."""
+    if stage == "search":
+        keep_settings(out, names)
     pack(out)
-    return not any(codes)
 
 
 def gather(out: Path, names: list[str], size: str, at_once: int, into: Path) -> None:
@@ -223,8 +238,11 @@ def main() -> None:
         return gather(given.out, *common, given.collect)
     forget_begun(given.out)
     passed = ["--size", given.size, "--seeds", str(given.seeds), "--case", given.case]
-    searched = sit(given.out, names, [*passed, "--search"], given.jobs, until) if given.tune else True
-    sys.exit(not (searched and sit(given.out, names, [*passed, "--work"], given.jobs, until)))
+    stages = ("search", "work") if given.tune else ("work",)
+    for stage in stages:
+        codes = sit(given.out, names, stage, passed, given.jobs, until)
+        if any(codes) or None in codes:  # no run begins before all step sizes are there
+            sys.exit(any(codes))
 
 
 if __name__ == "__main__":

@@ -248,8 +248,9 @@ def _graph(graph: Topology) -> Drawn:
 
 @dataclass(frozen=True)
 class Search(Generic[S]):
-    """How step sizes are found: every method tries as many candidates, on data of seeds that are not judged, by a
-    metric that no test sample enters. β and γ are one; a method with α alone tries as many values of it.
+    """How step sizes are found: every method tries as many candidates (more where the search widens), on data of seeds
+    that are not judged, by a metric that no test sample enters. β and γ are one; a method with α alone tries as many
+    values of it.
 
     - `alpha`, `beta`: the values to combine. `alone`: from where to where a method with α alone tries it, where that is
       another range. `steps`: of each candidate.
