@@ -81,6 +81,7 @@ def test_rotations_by_slices_and_by_gathers_are_the_same(name):
 SYMMETRIC = [name for name, (graph, _) in FORMS.items() if graph.symmetric]
 
 
+@pytest.mark.slow_except("by entry-path", "by entry-changing", "by entry-ring", "by entry-star", "one scale-dense")
 @pytest.mark.parametrize("name", SYMMETRIC)
 @pytest.mark.parametrize("scalar", [False, True], ids=["by entry", "one scale"])
 def test_scaled_differences_are_the_same_with_and_without_links(name, scalar):

@@ -59,6 +59,7 @@ class TestRuns:
         np.testing.assert_array_equal(nodes(solve(bilevel())), one)
         assert np.abs(nodes(solve(bilevel(), seed=3)) - one).max() > 1e-3
 
+    @pytest.mark.slow_except("chunks-unequal-3", "cluster-unequal-None", "cluster-equal-3")
     @pytest.mark.parametrize("batch_size", [3, None])
     @pytest.mark.parametrize("data", [(INPUTS, TARGETS), UNEQUAL], ids=["equal", "unequal"])
     @pytest.mark.parametrize("engine", [db.Simulator(node_chunk=3), db.Cluster()], ids=["chunks", "cluster"])

@@ -75,6 +75,7 @@ def test_arms_say_what_they_depend_on():
     assert eqx.tree_equal(arm.topology().matrix.todense(), db.graphs.ring(2).matrix.todense())
 
 
+@pytest.mark.slow
 def test_one_node_has_what_all_have(monkeypatch):
     """As many samples of the target, and of a batch."""
     made = []

@@ -22,7 +22,7 @@ from decibel.studies.table import MARKS, main, markdown, section
 # Every study
 
 
-@pytest.mark.slow_except("dsoba/speedup")
+@pytest.mark.slow_except("dsoba/topology")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_smallest_size_runs(name, tmp_path):
     study = find(name)
