@@ -4,8 +4,8 @@
     python -m decibel.studies.sitting OUT apps/mixtures --collect docs/results
 
 A cell is an arm with one seed, or with `--seeds` of them. Processes share the cells of all studies, one seed after the
-other, and write each as it ends; what OUT or OUT/results.tar has is not run again. `--collect` judges the studies of
-which all cells are there.
+other, and write each as it ends; what OUT or OUT/results.tar has is not run again. With `--tune` they share the search
+of step sizes first, and runs begin when it has ended. `--collect` judges the studies of which all cells are there.
 """
 
 from __future__ import annotations
