@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from . import apps_mixtures as mixtures
 from .compare import lower
 from .mixing import Mixing, Setup
 from .registration import registered
@@ -10,25 +13,18 @@ from .study import Study
 from .verdicts import Check, Claim
 
 CASE, RING = "learned mixture", "one domain a node, ring"
-DENSE, EVEN, ALONE = "one domain a node, complete graph", "all domains at each node, ring", "one node"
+EVEN, ALONE = "all domains at each node, ring", "one node"
 REGISTERED = registered("apps/mixtures-network")
 
 SETUPS = {
-    "smoke": Setup(
-        ("counting", "vowels"), False, (0.6, 0.4), 4, 1, 1, 8, None, 40, 4, 8, floor=0.2, batch_size=2, steps=2,
-        rows=1, others=(DENSE, EVEN, ALONE), seeds=(0, 1),
-    ),
-    "small": Setup(
-        width=48, layers=2, heads=2, context=48, compute=None, windows=10_000, validation=64, test=256, batch_size=4,
-        steps=240, rows=8, alpha=0.01, beta=6e-3, others=(EVEN, ALONE), seeds=(0, 1, 2),
-    ),
+    "smoke": replace(mixtures.SETUPS["smoke"], others=(EVEN, ALONE)),
+    "small": replace(mixtures.SETUPS["small"], others=(EVEN, ALONE)),
     "full": REGISTERED.setup(Setup),
-}  # fmt: skip
+}
 
 
 def arms(setup: Setup) -> list[Mixing]:
     others = {
-        DENSE: Mixing(CASE, DENSE, "learned", setup, graph="complete"),
         EVEN: Mixing(CASE, EVEN, "learned", setup, spread="iid"),
         ALONE: Mixing(CASE, ALONE, "learned", setup, graph="one node"),
     }

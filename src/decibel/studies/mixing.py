@@ -221,7 +221,7 @@ class Mixing:
     label: str
     way: Way
     setup: Setup
-    graph: str = "ring"
+    graph: Literal["ring", "one node"] = "ring"
     spread: Literal["domains", "iid"] = "domains"
     form: Literal["penalty", "products"] = "penalty"
 
@@ -240,10 +240,7 @@ class Mixing:
         return len(self.setup.domains) + 2 * self.setup.harmful
 
     def topology(self) -> Graph:
-        if self.graph == "one node":
-            return complete(1)
-        # adam-ed needs a weight of a third at the node itself.
-        return ring(self.nodes) if self.graph == "ring" else complete(self.nodes).lazy()
+        return complete(1) if self.graph == "one node" else ring(self.nodes)
 
     def one(self, seed: int) -> Trace:
         alone, setup, way = self.graph == "one node", self.setup, self.way
