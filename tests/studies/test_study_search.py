@@ -166,6 +166,20 @@ def test_where_all_diverge_widening_tries_smaller_ones(scored, beside):
     assert scored(largest=1e-5, widenings=9)["rates"]["alpha"] == pytest.approx(1e-5)
 
 
+def test_candidates_that_all_diverge_do_not_end_a_search(beside):
+    study = dataclasses.replace(
+        TINY, search=dataclasses.replace(SEARCH, alpha=(1e250, 1e300), beta=(0.1, 0.2), widen=True)
+    )
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match="ED diverges on some seed"):
+        patch.setattr(settings, "WIDENINGS", 0)
+        settings.search(study, "smoke", say=quiet)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings, "WIDENINGS", 7)
+        for found in settings.search(study, "smoke", say=quiet).values():
+            assert found["rates"]["alpha"] < 1e200 and found["search"]["metric"] == "distance"
+            assert sum(row[-1] == "diverged" for row in found["search"]["candidates"]) >= 4
+
+
 def test_processes_add_what_they_find_to_one_file(beside):
     """Each saves the method it searched; none of them undoes another's."""
     found = settings.search(dataclasses.replace(TINY, search=SEARCH), "smoke", say=quiet)

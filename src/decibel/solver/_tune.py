@@ -66,6 +66,10 @@ class Tuned:
         return pandas.DataFrame(list(self.table))
 
 
+class AllDiverged(ValueError):
+    """No setting that a search tried stayed finite."""
+
+
 @suggests_names
 def tune(
     problem: Problem,
@@ -150,7 +154,7 @@ def tune(
         more = _candidates(method, centre, max(2, budget // 2), search, seed + again)
         table = tuple(sorted((*table, *scored(more)[1]), key=lambda row: row[name]))
     if not np.isfinite(table[0][name]):
-        raise ValueError(f"all {len(table)} settings diverged: start from smaller step sizes.")
+        raise AllDiverged(f"all {len(table)} settings diverged: start from smaller step sizes.")
     return Tuned(replace(method, **{key: table[0][key] for key in centre}), table[0][name], name, table)
 
 

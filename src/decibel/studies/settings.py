@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core._files import atomic_write
 from ..solver._solve import solve
-from ..solver._tune import tune
+from ..solver._tune import AllDiverged, tune
 from ..tasks import Task
 from .results import S
 from .runs import code, digest
@@ -185,7 +185,8 @@ def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
         start = next(_safe(plan, ranked), (0.0, min(tried, key=lambda rates: tuple(rates.values()))))[1]
         if not (further := beyond(start, tried)):
             break
-        ranked = sorted([*ranked, *_ranked(study, setup, arm, further)[0]], key=lambda pair: pair[0])
+        more, name, _ = _ranked(study, setup, arm, further)
+        ranked, metric = sorted([*ranked, *more], key=lambda pair: pair[0]), metric or name
     score, best = next(_safe(plan, ranked), (np.nan, {}))
     if not best:
         raise ValueError(
@@ -203,7 +204,8 @@ def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
 
 
 def _ranked(study: Study[S], setup: S, arm: Arm, candidates: list[dict[str, float]]) -> tuple[Ranked, str, int]:
-    """Candidates by their mean score over the search's seeds, the best first; the metric's name, and the steps."""
+    """Candidates by their mean score over the search's seeds, the best first; the metric's name, unless all diverged;
+    and the steps."""
     plan = study.search
     assert plan is not None
     make = arm.task if plan.task is None else plan.task(setup, arm)
@@ -211,12 +213,16 @@ def _ranked(study: Study[S], setup: S, arm: Arm, candidates: list[dict[str, floa
     for seed in plan.seeds:
         task = make(seed=seed)
         steps = min(steps, _length(plan.steps(setup), arm, _affordable(arm, task)))
-        with jax.default_matmul_precision(study.precision):
-            tuned = tune(
-                task.problem, arm.method, arm.graph, steps=steps, batch_size=arm.batch_size, search=candidates,
-                metric=plan.metric if isinstance(plan.metric, str) else plan.metric(task), seeds=(seed,),
-                moments=min(MOMENTS, steps),
-            )  # fmt: skip
+        try:
+            with jax.default_matmul_precision(study.precision):
+                tuned = tune(
+                    task.problem, arm.method, arm.graph, steps=steps, batch_size=arm.batch_size, search=candidates,
+                    metric=plan.metric if isinstance(plan.metric, str) else plan.metric(task), seeds=(seed,),
+                    moments=min(MOMENTS, steps),
+                )  # fmt: skip
+        except AllDiverged:
+            scores.append([np.inf] * len(candidates))
+            continue
         metric = tuned.metric
         scores.append(
             [next(row[metric] for row in tuned.table if rates.items() <= row.items()) for rates in candidates]
@@ -254,7 +260,7 @@ def beyond(best: dict[str, float], tried: list[dict[str, float]]) -> list[dict[s
         end, values = best[moved[0]], sorted({rates[moved[0]] for rates in tried})
         up = end == _line(best, tried, moved)[-1]
         beside = [value for value in values if (value > end if up else value < end)]
-        following = (beside[0] if up else beside[-1]) if beside else end**2 / (values[-2] if up else values[1])
+        following = (beside[0] if up else beside[-1]) if beside else end * (end / (values[-2] if up else values[1]))
         more = [{**rates, **dict.fromkeys(moved, following)} for rates in tried if rates[moved[0]] == end]
         further += [rates for rates in more if rates not in tried]
     return further
