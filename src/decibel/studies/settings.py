@@ -192,12 +192,13 @@ def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Found:
         raise ValueError(
             f"{arm.label} diverges on some seed with every candidate, or next to it: let the search try smaller ones."
         )
+    tried = [rates for _, rates in ranked]
     return {
         "rates": best,
         "search": {
             **_plan(study, setup, arm), "metric": metric, "steps": steps, "score": score, "budget": len(ranked),
             "candidates": [[*rates.values(), _short(score)] for score, rates in ranked],
-            "at_the_edge": [name for level in LEVELS for name in _at_an_end(best, [r for _, r in ranked], level)],
+            "at_the_edge": [name for moved in _levels(best) if _at_an_end(best, tried, moved) for name in moved],
             "device": device(), "date": datetime.now(UTC).isoformat(timespec="seconds"), "fingerprint": mark,
         },
     }  # fmt: skip
@@ -276,12 +277,10 @@ def _line(best: dict[str, float], tried: list[dict[str, float]], moved: Sequence
     return sorted({rates[moved[0]] for rates in tried if {**rates, **{name: best[name] for name in moved}} == best})
 
 
-def _at_an_end(best: dict[str, float], tried: list[dict[str, float]], level: Sequence[str]) -> list[str]:
-    """The names of a level's step sizes, where the best has the least or the largest value of several."""
-    moved = [name for name in level if name in best]
-    line = _line(best, tried, moved) if moved else []
-    several = len({rates[moved[0]] for rates in tried}) > 1 if moved else False
-    return moved if several and best[moved[0]] in (line[0], line[-1]) else []
+def _at_an_end(best: dict[str, float], tried: list[dict[str, float]], moved: Sequence[str]) -> bool:
+    """Whether the best has the least or the largest value of a level of which several were tried."""
+    line = _line(best, tried, moved)
+    return best[moved[0]] in (line[0], line[-1]) and len({rates[moved[0]] for rates in tried}) > 1
 
 
 def _length(asked: int, arm: Arm, affordable: int) -> int:
