@@ -192,9 +192,9 @@ STUDY = Study(
             "ten 0.6, which is not settled, and 1.2 instead of 1.8 and 2.5. Set-up: step sizes were searched on one "
             "seed. For ED on the weak ring that gave β = 0.16, twice gradient tracking's, and one run of 80 diverged, "
             "so that signs decide in its pooled checks; MA-DSBO's lie next to others that diverge, as seven of its 80 "
-            "runs do. With small steps strategies differ less: in the search on the weak ring, with α = 10⁴, validation "
-            "errors of ED, EXTRA, both mixtures and gradient tracking are up to 0.1 points apart with β = 0.04, and up "
-            "to 1.4 with 0.113 and more; on the other ring EXTRA and its mixture lag behind with 0.04.",
+            "runs do. With small steps strategies differ less: in the search on the weak ring, with α = 10⁴, "
+            "validation errors of ED, EXTRA, both mixtures and gradient tracking are up to 0.1 points apart with β = "
+            "0.04, and up to 1.4 with 0.113 and more; on the other ring EXTRA and its mixture lag behind with 0.04.",
         ),
         Claim(
             "C4",
