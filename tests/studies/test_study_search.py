@@ -212,3 +212,7 @@ def test_every_method_tries_as_many_candidates():
     assert all("alpha" not in c for c in plan.candidates(methods[1]))  # a fixed x stays fixed
     assert all("gamma" not in c for c in plan.candidates(methods[3]))
     assert [round(c["alpha"], 3) for c in plan.candidates(methods[4])][::5] == [0.1, 1.0]
+    weighed = dataclasses.replace(plan, theta=(0.2, 1.0))
+    tried = weighed.candidates(methods[0])
+    assert len(tried) == 12 == len({tuple(c.values()) for c in tried}) and {c["theta"] for c in tried} == {0.2, 1.0}
+    assert all("theta" not in c for c in weighed.candidates(methods[3])) and len(weighed.candidates(methods[4])) == 12

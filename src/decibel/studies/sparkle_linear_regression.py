@@ -166,7 +166,9 @@ STUDY = Study(
         metric=lambda task: task.metrics[0],
         cases=lambda setup: [f"{graph}, {level}" for graph in setup.graphs for level in LEVELS],
         steps=lambda setup: setup.steps,
-        seeds=(100,),
+        seeds=(100, 101, 102),
+        theta=(0.05, 0.2, 1.0),
+        widen=True,
         note="by the final distance to x*, on data of seeds that are not judged; for every graph and heterogeneity "
         "apart",
     ),

@@ -117,7 +117,8 @@ STUDY = Study(
         metric=lambda task: task.metrics[0],
         cases=lambda setup: (CASE,),
         steps=lambda setup: setup.steps,
-        seeds=(100,),
+        seeds=(100, 101, 102),
+        widen=True,
         note="by the final distance to x* on dense graphs, on data of seeds that are not judged; the same step sizes "
         "on all graphs",
     ),

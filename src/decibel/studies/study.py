@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NotRequired, Protocol, TypedDict
 
@@ -254,6 +254,7 @@ class Search(Generic[S]):
 
     - `alpha`, `beta`: the values to combine. `alone`: from where to where a method with α alone tries it, where that is
       another range. `steps`: of each candidate.
+    - `theta`: weights of the newest sample to combine with them, for methods that average; none keeps the method's own.
     - `metric`: a name, or a function of the task that gives one; smaller is better.
     - `cases`: the cases of the set-up whose arms are searched; others share what is found.
     - `task`: the task to search on, where it is not the arm's own: one with a validation part in the place of the test
@@ -270,7 +271,7 @@ class Search(Generic[S]):
     steps: Callable[[S], int]
     seeds: tuple[int, ...] = (100,)
     task: Callable[[S, Arm], Callable[..., Task]] | None = None
-    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
+    theta: tuple[float, ...] = ()
     alone: tuple[float, ...] = ()
     margin: bool = False
     widen: bool = False
@@ -278,20 +279,23 @@ class Search(Generic[S]):
 
     @property
     def budget(self) -> int:
-        return len(self.alpha) * len(self.beta)
+        return len(self.alpha) * len(self.beta) * max(1, len(self.theta))
 
     def candidates(self, method: Method) -> list[dict[str, float]]:
-        """The same number for every method. A step size of zero stays zero: that level never moves."""
-        own = {name: getattr(method, name, None) for name in ("alpha", "beta", "gamma", *self.fixed)}
+        """The same number for every method, but for those with α and β that do not average, where `theta` is given. A
+        step size of zero stays zero: that level never moves."""
+        own = {name: getattr(method, name, None) for name in ("alpha", "beta", "gamma", "theta")}
         moves = {name for name, rate in own.items() if isinstance(rate, int | float) and rate != 0}
-        fine = lambda rates: np.geomspace(min(rates), max(rates), self.budget).tolist()  # noqa: E731
+        weights = [{"theta": weight} for weight in self.theta] if "theta" in moves and self.theta else [{}]
+        each = self.budget // max(1, len(weights))
+        fine = lambda rates: np.geomspace(min(rates), max(rates), each).tolist()  # noqa: E731
         if {"alpha", "beta"} <= moves:
             pairs = [(a, b) for a in self.alpha for b in self.beta]
         elif "alpha" in moves:
             pairs = [(a, 0.0) for a in fine(self.alone or self.alpha)]
         else:
             pairs = [(0.0, b) for b in fine(self.beta)]
-        every = [{"alpha": a, "beta": b, "gamma": b, **self.fixed} for a, b in pairs]
+        every = [{"alpha": a, "beta": b, "gamma": b, **weight} for a, b in pairs for weight in weights]
         return [{name: rate for name, rate in rates.items() if name in moves} for rates in every]
 
 
