@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from decibel.studies import NAMES, find, registration
-from decibel.studies.registration import FIRST_FRESH, Registration, registered, whose
+from decibel.studies.registration import FIRST_FRESH, Commits, Registration, registered, whose
 from decibel.studies.reproduce import load
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -57,7 +57,7 @@ def test_fresh_seeds_were_not_used_before(name):
 def test_committed_verdicts_count_every_time_a_claim_was_judged():
     """A study that was run again says so, and its p-values are multiplied."""
     again = dict.fromkeys(("C1", "C2", "C3", "C4", "C5", "C6", "C7", "C12c", "C12d", "C22b", "C23", "D5"), 2)
-    again |= dict.fromkeys(("C11", "C12", "C12b", "C22"), 3) | {"C8": 4, "C10": 5, "C10b": 4}
+    again |= dict.fromkeys(("C8", "C11", "C12", "C12b", "C22"), 3) | {"C10": 5, "C10b": 4}
     found = {claim.name: registration.looks(name, claim.name) for name in NAMES for claim in find(name).claims}
     assert {claim: times for claim, times in found.items() if times != 1} == again
     for name in NAMES:
@@ -88,11 +88,44 @@ def test_a_set_up_is_what_the_file_says_and_all_of_it():
         registered("test/none")
 
 
-def test_the_date_of_the_commit_needs_no_git(monkeypatch):
+def test_the_date_of_the_commit_needs_no_git(monkeypatch, tmp_path):
     found = made()
-    assert found.committed()[:4].isdigit()
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setattr(registration, "FOLDER", tmp_path)
+    assert found.commits() == Commits(found.date), "outside a checkout"
     monkeypatch.setenv("PATH", "")
-    assert found.committed() == found.date
+    assert found.commits() == Commits(found.date), "without git"
+
+
+def test_a_registration_counts_from_the_commit_with_its_date(monkeypatch, tmp_path):
+    """Neither from that of an earlier date nor from a later edit, which is told apart."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(registration, "FOLDER", tmp_path)
+    git = lambda *words: subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)  # noqa: E731
+    now = "2025-01-01T12:00:00+00:00"
+    found = dataclasses.replace(made(), date=now)
+
+    def commit(hour: int, **content: str) -> str:
+        found.path.write_text(json.dumps(content, indent=1))
+        for kind in ("AUTHOR", "COMMITTER"):
+            monkeypatch.setenv(f"GIT_{kind}_DATE", f"2025-01-01T{hour}:00:00+02:00")
+        git("add", found.path.name)
+        git("commit", "-m", "a change")
+        return f"2025-01-01T{hour}:00:00+02:00"
+
+    git("init")
+    for key, value in (("user.name", "a tester"), ("user.email", "tester@example.org"), ("commit.gpgsign", "false")):
+        git("config", key, value)
+    assert found.commits() == Commits(now), "not in git"
+    commit(10, date="2025-01-01T08:00:00+00:00", note="an earlier registration")
+    assert found.commits() == Commits(None), "its date is not committed yet"
+    first = commit(15, date=now, note="before the runs")
+    assert found.commits() == Commits(first)
+    later = [commit(17, date=now, note="what the runs showed"), commit(18, date=now, note="in other words", looks="2")]
+    assert found.commits() == Commits(first, tuple(later))
+    later += [commit(19, date="2025-01-01T17:00:00+00:00", note="a mistake"), commit(20, date=now, note="taken back")]
+    assert found.commits() == Commits(first, tuple(later))
 
 
 @pytest.mark.slow

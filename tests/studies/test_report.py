@@ -7,8 +7,10 @@ import json
 import os
 import re
 import time
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import browser
 import numpy as np
@@ -18,14 +20,17 @@ from typer.testing import CliRunner
 from decibel.cli._app import app
 from decibel.cli._published import _newest
 from decibel.results._trace import Trace
-from decibel.studies import find
+from decibel.studies import NAMES, find
+from decibel.studies.registration import Commits
+from decibel.studies.report import _curves, _index, _rows, _since, draw, write
 from decibel.studies.report import _figures as figures
 from decibel.studies.report import _page as page
-from decibel.studies.report import draw, write
-from decibel.studies.report._index import REACH, WIDTH, forest
+from decibel.studies.report._index import HEIGHT, REACH, WIDTH, allowed, forest, index, short
 from decibel.studies.reproduce import Results, _settings, _write
 from decibel.studies.runs import Runs, place
+from decibel.studies.table import effect
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHOWN = ("sparkle/linear-regression", "sparkle/topology-per-level", "interact/auprc", "systems/gossip-vs-allreduce")
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 FETCHING = ("src", "href", "data", "action", "poster", "srcset", "xlink:href", "background")
@@ -156,14 +161,90 @@ def test_a_page_says_what_was_found_and_how(pages):
 
 def test_the_index_has_a_row_and_a_figure_for_every_claim(pages):
     text, claims = pages["index.html"], [claim for name in SHOWN for claim in find(name).claims]
-    assert text.count('<svg class="forest"') == len(claims) and f"Of {len(claims)} claims" in text
-    assert all(f"<strong>{claim.name}</strong>" in text for claim in claims)
+    assert text.count('<svg class="forest"') == len(claims)
+    assert all(f"<strong>{claim.name}</strong>" in text and escape(claim.text) in text for claim in claims)
     for words in (
-        "a &lt; b &amp; c: 1 ± inf, 1 of 2 diverged",
+        'title="a &lt; b &amp; c: 1 ± inf, 1 of 2 diverged or never got there (above 0, level within 0.1)">'
+        "1\u00a0±inf, without 1 of 2<",
+        "&gt;0<",
+        "&gt;0, level within\u00a00.1<",
         "ours &amp; theirs",
-        "2 fresh seeds, registered 2025-01-01",
+        'title="2 fresh seeds, registered 2025-01-01">2<',
+        "2025-01-01</span>",
     ):
         assert words in text, words
+
+
+def visible(text: str) -> list[str]:
+    """The words that a reader of a page sees."""
+    body = re.sub(r"<svg.*?</svg>", " ", text.split("<main>")[-1], flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]+>", " ", body)).split()
+
+
+def test_the_index_is_read_in_two_minutes():
+    saved = [(find(path), json.loads((RESULTS / path / "verdicts.json").read_text())) for path in NAMES]
+    rows = [row for study, verdicts in saved for row in _rows(study, verdicts, f"{study.name}.html")]
+    text = index(rows)
+    held, words = sum(row.claim["verdict"] == "holds" for row in rows), visible(text)
+    assert " ".join(words[:5]) == f"Studies {len(rows)} claims: {held} hold", "the counts come first"
+    assert len(rows) >= 40 and len(words) <= 25 * len(rows), f"{len(words)} words"
+    for row in rows:
+        assert escape(row.claim["text"]) in text and escape(effect(row.claim)) in text, "all of it, at least in a title"
+    assert {row.claim["verdict"] for row in rows if "…" in _index._cells(row)[0]} == {"holds"}, "others stay whole"
+
+
+def test_a_claim_is_cut_where_that_leaves_it_true():
+    held = "The error falls in proportion to the number of nodes; the transient grows with 1/(1−ρ), to a power of 2."
+    assert short(held, whole=False) == "The error falls in proportion to the number of nodes\u00a0…"
+    assert short(held, whole=True) == held, "of a claim that fails a part may hold"
+    assert short("Larger step sizes (0.5, 0.1) converge faster.", whole=True) == "Larger step sizes converge faster."
+    few = "Error rates: SPDB below D², D² below DSGD."
+    assert short(few, whole=False) == few
+    long = "Error rates: SPDB below D², while for D² they lie below those of DSGD, with every seed."
+    assert short(long, whole=False) == "Error rates: SPDB below D²\u00a0…", "two words would say nothing"
+
+
+def test_effects_have_the_digits_that_their_margin_leaves():
+    check = {"text": "", "verdict": "holds", "low": "-inf", "high": 0.0, "level": 0.1, "values": [1.0, 2.0]}
+    check |= {"p": {"holds": 0.01}}
+    shown = lambda mean, margin, **more: _index.size(  # noqa: E731
+        {"verdict": "holds", "checks": [check | {"mean": mean, "margin": margin} | more]}
+    ).replace("\u00a0", " ")
+    assert shown(-0.08631, 0.01864) == "−0.086 ±0.019" and shown(12.345, 1.0) == "12.3 ±1.0"
+    assert shown(1234.5, 250.0) == "1.23e+03 ±250" and shown(-1.013e-6, 2.12e-6) == "−1.01e−06 ±2.12e−06"
+    assert shown(0.5, 0.0) == "0.5 ±0" and shown("nan", "inf", values=["nan", "inf"]) == "no run ended"
+    ends = lambda low, high, verdict="holds": allowed(  # noqa: E731
+        check | {"low": low, "high": high, "verdict": verdict}
+    ).replace("\u00a0", " ")
+    assert ends("-inf", 0.06) == "&lt;0.06" and ends(-0.002, "inf") == "&gt; −0.002"
+    assert ends(-0.3, 0.3, "fails") == "−0.3 to 0.3" and ends(0, "inf", "equivalent") == "&gt;0, level within 0.1"
+
+
+def test_when_a_registration_was_committed_and_edited():
+    date = "2025-01-01T11:20:00+00:00"
+    at = lambda *found: _since(SimpleNamespace(date=date, commits=lambda: Commits(*found)), date)  # noqa: E731
+    hours = [f"2025-01-01T{hour}:47:30+02:00" for hour in (14, 15, 16, 17)]
+    assert at(date) == ", committed 2025-01-01 11:20 UTC" and at(None) == ", not committed yet"
+    assert at(date, tuple(hours[:1])) == ", committed 2025-01-01 11:20 UTC; edited later: 12:47 UTC"
+    assert at(date, ("2025-01-02T00:10:00+00:00",)).endswith("edited later: 2025-01-02 00:10 UTC")
+    assert at(date, tuple(hours)).endswith("; edited later: 4 times, the last 15:47 UTC")
+    assert _since(SimpleNamespace(date=date), "2024-01-01") == "; its file has another date now, 2025-01-01 11:20 UTC"
+
+
+TABS = ["iterations", "samples per node", "communication rounds", "bytes sent per node", "seconds"]
+
+
+def test_there_is_a_tab_for_every_cost_that_runs_have(pages):
+    tabs = lambda text: re.findall(r"<label for=[^>]+>([^<]+)</label>", text)  # noqa: E731
+    text = pages["interact-auprc.html"]
+    assert tabs(text) == TABS and text.count(">communication rounds</text>") >= 1
+    for number in range(1, len(TABS) + 1):
+        rule = f"input:nth-of-type({number}):checked ~ .panels:nth-of-type({number}) {{ display: grid }}"
+        assert rule in text, "no sheet would show"
+    study = find("interact/auprc")
+    trace = Trace({"step": [0, 1], "seconds": [0.0, 1.0], study.columns[0]: [1.0, 0.5]}, {"seed": 0, "stopped": None})
+    made = _curves(study, study.columns[0], [Runs("", "a", [trace])], figures.style_of(["a"]), full=True)
+    assert tabs(made) == ["iterations", "seconds"]
 
 
 def test_a_figure_of_checks_shows_on_which_side_they_lie():
@@ -172,6 +253,7 @@ def test_a_figure_of_checks_shows_on_which_side_they_lie():
     right, wrong, far = places(), places(mean=-1.0, verdict="fails"), places(mean=90.0)
     assert float(wrong[0]) < WIDTH / 2 < float(right[0]) < float(far[0]) <= WIDTH
     assert right[1] == "var(--holds)" and wrong[1] == "var(--fails)" and far[1] == "var(--paper)", "beyond the figure"
+    assert float(re.search(r'height="(\d+)"', forest([check] * 10)).group(1)) <= HEIGHT + 6, "rows stay low"
     between = places(low=-1.0, high=4.0)
     assert float(between[0]) == pytest.approx(WIDTH / 2 + (WIDTH / 2 - 8) / REACH, abs=0.1), "the nearer end"
 
@@ -270,11 +352,17 @@ def test_pages_in_a_browser(pages, tmp_path):
                         opened.goto((tmp_path / name).as_uri())
                         assert browser.overflow(opened) == 0, f"{name} on a {size}"
         with browser.page(chromium, "desktop", "dark") as opened:
+            opened.goto((tmp_path / "index.html").as_uri())
+            for width in (320, 800, 1200, 1220):
+                opened.set_viewport_size({"width": width, "height": 900})
+                assert browser.overflow(opened) == 0, f"the index on {width} pixels"
             opened.goto((tmp_path / "sparkle-linear-regression.html").as_uri())
             shown = "[...document.querySelectorAll('.tabs > .panels')].map((sheet) => sheet.checkVisibility())"
-            assert opened.evaluate(shown) == [True, False, False, False]
+            assert opened.evaluate(shown) == [True, False, False, False, False]
             opened.get_by_text("bytes sent per node", exact=True).first.click()
-            assert opened.evaluate(shown) == [False, False, True, False]
+            assert opened.evaluate(shown) == [False, False, False, True, False]
+            opened.get_by_text("seconds", exact=True).first.click()
+            assert opened.evaluate(shown) == [False, False, False, False, True]
             closed = (
                 "document.querySelector('details:not([open]) table').checkVisibility({contentVisibilityAuto: true})"
             )

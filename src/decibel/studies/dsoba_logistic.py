@@ -121,7 +121,6 @@ STUDY = Study(
         steps=lambda setup: setup.steps,
         seeds=(100, 101, 102, 103, 104, 105),
         margin=True,
-        widen=True,
         note="by the validation loss f; the test part is not looked at",
     ),
 )

@@ -124,8 +124,8 @@ STUDY = Study(
             "C9",
             "Sparser is worse, in that order.",
             in_order,
-            why="The paper's order is right where it can be seen: the adjusted ring (ρ = 0.96) is worse than the "
-            "torus (0.77), and that than the exponential graph (0.67), which is level with the complete one within "
+            why="Set-up: the paper's order is right where it can be seen: the adjusted ring (ρ = 0.96) is worse than "
+            "the torus (0.77), and that than the exponential graph (0.67), which is level with the complete one within "
             "0.02 in log₁₀.",
         ),
         Claim("C9b", "With step sizes ∝ √(N/T) the gap between the sparsest and the densest graph closes.", gap_closes),

@@ -200,8 +200,10 @@ STUDY = Study(
             "So do 100, where features are scaled to [−1, 1].",
             many_are_faster,
             why="Method: the printed step sizes grow with √K, and β = γ = 0.71 for 100 agents make y follow single "
-            "samples. Its loss is 0.50 at the end, on average that of guessing, where 20 agents are at 0.45, and "
-            "one of 20 runs diverges. With standardized features, in a first run, all diverged.",
+            "samples. Its loss is 0.50 at the end, on average that of guessing, where 20 agents are at 0.45, and one "
+            "of 20 runs diverges. With the step sizes of 20 agents (ten other seeds, not registered) 100 agents end at "
+            "0.450, beside 0.448, and none of ten runs diverges, where three do with the printed ones. With "
+            "standardized features, in a first run, all diverged.",
         ),
         Claim(
             "C12c",

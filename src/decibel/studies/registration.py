@@ -32,10 +32,19 @@ class Stated(TypedDict):
 
 
 @dataclass(frozen=True)
+class Commits:
+    """When a file of `registered/` was committed with the date that it has now, None where it was not yet, and when it
+    was edited after that: in its note, say. A new date would make it another registration."""
+
+    first: str | None
+    later: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Registration:
     """A file of `registered/`.
 
-    - `date`: when it was written, with the time; `committed` asks git.
+    - `date`: when it was written, with the time; `commits` asks git.
     - `fresh`: whether the seeds were not looked at before; else traces of an earlier run are judged by these rules.
     - `note`: what is smaller than it should be, and what was looked at before.
     - `full`: the set-up; None where only whose claims these are is stated, and the study has the set-up in its file.
@@ -67,14 +76,25 @@ class Registration:
             raise ValueError(f"{self.path.name} registers no tolerance for {claim}: add one before the runs.")
         return float(value)
 
-    def committed(self) -> str:
-        """When the file was last changed, by git; as the file says itself, where there is no git or no checkout."""
-        command = ["git", "log", "-1", "--format=%aI", "--", self.path.name]
+    def commits(self) -> Commits:
+        """By git; where there is none, or no checkout, as the file says itself."""
+        every = self._log()  # the latest first
+        if not every:
+            return Commits(self.date)
+        dated = self._log(f'-S"{self.date}"')
+        if not dated:
+            return Commits(None)
+        later = every[: every.index(dated[-1])]
+        return Commits(dated[-1][1], tuple(date for _, date in reversed(later)))
+
+    def _log(self, *options: str) -> list[tuple[str, str]]:
+        """Name and date of every commit that changed the file."""
+        command = ["git", "log", "--format=%H %aI", *options, "--", self.path.name]
         try:
             answer = subprocess.run(command, cwd=self.path.parent, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.SubprocessError):
-            return self.date
-        return answer.stdout.strip() or self.date
+            return []
+        return [(name, date) for name, date in map(str.split, answer.stdout.splitlines())]
 
 
 def path_of(study: str) -> Path:

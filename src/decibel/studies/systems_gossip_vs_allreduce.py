@@ -109,7 +109,8 @@ STUDY = Study(
     "once (ring all-reduce). The three take turns, round by round, after a barrier. A round takes as long as its "
     "slowest process; a repetition is the median of four rounds.",
     differs="One machine of two cores in the place of 256 GPUs: above about 1 Gbit/s, or with 16 processes at "
-    "1 Gbit/s, copying through the kernel takes longer than the link would. Rates are kept by tc, delays by a relay.",
+    "1 Gbit/s, copying through the kernel takes longer than the link would. Rates are kept by tc, delays by a relay. "
+    "10 Gbit/s was run once, and the largest vector with 4 processes on one link.",
     setups=SETUPS,
     arms=arms,
     columns=("milliseconds",),
@@ -119,16 +120,16 @@ STUDY = Study(
             "Averaging with neighbours is cheaper per round than all-reduce, and its cost does not grow with the "
             "number of processes.",
             cheaper_and_constant,
-            why="It depends on the neighbours and on the size. With one peer a round is cheaper: 1.8 times at a "
-            "million entries over all links, 5.3 times at ten thousand, 1.5 times at the size of ResNet-50. With "
-            "the two neighbours of a ring it is 3.4 times cheaper at ten thousand entries, where latency decides "
-            "(but not at 0.1 Gbit/s with 4 processes), 1.03 times at a million, and takes 1.35 times as long at "
-            "ResNet-50's size on 1 Gbit/s (1.74 against 1.29 s): a ring sends two vectors and an all-reduce 2 (n − "
-            "1)/n, so on bandwidth it cannot win, as the α–β model says. From 4 to 16 processes at 0.1 Gbit/s a "
-            "round takes 1.07 times as long on a ring, where 1.25 are allowed, and 1.18 (± 0.1) with one peer, "
-            "which is not settled. The machine did little else meanwhile. At 1 Gbit/s with 16 processes and "
-            "delays, where the relay passes every packet on, and at 10 Gbit/s (17 ms on a ring in the place of 6), "
-            "the two cores are slower than the links.",
+            why="Paper: it depends on the neighbours and on the size. With one peer a round is cheaper: on average "
+            "over the links 1.8 times at a million entries, 5.3 times at ten thousand (1.4 to 15 on single ones), 1.5 "
+            "times at the size of ResNet-50. With the two neighbours of a ring it is 3.4 times cheaper at ten thousand "
+            "entries, where latency decides (but not at 0.1 Gbit/s with short delays: 4 processes with 0 and 1 ms, 8 "
+            "with 0 ms), 1.03 times at a million, and takes 1.35 times as long at ResNet-50's size on 1 Gbit/s (1.74 "
+            "against 1.29 s): a ring sends two vectors and an all-reduce 2 (n − 1)/n, so on bandwidth it cannot win, "
+            "as the α–β model says. From 4 to 16 processes at 0.1 Gbit/s a round takes 1.07 times as long on a ring, "
+            "where 1.25 are allowed, and 1.18 (± 0.1) with one peer, which is not settled. The machine did little else "
+            "meanwhile. At 1 Gbit/s with 16 processes and delays, where the relay passes every packet on, and at 10 "
+            "Gbit/s (17 ms on a ring in the place of 6), the two cores are slower than the links.",
         ),
     ),
 )

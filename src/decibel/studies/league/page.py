@@ -114,7 +114,7 @@ def _missing(league: League) -> str:
     ready = {name for division in DIVISIONS for name in league.methods(division)}
     missing = [name for name, entry in CATALOG.items() if name not in ready and entry.form in DIVISIONS]
     if not missing:
-        return f"\n**Complete.** All {len(ready)} methods of the catalogue on all tasks.\n"
+        return f"\n**Complete.** All {len(ready)} methods of the catalogue on all tasks that they apply to.\n"
     mixed = sum(CATALOG[name].mixture for name in missing)
     named = ", ".join(f"`{name}`" for name in missing if not CATALOG[name].mixture)
     some = f"{mixed} mixtures of SPARKLE{' and ' + named if named else ''}" if mixed else named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ...graphs._graph import Levels, Topology
 from ...results._plots import AXES, NAMES
 from .. import NAMES as STUDIES
 from .. import find
+from ..registration import Registration
 from ..registration import find as find_registration
 from ..reproduce import Chosen, Verdicts, load
 from ..results import Runs, S
@@ -21,7 +23,7 @@ from . import _figures as figures
 from . import _page as page
 from ._index import Row, index
 
-AGAINST = ("step", "samples", "bytes", "seconds")
+AGAINST = ("step", "samples", "rounds", "bytes", "seconds")
 CHECKS = (
     "A check is a mean over seeds of paired differences, pooled over cases; its margin is half the interval in which "
     "the mean lies (Student’s t, each end at 95 %). P-values are corrected by Holm’s method for all checks of a claim, "
@@ -34,6 +36,7 @@ LINES = (
     "Lines are means over seeds, bands reach from the least to the most. Seconds are those of all seeds run together, "
     "without compiling."
 )
+MOST_EDITS = 3  # of a registration, that are named
 RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")
 
 
@@ -186,8 +189,7 @@ def _registered(study: Study[S], verdicts: Verdicts) -> list[str]:
     seeds = (
         "seeds that were not looked at before" if verdicts["fresh"] else "old seeds, seen before they were registered"
     )
-    written, committed = (date[:16].replace("T", " ") for date in (verdicts["registered"], found.committed()))
-    when = f"Registered {written}, committed {committed}"
+    when = f"Registered {_utc(verdicts['registered'])}{_since(found, verdicts['registered'])}"
     stated = [
         [escape(name), escape(claim["whose"]), escape(claim["statistic"]), page.number(claim["tolerance"])]
         for name, claim in found.claims.items()
@@ -197,6 +199,29 @@ def _registered(study: Study[S], verdicts: Verdicts) -> list[str]:
         f'<p class="soft">{escape(when)}; {seeds}. {escape(verdicts["note"])}</p>'
         f'<details><summary>Statistics and tolerances</summary><div class="wide">{table}</div></details>'
     ]
+
+
+def _since(found: Registration, date: str) -> str:
+    """When a registration of that date was committed, and whether its file was edited later."""
+    if date != found.date:
+        return f"; its file has another date now, {_utc(found.date)}"
+    commits = found.commits()
+    if commits.first is None:
+        return ", not committed yet"
+    first, later = _utc(commits.first), [_utc(edited) for edited in commits.later]
+    shown = [edited.removeprefix(first[:11]) for edited in later]  # of the same day: the time
+    if len(later) > MOST_EDITS:
+        shown = [f"{len(later)} times, the last {shown[-1]}"]
+    return f", committed {first}" + (f"; edited later: {', '.join(shown)}" if shown else "")
+
+
+def _utc(date: str) -> str:
+    """To the minute; what is no date stays as it is."""
+    try:
+        read = datetime.fromisoformat(date)
+    except ValueError:
+        return date[:16]
+    return (read if read.tzinfo is None else read.astimezone(UTC)).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _cases(runs: list[Runs]) -> dict[str, list[Runs]]:

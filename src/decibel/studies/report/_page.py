@@ -28,14 +28,17 @@ table { border-collapse: collapse; font-size: .92rem } th, td { text-align: left
   padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line) } th { font-weight: 600; color: var(--soft) }
 .date { white-space: nowrap }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.wide { overflow-x: auto } @media (max-width: 40rem) { .wide table { min-width: 36rem }
-  .cards :is(table, tbody, tr, td) { display: block }
-  .cards thead { display: none } .cards tr { border-bottom: 1px solid var(--line); padding: .6rem 0 }
-  .cards td { border: 0; padding: .1rem 0 } }
+.wide { overflow-x: auto } @media (max-width: 40rem) { .wide table { min-width: 36rem } }
 details { margin: .3rem 0 } summary { cursor: pointer; color: var(--soft) }
 .verdict { font-weight: 700; white-space: nowrap } .holds { color: var(--holds) } .fails { color: var(--fails) }
 .undecided { color: var(--undecided) } .equivalent { color: var(--equivalent) }
-.forest { display: block; color: var(--soft) }
+.forest { display: block; color: var(--soft) } .counts { font-size: 1.15rem; font-weight: 600 }
+.cards td { padding-block: .25rem } .cards td:first-child { min-width: 20rem } .cards span[title] { cursor: help }
+@media (max-width: 76rem) { .cards :is(table, tbody, td) { display: block } .cards thead { display: none }
+  .cards tr { display: flow-root; border-bottom: 1px solid var(--line); padding: .5rem 0 }
+  .cards td { border: 0; padding: .1rem 0 } .cards td:first-child { min-width: 0 }
+  .cards td:not(:first-child) { display: inline-block; padding-right: .8rem } .cards td:has(svg) { float: right }
+  .cards .seeds::after { content: " seeds" } .cards .allowed::before { content: "allowed " } }
 .claim { background: var(--card); border-left: .3rem solid var(--line); padding: .6rem .9rem; margin: .6rem 0;
   border-radius: .2rem } .claim.holds, .claim.fails, .claim.undecided, .claim.equivalent { color: inherit }
 .claim.holds { border-color: var(--holds) } .claim.fails { border-color: var(--fails) }
@@ -56,6 +59,7 @@ figcaption { font-size: .88rem; color: var(--soft) }
 .tabs > input:nth-of-type(2):checked ~ .panels:nth-of-type(2) { display: grid }
 .tabs > input:nth-of-type(3):checked ~ .panels:nth-of-type(3) { display: grid }
 .tabs > input:nth-of-type(4):checked ~ .panels:nth-of-type(4) { display: grid }
+.tabs > input:nth-of-type(5):checked ~ .panels:nth-of-type(5) { display: grid }
 @media print { body { max-width: none; font-size: 10pt } .tabs > .panels { display: grid }
   .tabs > input, .tabs > label { display: none } .panels { grid-template-columns: 1fr 1fr }
   .panels figure, .graphs figure, .claim > p, tr { break-inside: avoid } .wide { overflow: visible }
@@ -87,16 +91,25 @@ def claim(verdict: ClaimRecord) -> str:
         for check in verdict["checks"]
     ]  # fmt: skip
     headings = ["check", "mean", "margin", "spread", "should be", "p, corrected", "verdict"]
-    tally = [check["verdict"] for check in verdict["checks"]]
-    checks = "1 check" if len(tally) == 1 else f"{len(tally)} checks"
-    count = lambda kind: f"{tally.count(kind)} {(WORDS if tally.count(kind) == 1 else OF_SEVERAL)[kind]}"  # noqa: E731
-    counts = ", ".join(count(kind) for kind in WORDS if kind in tally)
     return (
         f'<div class="claim {found}"><p><strong>{escape(verdict["claim"])}</strong> {word(found)}'
         f" <small>{escape(verdict['whose'])}</small></p>"
-        f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{checks}: {counts}</summary>"
+        f"<p>{escape(verdict['text'])}</p>{why}<details><summary>{checks(verdict['checks'])}</summary>"
         f'<div class="wide">{table(headings, rows, numbers=(1, 2, 3, 5))}</div></details></div>'
     )
+
+
+def checks(found: Sequence[CheckRecord]) -> str:
+    """How many there are, and of every verdict."""
+    words = ", ".join(counts([check["verdict"] for check in found]).values())
+    return f"{'1 check' if len(found) == 1 else f'{len(found)} checks'}: {words}"
+
+
+def counts(verdicts: Sequence[str]) -> dict[str, str]:
+    """Of every verdict how often it is there, in words."""
+    words = lambda count: WORDS if count == 1 else OF_SEVERAL  # noqa: E731
+    found = {kind: verdicts.count(kind) for kind in WORDS if kind in verdicts}
+    return {kind: f"{count} {words(count)[kind]}" for kind, count in found.items()}
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> str:
