@@ -182,7 +182,7 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
         thread.start()
     for thread in threads:
         thread.join(240)
-    assert any("non-finite" in sentence for sentence in said)
+    assert any("non-finite" in sentence for sentence in said), said
     assert not any("deadline" in sentence or "rejected" in sentence for sentence in said)
 
 
