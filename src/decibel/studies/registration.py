@@ -76,25 +76,27 @@ class Registration:
             raise ValueError(f"{self.path.name} registers no tolerance for {claim}: add one before the runs.")
         return float(value)
 
-    def commits(self) -> Commits:
-        """By git; where there is none, or no checkout, as the file says itself."""
+    def commits(self) -> Commits | None:
+        """By git; None where it knows nothing of the file."""
         every = self._log()  # the latest first
-        if not every:
-            return Commits(self.date)
-        dated = self._log(f'-S"{self.date}"')
+        dated = self._log(f'-S"{self.date}"') if every else None
+        if not every or dated is None:
+            return None
         if not dated:
             return Commits(None)
         later = every[: every.index(dated[-1])]
         return Commits(dated[-1][1], tuple(date for _, date in reversed(later)))
 
-    def _log(self, *options: str) -> list[tuple[str, str]]:
-        """Name and date of every commit that changed the file."""
+    def _log(self, *options: str) -> list[tuple[str, str]] | None:
+        """Name and date of every commit that changed the file; None where git does not answer."""
         command = ["git", "log", "--format=%H %aI", *options, "--", self.path.name]
         try:
             answer = subprocess.run(command, cwd=self.path.parent, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.SubprocessError):
-            return []
-        return [(name, date) for name, date in map(str.split, answer.stdout.splitlines())]
+            return None
+        return (
+            None if answer.returncode else [(name, date) for name, date in map(str.split, answer.stdout.splitlines())]
+        )
 
 
 def path_of(study: str) -> Path:

@@ -206,6 +206,8 @@ def _since(found: Registration, date: str) -> str:
     if date != found.date:
         return f"; its file has another date now, {_utc(found.date)}"
     commits = found.commits()
+    if commits is None:
+        return ""
     if commits.first is None:
         return ", not committed yet"
     first, later = _utc(commits.first), [_utc(edited) for edited in commits.later]
@@ -216,12 +218,12 @@ def _since(found: Registration, date: str) -> str:
 
 
 def _utc(date: str) -> str:
-    """To the minute; what is no date stays as it is."""
+    """To the minute; what has no time zone stays as it is."""
     try:
         read = datetime.fromisoformat(date)
     except ValueError:
         return date[:16]
-    return (read if read.tzinfo is None else read.astimezone(UTC)).strftime("%Y-%m-%d %H:%M UTC")
+    return date[:16] if read.tzinfo is None else read.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _cases(runs: list[Runs]) -> dict[str, list[Runs]]:
