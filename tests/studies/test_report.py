@@ -290,6 +290,11 @@ def test_results_of_others_run_no_script(tmp_path):
         path.write_text(json.dumps(hostile(json.loads(path.read_text()), ({"verdict", "size"} - {key}))))
         with pytest.raises((KeyError, ValueError)):
             write(tmp_path, tmp_path / "out")
+    leave_results(name, tmp_path)
+    checks = json.loads(path.read_text())["claims"][0]["checks"]
+    checks[-1]["verdict"] += SCRIPT
+    with pytest.raises(ValueError, match="must be one of holds"):
+        forest(checks)
 
 
 def test_pages_are_small(pages):

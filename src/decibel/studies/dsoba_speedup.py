@@ -178,7 +178,7 @@ def speedup(results: Results[Setup]) -> list[Check]:
 def others_grow_likewise(results: Results[Setup]) -> list[Check]:
     """And SPARKLE's are shorter than D-SOBA's on the rings that both have. A ring that settles within a row counts as
     one row for SPARKLE, and for D-SOBA as one step; one that never does counts for D-SOBA as the whole run."""
-    beside, setup, plain = REGISTERED.tolerance("C10b"), results.setup, transients(results, OURS)
+    allowed, setup, plain = REGISTERED.tolerance("C10b"), results.setup, transients(results, OURS)
     first, second, *_ = results[case(LINKS, OURS), "complete"].traces[0]["step"]
     shorter = [
         Check.of(
@@ -190,19 +190,19 @@ def others_grow_likewise(results: Results[Setup]) -> list[Check]:
         for w, times in transients(results, name).items()
         if w in plain
     ]
-    return [*(growth(results, name, beside) for name in (*setup.others, SINGLE)), *shorter]
+    return [*(growth(results, name, allowed) for name in (*setup.others, SINGLE)), *shorter]
 
 
-def growth(results: Results[Setup], name: str, beside: float = 0.0) -> Check:
-    """The slope of log transient against log 1/(1−ρ), which may lie `beside` theory's band: infinite where a ring never
-    settles, NaN where one does within a row."""
+def growth(results: Results[Setup], name: str, allowed: float = 0.0) -> Check:
+    """The slope of log transient against log 1/(1−ρ), in theory's band or beside it by what is allowed: infinite where
+    a ring never settles, NaN where one does within a row."""
     times = transients(results, name)
     reach = np.log([1 / adjusted_ring(results.setup.ring, w).spectral_gap for w in times])
     apart = reach - reach.mean()
     with np.errstate(invalid="ignore"):
         slopes = apart @ np.log(np.stack(list(times.values()))) / (apart @ apart)
     text, (least, most) = f"{name}: slope of the log of the measured transient against that of 1/(1−ρ)", GROWTH
-    return Check.within(text, slopes, least - beside, most + beside)
+    return Check.within(text, slopes, least - allowed, most + allowed)
 
 
 def transients(results: Results[Setup], name: str) -> dict[float, np.ndarray]:

@@ -94,9 +94,9 @@ class Registration:
             answer = subprocess.run(command, cwd=self.path.parent, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.SubprocessError):
             return None
-        return (
-            None if answer.returncode else [(name, date) for name, date in map(str.split, answer.stdout.splitlines())]
-        )
+        if answer.returncode:
+            return None
+        return [(name, date) for name, date in map(str.split, answer.stdout.splitlines())]
 
 
 def path_of(study: str) -> Path:

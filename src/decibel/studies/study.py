@@ -286,8 +286,8 @@ class Search(Generic[S]):
         step size of zero stays zero: that level never moves."""
         own = {name: getattr(method, name, None) for name in ("alpha", "beta", "gamma", "theta")}
         moves = {name for name, rate in own.items() if isinstance(rate, int | float) and rate != 0}
-        weights = [{"theta": weight} for weight in self.theta] if "theta" in moves and self.theta else [{}]
-        each = self.budget // max(1, len(weights))
+        weights = [{"theta": weight} for weight in self.theta if "theta" in moves] or [{}]
+        each = self.budget // len(weights)
         fine = lambda rates: np.geomspace(min(rates), max(rates), each).tolist()  # noqa: E731
         if {"alpha", "beta"} <= moves:
             pairs = [(a, b) for a in self.alpha for b in self.beta]

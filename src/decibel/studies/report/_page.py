@@ -106,7 +106,9 @@ def checks(found: Sequence[CheckRecord]) -> str:
 
 
 def counts(verdicts: Sequence[str]) -> dict[str, str]:
-    """Of every verdict how often it is there, in words."""
+    """Of every verdict how often it is there, in words; verdicts go into attributes, and others are refused."""
+    if unknown := set(verdicts) - set(WORDS):
+        raise ValueError(f"verdicts.json has the verdict {min(unknown)!r}: it must be one of {', '.join(WORDS)}.")
     words = lambda count: WORDS if count == 1 else OF_SEVERAL  # noqa: E731
     found = {kind: verdicts.count(kind) for kind in WORDS if kind in verdicts}
     return {kind: f"{count} {words(count)[kind]}" for kind, count in found.items()}
