@@ -13,14 +13,21 @@ from .verdicts import Check
 
 
 def higher(
-    ours: Runs, theirs: Runs, column: str, *, tolerance: float = 0.0, level: float = 0.0, against: str | None = None
+    ours: Runs,
+    theirs: Runs,
+    column: str,
+    *,
+    tolerance: float = 0.0,
+    level: float = 0.0,
+    against: str | None = None,
+    share: float = 0.1,
 ) -> Check:
-    """Ours − theirs at the end, for what should be large.
+    """Ours − theirs at the end, the last `share` of the rows, for what should be large.
 
     A tolerance makes it "not lower by more than that"; within `level` both are level. `against` ends both at the
     cost of that name which both have spent.
     """
-    first, second = _ends(column, against, ours, theirs)
+    first, second = _ends(column, against, ours, theirs, share=share)
     return _difference(ours, theirs, column, first, second, tolerance, level, against)
 
 
@@ -92,11 +99,11 @@ def settle(values: np.ndarray, *, ours: np.ndarray, theirs: np.ndarray) -> np.nd
     return np.where(np.isnan(ours), -np.inf, values)
 
 
-def _ends(column: str, against: str | None, *arms: Runs) -> list[np.ndarray]:
+def _ends(column: str, against: str | None, *arms: Runs, share: float = 0.1) -> list[np.ndarray]:
     if against is None:
-        return [runs.last(column) for runs in arms]
+        return [runs.last(column, share) for runs in arms]
     limit = spent_by_all(against, *arms)
-    return [runs.last(column, against=against, limit=limit) for runs in arms]
+    return [runs.last(column, share, against=against, limit=limit) for runs in arms]
 
 
 def _difference(

@@ -29,7 +29,7 @@ from .verdicts import Check, Claim
 
 OURS = ("SPARKLE-ED", "SPARKLE-EXTRA")
 MIXED = ("SPARKLE-ED-GT", "SPARKLE-EXTRA-GT")
-OTHERS = ("SPARKLE-GT", "D-SOBA", "MA-DSBO-GT", "MDBO")
+OTHERS = ("D-SOBA", "MA-DSBO-GT", "MDBO")
 FEW = ("SPARKLE-ED", TWICE, "SPARKLE-ED-GT", "SPARKLE-GT")
 REGISTERED = registered("sparkle/hyper-cleaning")
 
@@ -37,10 +37,12 @@ REGISTERED = registered("sparkle/hyper-cleaning")
 @dataclass(frozen=True)
 class Setup(Cleaning):
     corruptions: tuple[float, ...] = (0.1, 0.2, 0.3)
-    methods: tuple[str, ...] = (*OURS, TWICE, *MIXED, *OTHERS)
+    methods: tuple[str, ...] = (*OURS, TWICE, *MIXED, "SPARKLE-GT", *OTHERS)
     other_weights: tuple[float, ...] = ()  # of rings with stronger links, at the middle rate
     loops: tuple[int, ...] = ()  # other inner steps T = N of MA-DSBO-GT than 5, at the middle rate
     series: tuple[int, ...] = ()  # other numbers of terms of MDBO than 10, likewise
+    apart: int = 0  # how far the seeds of a case are from those of the next
+    end: float = 0.1  # share of the rows that are the end of a run
     seeds: tuple[int, ...] = tuple(range(10))
 
     @property
@@ -88,7 +90,7 @@ def cases(setup: Setup) -> dict[str, tuple[float, float]]:
 
 
 def arms(setup: Setup) -> list[Arm]:
-    samples, rest = 2.0 * setup.batch_size * setup.steps, lengths(setup)
+    samples, rest, every = 2.0 * setup.batch_size * setup.steps, lengths(setup), list(cases(setup))
 
     def arm(name: str, label: str, method: Method) -> Arm:
         p, weight = cases(setup)[name]
@@ -97,11 +99,12 @@ def arms(setup: Setup) -> list[Arm]:
             name, label, setup.task(p), method, squared(graph) if label == TWICE else graph, setup.steps,
             setup.batch_size, setup.rows * (4 if label.startswith("MA-DSBO-GT") else 1), samples=samples,
             tuned=label if weight == setup.weight else f"{label}, links {weight:g}",
+            shift=setup.apart * every.index(name),
         )  # fmt: skip
 
     return [
         arm(name, label, method)
-        for name in cases(setup)
+        for name in every
         for label, method in {**methods(setup), **(rest if name == case(setup, setup.middle) else {})}.items()
     ]
 
@@ -121,19 +124,23 @@ class BalancedError(eqx.Module):
         return {"balanced_error": jnp.mean(missed / held, where=held > 0)}
 
 
-def best(results: Results[Setup]) -> list[Check]:
-    """At equal samples. Gradient tracking sends twice the bytes: against it also at equal bytes, and ED with two rounds
-    of mixing a step, which sends as much."""
-    level, setup = REGISTERED.tolerance("C3"), results.setup
-    pairs = [
-        (ours, theirs, against)
+def better_than_tracking(results: Results[Setup]) -> list[Check]:
+    """At equal samples, and at equal bytes, of which gradient tracking sends twice as many; and ED with two rounds of
+    mixing a step, which sends as much."""
+    pairs = [*((ours, against) for ours in OURS for against in ("samples", "bytes")), (TWICE, "samples")]
+    return [
+        _compared(results, ours, "SPARKLE-GT", against, level=REGISTERED.tolerance("C3"))
+        for ours, against in pairs
+        if ours in results.setup.methods
+    ]
+
+
+def better_than_others(results: Results[Setup]) -> list[Check]:
+    setup = results.setup
+    return [
+        _compared(results, ours, theirs, "samples", level=REGISTERED.tolerance("C3b"))
         for ours in OURS
         for theirs in (*OTHERS, *lengths(setup))
-        for against in (("samples", "bytes") if theirs == "SPARKLE-GT" else ("samples",))
-    ]
-    return [
-        _compared(results, ours, theirs, against, level=level)
-        for ours, theirs, against in (*pairs, (TWICE, "SPARKLE-GT", "samples"))
         if {ours, theirs} <= {*setup.methods, *lengths(setup)}
     ]
 
@@ -153,7 +160,8 @@ def _compared(results: Results[Setup], ours: str, theirs: str, against: str, **a
     setup = results.setup
     both = [case(setup, setup.middle)] if theirs in lengths(setup) else cases(setup)
     parts = [
-        higher(results[name, ours], results[name, theirs], "test_accuracy", against=against, **allowed) for name in both
+        higher(results[name, ours], results[name, theirs], "test_accuracy", against=against, share=setup.end, **allowed)
+        for name in both
     ]
     words = "samples and bytes" if ours == TWICE else against
     return pooled(f"test accuracy at equal {words}, {ours} less {theirs}", parts)
@@ -178,9 +186,8 @@ STUDY = Study(
     claims=(
         Claim(
             "C3",
-            "SPARKLE with ED or EXTRA reaches a higher test accuracy than with gradient tracking, and than D-SOBA, "
-            "MA-DSBO and MDBO, at every rate of corruption.",
-            best,
+            "SPARKLE with ED or EXTRA reaches a higher test accuracy than with gradient tracking.",
+            better_than_tracking,
             why="Statistics, in five of 15 checks, four of them against gradient tracking: data and start of a seed "
             "move accuracies by one to two points, so that 20 seeds tell half a point. At equal samples gradient "
             "tracking, which sends twice the bytes, is ahead of ED by 0.5 ± 0.5 points and of EXTRA by 0.2 ± 0.3; at "
@@ -199,6 +206,12 @@ STUDY = Study(
             "0.113 and more; on the other ring EXTRA and its mixture lag behind with 0.04.",
         ),
         Claim(
+            "C3b",
+            "SPARKLE with ED or EXTRA reaches a higher test accuracy than D-SOBA, MA-DSBO and MDBO.",
+            better_than_others,
+            why="",
+        ),
+        Claim(
             "C4",
             "Mixed strategies (ED-GT, EXTRA-GT) do at least as well as gradient tracking.",
             mixed,
@@ -213,10 +226,11 @@ STUDY = Study(
         beta=(0.04, 0.0566, 0.08, 0.113, 0.16, 0.226),
         metric=lambda task: BalancedError(),
         cases=lambda setup: tuple(name for name, (p, _) in cases(setup).items() if p == setup.middle),
-        steps=lambda setup: max(1, setup.steps // 2),
-        seeds=(100,),
+        steps=lambda setup: setup.steps,
+        seeds=(100, 101, 102),
+        margin=True,
         widen=True,
-        note="by the error of the averaged model on the validation samples, averaged over classes, in half of the run; "
-        "the test part is not looked at",
+        note="by the error of the averaged model on the validation samples, averaged over classes; the test part is not "
+        "looked at",
     ),
 )

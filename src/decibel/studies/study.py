@@ -77,6 +77,7 @@ class Description(TypedDict):
     together: bool
     measures: str | None
     group: NotRequired[int]  # runs over which a seed's errors are averaged
+    shift: NotRequired[int]
 
 
 class Rates(TypedDict):
@@ -98,6 +99,7 @@ class Arm:
     - `rows`: evaluations; `metrics`: names beside the task's own.
     - `tuned`: the key under which its step sizes are searched; None where the paper prescribes them.
     - `together`: all seeds in one compiled program, or one after the other.
+    - `shift`: added to every seed, so that cases of a study have data of their own.
     """
 
     case: str
@@ -113,6 +115,7 @@ class Arm:
     samples: float | None = None
     tuned: str | None = None
     together: bool = True
+    shift: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -125,7 +128,7 @@ class Arm:
     def describe(self) -> Description:
         """What the numbers of this arm depend on, in plain types."""
         graphs = self.graph if isinstance(self.graph, Levels) else Levels(x=self.graph)
-        return {
+        known: Description = {
             "case": self.case,
             "label": self.label,
             "task": _call(self.task),
@@ -139,6 +142,9 @@ class Arm:
             "together": self.together,
             "measures": None if self.measures is None else self.measures.__qualname__,
         }
+        if self.shift:
+            known["shift"] = self.shift
+        return known
 
     def same_runs(self, other: Arm) -> bool:
         """Whether both arms are the same runs under different names."""
@@ -152,10 +158,11 @@ class Arm:
         )
 
     def run(self, seeds: Sequence[int]) -> list[Trace]:
+        seeds = [seed + self.shift for seed in seeds]
         tasks = _tasks(self.task, tuple(seeds))
         if self.together and len(seeds) > 1:
             try:
-                return self._together(tasks, list(seeds))
+                return self._together(tasks, seeds)
             except ShapesDiffer:
                 pass
         return [self._alone(task, seed) for task, seed in zip(tasks, seeds, strict=True)]
