@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 NAMES: tuple[str, ...] = (
     "sparkle/linear-regression",
     "sparkle/hyper-cleaning",
+    "sparkle/mixed-strategies",
     "sparkle/topology-per-level",
     "sparkle/policy-evaluation",
     "dsoba/logistic",

