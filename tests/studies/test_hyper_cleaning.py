@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import decibel as db
-from decibel.studies import find
-from decibel.studies.sparkle_hyper_cleaning import BalancedError
+from decibel.results._trace import Trace
+from decibel.studies import find, settings
+from decibel.studies.results import Results, Runs
+from decibel.studies.sparkle_hyper_cleaning import BalancedError, better_than_others, better_than_tracking
 from decibel.studies.sparkle_linear_regression import TWICE
 from decibel.tasks.evaluation import predict
 
@@ -51,5 +53,49 @@ def test_cases_are_the_rates_on_one_ring_and_the_middle_one_on_the_others():
     labels = {case: {arm.label for arm in arms if arm.case == case} for case in links}
     assert labels["p = 0.2"] - labels["p = 0.1"] == {"MA-DSBO-GT, 1 inner", "MDBO, 3 terms"}
     assert labels["p = 0.1"] == labels["p = 0.3"] == labels["p = 0.2, links 0.25"] == {*setup.methods}
+    shifts = {case: {arm.shift for arm in arms if arm.case == case} for case in links}
+    assert all(len(each) == 1 for each in shifts.values()), "arms of a case are paired"
+    seeds = {seed + shift for (shift,) in shifts.values() for seed in setup.seeds}
+    assert len(seeds) == len(links) * len(setup.seeds), "no seed twice"
     by_case = {case: {arm.tuned for arm in arms if arm.case == case} for case in links}
     assert by_case["p = 0.1"] == by_case["p = 0.3"] and not by_case["p = 0.2, links 0.25"] & by_case["p = 0.2"]
+
+
+def test_every_method_is_compared_by_its_last_quarter():
+    """Accuracies are 0 but for the last quarter, where a method has its own; gradient tracking sends twice the bytes,
+    so that at equal bytes it ends before."""
+    setup = STUDY.setup("full")
+    labels = list(dict.fromkeys(arm.label for arm in STUDY.arms(setup)))
+    steps = np.arange(1.0, 41)
+
+    def runs(arm):
+        costs = {"step": steps, "samples": steps, "bytes": steps * (2 if arm.label == "SPARKLE-GT" else 1)}
+        own = np.where(steps > 30, 0.01 * labels.index(arm.label), 0)
+        traces = [Trace({**costs, "test_accuracy": own}, {"seed": seed, "stopped": None}) for seed in setup.seeds]
+        return Runs(arm.case, arm.label, traces)
+
+    results = Results(setup, {arm.key: runs(arm) for arm in STUDY.arms(setup)})
+    place = {label: 0.01 * number for number, label in enumerate(labels)}
+    for check in (*better_than_others(results), *better_than_tracking(results)):
+        ours, theirs = check.text.split(", ", 1)[1].split(" less ")
+        theirs_end = 0 if "equal bytes," in check.text else place[theirs]
+        np.testing.assert_allclose(check.mean, place[ours] - theirs_end, atol=1e-12, err_msg=check.text)
+    compared = {tuple(check.text.split(", ", 1)[1].split(" less ")) for check in better_than_others(results)}
+    baselines = ("D-SOBA", "MA-DSBO-GT", "MDBO", "MA-DSBO-GT, 1 inner", "MDBO, 3 terms")
+    assert compared == {(ours, other) for ours in ("SPARKLE-ED", "SPARKLE-EXTRA") for other in baselines}
+    costs = sorted(check.text.split(" at equal ")[1] for check in better_than_tracking(results))
+    assert costs == [
+        "bytes, SPARKLE-ED less SPARKLE-GT", "bytes, SPARKLE-EXTRA less SPARKLE-GT",
+        "samples and bytes, SPARKLE-ED on W² less SPARKLE-GT", "samples, SPARKLE-ED less SPARKLE-GT",
+        "samples, SPARKLE-EXTRA less SPARKLE-GT",
+    ]  # fmt: skip
+
+
+def test_mixed_strategies_have_the_step_sizes_that_were_found_here_and_other_seeds():
+    mixed = find("sparkle/mixed-strategies")
+    setup, found = mixed.setup("full"), settings.load(STUDY, "full")
+    for arm in mixed.arms(setup):
+        rates = found[f"{arm.label}, links {setup.weight:g}"]["rates"]
+        assert rates == {name: getattr(arm.method, name) for name in rates} and set(rates) == {"alpha", "beta", "gamma"}
+    used = {seed + arm.shift for arm in STUDY.arms(STUDY.setup("full")) for seed in STUDY.setup("full").seeds}
+    assert not used & set(setup.seeds)

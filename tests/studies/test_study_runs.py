@@ -39,6 +39,27 @@ def test_seeds_together_are_the_runs_alone():
     assert not np.allclose(both[0]["upper"], both[1]["upper"])
 
 
+def test_a_shift_gives_a_case_seeds_of_its_own():
+    task = partial(db.tasks.linear_regression, 3, dimension=2, samples=4)
+    arm = Arm(
+        "",
+        "",
+        task,
+        db.dsoba(alpha=0.1, beta=0.1, gamma=0.1, theta=0.5),
+        db.graphs.ring(3),
+        3,
+        2,
+        rows=1,
+        metrics=("upper",),
+    )
+    moved = dataclasses.replace(arm, shift=100)
+    assert "shift" not in arm.describe() and moved.describe()["shift"] == 100 and not arm.same_runs(moved)
+    (there,), (here,) = moved.run((1,)), arm.run((101,))
+    assert there.provenance["seed"] == here.provenance["seed"] == 101
+    np.testing.assert_array_equal(there["upper"], here["upper"])
+    assert not np.array_equal(there["upper"], arm.run((1,))[0]["upper"])
+
+
 def test_problems_of_different_shape_are_run_one_by_one():
     def task(seed: int) -> db.tasks.Task:
         return db.tasks.linear_regression(3, dimension=2 + seed, samples=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from scipy import stats
 
 from decibel.results._trace import Trace
 from decibel.studies import NAMES, find
-from decibel.studies.compare import faster, higher, pooled, spent_by_all
+from decibel.studies.compare import faster, higher, lower, pooled, smaller, sooner, spent_by_all
 from decibel.studies.gossip_hyperparameter import fewer_samples
 from decibel.studies.reproduce import Results
 from decibel.studies.runs import Runs
@@ -94,6 +95,18 @@ def test_equal_bytes_end_the_run_that_sends_more():
     ours, theirs = arm("ours", 1, 1.0), arm("theirs", 2, 1.5)
     assert higher(ours, theirs, "accuracy").mean == pytest.approx(19.5 - 1.5 * 19.5)
     assert higher(ours, theirs, "accuracy", against="bytes").mean == pytest.approx(19.5 - 1.5 * 10)
+    assert higher(ours, theirs, "accuracy", share=0.25).mean == pytest.approx(18 - 1.5 * 18)
+
+
+def test_runs_of_different_seeds_are_not_paired():
+    def arm(label, seeds):
+        columns = {"step": np.arange(3.0), "samples": np.arange(3.0), "loss": np.arange(3.0)}
+        return Runs("a case", label, [Trace(columns, {"seed": seed, "stopped": None}) for seed in seeds])
+
+    for compared in (higher, lower, smaller, faster, partial(sooner, level=1.0)):
+        compared(arm("ours", (1, 2)), arm("theirs", (1, 2)), "loss")
+        with pytest.raises(ValueError, match=r"theirs \(a case\).* were run with different seeds: compare arms that"):
+            compared(arm("ours", (1, 2)), arm("theirs", (2, 1)), "loss")
 
 
 def test_a_run_that_diverged_does_not_shorten_the_comparison_of_others():
@@ -228,6 +241,10 @@ BOTH = {
     "C3": (
         cases("test_accuracy", {"SPARKLE-ED": 0.9, "SPARKLE-EXTRA": 0.9, "SPARKLE-ED on W²": 0.9}, 0.8),
         cases("test_accuracy", {"SPARKLE-ED": 0.9, "SPARKLE-EXTRA": 0.9, "SPARKLE-GT": 0.92}, 0.8),
+    ),
+    "C3b": (
+        cases("test_accuracy", {"SPARKLE-ED": 0.9, "SPARKLE-EXTRA": 0.9}, 0.8),
+        cases("test_accuracy", {"SPARKLE-ED": 0.9, "SPARKLE-EXTRA": 0.9, "MDBO, 3 terms": 0.92}, 0.8),
     ),
     "C4": (cases("test_accuracy", {}, 0.8), cases("test_accuracy", {"SPARKLE-GT": 0.9}, 0.8)),
     "C5": (

@@ -52,6 +52,7 @@ def smaller(
 
 def faster(ours: Runs, theirs: Runs, column: str, against: str = "samples") -> Check:
     """Theirs − ours of the average height of a falling curve, over the cost that both have spent."""
+    _paired(ours, theirs)
     limit = spent_by_all(against, ours, theirs)
     mine, other = (runs.mean(column, against, limit) for runs in (ours, theirs))
     text = f"{ours.case}: {_words(column)} averaged over {against}, {theirs.label} less {ours.label}"
@@ -60,6 +61,7 @@ def faster(ours: Runs, theirs: Runs, column: str, against: str = "samples") -> C
 
 def sooner(ours: Runs, theirs: Runs, column: str, level: float, against: str = "samples") -> Check:
     """log₁₀(theirs / ours) of the cost of reaching a level; a run that never reaches it counts as infinite."""
+    _paired(ours, theirs)
     mine, other = (runs.reach(column, level, against) for runs in (ours, theirs))
     with np.errstate(invalid="ignore", divide="ignore"):
         values = np.log10(np.maximum(other, 1)) - np.log10(np.maximum(mine, 1))
@@ -100,10 +102,19 @@ def settle(values: np.ndarray, *, ours: np.ndarray, theirs: np.ndarray) -> np.nd
 
 
 def _ends(column: str, against: str | None, *arms: Runs, share: float = 0.1) -> list[np.ndarray]:
+    _paired(*arms)
     if against is None:
         return [runs.last(column, share) for runs in arms]
     limit = spent_by_all(against, *arms)
     return [runs.last(column, share, against=against, limit=limit) for runs in arms]
+
+
+def _paired(*arms: Runs) -> None:
+    """Differences are taken run by run, so that both must have the same data."""
+    seeds = [[trace.provenance.get("seed") for trace in runs.traces] for runs in arms]
+    if any(other != seeds[0] for other in seeds):
+        names = " and ".join(f"{runs.label} ({runs.case})" for runs in arms)
+        raise ValueError(f"{names} were run with different seeds: compare arms that have the same.")
 
 
 def _difference(

@@ -97,7 +97,7 @@ class Arm:
     - `task`: called with `seed=`. Every seed has data of its own; the batches follow the same seed.
     - `samples`: ends a run that has used that many samples per node, for comparison at equal samples.
     - `rows`: evaluations; `metrics`: names beside the task's own.
-    - `tuned`: the key under which its step sizes are searched; None where the paper prescribes them.
+    - `tuned`: the key under which its step sizes are searched; None where they are given, by the paper or otherwise.
     - `together`: all seeds in one compiled program, or one after the other.
     - `shift`: added to every seed, so that cases of a study have data of their own.
     """
