@@ -214,7 +214,7 @@ STUDY = Study(
         seeds=(100, 101, 102),
         margin=True,
         widen=True,
-        note="by the error of the averaged model on the validation samples, averaged over classes; the test part is not "
-        "looked at",
+        note="by the error of the averaged model on the validation samples, averaged over classes; the test part is "
+        "not looked at",
     ),
 )
