@@ -111,7 +111,7 @@ def applied(study: Study[S], size: str) -> list[Curve]:
 def status(arm: Curve, found: Settings) -> str:
     """How the step sizes of an arm came about."""
     if not isinstance(arm, Arm) or arm.tuned is None:
-        return "prescribed"
+        return "given"
     return "searched" if _own(arm, found) else "untuned guess"
 
 
@@ -133,7 +133,7 @@ def search(
     says so."""
     plan, setup = study.search, study.setup(size)
     if plan is None:
-        say(f"{study.name} has nothing to search: its step sizes are prescribed.")
+        say(f"{study.name} has nothing to search: its step sizes are given.")
         return {}
     cases = plan.cases(setup)
     # Arms that share their step sizes are searched by the first.
