@@ -402,3 +402,8 @@ def test_what_a_smaller_size_means_is_said_whole(pages):
 
     assert _smoke({"size": "full"}) == [] and "is smaller than the paper’s experiment." in _smoke({"size": "small"})[0]
     assert "only shows that the study runs" in pages["interact-auprc.html"]
+
+
+def test_seeds_are_names_and_other_numbers_are_counts():
+    text = page.plain({"seeds": [7000, 7001], "steps": 2000, "weights": [1000, None]})
+    assert ">7000, 7001<" in text and ">2,000<" in text and ">1,000, –<" in text

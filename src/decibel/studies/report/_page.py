@@ -168,7 +168,13 @@ def ends(runs: Sequence[Runs], columns: Sequence[str]) -> str:
 
 
 def plain(values: Mapping[str, JSON]) -> str:
-    return table([], [[escape(str(name).replace("_", " ")), escape(_shown(value))] for name, value in values.items()])
+    shown = {name: _listed(value) if name == "seeds" else _shown(value) for name, value in values.items()}
+    return table([], [[escape(name.replace("_", " ")), escape(value)] for name, value in shown.items()])
+
+
+def _listed(value: JSON) -> str:
+    """Numbers that name something, and count nothing."""
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _shown(value: JSON) -> str:
