@@ -49,6 +49,22 @@ def test_level_is_two_one_sided_tests():
         assert one._beyond(end, sign) == pytest.approx(stats.ttest_1samp(one.values, end, alternative=side).pvalue)
 
 
+def test_a_trimmed_mean_is_not_decided_by_single_runs():
+    """Yuen's test: as scipy's interval, and wrong in no more than 5 % of all cases under heavy tails."""
+    values = np.array([-2.0, -2.0, -1.7, -1.3, -1.2, -1.0, -0.8, -0.7, -0.7, -0.6, -0.1, 2.9])
+    plain = Check.of("", values, -0.2)
+    trimmed = dataclasses.replace(plain, trim=0.2)
+    assert plain.verdict == "undecided" and trimmed.verdict == "fails"
+    assert trimmed.mean == pytest.approx(np.sort(values)[2:-2].mean())
+    low, high = stats.mstats.trimmed_mean_ci(values, limits=(0.2, 0.2), alpha=0.1)
+    assert (trimmed.mean - trimmed.margin, trimmed.mean + trimmed.margin) == pytest.approx((low, high))
+    assert trimmed._beyond(high, -1) == pytest.approx(0.05) == trimmed._beyond(low, 1), "each end"
+    assert dataclasses.replace(plain, values=(-np.inf,) * 5, trim=0.2).verdict == "fails", "signs, where runs diverge"
+    tails = stats.t(df=2).rvs((2000, 20), random_state=0)
+    wrong = np.mean([dataclasses.replace(Check.of("", row), trim=0.2).p_fails <= 0.05 for row in tails])
+    assert 0.02 < wrong < 0.065
+
+
 def test_within_needs_both_ends():
     around = lambda centre: Check.within("", centre + np.array([0.01, -0.01, 0.02, -0.02]), -1.25, -0.75)  # noqa: E731
     assert around(-1.0).verdict == "holds" and around(-2.0).verdict == "fails" == around(0.0).verdict

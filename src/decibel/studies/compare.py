@@ -21,14 +21,18 @@ def higher(
     level: float = 0.0,
     against: str | None = None,
     share: float = 0.1,
+    trim: float = 0.0,
 ) -> Check:
     """Ours − theirs at the end, the last `share` of the rows, for what should be large.
 
     A tolerance makes it "not lower by more than that"; within `level` both are level. `against` ends both at the
-    cost of that name which both have spent.
+    cost of that name which both have spent; `trim` leaves out that share of the seeds at either end.
     """
     first, second = _ends(column, against, ours, theirs, share=share)
-    return _difference(ours, theirs, column, first, second, tolerance, level, against)
+    check = _difference(ours, theirs, column, first, second, tolerance, level, against)
+    if not trim:
+        return check
+    return replace(check, text=f"{check.text}, without the {trim:.0%} largest and smallest", trim=trim)
 
 
 def lower(

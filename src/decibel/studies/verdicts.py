@@ -66,7 +66,8 @@ class Check:
 
     An infinity among the values stands for a run that diverged or never got there. With one the test is the sign test,
     which asks only on which side each value lies; otherwise it is Student's. `level` is how far from the threshold two
-    methods count as level; `parts` are the checks that were pooled.
+    methods count as level; `trim` is the share of the values that is left out at either end, so that single runs do not
+    decide (the test is Yuen's then); `parts` are the checks that were pooled.
     """
 
     text: str
@@ -74,6 +75,7 @@ class Check:
     low: float = 0.0
     high: float = math.inf
     level: float = 0.0
+    trim: float = 0.0
     parts: tuple[Check, ...] = ()
 
     @classmethod
@@ -97,7 +99,7 @@ class Check:
 
     @property
     def mean(self) -> float:
-        return float(self.finite.mean()) if self.finite.size else math.nan
+        return float(stats.trim_mean(self.finite, self.trim)) if self.finite.size else math.nan
 
     @property
     def spread(self) -> float:
@@ -107,8 +109,20 @@ class Check:
     @property
     def margin(self) -> float:
         """Half the width of the interval in which the mean lies, by Student's t: infinite for a single seed."""
+        return float(stats.t.ppf(CONFIDENCE, self._freedom) * self._error) if self._freedom else math.inf
+
+    @property
+    def _freedom(self) -> int:
+        """The degrees of freedom of Student's t."""
         count = self.finite.size
-        return float(stats.t.ppf(CONFIDENCE, count - 1) * self.spread / math.sqrt(count)) if count > 1 else math.inf
+        return max(0, count - 2 * int(self.trim * count) - 1)
+
+    @property
+    def _error(self) -> float:
+        """The standard error of the mean."""
+        if self.trim:
+            return float(stats.mstats.trimmed_stde(self.finite, limits=(self.trim, self.trim)))
+        return self.spread / math.sqrt(self.finite.size)
 
     @property
     def threshold(self) -> float:
@@ -138,15 +152,14 @@ class Check:
         if math.isinf(end):
             return 0.0
         values = sign * (np.asarray(self.values) - end)
-        count = len(values)
-        if count < 2:
+        if len(values) < 2:
             return 1.0
         if not np.isfinite(values).all():  # NaN is on no side
-            return float(stats.binom.sf(np.count_nonzero(values > 0) - 1, count, 0.5))
-        deviation = values.std(ddof=1)
-        if deviation == 0:
-            return 0.0 if values.mean() > 0 else 1.0
-        return float(stats.t.sf(values.mean() / (deviation / math.sqrt(count)), count - 1))
+            return float(stats.binom.sf(np.count_nonzero(values > 0) - 1, len(values), 0.5))
+        beyond, error = sign * (self.mean - end), self._error
+        if error == 0:
+            return 0.0 if beyond > 0 else 1.0
+        return float(stats.t.sf(beyond / error, self._freedom)) if self._freedom else 1.0
 
     @property
     def verdict(self) -> str:
