@@ -32,7 +32,7 @@ def higher(
     check = _difference(ours, theirs, column, first, second, tolerance, level, against)
     if not trim:
         return check
-    return replace(check, text=f"{check.text}, without the {trim:.0%} largest and smallest", trim=trim)
+    return replace(check, text=f"{check.text} (trimmed by {100 * trim:g} %)", trim=trim)
 
 
 def lower(

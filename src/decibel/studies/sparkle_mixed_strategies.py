@@ -86,12 +86,15 @@ STUDY = Study(
             "C4",
             "Mixed strategies (ED-GT, EXTRA-GT) do at least as well as gradient tracking.",
             as_good_as_tracking,
-            why="Statistics: twelve seeds are too few. At equal samples EXTRA-GT ends 0.8 ± 0.7 points below gradient "
-            "tracking, where 0.2 are allowed; below it with eleven seeds, by 1.1 on average, and 2.9 above with one, "
-            "where gradient tracking, with β = 0.16, swings between 77 and 82 % in the second half and hardly learns "
-            "the weights of samples (0.47 and 0.50 on average for wrong and right labels, elsewhere 0.12 and 0.70). It "
-            "is slower: over the quarters of a run it lags by 3.4, 1.9, 1.5 and 0.8 points. ED-GT ends 0.3 ± 0.5 "
-            "above, 3.2 with that seed. At equal bytes ED-GT is 1.6 ± 0.2 and EXTRA-GT 0.5 ± 0.3 points ahead.",
+            why="Set-up, in one of four checks: the length of the runs, as in C3. At equal samples EXTRA-GT ends 1.0 ± "
+            "0.2 points below gradient tracking, where 0.2 are allowed (without the fifth of the seeds that is highest "
+            "and the fifth that is lowest; the mean over all is the same), and below it with 19 of 20 seeds. It is "
+            "slower: over the quarters of a run it lags by 2.8, 2.1, 1.4 and 1.0 points, and in earlier runs with the "
+            "same step sizes by 0.9 after 2,000 steps and 0.4 after 4,000. Larger steps do not help: in the search, "
+            "with α = 1,000, its validation error is 0.7 to 0.9 points above gradient tracking's with β of 0.04 to "
+            "0.08, 1.7 and 2.1 above with 0.113 and 0.16, and with 0.226 it diverges. ED-GT ends 0.1 ± 0.2 below, "
+            "which alone settles nothing: it is ahead with 7 of 20 seeds. At equal bytes ED-GT is 1.1 ± 0.3 points "
+            "ahead; EXTRA-GT's 0.2 ± 0.2 are not settled.",
         ),
     ),
     precision="default",
