@@ -67,7 +67,7 @@ class Check:
     An infinity among the values stands for a run that diverged or never got there. With one the test is the sign test,
     which asks only on which side each value lies; otherwise it is Student's. `level` is how far from the threshold two
     methods count as level; `trim` is the share of the values that is left out at either end, so that single runs do not
-    decide (the test is Yuen's then); `parts` are the checks that were pooled.
+    decide (Student's test of a trimmed mean is Tukey and McLaughlin's, 1963); `parts` are the checks that were pooled.
     """
 
     text: str
@@ -77,6 +77,10 @@ class Check:
     level: float = 0.0
     trim: float = 0.0
     parts: tuple[Check, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.trim < 0.5:
+            raise ValueError(f"trim={self.trim} must be a share below 0.5, 0 for none.")
 
     @classmethod
     def of(
@@ -99,7 +103,8 @@ class Check:
 
     @property
     def mean(self) -> float:
-        return float(stats.trim_mean(self.finite, self.trim)) if self.finite.size else math.nan
+        kept = np.sort(self.finite)[self._cut : self.finite.size - self._cut] if self.trim else self.finite
+        return float(kept.mean()) if kept.size else math.nan
 
     @property
     def spread(self) -> float:
@@ -114,15 +119,22 @@ class Check:
     @property
     def _freedom(self) -> int:
         """The degrees of freedom of Student's t."""
-        count = self.finite.size
-        return max(0, count - 2 * int(self.trim * count) - 1)
+        return max(0, self.finite.size - 2 * self._cut - 1)
+
+    @property
+    def _cut(self) -> int:
+        """How many values are left out at either end."""
+        return int(self.trim * self.finite.size)
 
     @property
     def _error(self) -> float:
         """The standard error of the mean."""
-        if self.trim:
-            return float(stats.mstats.trimmed_stde(self.finite, limits=(self.trim, self.trim)))
-        return self.spread / math.sqrt(self.finite.size)
+        count, cut = self.finite.size, self._cut
+        if not cut:
+            return self.spread / math.sqrt(count)
+        ordered = np.sort(self.finite)
+        winsorized = np.clip(ordered, ordered[cut], ordered[-cut - 1])
+        return float(winsorized.std(ddof=1) / ((1 - 2 * cut / count) * math.sqrt(count)))
 
     @property
     def threshold(self) -> float:
@@ -154,12 +166,13 @@ class Check:
         values = sign * (np.asarray(self.values) - end)
         if len(values) < 2:
             return 1.0
-        if not np.isfinite(values).all():  # NaN is on no side
-            return float(stats.binom.sf(np.count_nonzero(values > 0) - 1, len(values), 0.5))
+        diverged = not np.isfinite(values).all()
+        if diverged or (self._cut and not (self._freedom and self._error)):  # a trimmed mean needs some spread
+            return float(stats.binom.sf(np.count_nonzero(values > 0) - 1, len(values), 0.5))  # NaN is on no side
         beyond, error = sign * (self.mean - end), self._error
         if error == 0:
             return 0.0 if beyond > 0 else 1.0
-        return float(stats.t.sf(beyond / error, self._freedom)) if self._freedom else 1.0
+        return float(stats.t.sf(beyond / error, self._freedom))
 
     @property
     def verdict(self) -> str:

@@ -26,8 +26,8 @@ from ._index import Row, index
 AGAINST = ("step", "samples", "rounds", "bytes", "seconds")
 CHECKS = (
     "A check is a mean over seeds of paired differences, pooled over cases; its margin is half the interval in which "
-    "the mean lies (Student’s t, each end at 95 %). P-values are corrected by Holm’s method for all checks of a claim, "
-    "and for the times it was judged. "
+    "the mean lies (Student’s t, each end at 95 %; “trimmed” leaves out that share of the seeds at "
+    "either end). P-values are corrected by Holm’s method for all checks of a claim, and for the times it was judged. "
     "A claim holds where every check does, at 5 %, and does not hold where one is on the wrong side, at 5 %. "
     "Equivalent: no check fails, and those that do not hold are level, within the registered band, by two one-sided "
     "tests. Otherwise it is undecided."
