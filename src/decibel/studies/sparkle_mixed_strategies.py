@@ -89,10 +89,10 @@ STUDY = Study(
             "C4",
             "Mixed strategies (ED-GT, EXTRA-GT) do at least as well as gradient tracking.",
             as_good_as_tracking,
-            why="Method, on the ring of two where it was seen before, and for runs of this length: EXTRA is slower. At "
-            "equal samples EXTRA-GT ends 1.0 ± 0.2 points below gradient tracking, where 0.2 are allowed (a fifth of "
-            "the seeds trimmed at either end; the mean over all is 1.0, too), and below it with 19 of 20 seeds. Over "
-            "the quarters of a run it lags by 2.8, 2.1, 1.4 and 1.0 points (trimmed). In runs of 4,000 steps that were "
+            why="Method, in one of four checks: EXTRA is slower, on this ring and in runs of this length. At equal "
+            "samples EXTRA-GT ends 1.0 ± 0.2 points below gradient tracking, where 0.2 are allowed (a fifth of the "
+            "seeds trimmed at either end; the mean over all is 1.0, too), and below it with 19 of 20 seeds. Over the "
+            "quarters of a run it lags by 2.8, 2.1, 1.4 and 1.0 points (trimmed). In runs of 4,000 steps that were "
             "judged before, where gradient tracking had a larger α, it lagged by 0.9 ± 0.3 after 2,000 steps and by "
             "0.4 ± 0.2 in the last quarter: longer runs bring them closer, and do not show that they meet. Larger "
             "steps do not help: in the search, with α = 1,000, its validation error is 0.7 to 0.9 points above "

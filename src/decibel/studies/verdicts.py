@@ -103,8 +103,12 @@ class Check:
 
     @property
     def mean(self) -> float:
-        kept = np.sort(self.finite)[self._cut : self.finite.size - self._cut] if self.trim else self.finite
-        return float(kept.mean()) if kept.size else math.nan
+        return float(self._kept.mean()) if self.finite.size else math.nan
+
+    @property
+    def _kept(self) -> Float[np.ndarray, " kept"]:
+        """What is not left out at either end."""
+        return stats.trimboth(self.finite, self.trim) if self.trim else self.finite
 
     @property
     def spread(self) -> float:
@@ -119,22 +123,14 @@ class Check:
     @property
     def _freedom(self) -> int:
         """The degrees of freedom of Student's t."""
-        return max(0, self.finite.size - 2 * self._cut - 1)
-
-    @property
-    def _cut(self) -> int:
-        """How many values are left out at either end."""
-        return int(self.trim * self.finite.size)
+        return max(0, self._kept.size - 1)
 
     @property
     def _error(self) -> float:
-        """The standard error of the mean."""
-        count, cut = self.finite.size, self._cut
-        if not cut:
-            return self.spread / math.sqrt(count)
-        ordered = np.sort(self.finite)
-        winsorized = np.clip(ordered, ordered[cut], ordered[-cut - 1])
-        return float(winsorized.std(ddof=1) / ((1 - 2 * cut / count) * math.sqrt(count)))
+        """The standard error of the mean, by the spread of values of which those left out are moved to the others."""
+        kept, count = self._kept, self.finite.size
+        winsorized = np.clip(self.finite, kept.min(), kept.max())
+        return float(winsorized.std(ddof=1) / (kept.size / count * math.sqrt(count)))
 
     @property
     def threshold(self) -> float:
@@ -167,7 +163,7 @@ class Check:
         if len(values) < 2:
             return 1.0
         diverged = not np.isfinite(values).all()
-        if diverged or (self._cut and not (self._freedom and self._error)):  # a trimmed mean needs some spread
+        if diverged or (self.trim and not (self._freedom and self._error)):  # a trimmed mean needs some spread
             return float(stats.binom.sf(np.count_nonzero(values > 0) - 1, len(values), 0.5))  # NaN is on no side
         beyond, error = sign * (self.mean - end), self._error
         if error == 0:
