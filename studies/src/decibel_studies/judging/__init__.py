@@ -1,0 +1,1 @@
+"""What runs and claims are: traces, checks, verdicts, and what was registered before the runs."""

@@ -1,0 +1,163 @@
+"""From curves to a standing: the share of the gap in Φ that a method leaves when a budget is spent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict, cast
+
+import numpy as np
+
+from ..files import write_file
+from .run import Budget, Curves, Extremes, MethodRecord, Setup, budget_of
+from .tasks import DIVISIONS
+
+Against = Literal["step", "bytes", "seconds"]
+BUDGETS: tuple[Against, ...] = ("step", "bytes", "seconds")
+SOLVED = 1e-3  # of the gap: below it a task counts as solved, and no method is better than another
+
+
+class Packed(TypedDict):
+    """All that the page is made from, in one file."""
+
+    made: dict[str, str]
+    setup: dict[str, object]
+    levels: list[Extremes]
+    records: list[MethodRecord]
+
+
+def pack(
+    path: Path, made: dict[str, str], setup: dict[str, object], levels: list[Extremes], records: list[MethodRecord]
+) -> None:
+    """Writes the file, a line for each record."""
+    lines = [
+        "{",
+        f'"made": {json.dumps(made)},',
+        f'"setup": {json.dumps(setup)},',
+        '"levels": [\n' + ",\n".join(json.dumps(one) for one in levels) + "\n],",
+        '"records": [\n' + ",\n".join(json.dumps(one) for one in records) + "\n]",
+        "}\n",
+    ]
+    write_file(path, "\n".join(lines))
+
+
+def read(path: Path) -> Packed:
+    return cast(Packed, json.loads(path.read_text()))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method in its division.
+
+    - `left`: by budget, the geometric mean over tasks of the share of the gap that is left, seed by seed.
+    - `diverged`: tasks on which at least half of the runs diverged. `why`: tasks that it does not apply to.
+    - `applies`: whether it does to any task.
+    - `full`: whether its steps take all samples.
+    - `short`: by budget, whether it did not spend it on some task within twice the iterations.
+    """
+
+    method: str
+    left: dict[Against, np.ndarray]
+    diverged: tuple[str, ...]
+    why: dict[str, str]
+    applies: bool
+    full: bool
+    short: dict[Against, bool]
+
+    def median(self, against: Against) -> float:
+        return float(np.median(self.left[against]))
+
+
+class League:
+    """The standings of all divisions, from what was packed."""
+
+    def __init__(self, packed: Packed) -> None:
+        fields = {key: tuple(v) if isinstance(v, list) else v for key, v in packed["setup"].items()}
+        self.made, self.setup = packed["made"], Setup(**fields)  # pyright: ignore[reportArgumentType]
+        self.records = {(one["division"], one["task"], one["method"]): one for one in packed["records"]}
+        self.start = {(one["division"], one["task"]): np.array(one["start"]) for one in packed["levels"]}
+        self.least = {(one["division"], one["task"]): np.array(one["least"]) for one in packed["levels"]}
+        for record in packed["records"]:  # a method may find less than L-BFGS did
+            if record["curves"] is not None:
+                at = record["division"], record["task"]
+                found = np.nanmin(_values(record["curves"]), axis=0, initial=np.inf)
+                self.least[at] = np.minimum(self.least[at], found)
+        self.budgets = {at: budget_of(self.records[(*at, DIVISIONS[at[0]].reference)], self.setup) for at in self.start}
+
+    def methods(self, division: str) -> list[str]:
+        """Those with a record on every task."""
+        tasks = [task for form, task in self.start if form == division]
+        names = dict.fromkeys(name for form, _, name in self.records if form == division)
+        return [name for name in names if all((division, task, name) in self.records for task in tasks)]
+
+    def gap(self, division: str, task: str, method: str, against: Against) -> np.ndarray:
+        """The share of Φ(x0) − least Φ that is left when the budget is spent, of every seed; NaN where it diverged."""
+        curves = self.records[division, task, method]["curves"]
+        assert curves is not None
+        at = division, task
+        share = (_values(curves) - self.least[at]) / (self.start[at] - self.least[at])
+        spent = np.asarray(curves[against], float)
+        return at_cost(spent, share, self._limit(self.budgets[at], against))
+
+    def _limit(self, budget: Budget, against: Against) -> float:
+        return float(self.setup.every * self.setup.rows) if against == "step" else budget[against]
+
+    def row(self, division: str, method: str) -> Standing:
+        shares: dict[Against, list[np.ndarray]] = {against: [] for against in BUDGETS}
+        diverged: list[str] = []
+        why: dict[str, str] = {}
+        short, full = dict.fromkeys(BUDGETS, False), False
+        for form, task in self.start:
+            if form != division:
+                continue
+            record = self.records[division, task, method]
+            if (curves := record["curves"]) is None:
+                why[task] = record["why"] or ""
+                continue
+            full |= "batch_size" in record["settings"]
+            for against in BUDGETS:
+                gaps = self.gap(division, task, method, against)
+                shares[against].append(np.clip(np.nan_to_num(gaps, nan=1.0), SOLVED, 1.0))
+                alive = np.isfinite(_values(curves)[-1]).any()
+                short[against] |= bool(alive and curves[against][-1] < self._limit(self.budgets[form, task], against))
+            if np.isnan(self.gap(division, task, method, "step")).mean() >= 0.5:
+                diverged.append(task)
+        left: dict[Against, np.ndarray] = {
+            against: np.exp(np.mean(np.log(many), axis=0)) if many else np.ones(len(self.setup.seeds))
+            for against, many in shares.items()
+        }
+        return Standing(method, left, tuple(diverged), why, bool(shares["step"]), full, short)
+
+    def standing(self, division: str, names: Iterable[str] | None = None) -> list[Standing]:
+        """The rows of a division, the best at equal iterations first."""
+        rows = [self.row(division, name) for name in (self.methods(division) if names is None else names)]
+        return sorted(rows, key=lambda row: (row.median("step"), row.method))
+
+    def best(self, division: str, task: str, against: Against) -> tuple[str, float]:
+        """Who leaves least on a task, by the median over seeds, and how much."""
+        medians = {
+            name: float(np.median(np.nan_to_num(self.gap(division, task, name, against), nan=np.inf)))
+            for name in self.methods(division)
+            if self.records[division, task, name]["curves"] is not None
+        }
+        name = min(medians, key=medians.__getitem__)
+        return name, medians[name]
+
+
+def at_cost(spent: np.ndarray, share: np.ndarray, limit: float) -> np.ndarray:
+    """(seeds,) the share when `limit` is spent: between two rows by its logarithm, the last row where a run ended
+    before; NaN from the row on where it diverged."""
+    row = int(np.searchsorted(spent, limit, side="left"))
+    if row >= len(spent):
+        return share[-1]
+    if row == 0:
+        return share[0]
+    weight = (limit - spent[row - 1]) / (spent[row] - spent[row - 1])
+    ends = np.log(np.maximum(share[row - 1 : row + 1], 1e-12))
+    return np.exp((1 - weight) * ends[0] + weight * ends[1])
+
+
+def _values(curves: Curves) -> np.ndarray:
+    return np.array([[np.nan if value is None else value for value in row] for row in curves["value"]], float)

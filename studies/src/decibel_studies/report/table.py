@@ -1,0 +1,197 @@
+"""`python -m decibel_studies.report.table RESULTS`: judges the results of a folder once more from their traces, and
+writes what was found as Markdown: a table of the papers' claims and one of ours, and a page for every claim."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import NAMES, find
+from ..files import write_file
+from ..judging import committed
+from ..judging.registration import Look, Stated, stated
+from ..judging.registration import find as find_registration
+from ..judging.verdicts import LEVEL, AnswerRecord, CheckRecord, ClaimRecord, as_number, asked
+from ..testbed.reproduce import Verdicts, judge
+
+MARKS = ("<!-- python -m decibel_studies.report.table studies/results --docs docs -->", "<!-- to here -->")
+OWN_FIGURES = {"systems/gossip-vs-allreduce": "network.svg"}  # that another script draws
+
+
+class Row(NamedTuple):
+    """A claim, with the results of its study."""
+
+    study: str
+    claim: ClaimRecord
+    saved: Verdicts
+
+    @property
+    def stated(self) -> Stated:
+        return stated(self.study, self.claim["claim"])
+
+
+def rows(results: Path) -> list[Row]:
+    """The claims of all studies with results, in the order of their names, the papers' numbers first."""
+    found = [(name, results / name / "verdicts.json") for name in NAMES]
+    saved: list[tuple[str, Verdicts]] = [(name, json.loads(path.read_text())) for name, path in found if path.exists()]
+    every = [Row(name, claim, verdicts) for name, verdicts in saved for claim in verdicts["claims"]]
+    return sorted(every, key=lambda row: _order(row.claim["claim"]))
+
+
+def _order(name: str) -> tuple[str, int, str]:
+    digits = "".join(filter(str.isdigit, name))
+    return name[0], int(digits), name
+
+
+def section(every: Sequence[Row]) -> str:
+    """Both tables, between marks, as the page has them."""
+    papers = ["| the paper says | reproduced | survives | what we found |", "|---|---|---|---|"]
+    ours = ["| our claim | holds | what we found |", "|---|---|---|"]
+    for row in every:
+        claim, survives = row.claim, row.claim["survives"]["answer"]
+        link = f"[{claim['claim']}](claims/{claim['claim']}.md)"
+        if claim["reproduced"] is None:
+            ours.append(f"| {link} {claim['text']} | {survives} | {claim['finding']} |")
+        else:
+            words, _, source = claim["says"].rpartition(" (")
+            said = f"{link} “{words}” *{source.removesuffix(')')}*"
+            papers.append(f"| {said} | {claim['reproduced']['answer']} | {survives} | {claim['finding']} |")
+    tables = ["### The papers' claims", "", *papers, "", "### Claims of our own", "", *ours]
+    return "\n".join([MARKS[0], *tables, "", MARKS[1], ""])
+
+
+def page(row: Row) -> str:
+    """What there is to know of a claim: the answers, the figure, details, every check, and its history."""
+    claim, study = row.claim, find(row.study)
+    name, reproduced = claim["claim"], claim["reproduced"]
+    figure = OWN_FIGURES.get(row.study, f"studies/{row.study.replace('/', '-')}.svg")
+    parts = [f"# {name}: {claim['text']}", f"Study `{row.study}` · [all claims](../studies.md)"]
+    if reproduced is not None:
+        words, _, source = claim["says"].rpartition(" (")
+        parts += [f"> {words}\n>\n> {source.removesuffix(')')}", _answer("Reproduced?", reproduced)]
+    parts += [
+        _answer("Survives?" if reproduced else "Holds?", claim["survives"]),
+        f"**{claim['finding']}**",
+        f"![{study.title}](../figures/{figure})",
+        f"## The study\n\n{study.about}" + (f"\n\nDiffers from the paper: {study.differs}" if study.differs else ""),
+        f"## Details\n\n{claim['why']}" if claim["why"] else "",
+        *_checks(row),
+        *_history(row),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _answer(question: str, answer: AnswerRecord) -> str:
+    asks = answer["asks"] or "the registered test"
+    joined = "." if not answer["checks"] else f", tested as: {asks}." if answer["asks"] else ", by the registered test."
+    reason = f" {asks}" if not answer["checks"] else ""
+    return f"**{question}** {answer['answer'].capitalize()}{joined}{reason}"
+
+
+def _checks(row: Row) -> list[str]:
+    claim = row.claim
+    fresh = "seeds that nobody had looked at before" if row.saved["fresh"] else "seeds that were looked at before"
+    about = (
+        f"Means over {len(row.saved['seeds'])} {fresh}, ± half of the 90 % interval. A difference of log₁₀ of 0.3 is a "
+        "factor of two, and accuracies are shares of one."
+    )
+    name = row.stated.get("test", claim["claim"])
+    parts = [
+        f"## Checks\n\n{about}",
+        f"The registered test, {name}: **{claim['verdict']}**.\n\n{_table(claim['checks'])}",
+    ]
+    for question, answer in (("reproduced", claim["reproduced"]), ("survives", claim["survives"])):
+        if answer is not None and answer["asks"] and answer["checks"]:
+            head = f"“{question.capitalize()}”, {answer['asks']} (from the same runs, asked afterwards)"
+            parts.append(f"{head}: **{answer['answer']}**.\n\n{_table(answer['checks'])}")
+    return parts
+
+
+def _table(checks: Sequence[CheckRecord]) -> str:
+    lines = ["| check | mean | should be | |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {k['text']} | {_effect(k)} | {_wanted(k)} | {k['verdict']} |" for k in checks)])
+
+
+def _effect(check: CheckRecord) -> str:
+    lost = sum(isinstance(value, str) for value in check["values"])
+    if lost == len(check["values"]):
+        return "no run ended"
+    shown = f"{_number(check['mean'])} ± {_number(check['margin'])}"
+    return f"{shown}, {lost} of {len(check['values'])} diverged or never got there" if lost else shown
+
+
+def _wanted(check: CheckRecord) -> str:
+    level = f", level within {_number(check['level'])}" if check["level"] else ""
+    return asked(check["low"], check["high"]).replace("-", "−") + level
+
+
+def _number(value: float | str) -> str:
+    return f"{as_number(value):.3g}".replace("-", "−")
+
+
+def _history(row: Row) -> list[str]:
+    here, registration = row.stated, find_registration(row.study)
+    looks = [*here.get("earlier", [])]
+    name = here.get("test", row.claim["claim"])
+    seeds = row.saved["seeds"]
+    now: Look = {
+        "test": name,
+        "seeds": f"{seeds[0]}–{seeds[-1]}",
+        "verdict": row.claim["verdict"],
+        "other": "this one",
+    }
+    lines = ["| look | test | seeds | verdict | what was other |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {i} | {look['test']} | {look['seeds']} | {look['verdict']} | {look['other']} |"
+        for i, look in enumerate([*looks, now], 1)
+    ]
+    share = 100 * LEVEL / 2 ** (len(looks) + 1)
+    parts = [
+        f"## History\n\nWhose claim: {here['whose']}. Registered on {row.saved['registered'] or 'no date'}: "
+        f"{here['statistic']}.",
+        "\n".join(lines),
+        f"This look may err in {share:.2g} % of all cases, all looks together in 5 %. "
+        "A test with another band, ring, metric or way of tuning has another name.",
+    ]
+    return [*parts, f"What was seen before: {registration.note}"] if registration and registration.note else parts
+
+
+def remembered(every: Sequence[Row]) -> str:
+    """What `decibel reproduce` shows beside its own verdicts."""
+    known: dict[str, dict[str, committed.Committed]] = {}
+    for row in every:
+        reproduced = row.claim["reproduced"]
+        known.setdefault(row.study, {})[row.claim["claim"]] = {
+            "verdict": row.claim["verdict"],
+            "reproduced": None if reproduced is None else reproduced["answer"],
+            "survives": row.claim["survives"]["answer"],
+            "seeds": len(row.saved["seeds"]),
+        }
+    return json.dumps(known, indent=1) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="a folder that `decibel reproduce --out` wrote")
+    parser.add_argument("--docs", type=Path, help="the folder with studies.md, whose tables are replaced")
+    given = parser.parse_args()
+    for name in NAMES:
+        if (given.results / name / "verdicts.json").exists():
+            judge(find(name), given.results)
+    every = rows(given.results)
+    if given.docs is None:
+        print(section(every), end="")
+        return
+    text = (given.docs / "studies.md").read_text()
+    before, rest = text.split(MARKS[0] + "\n")
+    write_file(given.docs / "studies.md", before + section(every) + rest.split(MARKS[1] + "\n")[1])
+    for row in every:
+        write_file(given.docs / "claims" / f"{row.claim['claim']}.md", page(row))
+    write_file(committed.PATH, remembered(every))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What the tests of studies share."""
+
+from __future__ import annotations
+
+import pytest
+
+from decibel_studies.testbed import step_sizes
+from decibel_studies.testbed.study import Arm
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The arms that were really run."""
+    ran: list[tuple[str, str]] = []
+    run = Arm.run
+
+    def counting(self: Arm, seeds):
+        ran.append(self.key)
+        return run(self, seeds)
+
+    monkeypatch.setattr(Arm, "run", counting)
+    return ran
+
+
+@pytest.fixture
+def beside(monkeypatch, tmp_path):
+    monkeypatch.setattr(step_sizes, "path_of", lambda study: tmp_path / "step_sizes.json")
+    return tmp_path / "step_sizes.json"

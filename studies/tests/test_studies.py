@@ -1,0 +1,171 @@
+"""Studies: every one runs at its smallest size, and the committed results are what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_study import quiet
+
+import decibel as db
+from decibel.methods._method import validate_graph
+from decibel_studies import NAMES, find
+from decibel_studies.judging import committed
+from decibel_studies.judging.verdicts import LEVEL
+from decibel_studies.report import table
+from decibel_studies.testbed import step_sizes
+from decibel_studies.testbed.reproduce import judge as judge_again
+from decibel_studies.testbed.reproduce import load, reproduce
+from decibel_studies.testbed.runs import fingerprint, place
+from decibel_studies.testbed.study import Arm
+
+# Every study
+
+
+@pytest.mark.slow_except("dsoba/topology")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_smallest_size_runs(name, tmp_path):
+    study = find(name)
+    verdicts = reproduce(study, "smoke", tmp_path, say=quiet)
+    assert [verdict.claim.name for verdict in verdicts] == [claim.name for claim in study.claims]
+    assert all(verdict.checks for verdict in verdicts)
+    loaded = load(study, tmp_path)
+    saved = loaded.verdicts
+    assert saved["size"] == "smoke" and [claim["verdict"] for claim in saved["claims"]] == [v.verdict for v in verdicts]
+    assert len(loaded.runs) == len(loaded.settings["arms"]) == len(study.arms(study.setup("smoke")))
+    for run in loaded.runs:
+        assert len(run.traces) == len(study.setup("smoke").seeds)
+        assert set(study.columns) & set(run.columns), "a figure would show nothing of this arm"
+
+
+# Results in the repository
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "studies" / "results"
+KEPT = [name for name in NAMES if (RESULTS / name / "verdicts.json").exists()]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_committed_verdicts_follow_from_committed_traces(name, tmp_path):
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    judge_again(find(name), tmp_path)
+    before, after = (json.loads((folder / name / "verdicts.json").read_text()) for folder in (RESULTS, tmp_path))
+    assert before["size"] == "full" and before["date"] and before["device"] and before["command"]
+    # Another NumPy may round the last digit differently.
+    for old, new in zip(before["claims"], after["claims"], strict=True):
+        same(old, new)
+        assert old["verdict"] == "holds" or old["why"], f"{old['claim']} did not hold, and nothing says why"
+        for part in (old, old["survives"]):
+            for check in part["checks"]:
+                least = min(abs(float(check["p"][name]) - LEVEL) for name in ("holds", "fails"))
+                assert least > 1e-9, f"{check['text']}: rounding on another processor could turn this verdict"
+
+
+def same(old, new, near=1e-5):
+    """Words alike, and numbers nearly; p-values are kept with three digits."""
+    if isinstance(old, dict):
+        assert old.keys() == new.keys()
+        for name in old:
+            same(old[name], new[name], 0.02 if name == "p" else near)
+    elif isinstance(old, list):
+        assert len(old) == len(new)
+        for one, other in zip(old, new, strict=True):
+            same(one, other, near)
+    elif isinstance(old, float) and isinstance(new, float):
+        assert new == pytest.approx(old, rel=near, abs=1e-12)
+    else:
+        assert old == new
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_committed_runs_have_the_fingerprints_of_their_arms(name):
+    """Of the set-up, the arm, the study's own code and the versions of method and task. Where code was changed and
+    numbers were not, `python -m decibel_studies.testbed.restamp studies/results` gives them those of now."""
+    study = find(name)
+    made = {(run.case, run.label): run.made["fingerprint"] for run in load(study, RESULTS).runs}
+    marks = {(arm.case, arm.label): fingerprint(study, "full", arm) for arm in step_sizes.applied(study, "full")}
+    assert made == marks
+    for arm in study.arms(study.setup("full")):
+        assert place(RESULTS, study, arm, marks[arm.case, arm.label]).exists()
+
+
+def test_other_set_ups_are_not_judged(tmp_path):
+    name = "dsoba/speedup"
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    longer = dataclasses.replace(find(name), setups={"full": dataclasses.replace(find(name).setup("full"), steps=9)})
+    with pytest.raises(ValueError, match="was run with another set-up"):
+        judge_again(longer, tmp_path)
+
+
+def test_the_pages_have_the_committed_verdicts():
+    every = table.rows(RESULTS)
+    written = "run `python -m decibel_studies.report.table studies/results --docs docs`"
+    assert table.section(every) in (ROOT / "docs" / "studies.md").read_text(), written
+    for row in every:
+        path = ROOT / "docs" / "claims" / f"{row.claim['claim']}.md"
+        assert path.read_text() == table.page(row), written
+    assert len(list((ROOT / "docs" / "claims").iterdir())) == len(every)
+    assert committed.PATH.read_text() == table.remembered(every), written
+
+
+def test_each_answer_of_the_readme_names_settled_claims():
+    """And the page of studies gives the same seven."""
+    text, page = ((ROOT / name).read_text() for name in ("README.md", "docs/studies.md"))
+    lines = [line for line in text.splitlines() if line.startswith("| ") and "docs/claims/" in line]
+    settled = {row.claim["claim"] for row in table.rows(RESULTS) if row.claim["survives"]["answer"] != "undecided"}
+    assert len(lines) == 7
+    for line in lines:
+        named = set(re.findall(r"\[([CD]\d+[a-z]?)\]\(docs/claims/\1\.md\)", line))
+        assert named and named <= settled
+        answer = line.split(" | ")[1].removesuffix(" |").replace("docs/claims/", "claims/")
+        assert answer in " ".join(page.split()), answer
+
+
+def test_claims_are_numbered_once_and_sizes_are_three():
+    claims = [claim.name for name in NAMES for claim in find(name).claims]
+    theirs = [f"C{i}" for i in range(1, 25)]
+    # Parts of those, beyond the papers, or of methods that no paper has.
+    more = ["C3b", "C4b", "C9b", "C10b", "C12b", "C12c", "C12d", "C16b", "C17b", "C17c", "C17d", "C17e", "C22b"]
+    assert sorted(claims) == sorted([*theirs, *more, "D1", "D2", "D3", "D4", "D5"])
+    for name in NAMES:
+        study = find(name)
+        assert list(study.setups) == ["smoke", "small", "full"]
+        assert len(study.setup("full").seeds) >= (10 if name.startswith("gossip/") else 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arms_have_names_of_their_own_and_every_search_finds_them(name):
+    study = find(name)
+    for size in ("smoke", "small", "full"):
+        made = study.arms(study.setup(size))
+        assert len({arm.key for arm in made}) == len(made)
+        plan = study.search
+        arms = [arm for arm in made if isinstance(arm, Arm)]
+        tuned = {arm.tuned for arm in arms} - {None}
+        assert (plan is None) == (not tuned)
+        if plan is not None:
+            cases = plan.cases(study.setup(size))
+            searched = {arm.tuned: plan.candidates(arm.method) for arm in arms if arm.tuned and arm.case in cases}
+            assert set(searched) == tuned, "some step sizes are used and never searched"
+            assert {len(candidates) for candidates in searched.values()} == {plan.budget}, "budgets differ"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_accepts_its_graph_at_every_size(name):
+    """λ_min(W) ≤ −1/3 with EXTRA, say, would be refused only when a long run begins."""
+    for size in ("smoke", "small", "full"):
+        for arm in (arm for arm in find(name).arms(find(name).setup(size)) if isinstance(arm, Arm)):
+            graphs = arm.graph if isinstance(arm.graph, db.Levels) else db.Levels(x=arm.graph)
+            for level, strategy in arm.method.strategies.items():
+                validate_graph(getattr(graphs, level), strategy, level)
+
+
+def test_graphs_of_the_topology_study_are_ordered_by_rho():
+    from decibel_studies.experiments.dsoba_topology import GRAPHS, graphs
+
+    rho = [graphs(find("dsoba/topology").setup("full"))[name].rho for name in GRAPHS]
+    assert rho == sorted(rho)
