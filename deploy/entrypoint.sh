@@ -1,15 +1,17 @@
 #!/bin/sh
 # One part of a rehearsal of three, in a container or as a plain process:
 #
-#   entrypoint.sh organiser NAME...   creates the authority and signs every site's request
-#   entrypoint.sh site NAME           joins, waits for its certificate, and runs; started again, it continues
+#   entrypoint.sh organiser               creates the authority, and gives its public files to all
+#   entrypoint.sh site NAME               joins, waits for its certificate, and runs; started again, it continues
+#   entrypoint.sh sign NAME FINGERPRINT   signs a site's request, if its key has that fingerprint
 #
 # SHARED is a folder that all see. It stands for the messages by which organisations send each other public files and
-# requests; in production people send these, and compare fingerprints (docs/silo.md). A site's key stays in its SITE_HOME.
+# requests; in production people send these (docs/silo.md). A site's key stays in its SITE_HOME. Whoever can write in
+# SHARED can put a request there, so a person signs each one, by the fingerprint in that site's log.
 set -eu
 
-: "${SHARED:=/shared}" "${FEDERATION:=/deploy/federation.toml}" "${PROBLEM:=wards:problem}" "${DECIBEL:=decibel}"
-: "${LOG_FORMAT:=text}" "${WAIT:=120}"
+: "${SHARED:=/shared}" "${FEDERATION:=/deploy/federation.toml}" "${PROBLEM:=example_problem:problem}" "${DECIBEL:=decibel}"
+: "${LOG_FORMAT:=text}" "${WAIT:=3600}"
 
 wait_for() {
     left=$WAIT
@@ -34,13 +36,16 @@ organise() {
     for file in authority.pem revoked.json federation.json; do # the last one tells that all are there
         give "$own/public/$file" "$SHARED/public/$file"
     done
-    for name in "$@"; do
-        wait_for "$SHARED/$name.request.pem"
-        mkdir -p "$own/requests/$name"
-        cp "$SHARED/$name.request.pem" "$own/requests/$name/request.pem"
-        $DECIBEL silo sign "$own/requests/$name/request.pem" --out "$own"
-        give "$own/requests/$name/certificate.pem" "$SHARED/$name.certificate.pem"
-    done
+}
+
+sign_request() {
+    name=$1
+    own=${AUTHORITY_HOME:-/authority}
+    wait_for "$SHARED/$name.request.pem"
+    mkdir -p "$own/requests/$name"
+    cp "$SHARED/$name.request.pem" "$own/requests/$name/request.pem"
+    $DECIBEL silo sign "$name" "$own/requests/$name/request.pem" --out "$own" --fingerprint "$2"
+    give "$own/requests/$name/certificate.pem" "$SHARED/$name.certificate.pem"
 }
 
 run_site() {
@@ -61,7 +66,8 @@ run_site() {
 }
 
 case "${1:-}" in
-organiser) shift && organise "$@" ;;
+organiser) organise ;;
 site) run_site "$2" ;;
-*) echo "entrypoint.sh organiser NAME... | site NAME" >&2 && exit 2 ;;
+sign) sign_request "$2" "$3" ;;
+*) echo "entrypoint.sh organiser | site NAME | sign NAME FINGERPRINT" >&2 && exit 2 ;;
 esac

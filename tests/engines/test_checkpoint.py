@@ -61,6 +61,14 @@ def test_every_file_of_a_checkpoint_is_on_the_disk(tmp_path, monkeypatch):
     assert len(there) > 20 and {path.stat().st_ino for path in there} <= synced
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    for name in ("30.orbax-checkpoint-tmp", "40.orbax-checkpoint-tmp-1699", "aside/20-1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "part").write_text("of a checkpoint")
+    db.solve(PROBLEM, METHOD, GRAPH, steps=20, checkpoint=tmp_path, **OPTIONS)
+    assert not list(tmp_path.glob("*.orbax-checkpoint-tmp*")) and (tmp_path / "aside" / "20-1" / "part").exists()
+
+
 def test_a_run_moves_from_a_cluster_to_the_simulator(tmp_path, whole):
     db.solve(PROBLEM, METHOD, GRAPH, steps=30, checkpoint=tmp_path, engine=db.Cluster(devices=4), **OPTIONS)
     moved = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
@@ -186,6 +194,28 @@ def test_resume_needs_a_folder():
         db.solve(PROBLEM, METHOD, GRAPH, steps=10, resume=True)
 
 
+def test_ctrl_c_saves_and_the_run_goes_on(tmp_path, whole):
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(step, row):
+        if step == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    result = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, callbacks=[press], **OPTIONS)
+    assert result.status is db.Status.INTERRUPTED and result.step == 20
+    assert signal.getsignal(signal.SIGINT) is before
+    assert_same(db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS), whole)
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    def press_twice(step, row):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, callbacks=[press_twice], **OPTIONS)
+
+
 WORKER = """
 import sys
 import jax
@@ -222,9 +252,9 @@ def test_terminating_saves_and_the_run_goes_on(tmp_path, whole):
 
 @pytest.mark.slow
 def test_killed_at_random_moments_it_still_ends_the_same(tmp_path):
-    """Twenty kills, each after one to three rows more; some fall into the writing of a checkpoint."""
-    rng, steps = np.random.default_rng(0), 800
-    for _ in range(20):
+    """Six kills, each after one to three rows more; some fall into the writing of a checkpoint."""
+    rng, steps = np.random.default_rng(0), 300
+    for _ in range(6):
         with start(tmp_path / "run", 0.05, steps) as worker:
             for _ in range(rng.integers(1, 4)):
                 worker.stdout.readline()

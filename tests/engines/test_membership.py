@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, Quadratic, lower, random_quadratic, upper
+from quadratics import Quadratic, lower, random_quadratic, upper
 
 import decibel as db
 from decibel.core._vector import Vector
 from decibel.engines._membership import among, migrate_state, restrict_to, survivors
 from decibel.graphs._graph import Levels
 from decibel.methods._method import State
+from decibel.methods._single_level import SingleLevel
 from decibel.strategies import STRATEGIES, Level, Strategy, polynomial
 
 NODES, LEFT = 4, (0, 1, 3)
@@ -115,7 +116,7 @@ def assert_exact(result, solution):
 @pytest.mark.slow_except("ed", "edge-ed")
 @pytest.mark.parametrize("strategy", CORRECTING, ids=lambda strategy: strategy.name)
 def test_a_loss_and_a_return_end_in_exact_solutions(strategy, tmp_path):
-    method = OneLevel(0.2, 1.0, strategy)
+    method = SingleLevel(0.2, 1.0, strategy)
     options = {"problem": QUADRATIC.single(), "graph": GRAPH.lazy()}
     solve(method, tmp_path, steps=300, **options)
     lost = solve(method, tmp_path, LEFT, steps=900, **options)
@@ -183,7 +184,7 @@ def test_a_cluster_goes_on_with_fewer_devices(name, tmp_path):
         "simulator": {None: db.Simulator(), left: db.Simulator(left)},
         "cluster": {None: db.Cluster(4), left: db.Cluster(3, left)},
     }
-    method = OneLevel(0.1, 0.5, STRATEGIES[name])
+    method = SingleLevel(0.1, 0.5, STRATEGIES[name])
     options = {"resume": True, "eval_every": 20, "metrics": []}
     ends = {}
     for place, engines in places.items():

@@ -1,47 +1,84 @@
-"""Runs schedules: `python -m simulation --seeds 10000`, or `--seed 17` for one, with its trace."""
+"""Runs schedules: `python -m simulation --seeds 10000`, `--seed 17` for one, with its trace, or `--bugs` for those that
+find planted bugs."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from . import Schedule, World
+from .batch import run_seeds, search
+from .planted import BUGS, SEEDS
 from .schedule import ASYNC_KINDS, KINDS
+
+BATCH = 20  # schedules that a process runs before it reports
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many schedules")
+    parser.add_argument("--seeds", type=int, help=f"how many schedules: 1000, and {SEEDS} for every bug")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="this one only, and its last events")
     parser.add_argument("--kind", choices=(*KINDS, *ASYNC_KINDS), help="schedules of this kind only")
     parser.add_argument("--asynchronous", action="store_true", help="sites without a common clock")
+    parser.add_argument("--bugs", action="store_true", help="how many schedules find each bug that is planted")
     parser.add_argument("--all", action="store_true", help="do not end at the first seed that fails")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     given = parser.parse_args()
-    seeds = [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
-    begun, cpu = time.monotonic(), time.process_time()
-    counts, failed, events = Counter(), 0, 0
-    for seed in seeds:
-        world = World(Schedule.of(seed, given.kind, asynchronous=given.asynchronous))
-        counts[world.schedule.kind] += 1
-        try:
-            world.run()
-        except Exception as error:
-            failed += 1
-            print(f"seed {seed} ({world.schedule.kind}): {type(error).__name__}: {error}")
-            if not given.all:
-                print(*world.trace, sep="\n")
-                raise
-        events += world.scheduler.events
-        if given.seed is not None:
-            print(*world.trace, sep="\n")
-            print(world.schedule, f"digest {world.digest:08x}")
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    took = f"{time.monotonic() - begun:.1f} s ({time.process_time() - cpu:.1f} s of the processor)"
-    print(f"{sum(counts.values())} schedules ({kinds}), {events} events in {took}; {failed} failed")
+    if given.seed is not None:
+        return _show(Schedule.of(given.seed, given.kind, asynchronous=given.asynchronous))
+    if given.bugs:
+        names = [name for name, bug in BUGS.items() if bug.kind in (ASYNC_KINDS if given.asynchronous else KINDS)]
+        return _find_bugs(names, range(given.first, given.first + (given.seeds or SEEDS)), given.jobs)
+    begun = time.monotonic()
+    kinds: Counter[str] = Counter()
+    coded = events = failed = 0
+    run = partial(run_seeds, given.kind, asynchronous=given.asynchronous)
+    last = given.first + (given.seeds or 1000)
+    batches = [range(first, min(first + BATCH, last)) for first in range(given.first, last, BATCH)]
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as processes:
+        for report in (report for batch in processes.map(run, batches) for report in batch):
+            kinds[report.kind] += 1
+            coded += report.coded
+            events += report.events
+            failed += bool(report.failure)
+            if report.failure:
+                print(f"seed {report.seed} ({report.kind}): {report.failure}", flush=True)
+                if not given.all:
+                    processes.shutdown(cancel_futures=True)
+                    break
+    names = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    print(f"{kinds.total()} schedules ({names}; {coded} in code), {events} events", end=" ")
+    print(f"in {time.monotonic() - begun:.0f} s; {failed} failed")
     return int(failed > 0)
+
+
+def _find_bugs(names: list[str], seeds: range, jobs: int) -> int:
+    missed = 0
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as processes:
+        for result in processes.map(partial(search, seeds), names):
+            missed += not result.found or bool(result.failures)
+            soonest = "" if result.soonest is None else f", soonest by {result.soonest}"
+            print(f"{result.bug} ({result.kind}): {len(result.found)} of {len(seeds)}{soonest}", flush=True)
+            print(*result.failures, sep="\n", end="\n" if result.failures else "")
+    print(f"{len(names) - missed} of {len(names)} planted bugs were found")
+    return int(missed > 0)
+
+
+def _show(schedule: Schedule) -> int:
+    world = World(schedule)
+    try:
+        world.run()
+    finally:
+        print(*world.trace, sep="\n")
+        print(schedule, f"digest {world.digest:08x}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 """A machine with a site on it that has no common clock with others: the same calls, in the same order, as
-`engines.silo._async_run` makes."""
+`decibel.silo.run._async_run` makes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from decibel.engines.silo._async_site import AsyncSite
-from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._errors import NotFinite, SiteLost
-from decibel.engines.silo._site import STOP
+from decibel.silo._errors import NotFinite, SiteLost
+from decibel.silo.protocol._async_site import AsyncSite
+from decibel.silo.protocol._incarnation import next_incarnation
+from decibel.silo.protocol._site import STOP
+from decibel.silo.trust._credentials import Credentials
 
 from .async_monitor import AsyncMonitor
-from .async_node import WIDTH, WaveNode
+from .async_node import WaveNode, stamped, unstamped
 from .checkpoints import Checkpoints
 from .host import PROBLEM, Host
 from .node import Arrived
@@ -41,13 +42,25 @@ class AsyncHost(Host):
         world, schedule, home = self.world, self.world.schedule, self.disk.root
         credentials = Credentials.load(home, self.name)
         self.monitor.trusts(self, credentials)
-        clock, signer = VirtualClock(world.scheduler, self.lives), Signer(self.number)
-        site = AsyncSite(world.federation, self.number, PROBLEM, signer, say=self.say, clock=clock)
-        node = WaveNode(world.problem, self.number, world.weights[self.number])
+        clock = VirtualClock(world.scheduler, self.clock_behind)
+        signer = Signer(self.number, self.monitor.signs)
+        self.incarnation = next_incarnation(home, clock.time())
+        self.monitor.incarnates(self)
+        site = AsyncSite(
+            world.federation,
+            self.number,
+            PROBLEM,
+            signer,
+            incarnation=self.incarnation,
+            say=self.say,
+            clock=clock,
+        )
+        node = world.node_of(self.number)
         for _ in range(schedule.levels):
-            site.expect(np.float64, (WIDTH,))
+            site.expect(world.message.dtype, world.message.shape)
+        site.expect_model(node.s.ravel())
         site.exchange_at([(level, 0) for level in range(schedule.levels)], [world.neighbours[self.number]])
-        saves = Checkpoints(home / "checkpoints")
+        saves = self.saves = Checkpoints(self.disk)
         self.site, self.node = site, node
         self.watched = [edge for other, edge in site.edges.items() if world.is_honest(other)]
         self.streams = Streams(self, site, credentials)
@@ -61,19 +74,25 @@ class AsyncHost(Host):
                 step += 1
                 self.monitor.done(self, step)
                 if step % schedule.checkpoint_every == 0:
-                    self._save(saves, step, node)  # pyright: ignore[reportArgumentType]
+                    self._save(site, saves, step, node)  # pyright: ignore[reportArgumentType]
                     saved = step
+            if site.taken is not None:
+                step = self._take_model(site, node)  # pyright: ignore[reportArgumentType]
             if step > saved:
-                self._save(saves, step, node)  # pyright: ignore[reportArgumentType]
-            self.monitor.on_disk(self, saves.sync())
+                self._save(site, saves, step, node)  # pyright: ignore[reportArgumentType]
+            saves.sync()
+            self.monitor.on_disk(self, saves.synced)
             finished = step >= schedule.steps or bool(site.ended)
             self.is_leaving = True
             self.monitor.ends(self, site, node, step)
-            site.goodbye(finished)
-        except (SiteLost, NotFinite, OSError, ValueError):
-            site.goodbye(False)
-            self.streams.close()
-            raise
+            if finished:
+                self._finish(site, node, step)  # pyright: ignore[reportArgumentType]
+            else:
+                site.goodbye(False)
+            self.monitor.reports(self, site)
+        except (SiteLost, NotFinite, OSError, ValueError) as error:
+            self._end_early(site, error)
+            return node.state
         self.streams.close()
         return node.state if finished else None
 
@@ -82,13 +101,14 @@ class AsyncHost(Host):
         for newest in saves.steps[-self.set_back :] if self.set_back else []:
             self.monitor.is_set_back(self, newest)
             saves.delete(newest)
+        if self.set_back:
+            self.take_record_away()
         self.set_back = 0
 
     def _begin(self, site: AsyncSite, node: WaveNode, step: int) -> bool:
         """Sends what it has to say before the step; whether that begins."""
-        who = np.array([self.lives, step], float)
-        rows = [np.concatenate([q, np.broadcast_to(who, (len(q), 2))], -1) for q in node.waves()]
-        self.monitor.posts(self, step, rows)
+        rows = [stamped(q, self.lives, step) for q in node.waves(step, site.incarnation)]
+        self.monitor.posts(self, step, rows, node)
         site.post(step, rows)
         may = site.running and any(edge.open or edge.finished for edge in site.edges.values())
         now = self.world.scheduler.now
@@ -102,11 +122,15 @@ class AsyncHost(Host):
     def _step(self, site: AsyncSite, node: WaveNode) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         def collect(level: int) -> Arrived:
             slots = len(site.others[level])
-            out = np.empty((slots, WIDTH)), np.empty(slots, bool), np.empty(slots, np.int32)
-            site.collect(level, out)
-            self.monitor.collected(self, site, level, out)
-            return out
+            like = self.world.message
+            rows = np.empty((slots, *like.shape), like.dtype)
+            arrived = np.empty(slots, bool)
+            states = np.empty(slots, np.int32)
+            site.collect(level, (rows, arrived, states))
+            self.monitor.collected(self, site, level, (rows, arrived, states))
+            return unstamped(rows), arrived, states
 
         change, by_link = node.step(collect)
+        self.monitor.stepped(self, node)
         if site.rest.rule is not None:
             site.note(change, by_link)

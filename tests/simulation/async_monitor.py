@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decibel.engines.silo._async_edge import AsyncEdge
-from decibel.engines.silo._async_site import AsyncSite
-from decibel.engines.silo._edge import Edge
-from decibel.engines.silo._frames import Data, Malformed, parse
 from decibel.network._links import LinkState
+from decibel.silo.protocol._async_edge import MOST_ON_THE_WAY, AsyncEdge
+from decibel.silo.protocol._async_site import AsyncSite
+from decibel.silo.protocol._edge import Edge
+from decibel.silo.protocol._frames import Data, Frame, parse
 
-from .async_node import ENTRIES, WaveNode, solution
+from .async_node import ALPHA, WaveNode, read_stamp, solution, unstamped
+from .coded_links import CodedLinks, number_of
 from .monitor import Monitor
 from .node import Arrived
 
@@ -38,6 +39,8 @@ class AsyncMonitor(Monitor):
         self._solution = solution(world.problem)
         self._was_done: set[int] = set()  # who was at rest, or had no step left, at some time
         self._last_sent: dict[End, dict[int, int]] = {}
+        self._written: dict[tuple[int, ...], bytes] = {}  # by sender, receiver, level, number and incarnation
+        self._taken: dict[tuple[int, int, int], np.ndarray] = {}  # messages, by receiver, level and slot
 
     # Steps
 
@@ -52,6 +55,8 @@ class AsyncMonitor(Monitor):
             self._fail(f"{host.name} has waited, and a neighbour was there")
 
     def ends(self, host: Host, site: AsyncSite, node: WaveNode, step: int) -> None:
+        if site.taken is not None:
+            return
         if step < self.schedule.steps and not site.stopping and not site.ended:
             self._fail(f"{host.name} ends at step {step} without a reason")
         never = [other.name for other in self.world.honest if other.number not in self._was_done and other is not host]
@@ -76,31 +81,35 @@ class AsyncMonitor(Monitor):
 
     # Messages
 
-    def posts(self, host: Host, step: int, rows: list[np.ndarray]) -> None:
+    def posts(self, host: Host, step: int, rows: list[np.ndarray], node: WaveNode) -> None:
+        if isinstance(node.links, CodedLinks):
+            for level, written in enumerate(node.links.written):
+                for j, row, meaning in zip(self.world.neighbours[host.number], rows[level], written, strict=True):
+                    self._written[host.number, j, level, *number_of(row)] = meaning.tobytes()
         for level, by_slot in enumerate(rows):
             for j, row in zip(self.world.neighbours[host.number], by_slot, strict=True):
                 key = (host.number, j, level, (host.lives, step))
                 if key in self._posted:
                     self._fail(f"{host.name} sends two messages of step {step} in one life")
-                self._posted[key] = row[:ENTRIES].tobytes()
+                self._posted[key] = unstamped(row).tobytes()
 
     def sent(self, end: End, key: int, frame: bytes) -> None:
-        """Numbers on a link only grow; the newest may be sent once more."""
-        if self.world.is_honest(end.owner) and isinstance(data := parse(frame), Data):
+        """Numbers on a link only grow; the newest may be sent once more. Few are under way, and one more in a beat."""
+        if key >= 0 and self.world.is_honest(end.owner) and isinstance(data := parse(frame), Data):
+            waiting = end.pipe.under_way(key)
+            since = self.world.scheduler.now - min((one.since for one in waiting), default=self.world.scheduler.now)
+            if len(waiting) > MOST_ON_THE_WAY + 2 + since / self.schedule.tolerance.beat:
+                self._fail(f"{end.owner} sends a message to {end.peer}, where {len(waiting)} are under way")
             last = self._last_sent.setdefault(end, {})
             if data.at.step < last.get(key, -1) or data.at.exchange != key:
                 self._fail(f"{end.owner} sends message {data.at} to {end.peer} after {last}")
             last[key] = data.at.step
 
-    def heard(self, host: Host, edge: Edge, raw: bytes, end: End) -> None:
-        super().heard(host, edge, raw, end)
-        try:
-            frame = parse(raw)
-        except Malformed:
-            return
+    def heard(self, host: Host, edge: Edge, frame: Frame, end: End) -> None:
+        super().heard(host, edge, frame, end)
         if isinstance(frame, Data) and edge.stream is end and self.world.is_honest(edge.number):
             key = (host.number, host.lives, edge.number, frame.at.exchange)
-            self._came[key] = max(self._came.get(key, (0, -1)), _sent(frame.tensor))
+            self._came[key] = max(self._came.get(key, (0, -1)), read_stamp(frame.tensor))
 
     def collected(self, host: Host, site: AsyncSite, level: int, found: Arrived) -> None:
         rows, arrived, states = found
@@ -115,27 +124,41 @@ class AsyncMonitor(Monitor):
                 if edge.holds and came > used:
                     self._fail(f"{host.name} does not use message {came} of {edge.name}, which has come")
                 continue
-            one = _sent(rows[slot])
-            if self._posted.get((j, host.number, level, one)) != rows[slot, :ENTRIES].tobytes():
+            one = read_stamp(rows[slot])
+            if self._posted.get((j, host.number, level, one)) != unstamped(rows[slot]).tobytes():
                 self._fail(f"{host.name} uses a message of {edge.name}, {one}, that was not sent")
             if one <= used:
                 self._fail(f"{host.name} uses message {one} of {edge.name} after {used}")
             if one != came:
                 self._fail(f"{host.name} uses message {one} of {edge.name}, and {came} has come")
             self._used[key] = one
+            self._taken[host.number, level, slot] = rows[slot]
+
+    def stepped(self, host: Host, node: WaveNode) -> None:
+        """What was in code was read as it was written, and no flow is larger than its limit."""
+        limit = self.world.flow_limit
+        if limit is not None and np.linalg.norm(node.used, axis=-1).max() > (1 + 1e-5) * ALPHA * limit:
+            self._fail(f"{host.name} uses flows beyond the limit of {ALPHA * limit:g}: {node.used}")
+        if isinstance(node.links, CodedLinks):
+            for (receiver, level, slot), row in self._taken.items():
+                j, read = self.world.neighbours[receiver][slot], node.links.read[level][slot]
+                written = self._written[j, receiver, level, *number_of(row)]
+                if np.isfinite(read).all() and read.tobytes() != written:
+                    self._fail(f"{host.name} reads {read} of {j}, which wrote {np.frombuffer(written, read.dtype)}")
+        self._taken.clear()
 
     # After every event
 
     def look(self) -> None:
-        for host in self.world.hosts:
-            if host.site is None or host.number == self.schedule.hostile:
+        for host in self.world.honest:
+            if host.site is None:
                 continue
             assert isinstance(host.site, AsyncSite)
             if host.site.done:
                 self._was_done.add(host.number)
             for edge in host.watched:
                 assert isinstance(edge, AsyncEdge)
-                key = (host.number, host.lives, edge.number, edge.incarnation)
+                key = (host.number, host.incarnation, edge.number, edge.incarnation)
                 if (before := self._numbers.get(key)) != edge._numbers:
                     for exchange, number in (before or {}).items():
                         if edge._numbers.get(exchange, -1) < number:
@@ -152,16 +175,14 @@ class AsyncMonitor(Monitor):
         nodes: dict[int, WaveNode] = {}
         for host in self.world.hosts:
             assert host.finished is not None
-            nodes[host.number] = node = WaveNode(self.world.problem, host.number, self.world.weights[host.number])
+            nodes[host.number] = node = self.world.node_of(host.number)
             node.state = host.finished
             if (error := float(np.abs(node.s - self._solution).max())) > near:
                 self._fail(f"{host.name} ends {error:g} from the solution")
         for a, b in self.schedule.edges:
+            if {a, b} & self.behind:  # who took another's model has its own links
+                continue
             slots = self.world.neighbours[a].index(b), self.world.neighbours[b].index(a)
             total = nodes[a].flows[:, slots[0]] + nodes[b].flows[:, slots[1]]
             if np.abs(total).max() > near:
                 self._fail(f"the flows of {a} and {b} do not cancel: {total}")
-
-
-def _sent(row: np.ndarray) -> Sent:
-    return int(row[-2]), int(row[-1])

@@ -63,12 +63,39 @@ class Folder:
                 entry.data = entry.synced = entry.after_cut(chance)
 
 
+class Tree(Folder):
+    """A folder that was written by calls that are not simulated: what is not synced of it fares alike."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.inode = os.stat(path).st_ino
+        for entry in os.scandir(path):
+            found = Tree(entry.path) if entry.is_dir() else File(Path(entry.path).read_bytes())
+            self.change(lambda names, name=entry.name, found=found: names.__setitem__(name, found))
+
+    def after_cut(self, chance: random.Random) -> None:
+        self._cut(chance.choice([0.0, 0.5, 1.0]))
+
+    def _cut(self, share: float) -> None:
+        """That much of every file is on the disk."""
+        if not share:
+            self.names = dict(self.synced)
+        self.sync()
+        for entry in self.names.values():
+            if isinstance(entry, Tree):
+                entry._cut(share)
+            elif isinstance(entry, File) and entry.synced is None:
+                entry.data = entry.synced = entry.data[: int(share * len(entry.data))]
+
+
 class Disk:
     """`fault(call, path)` gives an errno, "short" or "cut" for a call that is to fail, and None otherwise."""
 
     def __init__(self, root: Path, seed: str) -> None:
         self.root, self.chance = root, random.Random(seed)
+        self._inside = f"{root}{os.sep}"
         self.top, self.off, self.struck = Folder(), False, 0
+        self.foreign: str | None = None  # a folder in which calls write that are not simulated
         self.fault: Callable[[str, str], int | str | None] = lambda call, path: None
         root.mkdir(parents=True)
 
@@ -77,10 +104,35 @@ class Disk:
         self.top.names[name] = self.top.synced[name] = File(content, content)
         (self.root / name).write_bytes(content)
 
+    def take_away(self, name: str) -> None:
+        """A file that somebody moves elsewhere while nothing runs."""
+        if self.top.names.pop(name, None) is not None:
+            self.top.sync()
+            (self.root / name).unlink()
+
     def make(self, name: str) -> None:
         """A folder that is there from the start."""
         self.top.names[name] = self.top.synced[name] = Folder()
         (self.root / name).mkdir()
+
+    def adopt(self) -> None:
+        """Takes over what is new in the foreign folder, as not synced."""
+        if self.foreign is not None and not self.off:
+            path = f"{self._inside}{self.foreign}"
+            self._adopt(path, self.folder(path))
+
+    def _adopt(self, path: str, folder: Folder) -> None:
+        there = {entry.name: entry for entry in os.scandir(path)}
+        for name, known in list(folder.names.items()):
+            if name not in there or (isinstance(known, Tree) and known.inode != there[name].inode()):
+                folder.change(lambda names, name=name: names.pop(name, None))
+        for name, entry in sorted(there.items()):
+            if name not in folder.names:
+                new = Tree(entry.path) if name[0].isdigit() else Folder()
+                folder.change(lambda names, name=name, new=new: names.__setitem__(name, new))
+            known = folder.names[name]
+            if isinstance(known, Folder) and not isinstance(known, Tree):
+                self._adopt(entry.path, known)
 
     def read_as_it_is(self, name: str) -> bytes | None:
         """What is there, whatever calls would fail."""
@@ -123,42 +175,46 @@ class Disk:
             else:
                 (path / name).write_bytes(entry.data)
 
-    def place(self, path: Path) -> tuple[Folder, str]:
+    def holds(self, path: str) -> bool:
+        return path.startswith(self._inside) or path == self._inside[:-1]
+
+    def place(self, path: str) -> tuple[Folder, str]:
         """The folder that holds the name, and the name."""
-        folder, parts = self.top, path.relative_to(self.root).parts
-        for part in parts[:-1]:
+        folder = self.top
+        *parts, name = path.removeprefix(self._inside).split(os.sep)
+        for part in parts:
             found = folder.names.get(part)
             if not isinstance(found, Folder):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             folder = found
-        return folder, parts[-1] if parts else ""
+        return folder, name
 
-    def folder(self, path: Path) -> Folder:
-        if path == self.root:
+    def folder(self, path: str) -> Folder:
+        if path == self._inside[:-1]:
             return self.top
         folder, name = self.place(path)
         found = folder.names[name]
         assert isinstance(found, Folder)
         return found
 
-    def strike(self, call: str, path: Path) -> str | None:
+    def strike(self, call: str, path: str) -> str | None:
         """Before every call: raises what the schedule says; "short" is the writer's to do."""
         if self.off:
             raise PowerCut
-        fault = self.fault(call, path.name)
+        fault = self.fault(call, os.path.basename(path))
         self.struck += fault is not None
         if fault == "cut":
             self.cut_power()
             raise PowerCut
         if isinstance(fault, int):
-            raise OSError(fault, os.strerror(fault), str(path))
+            raise OSError(fault, os.strerror(fault), path)
         return fault if call == "write" else None
 
 
 class Raw(io.RawIOBase):
     """An open file; Python's buffer above it sees short writes and EINTR as it would of the system."""
 
-    def __init__(self, disk: Disk, path: Path, number: int, file: File) -> None:
+    def __init__(self, disk: Disk, path: str, number: int, file: File) -> None:
         self._disk, self._path, self._number, self._file = disk, path, number, file
 
     def write(self, content: bytes | memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -213,14 +269,14 @@ class Calls:
     """The part of `os` that `core._files` uses, for paths of the disks it knows; for others `os` itself."""
 
     def __init__(self) -> None:
-        self._disks: dict[Path, Disk] = {}
-        self._open: dict[int, tuple[Disk, Path, File | Folder]] = {}
+        self._disks: list[Disk] = []
+        self._open: dict[int, tuple[Disk, str, File | Folder]] = {}
 
     def __getattr__(self, name: str) -> object:
         return getattr(os, name)
 
     def add(self, disk: Disk) -> None:
-        self._disks[disk.root] = disk
+        self._disks.append(disk)
 
     def clear(self) -> None:
         for number in list(self._open):
@@ -239,17 +295,19 @@ class Calls:
         for number in [number for number, (one, _, _) in self._open.items() if one is disk]:
             self.forget(number)
 
-    def _disk(self, path: str | os.PathLike[str]) -> tuple[Disk | None, Path]:
-        path = Path(path)
-        if (home := self._disks.get(path)) is not None:
-            return home, path
-        return next((self._disks[one] for one in path.parents if one in self._disks), None), path
+    def _disk(self, path: str | os.PathLike[str]) -> tuple[Disk | None, str]:
+        path = os.fspath(path)
+        for disk in self._disks:
+            if disk.holds(path):
+                return disk, path
+        return None, path
 
     def open(self, path: str | os.PathLike[str], flags: int, mode: int = 0o777) -> int:
         disk, path = self._disk(path)
         if disk is None:
             return os.open(path, flags, mode)
         disk.strike("open", path)
+        disk.adopt()
         number = os.open(path, flags, mode)
         if flags & os.O_DIRECTORY:
             self._open[number] = disk, path, disk.folder(path)
@@ -297,7 +355,7 @@ class Calls:
 
     def replace(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
         disk, source = self._disk(source)
-        target = Path(target)
+        target = os.fspath(target)
         if disk is None:
             os.replace(source, target)
             return
@@ -325,16 +383,16 @@ class Calls:
 
     def makedirs(self, path: str | os.PathLike[str], exist_ok: bool = False) -> None:
         disk, path = self._disk(path)
-        if disk is None or path.exists():
+        if disk is None or os.path.exists(path):
             os.makedirs(path, exist_ok=exist_ok)
             return
-        self.makedirs(path.parent, exist_ok=True)
+        self.makedirs(os.path.dirname(path), exist_ok=True)
         disk.strike("mkdir", path)
         os.mkdir(path)
         (folder, name), made = disk.place(path), Folder()
         folder.change(lambda names: names.__setitem__(name, made))
 
-    def rmtree(self, path: Path) -> None:
+    def rmtree(self, path: str | os.PathLike[str]) -> None:
         """Not of the product: how the simulated checkpoints delete an old one."""
         disk, path = self._disk(path)
         assert disk is not None

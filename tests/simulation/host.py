@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._edge import Edge
-from decibel.engines.silo._errors import NotFinite, SiteLost
-from decibel.engines.silo._privacy import Budgets, Privacy
-from decibel.engines.silo._site import Site
+from decibel.silo._errors import FinishedByFew, NotFinite, NothingInCommon, SiteLost
+from decibel.silo.protocol._edge import Edge
+from decibel.silo.protocol._frames import Model
+from decibel.silo.protocol._incarnation import next_incarnation
+from decibel.silo.protocol._lockstep_site import LockstepSite
+from decibel.silo.protocol._site import STOP, Site
+from decibel.silo.run._finished import FILE as FINISHED
+from decibel.silo.run._finished import Finished, read, write
+from decibel.silo.run._privacy_budget import Budgets, Privacy
+from decibel.silo.trust._credentials import Credentials
 
-from .checkpoints import Checkpoints
+from .checkpoints import Checkpoints, OrbaxCheckpoints, Saved
 from .disk import CALLS, Disk, PowerCut
-from .hostile import Nobody
+from .hostile import Accomplice
 from .monitor import Monitor, Violation
-from .node import ENTRIES, Arrived, Node
+from .node import Arrived, Node
 from .papers import Signer
 from .scheduler import Task, VirtualClock
 from .streams import Streams
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
     from .world import World
 
 PROBLEM, NOISE, DELTA = bytes(32), 8.0, 1e-5
-NOBODY = Nobody()
+STAY = 30.0  # seconds for which a site that had finished gives its model
 
 
 class Host:
@@ -36,19 +42,25 @@ class Host:
         self.name = world.federation.sites[number].name
         self.disk = Disk(world.folder / self.name, f"disk {world.schedule.seed} {number}")
         self.task: Task | None = None
-        self.site: Site | None = None
+        self.site: LockstepSite | None = None
         self.node: Node | None = None
         self.watched: list[Edge] = []  # those of its edges whose other end is honest
+        self.saves: Checkpoints | OrbaxCheckpoints | None = None
         self.streams: Streams | None = None
         self.listener: Streams | None = None
+        self.incarnation = 0
+        self.begins_again = self.wants_all_back = False
+        self.clock_behind = 0.0  # seconds
         self.lives, self.is_off, self._ending, self.is_leaving = 0, False, False, False
         self.finished: bytes | None = None  # the state at the end
-        self.back_at = self._began = 0.0
+        self.has_record = False  # whether its folder says that it has finished
+        self.back_at = self.began = self.finished_at = 0.0
 
-    @property
+    @cached_property
     def monitor(self) -> Monitor:
         """Who watches it."""
-        return self.world.monitor if self.world.is_honest(self.number) else NOBODY  # pyright: ignore[reportReturnType]
+        watches = self.world.monitor if self.world.is_honest(self.number) else Accomplice(self.world.conspiracy)
+        return watches  # pyright: ignore[reportReturnType]
 
     @property
     def is_up(self) -> bool:
@@ -56,14 +68,19 @@ class Host:
 
     @property
     def up_for(self) -> float:
-        return self.world.scheduler.now - self._began if self.is_up else 0.0
+        return self.world.scheduler.now - self.began if self.is_up else 0.0
 
     @property
     def misses_somebody(self) -> bool:
-        """Whether it may wait for a neighbour that is down, and that has not told it that it has finished."""
+        """Whether it may wait for a site that is down: at its start for any, and then for a neighbour that has not told
+        it that it has finished."""
         if self.site is None or self.is_leaving:
             return False
+        if not self.site._rendezvous.settled:
+            return not all(host.is_up for host in self.world.hosts)
         edges = self.site.edges.values()
+        if self.site.asks_for_model:
+            return any(not self.world.hosts[edge.number].is_up and edge.offer is None for edge in edges)
         return any(not self.world.hosts[edge.number].is_up and not edge.finished for edge in edges)
 
     def say(self, sentence: str) -> None:
@@ -88,7 +105,7 @@ class Host:
         if self.is_up:
             return
         self.lives += 1
-        self.is_off, self.is_leaving, self._began = False, False, self.world.scheduler.now
+        self.is_off, self.is_leaving, self.began = False, False, self.world.scheduler.now
         self.world.network.switch_on(self.number)
         self.disk.start()
         self.world.note(f"{self.name} starts, life {self.lives}")
@@ -111,14 +128,20 @@ class Host:
             # A disk that fails it may end a site; the operator starts it again.
             self._gone(f"ends: {error!r}", silently=False)
             self.monitor.exited(self, error)
+            # As the operator decides.
+            self.begins_again = isinstance(error, NothingInCommon)
+            self.wants_all_back = isinstance(error, FinishedByFew)
         else:
             self.finished = self.finished if state is None else state
+            self.finished_at = self.world.scheduler.now
             self._gone("was told to stop" if state is None else "has finished", silently=False)
             if state is not None:
                 self.monitor.has_finished(self)
 
     def kill(self) -> None:
         """As by SIGKILL: what it wrote is in the system's cache, and its connections are reset."""
+        if self.saves is not None:
+            self.saves.interrupt(self.disk.chance)
         self._end_by("is killed", silently=False)
 
     def cut_power(self) -> None:
@@ -150,8 +173,10 @@ class Host:
         self.world.note(f"{self.name} {what}")
         self.world.network.lose(self.number, silently=silently)
         CALLS.crash(self.disk)
+        if self.saves is not None:
+            self.saves.close()
         self.is_off = silently
-        self.task = self.site = self.node = self.streams = self.listener = None
+        self.task = self.site = self.node = self.saves = self.streams = self.listener = None
         self.monitor.gone(self)
 
     # One life
@@ -161,15 +186,28 @@ class Host:
         world, schedule, home = self.world, self.world.schedule, self.disk.root
         credentials = Credentials.load(home, self.name)
         self.monitor.trusts(self, credentials)
-        clock = VirtualClock(world.scheduler, self.lives)
-        signer, federation = Signer(self.number), world.federation
-        site = Site(federation, self.number, PROBLEM, signer, lossy=schedule.lossy, say=self.say, clock=clock)
+        clock = VirtualClock(world.scheduler, self.clock_behind)
+        signer, federation = Signer(self.number, self.monitor.signs), world.federation
+        self.incarnation = next_incarnation(home, clock.time())
+        self.monitor.incarnates(self)
+        site = LockstepSite(
+            federation,
+            self.number,
+            PROBLEM,
+            signer,
+            incarnation=self.incarnation,
+            lossy=schedule.lossy,
+            restart=self.begins_again,
+            say=self.say,
+            clock=clock,
+        )
         node = Node(world.problem, self.number, world.weights[self.number], lossy=schedule.lossy)
         for _ in range(schedule.levels):
-            site.expect(np.float64, ((2 if schedule.lossy else 1) * ENTRIES,))
+            site.expect(world.message.dtype, world.message.shape)
+        site.expect_model(node.s.ravel())
         privacy = Privacy(home, Budgets(None, None, DELTA)) if schedule.noisy else None
         self.monitor.counted(self, privacy)
-        saves = Checkpoints(home / "checkpoints")
+        saves = self.saves = self.checkpoints(len(node.state))
         self.site, self.node = site, node
         self.watched = [edge for other, edge in site.edges.items() if world.is_honest(other)]
         self.streams = Streams(self, site, credentials)
@@ -179,48 +217,92 @@ class Host:
             while step < schedule.steps:
                 self._sleep(world.compute_time(self.number))
                 step = site.begin(step)
+                if step == STOP:
+                    step = self._take_model(site, node)
+                    self._save(site, saves, step, node)
+                    break
                 self.monitor.begins(self, step)
                 self._step(site, node, privacy)
                 step += 1
                 self.monitor.done(self, step)
                 if step % schedule.checkpoint_every == 0 or step >= schedule.steps:
-                    self._save(saves, step, node)
-            self.monitor.on_disk(self, saves.sync())
+                    self._save(site, saves, step, node)
+            saves.sync()
+            self.monitor.on_disk(self, saves.synced)
             self.is_leaving = True
-            site.goodbye(True)
-        except (SiteLost, NotFinite, OSError, ValueError):
-            site.goodbye(False)
-            self.streams.close()
-            raise
+            self._finish(site, node, step)
+            self.monitor.reports(self, site)
+        except (SiteLost, NotFinite, OSError, ValueError) as error:
+            self._end_early(site, error)
         self.streams.close()
         return node.state
+
+    def _take_model(self, site: Site, node: Node) -> int:
+        """That of the others, who have finished without this site; the step of it."""
+        assert site.taken is not None
+        self.monitor.left_behind(self)
+        self.monitor.takes_model(self, site.taken.row)
+        node.s = site.taken.row.reshape(node.s.shape).copy()
+        return site.taken.step
+
+    def _finish(self, site: Site, node: Node, step: int) -> None:
+        site.model = Model(step, node.s.ravel())
+        self.monitor.gives_model(self, site.model.row)
+        site.goodbye(True)
+        with suppress(OSError):
+            hashes = self.world.federation.hash.hex(), PROBLEM.hex()
+            write(self.disk.root, Finished(*hashes, step, site.ended, list(site.health.without)))
+            self.has_record = True
+
+    def take_record_away(self) -> None:
+        """As people do who want a finished run to go on."""
+        self.disk.take_away(FINISHED)
+        self.has_record = False
+
+    def _end_early(self, site: Site, error: Exception) -> None:
+        """Raises, unless its neighbours' models differ: then somebody copies one, and it need not be started again."""
+        site.goodbye(False)
+        assert self.streams is not None
+        self.streams.close()
+        if not (isinstance(error, SiteLost) and site.asks_for_model):
+            raise error
+        self.monitor.left_behind(self)
+
+    def checkpoints(self, size: int) -> Checkpoints | OrbaxCheckpoints:
+        """Of a state of so many bytes."""
+        if not self.world.schedule.orbax:
+            return Checkpoints(self.disk)
+        self.disk.foreign = "checkpoints"
+        return OrbaxCheckpoints(self.disk, size)
 
     def _sleep(self, seconds: float) -> None:
         assert self.task is not None
         self.task.sleep(seconds)
 
-    def _resume(self, site: Site, node: Node, saves: Checkpoints) -> int:
-        saved = saves.steps
+    def _resume(self, site: Site, node: Node, saves: Checkpoints | OrbaxCheckpoints) -> int:
         self.monitor.finds_saved(self, saves)
-        step = site.agree(saved)
-        if not step:
+        before = read(self.disk.root)
+        if before is not None and site.goes_on_after(before.step):
+            self.take_record_away()
+            before = None
+        if before is not None and before.step in saves.steps:
+            site.has_finished(before.step, before.why, before.without, STAY)
+            found = saves.restore(lambda steps: before.step)
+        else:
+            found = saves.restore(site.agree)
+        if found is None:
+            self.monitor.begins_anew(self, site.next)
             return 0
-        state = saves.load(step)
-        if state is None:
-            saves.delete(step)  # so that the next start does not offer it
-            raise ValueError(f"the checkpoint of step {step} is damaged.")
-        node.state = state
-        self.monitor.resumed(self, step, state)
-        for newer in [one for one in saved if one > step]:
-            saves.delete(newer)  # of a future that will not be
+        step, site.steps_done, node.state = found
+        self.monitor.resumed(self, step, node.state)
         return step
 
-    def _save(self, saves: Checkpoints, step: int, node: Node) -> None:
+    def _save(self, site: Site, saves: Checkpoints | OrbaxCheckpoints, step: int, node: Node) -> None:
         self.monitor.saves(self, step, node.state)
-        saves.save(step, node.state)
-        self.monitor.on_disk(self, saves._synced)
+        saves.save(Saved(step, site.steps_done, node.state))
+        self.monitor.on_disk(self, saves.synced)
 
-    def _step(self, site: Site, node: Node, privacy: Privacy | None) -> None:
+    def _step(self, site: LockstepSite, node: Node, privacy: Privacy | None) -> None:
         others = self.world.neighbours[self.number]
         running = node.step()
         rows = next(running)
@@ -232,7 +314,7 @@ class Host:
                 rows = running.send(arrived)
             self.monitor.exchanged(self, site, node, level, others, arrived)
 
-    def _exchange(self, site: Site, others: tuple[int, ...], rows: np.ndarray) -> Arrived:
+    def _exchange(self, site: LockstepSite, others: tuple[int, ...], rows: np.ndarray) -> Arrived:
         width = rows.shape[-1]
         out = np.empty((len(others), width)), np.empty(len(others), bool), np.empty(len(others), np.int32)
         self.monitor.sends(self, site, others, rows)

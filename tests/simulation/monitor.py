@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._edge import Edge
-from decibel.engines.silo._errors import SiteLost
-from decibel.engines.silo._frames import Bye, Join, Position, parse
-from decibel.engines.silo._privacy import Privacy, read
-from decibel.engines.silo._site import Site
 from decibel.network._links import LinkState
+from decibel.silo._errors import FinishedByFew, NothingInCommon, SiteLost
+from decibel.silo.observe._site_status import closing_line, status
+from decibel.silo.protocol._edge import Edge
+from decibel.silo.protocol._frames import Bye, Data, Frame, Join, Position, Roll, Stand, Statement
+from decibel.silo.protocol._lockstep_site import LockstepSite
+from decibel.silo.protocol._rendezvous import Rendezvous
+from decibel.silo.protocol._shared_model import SAME
+from decibel.silo.protocol._site import Site
+from decibel.silo.run._privacy_budget import Privacy, read
+from decibel.silo.trust._credentials import Credentials
 
-from .checkpoints import Checkpoints
 from .node import Arrived, Node, undisturbed
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoints, OrbaxCheckpoints
     from .host import Host
     from .network import End
     from .world import World
@@ -52,13 +56,20 @@ class Monitor:
         self._epochs: dict[tuple[int, int], int] = {}  # in which an exchange was begun
         self._seen: dict[tuple[int, int, int], Seen] = {}
         self._openings: dict[tuple, tuple[Seen, LinkState]] = {}
-        self._heard: dict[tuple[int, int], float] = {}
+        self._signed: dict[tuple[int, bytes], float] = {}  # when an honest site has signed a text
+        self._known: dict[tuple[int, int, int], Statement] = {}  # what a site knows of another in a life
+        self._asked = 0, 0  # what an edge asked for, and its epoch, before the last frame
         self._said: dict[tuple[int, int], object] = {}  # the last frame that told of an end
-        self._saved: list[dict[int, set[bytes]]] = [{} for _ in range(world.schedule.sites)]
+        self._steps_done = [0] * world.schedule.sites
+        # By step, the states that were saved, and how many steps had been done then.
+        self._saved: list[dict[int, dict[bytes, int]]] = [{} for _ in range(world.schedule.sites)]
         self._durable: list[dict[int, bytes]] = [{} for _ in range(world.schedule.sites)]
         self._last: list[dict[int, bytes]] = [{} for _ in range(world.schedule.sites)]
         self._trusted = [0] * world.schedule.sites
+        self._incarnations = [0] * world.schedule.sites
         self._noisy = [0] * world.schedule.sites
+        self.behind: set[int] = set()  # who was away when the others finished
+        self._models: dict[int, np.ndarray] = {}  # those that honest sites give
 
     def _fail(self, sentence: str) -> None:
         raise Violation(sentence)
@@ -82,27 +93,60 @@ class Monitor:
         if self.world.is_honest(end.peer):
             self._fail(f"{host.name} rejected {edge.name}, which is honest: {error}")
 
-    def heard(self, host: Host, edge: Edge, raw: bytes, end: End) -> None:
-        self._heard[host.number, edge.number] = self.world.scheduler.now
-        frame = parse(raw)
+    def heard(self, host: Host, edge: Edge, frame: Frame, end: End) -> None:
+        self._asked = edge.asking, edge.epoch
         if isinstance(frame, Bye | Join):
             self._said[host.number, edge.number] = frame
+
+    def received(self, host: Host, edge: Edge, frame: Frame) -> None:
+        """After what it leads to."""
+        if isinstance(frame, Data) and frame.epoch != edge.epoch and edge.inbox.get(frame.at) is frame.tensor:
+            self._fail(f"{host.name} keeps a message of epoch {frame.epoch} of {edge.name}, in epoch {edge.epoch}")
+        if isinstance(frame, Join) and frame.answer and edge.epoch not in self._asked:
+            self._fail(f"{host.name} and {edge.name} talk in epoch {edge.epoch}, which {host.name} has not asked for")
+        if isinstance(frame, Roll | Stand) and host.site is not None:
+            self._look_at_statements(host, host.site._rendezvous)
+
+    # Statements: those of the honest are their own, fresh, and not replaced by older ones
+
+    def signs(self, number: int, text: bytes) -> None:
+        self._signed.setdefault((number, text), self.world.scheduler.now)
+
+    def _look_at_statements(self, host: Host, rendezvous: Rendezvous) -> None:
+        for site, one in rendezvous.known.items():
+            key = (host.number, host.lives, site)
+            last = self._known.get(key)
+            if last is one:
+                continue
+            self._known[key] = one
+            if last is not None and one.order < last.order:
+                self._fail(f"{host.name} goes back from statement {last.order} of site {site} to {one.order}")
+        for one in (*rendezvous._fresh(), *rendezvous.counted):
+            signed = self._signed.get((one.site, rendezvous._about + one.text()), -1.0)
+            if self.world.is_honest(one.site) and signed < host.began:
+                self._fail(f"{host.name} counts statement {one.order} of site {one.site}, made before it was started")
 
     # Steps: none lost, none invented, each with the messages that were sent for it
 
     def begins(self, host: Host, step: int) -> None:
         i, expected = host.number, self._next[host.number]
+        if host.has_record:
+            self._fail(f"{host.name} begins step {step} of a run that has finished there")
         if step < expected:
             self._fail(f"{host.name} begins step {step} again, after step {expected - 1}")
         if step > expected:
-            there = max((self._furthest[j] for j in self.world.neighbours[i] if self.world.is_honest(j)), default=0)
+            others = (
+                [other.number for other in self.world.honest] if self.schedule.hostile else self.world.neighbours[i]
+            )
+            there = max(self._furthest[j] for j in others if j != i)
             if not self.schedule.lossy or self.schedule.short:
                 self._fail(f"{host.name} skips from step {expected} to {step}")
             if step > there:
-                self._fail(f"{host.name} skips to step {step}, and no honest neighbour is beyond {there}")
+                self._fail(f"{host.name} skips to step {step}, and nobody honest is beyond {there}")
         if step >= self.schedule.steps:
             self._fail(f"{host.name} begins step {step} of {self.schedule.steps}")
         self._next[i] = step + 1
+        self._steps_done[i] += 1
         self._furthest[i] = max(self._furthest[i], step + 1)
 
     @property
@@ -110,20 +154,20 @@ class Monitor:
         """Whether every honest site has begun a step."""
         return all(self._furthest[host.number] for host in self.world.honest)
 
-    def sends(self, host: Host, site: Site, others: tuple[int, ...], rows: np.ndarray) -> None:
+    def sends(self, host: Host, site: LockstepSite, others: tuple[int, ...], rows: np.ndarray) -> None:
         at = Position(site._at.step, site._at.exchange + 1)
         self._noisy[host.number] += self.schedule.noisy
         for slot, j in enumerate(others):
             edge = site.edges[j]
             self._epochs[host.number, j] = edge.epoch
             if edge.takes_part(at.step):
-                key = (host.number, host.lives, j, edge.incarnation, edge.epoch, at)
+                key = (host.number, host.incarnation, j, edge.incarnation, edge.epoch, at)
                 if key in self._sent:
                     self._fail(f"{host.name} sends {edge.name} two messages of {at} in epoch {edge.epoch}")
                 self._sent[key] = (rows if rows.ndim == 1 else rows[slot]).tobytes()
 
     def exchanged(
-        self, host: Host, site: Site, node: Node, level: int, others: tuple[int, ...], arrived: Arrived
+        self, host: Host, site: LockstepSite, node: Node, level: int, others: tuple[int, ...], arrived: Arrived
     ) -> None:
         rows, where, _ = arrived
         for slot, j in enumerate(others):
@@ -134,7 +178,7 @@ class Monitor:
                 continue
             if not self.world.is_honest(j):
                 continue
-            key = (j, edge.incarnation, host.number, host.lives, epoch, at)
+            key = (j, edge.incarnation, host.number, host.incarnation, epoch, at)
             if self._sent.get(key) != rows[slot].tobytes():
                 self._fail(f"{host.name} takes a message from {edge.name} of {at} that was not sent for it")
             if self.schedule.lossy:
@@ -142,7 +186,7 @@ class Monitor:
 
     def _compare_flows(self, host: Host, edge: Edge, when: tuple, flow: np.ndarray) -> None:
         """Where both ends took the message of the other, F_ij = −F_ji bit for bit."""
-        ends = sorted([(host.number, host.lives), (edge.number, edge.incarnation)])
+        ends = sorted([(host.number, host.incarnation), (edge.number, edge.incarnation)])
         other = self._flows.pop((*ends, *when), None)
         if other is None:
             self._flows[(*ends, *when)] = flow.copy()
@@ -160,41 +204,81 @@ class Monitor:
                 self._fail(f"{host.name} gives up though nothing was away for long: {error}")
             if self.schedule.lossy and self.schedule.tolerance.quorum != "stop":
                 self._fail(f"{host.name} gives up, and its method need not: {error}")
+        elif isinstance(error, FinishedByFew):
+            if self.schedule.lossy or not any(other.finished is not None for other in self.world.hosts):
+                self._fail(f"{host.name} ends, and nobody has finished without it: {error}")
+        elif isinstance(error, NothingInCommon):
+            if not self._saved[host.number]:
+                self._fail(f"{host.name} does not begin again, and has saved nothing: {error}")
         elif not (isinstance(error, OSError | ValueError) and host.disk.struck):
             self._fail(f"{host.name} ends: {error!r}")
 
+    def left_behind(self, host: Host) -> None:
+        """The others have finished without it, at least one that is honest."""
+        over = [other for other in self.world.honest if other.finished is not None or other.is_leaving]
+        if not any(other is not host for other in over):
+            self._fail(f"{host.name} is told that the others have finished, and nobody honest has")
+        self.behind.add(host.number)
+
+    def gives_model(self, host: Host, row: np.ndarray) -> None:
+        self._models[host.number] = row.copy()
+
+    def takes_model(self, host: Host, row: np.ndarray) -> None:
+        """It is near that of an honest neighbour, unless those that it has may all lie."""
+        around = self.world.neighbours[host.number]
+        if len(around) < self.world.federation.witnesses:
+            return
+        honest = [self._models[j] for j in around if j in self._models]
+        if not any(np.linalg.norm(row - one) <= 1.1 * SAME * np.linalg.norm(one) for one in honest):
+            self._fail(f"{host.name} takes a model that no honest neighbour has")
+
     def has_finished(self, host: Host) -> None:
-        if self.schedule.exact:
+        if self.schedule.exact and host.number not in self.behind:
             schedule = self.schedule
             states = undisturbed(self.world.neighbours, schedule.levels, schedule.lossy, schedule.steps)
             if host.finished != states[host.number]:
                 self._fail(f"{host.name} ends elsewhere than a run without faults")
 
+    def reports(self, host: Host, site: Site) -> None:
+        """What people and programs are told at the end is what was done here."""
+        done = self._steps_done[host.number]
+        if status(site)["steps_done"] != done or (site.finished and f"{done} steps" not in closing_line(site)):
+            self._fail(f"{host.name} has done {done} steps, and says {closing_line(site)!r}")
+
     def gone(self, host: Host) -> None:
         self._next[host.number] = 0
+        self._steps_done[host.number] = 0
 
     # What is saved stays, and is resumed bit for bit
 
     def saves(self, host: Host, step: int, state: bytes) -> None:
-        self._saved[host.number].setdefault(step, set()).add(state)
+        self._saved[host.number].setdefault(step, {})[state] = self._steps_done[host.number]
         self._last[host.number][step] = state
         self._durable[host.number].pop(step, None)
 
     def on_disk(self, host: Host, steps) -> None:
         self._durable[host.number] = {step: self._last[host.number][step] for step in steps}
 
-    def finds_saved(self, host: Host, saves: Checkpoints) -> None:
+    def finds_saved(self, host: Host, saves: Checkpoints | OrbaxCheckpoints) -> None:
         durable = self._durable[host.number]
         if durable:
             newest = max(durable)
             if newest not in saves.steps:
                 self._fail(f"{host.name} has lost the checkpoint of step {newest}")
-            if host.disk.read_as_it_is(f"checkpoints/{newest}/state") != durable[newest]:
+            if not saves.holds(newest, durable[newest]):
                 self._fail(f"{host.name} has lost what was in the checkpoint of step {newest}")
 
+    def begins_anew(self, host: Host, step: int) -> None:
+        """Without a checkpoint, where the sites have agreed on that of a step, 0 for none."""
+        if step in self._durable[host.number]:
+            self._fail(f"{host.name} cannot read the checkpoint of step {step}, which is on the disk")
+        self._durable[host.number] = {}  # set aside
+
     def resumed(self, host: Host, step: int, state: bytes) -> None:
-        if state not in self._saved[host.number].get(step, set()):
+        known = self._saved[host.number].get(step, {})
+        if state not in known:
             self._fail(f"{host.name} resumes at step {step} what it never saved")
+        self._steps_done[host.number] = known[state]
         self._durable[host.number] = {s: one for s, one in self._durable[host.number].items() if s <= step}
         self._next[host.number] = step
 
@@ -212,11 +296,17 @@ class Monitor:
                 f"{sum(privacy.sent.values())}"
             )
 
+    def incarnates(self, host: Host) -> None:
+        last = self._incarnations[host.number]
+        if host.incarnation <= last:
+            self._fail(f"{host.name} is started with incarnation {host.incarnation}, after {last}")
+        self._incarnations[host.number] = host.incarnation
+
     # After every event
 
     def look(self) -> None:
-        for host in self.world.hosts:
-            if host.site is None or host.number == self.schedule.hostile:
+        for host in self.world.honest:
+            if host.site is None:
                 continue
             for edge in host.watched:
                 key = (host.number, host.lives, edge.number)
@@ -241,7 +331,7 @@ class Monitor:
 
     def _opened(self, host: Host, edge: Edge, before: Seen) -> None:
         """Both ends of a new conversation know which of them remembers its flow."""
-        ends = (host.number, host.lives), (edge.number, edge.incarnation)
+        ends = (host.number, host.incarnation), (edge.number, edge.incarnation)
         self._openings[(*ends, edge.epoch)] = before, edge.tie
         other = self._openings.get((ends[1], ends[0], edge.epoch))
         if other is None:
@@ -262,7 +352,17 @@ class Monitor:
             host.disk.start()
             if self.schedule.noisy and sum(read(host.disk.root).messages.values()) < self._noisy[host.number]:
                 self._fail(f"{host.name} has sent more noisy messages than it counts")
-            self.finds_saved(host, Checkpoints(host.disk.root / "checkpoints"))
+            self._reads_saved(host)
             self.trusts(host, Credentials.load(host.disk.root, host.name))
         if missing := self.world.organiser.missing():
             self._fail(f"{len(missing)} signatures were handed out that the ledger does not have")
+
+    def _reads_saved(self, host: Host) -> None:
+        durable = self._durable[host.number]
+        if durable:
+            newest = max(durable)
+            saves = host.checkpoints(len(durable[newest]))
+            found = saves.restore(lambda saved: newest)
+            saves.close()
+            if found is None or (found.step, found.state) != (newest, durable[newest]):
+                self._fail(f"{host.name} has lost the checkpoint of step {newest}")

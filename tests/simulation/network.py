@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .scheduler import Event, Scheduler
 
 Item = bytes | Literal["end", "reset"]
+BUFFER = 40  # frames that have left a process, and wait where nothing replaces them
 
 
 class End:
@@ -80,45 +81,55 @@ class End:
         over()
 
 
+class Waiting(NamedTuple):
+    """What is under way in a pipe: when it is ready to arrive, what it may be replaced by, and when it was sent."""
+
+    item: Item
+    ready: float
+    key: int | None
+    since: float
+
+
 class Pipe:
     """One direction of a connection."""
 
     def __init__(self, network: Network, source: int, target: End) -> None:
         self.network, self.source, self.target = network, source, target
-        self._queue: deque[tuple[Item, float, int | None]] = deque()
+        self._queue: deque[Waiting] = deque()
         self._event: Event | None = None
 
     def put(self, item: Item, key: int | None = None) -> None:
-        self._queue.append((item, self.network.scheduler.now + self.network.delay(), key))
+        now = self.network.scheduler.now
+        self._queue.append(Waiting(item, now + self.network.delay(), key, now))
         self.pump()
 
+    def under_way(self, key: int) -> list[Waiting]:
+        return [waiting for waiting in self._queue if waiting.key == key]
+
     def put_newest(self, key: int, frame: bytes) -> None:
-        """In the place of an older frame of that key, if that has not left yet. Where the network loses messages, or
-        lets one overtake another, it is these."""
+        """In the place of an older frame of that key, if that has not left yet: the system's buffers hold some. Where
+        the network loses messages, or lets one overtake another, it is these."""
         chance = self.network.scheduler.random
         if chance.random() < self.network.lost:
             return
-        waiting = [place for place, (_, _, own) in enumerate(self._queue) if own == key and self._stays(place)]
-        if waiting and (self.network.is_blocked(self.source, self.target.owner) or chance.random() < 0.5):
-            self._queue[waiting[-1]] = frame, self._queue[waiting[-1]][1], key
-        elif waiting and chance.random() < self.network.reordered:
-            self._queue.insert(waiting[-1], (frame, self._queue[waiting[-1]][1], key))
+        behind = [place for place, waiting in enumerate(self._queue) if waiting.key == key and place > 0]
+        if behind and (behind[-1] >= BUFFER or (behind[-1] == len(self._queue) - 1 and chance.random() < 0.3)):
+            self._queue[behind[-1]] = self._queue[behind[-1]]._replace(item=frame)
+        elif behind and chance.random() < self.network.reordered:
+            self._queue.insert(behind[-1], self._queue[behind[-1]]._replace(item=frame))
         else:
             self.put(frame, key)
 
-    def _stays(self, place: int) -> bool:
-        return place > 0 or self._event is None
-
     def pump(self) -> None:
         if self._event is None and self._queue and not self.network.is_blocked(self.source, self.target.owner):
-            item, ready, _ = self._queue[0]
+            item, ready, _, _ = self._queue[0]
             what = f"{self.source} → {self.target.owner}: {item if isinstance(item, str) else self.network.named(item)}"
             self._event = self.network.scheduler.after(max(0.0, ready - self.network.scheduler.now), what, self._arrive)
 
     def _arrive(self) -> None:
         self._event = None
         if not self.network.is_blocked(self.source, self.target.owner):
-            self.target.arrive(self._queue.popleft()[0])
+            self.target.arrive(self._queue.popleft().item)
             self.pump()
 
     def reset(self) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decibel.core._files import atomic_write
-from decibel.engines.silo._authority import Authority
-from decibel.engines.silo._revocation import RevocationList
-from decibel.engines.silo._signature_ledger import Ledger
+from decibel.silo.trust._authority import Authority
+from decibel.silo.trust._revocation import RevocationList
+from decibel.silo.trust._signature_ledger import Ledger
 
 from .disk import CALLS, Disk, PowerCut
 from .papers import papers

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cache
 
 from cryptography import x509
 
-from decibel.engines.silo._authority import Authority
-from decibel.engines.silo._certificates import key_print, make_request
-from decibel.engines.silo._errors import NotTrusted
-from decibel.engines.silo._signing import new_key
+from decibel.silo._errors import NotTrusted
+from decibel.silo.trust._authority import Authority
+from decibel.silo.trust._certificates import key_print, make_request
+from decibel.silo.trust._signing import new_key
 
 MOST_SITES = 5
 
@@ -23,18 +24,20 @@ class Papers:
         names = [f"site-{i}" for i in range(MOST_SITES)]
         self.keys = [new_key() for _ in names]
         requests = [make_request(key, name, "test") for key, name in zip(self.keys, names, strict=True)]
-        self.certificates = [self.authority.certify(request, names) for request in requests]
-        self.forged = [self.other.certify(request, names) for request in requests]
+        self.certificates = [self.authority.certify(*both) for both in zip(requests, names, strict=True)]
+        self.forged = [self.other.certify(*both) for both in zip(requests, names, strict=True)]
         self.prints = [key_print(one) for one in self.certificates]
 
 
 class Signer:
     """Stands in for `Credentials` where statements are signed, many times faster: a hash with a secret of the site."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, note: Callable[[int, bytes], object] = lambda number, text: None) -> None:
         self._number = number
+        self._note = note
 
     def sign_statement(self, text: bytes) -> tuple[bytes, bytes]:
+        self._note(self._number, text)
         return _hash(self._number, text), b"site-%d" % self._number
 
     def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:

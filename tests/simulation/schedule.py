@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import NamedTuple
 
-from decibel.engines.silo._federation import FaultTolerance
+from decibel.silo._federation import FaultTolerance
 
+from .coded_links import CODES
 from .disk import ERRORS
+from .hostile import MANNERS
 
-KINDS = ("calm", "short", "crash", "partition", "slow", "disk", "hostile", "storm")
-WEIGHTS = (1, 4, 5, 3, 2, 5, 4, 4)
+KINDS = ("calm", "short", "crash", "partition", "slow", "disk", "hostile", "storm", "orbax")
+WEIGHTS = (1, 4, 5, 3, 2, 5, 4, 4, 1)
 # Of sites without a common clock.
 ASYNC_KINDS = (
     "async-calm",
@@ -50,10 +53,15 @@ class Schedule:
     slowest: float  # seconds of a frame
     compute: float  # seconds of a step
     noisy: bool
-    hostile: int | None = None
+    hostile: tuple[int, ...] = ()
+    manner: str = ""  # of the hostile, one of `hostile.MANNERS`
+    faulty: int | None = None  # how many members the federation says may be
+    starts: tuple[float, ...] = ()  # seconds, by site
     revokes: bool = False
     asynchronous: bool = False
     speeds: tuple[float, ...] = ()  # by site, how many times slower than the fastest
+    code: str = ""  # of messages, one of `coded_links.CODES`
+    limited: bool = False  # whether flows are
     rests: float = 0.0  # the tolerance of the stop rule; 0 is none
     lost: float = 0.0
     reordered: float = 0.0
@@ -69,8 +77,13 @@ class Schedule:
         return self.kind in ("calm", "short")
 
     @property
+    def orbax(self) -> bool:
+        """Checkpoints are the product's."""
+        return self.kind == "orbax"
+
+    @property
     def exact(self) -> bool:
-        return self.hostile is None and (self.short or not self.lossy)
+        return not self.hostile and (self.short or not self.lossy)
 
     @property
     def longest(self) -> float:
@@ -96,13 +109,18 @@ class Schedule:
         return made
 
 
-LASTING = ("block", "slow", "break_disk")
+LASTING = ("block", "slow", "break_disk", "hold_at_rest")
 
 
 def _run(seed: int, kind: str, chance: random.Random) -> Schedule:
-    sites = chance.choice([2, 3, 3, 4, 4, 5])
+    sites = chance.choice([3, 4, 5, 5] if kind == "partition" else [2, 3, 3, 4, 4, 5])
     lossy = kind in ("partition", "slow", "hostile") or chance.random() < 0.7
-    quorums = {"hostile": ["continue"], "slow": ["continue"], "short": ["continue", "wait", "stop"]}
+    quorums = {
+        "hostile": ["continue"],
+        "slow": ["continue"],
+        "short": ["continue", "wait", "stop"],
+        "partition": ["continue", "continue", "wait"],
+    }
     quorum = chance.choice(quorums.get(kind, ["continue", "wait"])) if lossy else "continue"
     beat, missed = chance.choice([0.5, 1.0]), chance.choice([3, 5, 8]) if kind != "short" else 10
     deadline = chance.choice([1.5, 3.0]) if kind in ("slow", "storm") and lossy else 500.0
@@ -110,9 +128,11 @@ def _run(seed: int, kind: str, chance: random.Random) -> Schedule:
         deadline = 2.0
     return Schedule(
         seed, kind, sites, _edges(sites, chance), FaultTolerance(quorum, beat, missed, deadline),
-        steps=chance.randrange(6, 18), levels=chance.choice([1, 1, 2]), lossy=lossy,
+        steps=chance.randrange(20, 40) if kind == "partition" else chance.randrange(6, 18),
+        levels=chance.choice([1, 1, 2]), lossy=lossy,
         checkpoint_every=chance.choice([1, 2, 4]), slowest=chance.choice([0.005, 0.05, 0.2]),
-        compute=chance.choice([0.02, 0.2, 0.6]), noisy=kind == "disk" or chance.random() < 0.1,
+        compute=chance.choice([0.2, 0.6] if kind == "partition" else [0.02, 0.2, 0.6]),
+        noisy=kind == "disk" or chance.random() < 0.1,
     )  # fmt: skip
 
 
@@ -123,14 +143,17 @@ def _async_run(seed: int, kind: str, chance: random.Random) -> Schedule:
         "continue" if hostile else chance.choice(["continue", "continue", "wait"]), chance.choice([0.5, 1.0]),
         chance.choice([3, 5, 8]), 2.0 if hostile else chance.choice([2.0, 500.0]),
     )  # fmt: skip
-    rests = 0.0 if hostile else chance.choice([0.0, 1e-5])
+    code = chance.choice(["", *CODES])
+    often = 0.0 if hostile else 0.2 if kind in ("async-lossy", "async-disk", "async-storm") else 0.5  # it is long
+    rests = (1e-4 if code else 1e-5) if chance.random() < often else 0.0
     lossy = kind in ("async-lossy", "async-storm")
     return Schedule(
         seed, kind, sites, _edges(sites, chance), tolerance, steps=5_000 if rests else chance.randrange(10, 40),
-        levels=chance.choice([1, 1, 2]), lossy=True, checkpoint_every=chance.choice([1, 5, 20]),
+        levels=chance.choice([1, 1, 2]), lossy=True, checkpoint_every=chance.choice([5, 20] if rests else [1, 5, 20]),
         slowest=chance.choice([0.01, 0.1, 0.3]), compute=chance.choice([0.05, 0.1]), noisy=False, asynchronous=True,
         speeds=tuple(chance.choice([1.0, 1.0, 2.0, 10.0]) for _ in range(sites)), rests=rests,
         lost=chance.choice([0.0, 0.1, 0.3]) if lossy else 0.0, reordered=chance.choice([0.0, 0.3]) if lossy else 0.0,
+        code=code, limited=chance.random() < 0.5,
     )  # fmt: skip
 
 
@@ -168,11 +191,24 @@ def _blocks(made: Schedule, chance: random.Random) -> None:
 
 
 def _partition(made: Schedule, chance: random.Random) -> None:
+    """Often the smaller part is slower meanwhile, and skips steps when both meet again."""
     for _ in range(chance.randrange(1, 3)):
-        half = [chance.random() < 0.5 for _ in range(made.sites)]
+        border = chance.randrange(1, made.sites)  # sites of a path or ring that are next to each other stay together
+        half = [i < border if chance.random() < 0.9 else chance.random() < 0.5 for i in range(made.sites)]
         pairs = tuple((a, b) for a, b in made.edges if half[a] != half[b])
-        seconds = made.tolerance.patience * (0.5 + 2 * chance.random())
-        made.faults.append(Fault(_when(made, chance), "block", (pairs or made.edges[:1], seconds)))
+        seconds = made.tolerance.patience * (0.5 + 3 * chance.random())
+        at = _when(made, chance)
+        made.faults.append(Fault(at, "block", (pairs or made.edges[:1], seconds)))
+        smaller = [i for i in range(made.sites) if half[i] == (2 * sum(half) < made.sites)]
+        if smaller and chance.random() < 0.7:
+            made.faults.append(Fault(at, "slow", (chance.choice(smaller), 0.9 * seconds)))
+
+
+def _clocks(made: Schedule, chance: random.Random) -> None:
+    """Clocks of machines are set back."""
+    for _ in range(chance.randrange(3)):
+        seconds = chance.choice([5.0, 500.0]) * chance.random()
+        made.faults.append(Fault(_when(made, chance), "set_clock", (chance.randrange(made.sites), seconds)))
 
 
 def _crashes(made: Schedule, chance: random.Random) -> None:
@@ -189,10 +225,26 @@ def _terminations(made: Schedule, chance: random.Random) -> None:
 
 
 def _rests(made: Schedule, chance: random.Random) -> None:
-    """Who is at rest before others is away for as long as they need to come to rest without it."""
+    """Who is at rest before others is away for as long as they need to come to rest without it; often nothing else
+    goes wrong."""
     if made.rests and chance.random() < 0.5:
+        if chance.random() < 0.7:
+            made.faults.clear()
         back = made.tolerance.patience + 10 + 20 * chance.random()
         made.faults.append(Fault(0.0, "kill_at_rest", (back,)))
+
+
+def _holds(made: Schedule, chance: random.Random) -> None:
+    """Who is cut off returns and moves the others, while one that said that it was at rest is cut off and slow."""
+    if made.rests and made.sites > 2 and chance.random() < 0.7:
+        away = chance.randrange(made.sites)
+        seconds = made.tolerance.patience + 10 + 10 * chance.random()
+        made.faults[:] = [Fault(0.5 + chance.random(), "block", (_edges_of(away, made), seconds))]
+        made.faults.append(Fault(2.0, "hold_at_rest", (seconds + 15 + 10 * chance.random(),)))
+
+
+def _edges_of(site: int, made: Schedule) -> tuple[tuple[int, int], ...]:
+    return tuple(edge for edge in made.edges if site in edge)
 
 
 def _set_backs(made: Schedule, chance: random.Random) -> None:
@@ -229,6 +281,30 @@ def _disks(made: Schedule, chance: random.Random) -> None:
         made.faults.append(Fault(_when(made, chance), "put_back", (chance.randrange(made.sites),)))
 
 
+def _honest_crashes(made: Schedule, chance: random.Random) -> None:
+    """Sometimes one of those that do not lie, where the others are enough to tell it that they run."""
+    honest = [i for i in range(made.sites) if i not in made.hostile]
+    if made.faulty is not None and len(honest) - 1 > made.faulty and chance.random() < 0.5:
+        site = chance.choice(honest)
+        for _ in range(chance.randrange(1, 3)):
+            back = chance.choice([0.05, 0.5, 2.0]) * made.tolerance.patience * chance.random()
+            made.faults.append(Fault(_when(made, chance), "kill", (site, back)))
+
+
+def _late_returns(made: Schedule, chance: random.Random) -> None:
+    """Sometimes one of those that do not lie is away until the others have finished."""
+    honest = [i for i in range(made.sites) if i not in made.hostile]
+    if made.faulty is not None and len(honest) - 1 > made.faulty and chance.random() < 0.3:
+        back = _length(made) + 2 * made.tolerance.patience
+        made.faults.append(Fault(_when(made, chance), "kill", (chance.choice(honest), back)))
+
+
+def _restarts(made: Schedule, chance: random.Random) -> None:
+    """All sites are started again, in the middle of a run. Who makes noise, or is revoked, keeps it from beginning."""
+    if made.manner in ("replay", "saved") and not made.revokes and chance.random() < 0.4:
+        made.faults.append(Fault(_when(made, chance), "restart_all", ()))
+
+
 def _strangers(made: Schedule, chance: random.Random) -> None:
     for _ in range(chance.randrange(1, 4)):
         who = chance.choice(["another authority", "no neighbour", "another federation", "another problem", "no hello"])
@@ -236,35 +312,44 @@ def _strangers(made: Schedule, chance: random.Random) -> None:
 
 
 def _hostile(made: Schedule, chance: random.Random) -> None:
-    if candidates := [i for i in range(made.sites) if _connected_without(i, made)]:
-        made.hostile = chance.choice(candidates)
+    """One or two members lie. Others may start long after the first."""
+    groups = [group for size in (1, 2) for group in combinations(range(made.sites), size)]
+    groups = [group for group in groups if _connected_without(group, made)]
+    if groups:
+        made.hostile = max(chance.sample(groups, min(2, len(groups))), key=len)
+        made.manner = chance.choice(["noise", *MANNERS])
+        made.faulty = min(len(made.hostile) + chance.choice([0, 0, 1]), made.sites - 2)
+        late = chance.choice([0.0, 5.0])
+        made.starts = tuple(chance.random() * (1 if i in made.hostile else 1 + late) for i in range(made.sites))
         if chance.random() < 0.3:
             made.revokes = True
-            made.faults.append(Fault(_when(made, chance), "publish", (made.hostile,)))
+            made.faults.append(Fault(_when(made, chance), "publish", (chance.choice(made.hostile),)))
     _strangers(made, chance)
 
 
-def _connected_without(i: int, made: Schedule) -> bool:
-    """Whether the others, two or more, can do without it."""
-    reached = {(i + 1) % made.sites}
-    for _ in range(made.sites):
-        reached |= {b for a, b in (*made.edges, *((b, a) for a, b in made.edges)) if a in reached and b != i}
-    return 2 <= len(reached) == made.sites - 1
+def _connected_without(group: tuple[int, ...], made: Schedule) -> bool:
+    """Whether the others, two or more, can do without them."""
+    others = [i for i in range(made.sites) if i not in group]
+    reached = {*others[:1]}
+    for _ in others:
+        reached |= {b for a, b in (*made.edges, *((b, a) for a, b in made.edges)) if a in reached and b in others}
+    return 2 <= len(reached) == len(others)
 
 
 ADDS = {
     "calm": (),
     "short": (_cuts, _blocks, _pauses),
-    "crash": (_crashes, _cuts),
+    "crash": (_crashes, _cuts, _clocks),
     "partition": (_partition, _cuts),
     "slow": (_slow, _blocks),
     "disk": (_disks, _crashes),
-    "hostile": (_hostile,),
+    "hostile": (_hostile, _honest_crashes, _restarts, _late_returns),
     "storm": (_cuts, _blocks, _partition, _crashes, _slow, _disks, _strangers),
+    "orbax": (_crashes,),
     "async-calm": (),
     "async-lossy": (_cuts, _blocks, _slow),
-    "async-crash": (_crashes, _terminations, _set_backs, _cuts, _rests),
-    "async-partition": (_partition, _cuts, _slow),
+    "async-crash": (_crashes, _clocks, _terminations, _set_backs, _cuts, _rests),
+    "async-partition": (_partition, _cuts, _slow, _holds),
     "async-disk": (_disks, _crashes, _terminations),
     "async-hostile": (_hostile, _crashes),
     "async-storm": (_cuts, _blocks, _partition, _crashes, _terminations, _set_backs, _slow, _disks, _strangers),

@@ -179,16 +179,17 @@ class Lock:
 
 
 class VirtualClock:
-    """`decibel.engines.silo._clock.Clock` in virtual time. A process that starts again has a new one."""
+    """`decibel.silo.protocol._clock.Clock` in virtual time; the time of day may be set back."""
 
-    def __init__(self, scheduler: Scheduler, incarnation: int) -> None:
-        self._scheduler, self._incarnation = scheduler, incarnation
+    def __init__(self, scheduler: Scheduler, behind: float) -> None:
+        self._scheduler = scheduler
+        self._behind = behind
 
     def now(self) -> float:
         return self._scheduler.now + 1000.0  # never 0, which stands for never
 
-    def incarnation(self) -> int:
-        return self._incarnation
+    def time(self) -> int:
+        return int(1e9 * (self._scheduler.now + 1000.0 - self._behind))
 
     def nonce(self) -> int:
         return self._scheduler.random.getrandbits(64)

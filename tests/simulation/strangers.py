@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from decibel.engines.silo._frames import Beat, Hello, write
+from decibel.silo.protocol._frames import Beat, Hello, write
 
 from .host import PROBLEM
 from .papers import papers

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from decibel.engines.silo import _streams as product
-from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._edge import Edge
-from decibel.engines.silo._errors import NotTrusted, Rejected
-from decibel.engines.silo._frames import Hello, Malformed, Refuse, parse, write
-from decibel.engines.silo._limits import validate_greeting
-from decibel.engines.silo._site import Site
+from decibel.silo._errors import NotTrusted, Rejected
+from decibel.silo.protocol._edge import Edge
+from decibel.silo.protocol._frame_limits import validate_greeting
+from decibel.silo.protocol._frames import Hello, Malformed, Refuse, parse, write
+from decibel.silo.protocol._site import Site
+from decibel.silo.run import _connections as product
+from decibel.silo.trust._credentials import Credentials
 
 from .network import End
 from .papers import parsed
@@ -70,7 +70,7 @@ class Streams:
         try:
             self.credentials.refresh()
             self.host.monitor.trusts(self.host, self.credentials)
-            for edge in self.site.edges.values() if self.world.schedule.hostile is not None else ():
+            for edge in self.site.edges.values() if self.world.schedule.hostile else ():
                 stream = edge.stream
                 if isinstance(stream, End) and stream.certificate is not None:
                     try:
@@ -118,6 +118,7 @@ class Streams:
     def _greeted(self, edge: Edge, end: End, raw: bytes) -> None:
         try:
             hello = self._greeting(raw, edge.name)
+            self.credentials.check(end.certificate)  # pyright: ignore[reportArgumentType]
             own = self.credentials.identity
             proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
             end.send(self._hello(own.certificate_der, proof))
@@ -173,7 +174,7 @@ class Streams:
         return write(Hello(site.federation.hash, site.problem, site.incarnation, NONCE, certificate, proof))
 
     def _greeting(self, raw: bytes, name: str) -> Hello:
-        return validate_greeting(parse(raw), self.site.federation.hash, self.site.problem, name, self.site.name)
+        return validate_greeting(parse(raw), self.site.federation, self.site.problem, name, self.site.name)
 
     def _connect(self, edge: Edge, hello: Hello, end: End, again=lambda: None) -> None:
         self.host.monitor.connected(self.host, edge, end)
@@ -189,8 +190,10 @@ class Streams:
 
     def _read(self, edge: Edge, raw: bytes, end: End) -> None:
         try:
-            self.host.monitor.heard(self.host, edge, raw, end)
-            self.site.receive(edge, parse(raw), end)
+            frame = parse(raw)
+            self.host.monitor.heard(self.host, edge, frame, end)
+            self.site.receive(edge, frame, end)
+            self.host.monitor.received(self.host, edge, frame)
         except (Rejected, Malformed) as error:
             edge.rejected += 1
             self.host.say(f"{edge.name} was rejected: {error}")

@@ -6,25 +6,30 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import warnings
 from collections import deque
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
+import numpy as np
+
 from decibel.core import _files as files
-from decibel.engines.silo._certificates import key_print, pem
-from decibel.engines.silo._federation import Federation, SiteAddress, StopRule
-from decibel.engines.silo._frames import KINDS, MAGIC
-from decibel.engines.silo._signing import key_pem
+from decibel.engines._checkpoint import CheckpointWarning
+from decibel.silo._federation import Federation, SiteAddress, StopRule
+from decibel.silo.protocol._frames import KINDS, MAGIC
+from decibel.silo.trust._certificates import key_print, pem
+from decibel.silo.trust._signing import key_pem
 
 from .async_host import AsyncHost
 from .async_monitor import AsyncMonitor
-from .async_node import WIDTH
+from .async_node import WaveNode, largest_flow, stamped
 from .disk import CALLS
-from .host import Host
-from .hostile import Liar
+from .host import PROBLEM, Host
+from .hostile import Conspiracy
 from .monitor import Monitor, Violation
 from .network import End, Network
-from .node import Problem, weights
+from .node import ENTRIES, Problem, weights
 from .organiser import Organiser
 from .papers import papers
 from .schedule import Fault, Schedule
@@ -35,6 +40,7 @@ CALLS_OF_FILES = CALLS  # what stands in the place of `os`
 NAMES = {number: kind.__name__ for kind, number in KINDS.items()}
 LAST = 80  # lines of the trace that are kept
 REST = 2.0  # seconds of the stop rule
+ALONE = 30.0  # seconds after which a site does not finish any more, if all its honest neighbours have
 BOUND = 60.0  # virtual seconds for what is left of a run once nothing goes wrong any more, beside waiting
 
 
@@ -46,20 +52,25 @@ class World:
         self.scheduler = Scheduler(schedule.seed, self._after_event)
         self.network = Network(self.scheduler, schedule.slowest, _named)
         self.folder = Path(tempfile.mkdtemp(dir=_memory())).resolve()
+        self.problem = Problem.of(schedule.sites, schedule.levels)
+        self.flow_limit = largest_flow(self.problem) if schedule.limited else None
         sites = tuple(SiteAddress(f"site-{i}", f"127.0.0.1:{7400 + i}") for i in range(schedule.sites))
         rule = StopRule(schedule.rests, REST) if schedule.rests else None
         self.federation = Federation(
             "test", sites, schedule.edges, steps=schedule.steps, fault_tolerance=schedule.tolerance,
-            asynchronous=schedule.asynchronous, stop=rule,
+            asynchronous=schedule.asynchronous, stop=rule, flow_limit=self.flow_limit, faulty=schedule.faulty,
         )  # fmt: skip
         self.neighbours = tuple(tuple(self.federation.neighbours(i)) for i in range(schedule.sites))
         self.weights = weights(self.neighbours)
-        self.problem = Problem.of(schedule.sites, schedule.levels)
         self.hosts = [(AsyncHost if schedule.asynchronous else Host)(self, i) for i in range(schedule.sites)]
+        self.honest = [host for host in self.hosts if self.is_honest(host.number)]
         self.organiser = Organiser(self)
         self._slow_until = [0.0] * schedule.sites
-        width = (WIDTH,) if schedule.asynchronous else ()
-        self._liar = Liar(schedule.seed, schedule.hostile or 0, schedule.sites, schedule.steps, *width)
+        self.message = self._message()
+        about = self.federation.hash + PROBLEM
+        self.conspiracy = Conspiracy(
+            schedule.seed, schedule.hostile, schedule.manner, schedule.sites, schedule.steps, about, self.message
+        )
         self.monitor = Monitor(self)
         if schedule.asynchronous:
             self.monitor = AsyncMonitor(self)
@@ -69,11 +80,18 @@ class World:
     # Who is who
 
     def is_honest(self, number: int) -> bool:
-        return number != self.schedule.hostile and number < self.schedule.sites
+        return number not in self.schedule.hostile and number < self.schedule.sites
 
-    @property
-    def honest(self) -> list[Host]:
-        return [host for host in self.hosts if self.is_honest(host.number)]
+    def node_of(self, number: int) -> WaveNode:
+        limit = np.inf if self.flow_limit is None else self.flow_limit
+        around = self.neighbours[number], self.weights[number]
+        return WaveNode(self.problem, number, *around, limit=limit, code=self.schedule.code)
+
+    def _message(self) -> np.ndarray:
+        """One of those that sites send, of zeros."""
+        if self.schedule.asynchronous:
+            return np.zeros_like(stamped(self.node_of(0).waves()[0], 0, 0)[0])
+        return np.zeros((2 if self.schedule.lossy else 1) * ENTRIES)
 
     def key_of(self, number: int) -> str:
         return papers().prints[number]
@@ -88,15 +106,13 @@ class World:
         return max(0.0, self._slow_until[number] - self.scheduler.now) + 1.5 * self.schedule.compute_of(number)
 
     def corrupt(self, *ends: End) -> None:
-        """What a hostile member sends by these is no longer what an honest one would, once the run has begun: before,
-        a run waits for every member, and one that does not come keeps it from beginning."""
-
-        def lie(frame: bytes) -> list[bytes]:
-            return self._liar(frame) if self.monitor.under_way else [frame]
-
+        """What a hostile member sends by these is no longer what an honest one would."""
         for end in ends:
-            if end.owner == self.schedule.hostile:
-                end.lie = lie
+            if end.owner in self.schedule.hostile:
+                end.lie = partial(self._lie, end)
+
+    def _lie(self, end: End, frame: bytes) -> list[bytes]:
+        return self.conspiracy.lie(end.owner, end.peer, frame, under_way=self.monitor.under_way)
 
     # The run
 
@@ -105,39 +121,55 @@ class World:
         before = files.os
         files.os = CALLS_OF_FILES
         try:
-            self._furnish()
-            for fault in self.schedule.faults:
-                self.scheduler.after(fault.at, f"fault: {fault.what}{fault.arguments}", lambda f=fault: self._occur(f))
-            for host in self.hosts:
-                self.scheduler.after(self.scheduler.random.random(), f"{host.name} is started", host.start)
-            self.scheduler.after(1.0, "the operator looks", self._operate)
-            patience = self.schedule.tolerance.patience + min(self.schedule.tolerance.deadline, 10.0)
-            until = self.schedule.end_of_faults + BOUND + 10 * patience
-            until += self.schedule.longest if self.schedule.asynchronous else 3 * self.schedule.steps
-            if self.schedule.hostile is not None and not self.schedule.asynchronous:
-                until += 2 * self.schedule.steps * self.schedule.levels * self.schedule.tolerance.deadline
-            if not self.scheduler.run(self._over, until):
-                for host in self.hosts:
-                    self.note(host.describe())
-                late = ", ".join(host.name for host in self.honest if host.finished is None)
-                raise Violation(f"{late} has not finished after {until:.0f} seconds")
-            self.monitor.at_the_end()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CheckpointWarning)  # torn ones are met often
+                self._run()
         finally:
             for host in self.hosts:
                 if host.task is not None:
                     host.disk.off = True
                     host.task.kill()
+                if host.saves is not None:
+                    host.saves.close()
             CALLS.clear()
             files.os = before
             shutil.rmtree(self.folder)
+
+    def _run(self) -> None:
+        self._furnish()
+        for fault in self.schedule.faults:
+            self.scheduler.after(fault.at, f"fault: {fault.what}{fault.arguments}", lambda f=fault: self._occur(f))
+        for host, begins in zip(self.hosts, self.schedule.starts or self._starts(), strict=True):
+            host.back_at = begins
+            self.scheduler.after(begins, f"{host.name} is started", host.start)
+        self.scheduler.after(1.0, "the operator looks", self._operate)
+        patience = self.schedule.tolerance.patience + min(self.schedule.tolerance.deadline, 10.0)
+        until = self.schedule.end_of_faults + BOUND + 10 * patience
+        until += self.schedule.longest if self.schedule.asynchronous else 3 * self.schedule.steps
+        if self.schedule.hostile and not self.schedule.asynchronous:
+            until += 2 * self.schedule.steps * self.schedule.levels * self.schedule.tolerance.deadline
+        if not self.scheduler.run(self._over, until):
+            for host in self.hosts:
+                self.note(host.describe())
+            late = ", ".join(host.name for host in self.honest if host.finished is None)
+            raise Violation(f"{late} has not finished after {until:.0f} seconds")
+        self.monitor.at_the_end()
+
+    def _starts(self) -> list[float]:
+        return [self.scheduler.random.random() for _ in self.hosts]
 
     def _over(self) -> bool:
         return all(host.finished is not None or self._left_behind(host) for host in self.honest)
 
     def _left_behind(self, host: Host) -> bool:
-        """A liar has held it up until all its honest neighbours had finished: alone it does not go on."""
-        around = [j for j in self.neighbours[host.number] if self.is_honest(j)]
-        return self.schedule.hostile is not None and all(self.hosts[j].finished is not None for j in around)
+        """A liar has held it up until all its honest neighbours had finished, and for long since: alone it does not go
+        on."""
+        if not self.schedule.hostile:
+            return False
+        around = [self.hosts[j] for j in self.neighbours[host.number] if self.is_honest(j)]
+        if any(other.finished is None for other in around):
+            return False
+        return self.scheduler.now > max(other.finished_at for other in around) + ALONE
 
     def _furnish(self) -> None:
         """Every machine's folder, as `join` and `sign` leave it."""
@@ -154,6 +186,7 @@ class World:
                 ("federation.json", signed),
                 ("revoked.json", revoked.encode()),
                 ("trust.json", trust),
+                ("incarnation", b"1\n"),  # of an earlier run
             ):
                 host.disk.put(name, content)
             host.disk.make("checkpoints")
@@ -184,6 +217,10 @@ class World:
             everyone = True
             for host in self.hosts:
                 host.kill()
+            if any(host.wants_all_back for host in down):
+                for host in self.hosts:
+                    host.wants_all_back = False
+                    host.take_record_away()
         for host in self.hosts:
             if not host.is_up and (host in down or everyone):
                 host.back_at = self.scheduler.now + 5
@@ -209,6 +246,16 @@ class World:
         self.hosts[site].kill()
         self.hosts[site].back_at = self.scheduler.now + back
 
+    def _restart_all(self) -> None:
+        if any(host.finished is not None for host in self.hosts):
+            return
+        for host in self.hosts:
+            host.kill()
+            host.back_at = self.scheduler.now + self.scheduler.random.random()
+
+    def _set_clock(self, site: int, seconds: float) -> None:
+        self.hosts[site].clock_behind += seconds
+
     def _cut_power(self, site: int, back: float) -> None:
         self.hosts[site].cut_power()
         self.hosts[site].back_at = self.scheduler.now + back
@@ -218,16 +265,30 @@ class World:
         self.hosts[site].back_at = self.scheduler.now + back
 
     def _kill_at_rest(self, back: float) -> None:
-        """The first that has said that it is at rest; and another is set back, which moves all but the first."""
-        resting = [host for host in self.hosts if host.site is not None and host.site.done and not host.is_leaving]
+        """One that all know to be at rest; and another is set back, which moves all but the first."""
+        sites = [host.site for host in self.hosts if host.site is not None and not host.is_leaving]
+        known = [{one.site for one in site._rendezvous._fresh() if one.done} | {site.number} for site in sites]
+        resting = set.intersection(*known) if len(sites) == self.schedule.sites else set()
         if not resting:
             self.scheduler.after(0.05, "nobody is at rest", lambda: self._kill_at_rest(back))
             return
-        first, said = resting[0].number, 1.2 * self.schedule.tolerance.beat
+        first = min(resting)
         other = (first + 1) % self.schedule.sites
-        self.scheduler.after(said, f"{first} is at rest", lambda: self._kill(first, back))
-        self.scheduler.after(said, f"{other} is set back", lambda: self._set_back(other, 3, 0.0))
-        self.scheduler.after(said + 0.5, f"{other} is started", self.hosts[other].start)
+        self._kill(first, back)
+        self._set_back(other, 3, 0.0)
+        self.scheduler.after(0.5, f"{other} is started", self.hosts[other].start)
+
+    def _hold_at_rest(self, seconds: float) -> None:
+        """One that has said that it is at rest, until then; the step in which it hears of the others is long."""
+        resting = [host.number for host in self.hosts if host.site is not None and host.site.done]
+        if self.scheduler.now > seconds:
+            return
+        if not resting:
+            self.scheduler.after(0.05, "nobody is at rest", lambda: self._hold_at_rest(seconds))
+            return
+        pairs = tuple(edge for edge in self.schedule.edges if resting[0] in edge)
+        self._slow(resting[0], seconds - self.scheduler.now + 2 * REST)
+        self._block(pairs, seconds - self.scheduler.now)
 
     def _set_back(self, site: int, checkpoints: int, back: float) -> None:
         self._kill(site, back)

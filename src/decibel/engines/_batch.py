@@ -16,11 +16,11 @@ from ..core import _keys as keys
 from ..core._ledger import Counts, StepCost
 from ..core._types import PyTree
 from ..core._vector import replicate
-from ..graphs._graph import Levels
+from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method, State
 from ..problem._problem import Problem
-from ..problem._reading import source_error, validate_indexed
 from ..problem._samples import NodeData, lay_out
+from ..problem._stream_trace import source_error, validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
 from ._program import Program, RunConfig
@@ -33,25 +33,44 @@ class ShapesDiffer(ValueError):
 
 
 class BatchRun:
-    """Runs side by side on the simulator. One that diverges keeps its last good state, and stays there.
+    """Several runs in one compiled program on the simulator. A run that diverges keeps its last finite state.
 
-    - `problems`: one for each run; the same object where all have the same data.
-    - `rates`: step sizes of the method that differ, each with a value for every run.
+    Args:
+        problems: one for each run; the same object where all runs have the same data.
+        method: the method of all runs.
+        graph: a graph, or a graph per level, of all runs.
+        batch_size: samples per node, level and step; None uses all samples.
+        seeds: one for each run.
+        rates: step sizes of the method that differ between runs, each with a value for every run.
+
+    Attributes:
+        problems: the problem of each run.
+        program: what is compiled; its problem has a leading axis of runs where the data differ.
+        state: the current state, whose leaves have a leading axis of runs.
+        step: the steps done so far.
+        alive: for each run whether its state is still finite.
+
+    Raises:
+        ValueError: if the method does not fit, or the problems differ in more than the values of their arrays.
     """
 
     def __init__(
         self,
         problems: Sequence[Problem],
         method: Method,
-        graphs: Levels,
+        graph: Graph | GraphSequence | Levels,
         *,
         batch_size: int | None,
         seeds: Sequence[int],
         rates: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
+        graphs = graph if isinstance(graph, Levels) else Levels(x=graph)
         bound = {id(problem): problem.bind(graphs.nodes) for problem in problems}
         problems = [bound[id(problem)] for problem in problems]
         for problem in bound.values():
+            if problem.nodes != graphs.nodes:
+                raise ValueError(f"graph has {graphs.nodes} nodes but the data have {problem.nodes}: give as many.")
+            method.validate(problem, graphs, batch_size)
             validate_indexed(problem, "a run beside others")
         stacked = stack_problems(problems)
         first = Simulator().start(problems[0], method, graphs, RunConfig(batch_size, seeds[0]))
@@ -67,12 +86,17 @@ class BatchRun:
         self.alive = np.ones(len(seeds), bool)
 
     def compile(self, length: int) -> Compiled:
+        """Compiles a chunk of that many steps, unless it is compiled already."""
         leaves, structure = jax.tree.flatten((self.program, self.rates, self.state))
         kinds = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
         return _compile(structure, kinds, self._own_data, length)
 
     def advance(self, length: int) -> list[Counts | None]:
-        """Moves on all that are alive and returns what it cost each; None for one that diverged."""
+        """Moves all runs on by that many steps.
+
+        Returns:
+            The cost of each run by column; None for a run that diverged.
+        """
         chunk, costs, _ = self.compile(length)
         arrays = eqx.filter(self.program, eqx.is_array)
         self.state, alive, repetitions = chunk(arrays, self.rates, self.state, self.alive, np.int32(self.step))
@@ -85,6 +109,7 @@ class BatchRun:
         return [costs.total(length, [s[i] for s in sums]) if ok else None for i, ok in enumerate(self.alive)]
 
     def snapshot(self, i: int) -> Snapshot:
+        """The problem and the state of run i, for metrics."""
         return Snapshot(self.problems[i], _pick(self.state, i))
 
 
@@ -110,9 +135,9 @@ def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, len
     def one(
         arrays: Program, rates: dict[str, Array], state: State, alive: Array, first: Array
     ) -> tuple[State, Array, list[Array]]:
-        here = eqx.combine(arrays, static)
-        here = replace(here, method=replace(here.method, **rates))
-        new, finite, repetitions = here.chunk(state, first, length, costs)
+        bound = eqx.combine(arrays, static)
+        bound = replace(bound, method=replace(bound.method, **rates))
+        new, finite, repetitions = bound.chunk(state, first, length, costs)
         alive = alive & finite
         return jax.tree.map(lambda a, b: jnp.where(alive, a, b), new, state), alive, repetitions
 
@@ -166,17 +191,17 @@ def _stack(*leaves: PyTree) -> PyTree:
     return jnp.stack(leaves)
 
 
-def _stack_data(many: list[Samples | None]) -> NodeData | None:
+def _stack_data(parts: list[Samples | None]) -> NodeData | None:
     """The nodes of all runs laid out together, so that one plan of the exact mean serves every run."""
-    if any(isinstance(data, StreamData) for data in many):
+    if any(isinstance(data, StreamData) for data in parts):
         raise ShapesDiffer("the problems of the runs differ, and some are streams.")
-    given = [data for data in many if isinstance(data, NodeData)]
-    if len(given) < len(many):
+    in_memory = [data for data in parts if isinstance(data, NodeData)]
+    if len(in_memory) < len(parts):
         return None
-    runs, nodes = len(given), given[0].nodes
-    counts = np.stack([np.asarray(data.counts) for data in given])  # (runs, nodes)
+    runs, nodes = len(in_memory), in_memory[0].nodes
+    counts = np.stack([np.asarray(data.counts) for data in in_memory])  # (runs, nodes)
     most = int(counts.max())
-    trees = [_repeat(data, most) for data in given]
+    trees = [_repeat(data, most) for data in in_memory]
     if len({(jax.tree.structure(tree), tuple(a.shape for a in jax.tree.leaves(tree))) for tree in trees}) > 1:
         raise ShapesDiffer("the samples of the runs differ in shape.")
     flat = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trees)

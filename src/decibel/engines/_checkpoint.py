@@ -32,7 +32,7 @@ from ..graphs._graph import Levels, Topology
 from ..methods._method import Method, State
 from ..problem._identity import LossHashes, loss_hashes
 from ..problem._problem import Problem
-from ..problem._reading import validate_indexed
+from ..problem._stream_trace import validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results._trace import Trace
 from ._membership import Members, migrate_state
@@ -55,10 +55,16 @@ class Checkpoints:
             import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
 
         logging.getLogger("absl").setLevel(logging.ERROR)
-        self._ocp, self._fingerprint, self._members = ocp, fingerprint, members
+        self._ocp = ocp
+        self._fingerprint = fingerprint
+        self._members = members
         self._newest = -1
         self._path, self._synced = Path(path).absolute(), set[int]()
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            enable_async_checkpointing=True,
+            cleanup_tmp_directories=True,  # of a process that was killed while it saved
+        )
         self._manager = ocp.CheckpointManager(self._path, options=options)
 
     def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
@@ -67,16 +73,20 @@ class Checkpoints:
             return
         self._newest = run.step
         columns = {name: np.asarray(trace[name]).tolist() for name in trace}
-        args, leaves, best = self._ocp.args, dict(_named(run.state)), run.best
+        args = self._ocp.args
+        leaves = dict(_named(run.state))
+        best = run.best
         meta = {
             "fingerprint": self._fingerprint,
             "members": list(self._members),
             "devices": run.devices,
             "split": run.split,
+            "placement": run.placement,
             "shapes": {name: list(leaf.shape) for name, leaf in leaves.items()},
             "trace": columns,
             "spent": spent,
             "step": run.step,
+            "steps_done": run.steps_done,
             "best": None if best is None else best.step,
         }
         if best is not None and best.step != run.step:
@@ -101,17 +111,18 @@ class Checkpoints:
             try:
                 meta = self._manager.restore(step, args=args.Composite(meta=args.JsonRestore()))["meta"]
                 before = tuple(meta["members"])
-                self._validate_same_run(meta["fingerprint"], before)
+                amended = _amended(run, meta["placement"])
+                self._validate_same_run(meta["fingerprint"], before, amended=amended)
                 if jax.tree.leaves(kinds.links) and meta.get("split", "") != run.split:
                     raise AnotherRun(
                         "checkpoint holds link states of nodes that were split over devices in another way: give the "
                         "same shard."
                     )
                 like = {name: _like(kind, meta["shapes"][name]) for name, kind in _named(kinds)}
-                kept = meta.get("best") not in (None, meta["step"])
-                like |= {BEST + name: kind for name, kind in like.items() if kept}
+                is_older = meta.get("best") not in (None, meta["step"])
+                like |= {BEST + name: kind for name, kind in like.items() if is_older}
                 run.free()
-                found = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
+                restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
             except AnotherRun:
                 raise
             except Exception as error:  # orbax raises whatever its storage raised
@@ -124,10 +135,12 @@ class Checkpoints:
                 if run.alone:  # or it would be promised to the other sites again after every restart
                     self._set_aside([step])
                 continue
-            leaves = [[found[prefix + name] for name, _ in _named(kinds)] for prefix in ("", BEST)[: 1 + kept]]
-            states = [self._placed(one, run, before, int(meta["devices"]), kinds) for one in leaves]
+            leaves = [[restored[prefix + name] for name, _ in _named(kinds)] for prefix in ("", BEST)[: 1 + is_older]]
+            states = [self._placed(leaf_tree, run, before, int(meta["devices"]), kinds) for leaf_tree in leaves]
+            states = [run.adopt(state, meta["placement"]) if amended else state for state in states]
             run.state, run.step = states[0], int(meta["step"])
-            if kept:
+            run.skipped = run.step - int(meta["steps_done"])
+            if is_older:
                 run.best = Best(int(meta["best"]), lambda states=states: states[1])
             elif meta.get("best") is not None:
                 run.keep()
@@ -136,6 +149,8 @@ class Checkpoints:
             return meta
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state)):
             run.state = run.begin()
+        if run.alone and not chosen:  # what was saved is of another beginning than the one that all agree on
+            self._set_aside(saved)
         return None
 
     def _set_aside(self, steps: Iterable[int]) -> None:
@@ -152,29 +167,36 @@ class Checkpoints:
     def _placed(self, leaves: list[Array], run: Run, before: Members, devices: int, kinds: PyTree) -> State:
         """The state of these leaves, for the members and the devices that there are now."""
         saved: State = jax.tree.unflatten(jax.tree.structure(kinds), leaves)
-        here = jax.tree.map(lambda kind: kind.sharding, kinds)
-        if before != self._members:
+        shardings = jax.tree.map(lambda kind: kind.sharding, kinds)
+        if before != self._members and not run.alone:
             strategies = run.program.method.strategies
-            change = lambda saved, start: migrate_state(saved, start, before, self._members, strategies)  # noqa: E731
-            return jax.jit(change, out_shardings=here)(saved, run.begin())
+
+            def change(saved: State, start: State) -> State:
+                return migrate_state(saved, start, before, self._members, strategies)
+
+            return jax.jit(change, out_shardings=shardings)(saved, run.begin())
         if devices != run.devices and saved.links and run.move is not None:
-            links = jax.jit(partial(run.move, before=devices), out_shardings=here.links)(saved.links)
+            links = jax.jit(partial(run.move, before=devices), out_shardings=shardings.links)(saved.links)
             return saved._replace(links=links)
         return saved
 
-    def _validate_same_run(self, saved: dict[str, JSON], before: Members) -> None:
-        mine = json.loads(json.dumps(self._fingerprint))
-        losses, then = mine.pop("losses", None), saved.get("losses")
+    def _validate_same_run(self, saved: dict[str, JSON], before: Members, *, amended: bool) -> None:
+        current = json.loads(json.dumps(self._fingerprint))
+        losses, saved_losses = current.pop("losses", None), saved.get("losses")
         # Each node's data are its own: other members, other data.
-        compared = [name for name in mine if before == self._members or name not in ("upper_data", "lower_data")]
-        changed = [name for name in compared if mine[name] != saved.get(name)]
+        others = () if before == self._members or amended else ("upper_data", "lower_data")
+        compared = [name for name in current if name not in (*others, *(("graph", "nodes") if amended else ()))]
+        changed = [name for name in compared if current[name] != saved.get(name)]
         if changed:
-            what = ", ".join(f"{name} (saved {_short(saved.get(name))}, now {_short(mine[name])})" for name in changed)
+            differences = ", ".join(
+                f"{name} (saved {_short(saved.get(name))}, now {_short(current[name])})" for name in changed
+            )
             raise AnotherRun(
-                f"checkpoint holds another run: {what} changed; give the same settings, or another checkpoint folder."
+                f"checkpoint holds another run: {differences} changed; give the same settings, or another checkpoint "
+                "folder."
             )
         if losses is not None:
-            _validate_same_losses(LossHashes(**losses), LossHashes.read(then))
+            _validate_same_losses(LossHashes(**losses), LossHashes.read(saved_losses))
 
     def close(self) -> None:
         """Waits until the last save is on disk."""
@@ -213,17 +235,24 @@ def saving(
         saves.close()
 
 
+def _amended(run: Run, placement: str) -> bool:
+    try:
+        return run.amends(placement)
+    except ValueError as error:
+        raise AnotherRun(str(error)) from None
+
+
 class AnotherRun(ValueError):
     """The checkpoint was written by a run with other settings."""
 
 
-def _validate_same_losses(mine: LossHashes, saved: LossHashes | None) -> None:
+def _validate_same_losses(current: LossHashes, saved: LossHashes | None) -> None:
     """Raises where a loss has changed, and warns where nobody can tell."""
-    changed = ["upper", "lower"] if saved is None else saved.changed(mine)
-    if saved is None or (changed and saved.jax != mine.jax):
-        how = "by an older release" if saved is None else f"with JAX {saved.jax}, and this is JAX {mine.jax}"
+    changed = ["upper", "lower"] if saved is None else saved.changed(current)
+    if saved is None or (changed and saved.jax != current.jax):
+        reason = "by an older release" if saved is None else f"with JAX {saved.jax}, and this is JAX {current.jax}"
         warnings.warn(
-            f"the checkpoint was written {how}, so that its losses cannot be compared: make sure that they are "
+            f"the checkpoint was written {reason}, so that its losses cannot be compared: make sure that they are "
             "the same.",
             CheckpointWarning,
             stacklevel=5,
@@ -258,11 +287,11 @@ def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig
 
 
 def _digest(graph: Topology) -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for phase in graph.phases:
         for part in (phase.matrix.indptr, phase.matrix.indices, np.asarray(phase.matrix.data, np.float64)):
-            whole.update(np.ascontiguousarray(part).tobytes())
-    return whole.hexdigest()[:16]
+            digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _checksum(tree: PyTree) -> str:

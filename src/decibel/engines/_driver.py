@@ -40,11 +40,13 @@ def drive(run: Advances[Cost], steps: int, every: int, *, offset: int = 0) -> It
 
     if run.step >= steps:
         return
-    left = steps - run.step - length_at(run.step)
-    lengths = {length_at(run.step), every if left >= every else 0, left % every} - {0}
+    remaining = steps - run.step - length_at(run.step)
+    lengths = {length_at(run.step), every if remaining >= every else 0, remaining % every} - {0}
     for length in sorted(lengths):
         run.compile(length)
     while run.step < steps:
-        first, length, begun = run.step, length_at(run.step), time.perf_counter()
+        first = run.step
+        length = length_at(run.step)
+        begun = time.perf_counter()
         cost = run.advance(length)
         yield Chunk(first, length, cost, time.perf_counter() - begun)

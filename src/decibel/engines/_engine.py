@@ -16,6 +16,16 @@ from ._run import Run
 class Engine(eqx.Module):
     """Base class of engines: where nodes are placed, and how a run starts."""
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether nodes use the newest message of each neighbour, whenever that was sent."""
+        return False
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether several processes run the nodes of one run together."""
+        return False
+
     @abstractmethod
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         """The indices of the nodes that take part.

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from scipy import sparse
 
 from ..core._types import PyTree
@@ -39,30 +40,30 @@ class Membership(NamedTuple):
 def restrict_to(graphs: Levels, problem: Problem, members: Sequence[int] | None) -> Membership:
     """The graphs and the problem of those nodes; of all where `members` is None."""
     everyone = tuple(range(graphs.nodes))
-    here = everyone if members is None else tuple(sorted({int(node) for node in members}))
-    if here == everyone:
-        return Membership(here, graphs, problem)
-    if not here or here[0] < 0 or here[-1] >= graphs.nodes:
+    present = everyone if members is None else tuple(sorted({int(node) for node in members}))
+    if present == everyone:
+        return Membership(present, graphs, problem)
+    if not present or present[0] < 0 or present[-1] >= graphs.nodes:
         raise ValueError(f"members={members!r} must name some of the nodes 0 to {graphs.nodes - 1}.")
-    made = {graph: among(graph, here) for graph in (graphs.x, graphs.y, graphs.z)}
-    left = Levels(made[graphs.x], made[graphs.y], made[graphs.z])
-    return Membership(here, left, _problem_of(problem, here))
+    restricted = {graph: among(graph, present) for graph in (graphs.x, graphs.y, graphs.z)}
+    levels = Levels(restricted[graphs.x], restricted[graphs.y], restricted[graphs.z])
+    return Membership(present, levels, _problem_of(problem, present))
 
 
 def survivors(nodes: int, variables: Mapping[str, str] = os.environ) -> Members | None:
     """The nodes of the processes that are present, or None where none is absent: process r of P holds the nodes from
     rN/P to (r+1)N/P."""
-    gone = absent(variables)
-    if not gone:
+    lost = absent(variables)
+    if not lost:
         return None
-    here = process_info(variables)
-    processes = (here.processes if here else 1) + len(gone)
+    process = process_info(variables)
+    processes = (process.processes if process else 1) + len(lost)
     if nodes % processes:
         raise ValueError(
             f"{nodes} nodes cannot be split evenly over {processes} processes: use a multiple of {processes} nodes."
         )
     each = nodes // processes
-    return tuple(node for node in range(nodes) if node // each not in gone)
+    return tuple(node for node in range(nodes) if node // each not in lost)
 
 
 def among(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequence:
@@ -82,15 +83,15 @@ def among(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequen
 def _among(graph: Graph, members: Members, name: str) -> Graph:
     inside = np.asarray(members)
     outside = np.setdiff1d(np.arange(graph.nodes), inside)
-    left = graph.matrix[inside][:, inside]
+    remaining = graph.matrix[inside][:, inside]
     if graph.symmetric:
-        left = left + sparse.diags_array(1.0 - np.asarray(left.sum(axis=1)))
+        remaining = remaining + sparse.diags_array(1.0 - np.asarray(remaining.sum(axis=1)))
     else:
         out, back = graph.matrix[inside][:, outside].toarray(), graph.matrix[outside][:, inside].toarray()
         among_lost = graph.matrix[outside][:, outside].toarray()
-        left = sparse.csr_array(left + out @ np.linalg.pinv(np.eye(len(outside)) - among_lost) @ back)
+        remaining = sparse.csr_array(remaining + out @ np.linalg.pinv(np.eye(len(outside)) - among_lost) @ back)
     positions = None if graph.positions is None else graph.positions[inside]
-    return Graph(left, name, positions, disconnected=True)
+    return Graph(remaining, name, positions, disconnected=True)
 
 
 def _problem_of(problem: Problem, members: Members) -> Problem:
@@ -123,12 +124,18 @@ def migrate_state(
         return jax.tree.map(lambda a, b: jnp.where(stays.reshape(-1, *(1,) * (b.ndim - 1)), a[rows], b), old, new)
 
     def averaged(old: PyTree, new: PyTree) -> PyTree:
-        inexact = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact)  # noqa: E731
-        mean = lambda a, b: jnp.broadcast_to(a[common].mean(0), b.shape) if inexact(a) else b  # noqa: E731
+        def inexact(leaf: Array) -> bool:
+            return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+        def mean(a: Array, b: Array) -> Array:
+            return jnp.broadcast_to(a[common].mean(0), b.shape) if inexact(a) else b
+
         return keep(old, jax.tree.map(mean, old, new))
 
     def level(name: str) -> Level | None:
-        old, new, strategy = getattr(saved, name), getattr(start, name), strategies.get(name)
+        old = getattr(saved, name)
+        new = getattr(start, name)
+        strategy = strategies.get(name)
         if old is None:
             return None
         s = (averaged if strategy is None or strategy.mixes else keep)(old.s, new.s)
@@ -145,5 +152,5 @@ def migrate_state(
 
 def _listed(nodes: Sequence[int] | set[int]) -> str:
     numbers = sorted(nodes)
-    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    return f"node {shown}" if len(numbers) == 1 else f"nodes {shown}"
+    beginning = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"node {beginning}" if len(numbers) == 1 else f"nodes {beginning}"

@@ -24,7 +24,7 @@ from jax.interpreters import partial_eval
 from ..core._ledger import Counts
 from ..core._types import PyTree
 from ..methods._method import State
-from ..problem._reading import Leaves, recorded, streams_of
+from ..problem._stream_trace import Leaves, recorded, streams_of
 from . import _memory as memory
 from ._program import Program
 from ._run import Compiled, Run, compile_chunk, kinds_of, shapes_of
@@ -36,7 +36,7 @@ MANY = 64
 Batches = list[list[Leaves]]  # for each stream, for each draw: leaves (steps, nodes, batch, ...)
 
 
-class Plan(NamedTuple):
+class ReadPlan(NamedTuple):
     """What steps read: `rows(arrays, first, length)` for each stream and draw, (length, nodes, batch)."""
 
     rows: Callable[[Program, Array, int], list[list[Array]]]
@@ -77,8 +77,8 @@ class StreamedRun(Run):
             if part not in self._compiled:
                 leaves, structure = jax.tree.flatten((self.program, self.state))
                 with memory.oom_hint(self._full):
-                    known = compile_chunk(structure, kinds_of(leaves), part, self._wrap, self._plan.sizes)
-                    self._compiled[part] = known
+                    compiled = compile_chunk(structure, kinds_of(leaves), part, self._wrap, self._plan.sizes)
+                    self._compiled[part] = compiled
         return self._compiled[self._parts(length)[0]]
 
     def advance(self, length: int) -> Counts | None:
@@ -122,10 +122,10 @@ class StreamedRun(Run):
 
     def _next_chunk(self, first: int, length: int) -> int:
         """The first part of the chunk to come, if it is as long as the last; what is read is not used otherwise."""
-        left = min(length, self._goal - first)
-        if left <= 0 or any(data.host.ordered for data in self._streams):
+        remaining = min(length, self._goal - first)
+        if remaining <= 0 or any(data.host.ordered for data in self._streams):
             return 0
-        return self._parts(left)[0]
+        return self._parts(remaining)[0]
 
     def _parts(self, length: int) -> list[int]:
         """The chunk in equal parts within the limit; where that cannot be, the last is shorter."""
@@ -172,7 +172,7 @@ class StreamedRun(Run):
 
 
 @lru_cache(maxsize=32)
-def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> Plan | None:
+def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> ReadPlan | None:
     """None where steps cannot be given what they read."""
     program, state = jax.tree.unflatten(structure, shapes_of(kinds))
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
@@ -192,13 +192,13 @@ def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> Plan | None:
         return None
 
     def evaluate(k: Array, arrays: Program) -> list[list[Array]]:
-        given = [k, *jax.tree.leaves(arrays)]
-        needed = [leaf for leaf, use in zip(given, used, strict=False) if use]
-        found = core.eval_jaxpr(short, traced.consts, *needed)
-        return jax.tree.unflatten(jax.tree.structure(rows), found)
+        arguments = [k, *jax.tree.leaves(arrays)]
+        needed = [leaf for leaf, use in zip(arguments, used, strict=False) if use]
+        batches = core.eval_jaxpr(short, traced.consts, *needed)
+        return jax.tree.unflatten(jax.tree.structure(rows), batches)
 
     def chunk(arrays: Program, first: Array, length: int) -> list[list[Array]]:
         return jax.vmap(lambda k: evaluate(k, arrays))(first + jnp.arange(length, dtype=jnp.int32))
 
     sizes = tuple(tuple(int(draw.shape[1]) for draw in each) for each in rows)
-    return Plan(jax.jit(chunk, static_argnums=2), sizes)
+    return ReadPlan(jax.jit(chunk, static_argnums=2), sizes)

@@ -26,7 +26,7 @@ from ..oracles._eval_config import EvalConfig
 from ..oracles._oracle import Oracle
 from ..oracles._records import PrivateOracle, RecordNoise, Records, SeededNoise
 from ..problem._problem import Problem
-from ..problem._reading import Leaves, fed, validate_streams
+from ..problem._stream_trace import Leaves, fed, validate_streams
 from ..problem._streams import Samples
 
 SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
@@ -128,18 +128,21 @@ class Program(eqx.Module):
         leaves, structure = jax.tree.flatten(self.method.start(x, y))
         del x, y
         # A state that shares a buffer (zero carries) could not be donated: each leaf is copied, and then dropped.
-        own: list[Array] = []
+        step_sizes: list[Array] = []
         leaves.reverse()
         while leaves:
-            own.append(jnp.copy(leaves.pop()))
-        state = jax.tree.unflatten(structure, own)
+            step_sizes.append(jnp.copy(leaves.pop()))
+        state = jax.tree.unflatten(structure, step_sizes)
         return state._replace(links=self._link_states(state))
 
     def _link_states(self, state: State) -> tuple[LinkStates, ...]:
         """What links remember before the first step: zeros, of the shapes that a step's messages ask for."""
         if not self.network.links:
             return ()
-        after = lambda program, k, state: program.step(k, state._replace(links=None))[0].links  # noqa: E731
+
+        def after(program: Program, k: Array, state: State) -> LinkStates:
+            return program.step(k, state._replace(links=None))[0].links
+
         shapes = eqx.filter_eval_shape(after, self, jnp.int32(0), state)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes) if jax.tree.leaves(shapes) else ()
 
@@ -147,7 +150,7 @@ class Program(eqx.Module):
         """One iteration of every node, and what it cost. With `links` of None nothing is sent: a trace for shapes."""
         ledger = Ledger()
         oracle = self.oracle(k, ledger)
-        network = Communicator(self.network, k, state.links, ledger)
+        network = Communicator(self.network, k, state.links, ledger, self.method.intervals)
         with self.eval_config.products():
             new = self.method.step(k, state, oracle, network)
         active = self.network.active(k)
@@ -159,10 +162,10 @@ class Program(eqx.Module):
     def oracle(self, k: Array, ledger: Ledger) -> Oracle:
         """What step k draws and derives from."""
         key = jax.random.fold_in(self.key, k)
-        given = (self.problem, self.nodes, key, self.batch_size, ledger)
+        arguments = (self.problem, self.nodes, key, self.batch_size, ledger)
         if self.record_noise is None:
-            return Oracle(*given, k=k, config=self.eval_config)
-        return PrivateOracle(*given, k=k, config=self.eval_config, noise=self.record_noise)
+            return Oracle(*arguments, k=k, config=self.eval_config)
+        return PrivateOracle(*arguments, k=k, config=self.eval_config, noise=self.record_noise)
 
     def chunk(
         self, state: State, first: Array, length: int, costs: list[StepCost], batches: Sequence[Sequence[Leaves]] = ()
@@ -173,8 +176,8 @@ class Program(eqx.Module):
         leaves (steps, ...).
         """
 
-        def body(state: State, given: tuple[Array, Sequence[Sequence[Leaves]]]) -> tuple[State, list[Array]]:
-            k, batches = given
+        def body(state: State, inputs: tuple[Array, Sequence[Sequence[Leaves]]]) -> tuple[State, list[Array]]:
+            k, batches = inputs
             program = replace(self, problem=fed(self.problem, batches)) if batches else self
             state, cost = program.step(k, state)
             costs.append(cost.untraced())
@@ -186,9 +189,9 @@ class Program(eqx.Module):
 
     def costs(self, state: State) -> StepCost:
         """The cost of one step, from tracing it."""
-        found: list[StepCost] = []
-        jax.eval_shape(lambda k, state: found.append(self.step(k, state)[1].untraced()), jnp.int32(0), state)
-        return found[0]
+        step_costs: list[StepCost] = []
+        jax.eval_shape(lambda k, state: step_costs.append(self.step(k, state)[1].untraced()), jnp.int32(0), state)
+        return step_costs[0]
 
     def is_random(self, state: State) -> bool:
         """Whether a step depends on the run's key, from tracing it: on batches, or on random numbers of its own."""
@@ -209,9 +212,9 @@ def all_finite(state: State) -> Array:
 
 def shuffled(problem: Problem, seed: int, nodes: Array, sharding: jax.sharding.Sharding | None = None) -> Problem:
     """The problem with every node's samples in an order of its own, another for each level."""
-    shuffle, both = _shuffle(sharding), (problem.upper_data, problem.lower_data)
-    both = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(both))
-    return problem.on_data(*both)
+    shuffle, levels = _shuffle(sharding), (problem.upper_data, problem.lower_data)
+    levels = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(levels))
+    return problem.on_data(*levels)
 
 
 @lru_cache(maxsize=8)

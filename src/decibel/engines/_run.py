@@ -16,7 +16,7 @@ from ..core._ledger import Counts, StepCost
 from ..core._types import PyTree
 from ..methods._method import State
 from ..network._links import LinkStates
-from ..problem._reading import source_error, streams_of
+from ..problem._stream_trace import source_error, streams_of
 from . import _memory as memory
 from ._program import Program
 
@@ -40,8 +40,8 @@ class Compiled(NamedTuple):
 
     @classmethod
     def of(cls, chunk: jax.stages.Compiled, costs: StepCost) -> Compiled:
-        known = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
-        return cls(chunk, costs, known.temp_size_in_bytes if known else 0)
+        memory = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
+        return cls(chunk, costs, memory.temp_size_in_bytes if memory else 0)
 
 
 class Best(NamedTuple):
@@ -66,7 +66,8 @@ class Run:
 
     Attributes:
         state: the current state.
-        step: the steps done so far.
+        step: where it is: the number of the step that comes next.
+        skipped: how many steps before it were not done here, since other sites did them while this one was away.
         best: the best state so far, where one is kept.
     """
 
@@ -84,8 +85,15 @@ class Run:
         split: str = "",
         keep_copy: bool = True,
     ) -> None:
-        self.program, self.step, self._full, self._wrap = program, 0, full, wrap
-        self.devices, self.move, self.split, self._keep_copy = devices, move, split, keep_copy
+        self.program = program
+        self.step = 0
+        self.skipped = 0
+        self._full = full
+        self._wrap = wrap
+        self.devices = devices
+        self.move = move
+        self.split = split
+        self._keep_copy = keep_copy
         self._begin = begin or program.start
         self._compiled: dict[int, Compiled] = {}
         source_error(program.problem)  # of a run before, which was interrupted
@@ -119,6 +127,25 @@ class Run:
                 self._compiled[length] = compile_chunk(structure, kinds_of(leaves), length, self._wrap)
         return self._compiled[length]
 
+    @property
+    def places(self) -> np.ndarray:
+        """Where its nodes are in the graph."""
+        return np.asarray(self.program.nodes)
+
+    @property
+    def placement(self) -> str:
+        """Where a state of this run belongs, besides its shapes: saved with it, and given to `amends` and `adopt`."""
+        return ""
+
+    def amends(self, placement: str) -> bool:
+        """Whether a saved state is of the same run with other members or another graph; raises `ValueError` where it
+        cannot go on."""
+        return False
+
+    def adopt(self, saved: State, placement: str) -> State:
+        """A saved state that `amends`, as it is here."""
+        return saved
+
     def restore_order(self, saved: Sequence[int]) -> Sequence[int]:
         """Of the steps that were saved, newest first, those to continue from, best first."""
         return saved
@@ -126,6 +153,11 @@ class Run:
     def reach(self, steps: int) -> tuple[int, str]:
         """The last of so many steps that the run may do, and, where it is earlier, why."""
         return steps, ""
+
+    @property
+    def steps_done(self) -> int:
+        """The steps that were done here."""
+        return self.step - self.skipped
 
     @property
     def ended(self) -> str:
@@ -146,14 +178,16 @@ class Run:
             # Not a method of this run, which would keep itself and its state alive until garbage is collected.
             begin = self._begin if self.step == 0 else _at_host(self.state)
             self._origin, self._done = Best(self.step, begin), []
-        origin, lengths, now = self._origin, list(self._done), self.step
+        origin = self._origin
+        lengths = list(self._done)
+        step = self.step
 
         def again() -> State:
             self.state, self.step = origin.state(), origin.step
             for length in lengths:
                 self._repeat(length)
                 self.step += length
-            assert self.step == now
+            assert self.step == step
             return self.state
 
         return again
@@ -226,6 +260,6 @@ def compile_chunk(
     draws = [
         [data.shapes((length, data.nodes, size)) for size in each] for data, each in zip(streams, sizes, strict=False)
     ]
-    given = (arrays, state, first, *([draws] if sizes else []))
-    compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(*given).compile()
+    arguments = (arrays, state, first, *([draws] if sizes else []))
+    compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(*arguments).compile()
     return Compiled.of(compiled, costs[-1])

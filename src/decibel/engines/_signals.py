@@ -1,4 +1,4 @@
-"""SIGTERM: a run that is saved ends in order instead of being killed."""
+"""SIGTERM and Ctrl-C: a run that is saved ends in order instead of being killed."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ _heard_by: Callable[..., None] | None = None  # the handler of a run in progress
 
 @contextmanager
 def listening(run: Run, *, saved: bool) -> Iterator[Callable[[], bool]]:
-    """While it lasts, SIGTERM interrupts a run that is `saved`, wherever it waits. Gives a function that tells whether
-    any process of the run was told to terminate."""
+    """While it lasts, SIGTERM and Ctrl-C interrupt a run that is `saved`, wherever it waits; a second Ctrl-C ends it at
+    once. Gives a function that tells whether any process of the run was told to terminate."""
     global _heard_by
     heard = False
 
-    def hear(*_: object) -> None:
+    def hear(number: int, _: object) -> None:
         nonlocal heard
+        if heard and number == signal.SIGINT:
+            raise KeyboardInterrupt
         heard = True
         run.interrupt()
 
     def interrupted() -> bool:
-        told = np.asarray(heard, np.int32)
+        signals = np.asarray(heard, np.int32)
         if saved and jax.process_count() > 1:
-            told = multihost_utils.process_allgather(told)
-        return bool(np.any(told))
+            signals = multihost_utils.process_allgather(signals)
+        return bool(np.any(signals))
 
     if not saved or threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
-    before, _heard_by = signal.signal(signal.SIGTERM, hear), hear
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    _heard_by = hear
     try:
         yield interrupted
     finally:
         _heard_by = None
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from ..graphs._graph import Levels
 from ..methods._method import Method
 from ..network._in_memory import InMemory
 from ..network._links import moved
+from ..network._messages import Stateless
 from ..problem._problem import Problem
-from ..problem._reading import streams_of
+from ..problem._stream_trace import streams_of
 from . import _memory as memory
 from ._engine import Engine
 from ._prefetch import StreamedRun
@@ -48,7 +49,7 @@ class Simulator(Engine):
         )
         with memory.oom_hint(full):
             numbers = jnp.asarray(config.numbers(nodes))
-            by_link = config.faults or method.needs_links
+            by_link = config.faults or not all(isinstance(message, Stateless) for message in method.messages)
             network = InMemory.by_link(graphs, config.link_faults(numbers)) if by_link else InMemory.of(graphs)
             program = Program.of(problem.bind(nodes), method, network, numbers, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)

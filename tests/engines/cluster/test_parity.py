@@ -17,14 +17,20 @@ from xla import environment
 
 import decibel as db
 
-METHODS = list(db.CATALOG)
+
+def every_kind_of_graph(method: str) -> list[Case]:
+    return [*dict.fromkeys(Case.of(method, kind, wide) for kind in range(len(KINDS)) for wide in (True, False))]
+
+
+# Mixtures differ in nothing but the strategies of their levels.
+METHODS = [name for name, entry in db.CATALOG.items() if not entry.mixture]
 # Every method once: the four kinds of graph in turn, every third in float32.
 SMALL = [Case.of(name, place % 4, wide=place % 3 > 0) for place, name in enumerate(METHODS)]
-WHOLE = [*dict.fromkeys(Case.of(name, kind, wide) for name in METHODS for kind in range(4) for wide in (True, False))]
+WHOLE = [case for name in METHODS if name.startswith("sparkle") for case in every_kind_of_graph(name)]
 
 
 def kinds(case: Case) -> set[str]:
-    """The method; of a mixture, the strategy of every level, for mixtures differ in nothing else."""
+    """The method; of SPARKLE, the strategy of every level."""
     if not case.method.startswith("sparkle"):
         return {case.method}
     return {f"{strategy.name} for {level}" for level, strategy in db.CATALOG[case.method]().strategies.items()}
@@ -46,9 +52,9 @@ def covering(cases: list[Case], covered: set, parts: Callable[[Case], set]) -> l
     return chosen
 
 
-# What SMALL lacks until every kind has met every graph, both precisions, and all samples or few.
+# What SMALL lacks until every strategy has met every graph, both precisions, and all samples or few.
 MORE = covering(WHOLE, set().union(*map(pairs, SMALL)), pairs)
-EVERY_KIND = covering(SMALL, set(), kinds)
+EVERY_STRATEGY = covering([case for case in SMALL if case.method.startswith("sparkle")], set(), kinds)
 
 
 def assert_parity(case: Case) -> None:
@@ -75,16 +81,13 @@ def test_eight_devices_give_the_simulators_numbers_in_every_pair(case):
     assert_parity(case)
 
 
-def test_every_kind_of_method_meets_every_graph_and_option():
-    assert [case.method for case in SMALL] == METHODS
+def test_every_strategy_meets_every_graph_and_option():
     met = set().union(*map(pairs, SMALL + MORE))
-    for kind in set().union(*map(kinds, SMALL)) - {"soba", "f2sa"}:  # which are centralized
-        assert {(kind, option) for option in (*KINDS, "float32", "float64", None)} <= met
-        assert kind == "interact" or (kind, 2) in met  # takes no batches
-    assert len(SMALL + MORE) < len(WHOLE) / 2
+    for kind in set().union(*map(kinds, WHOLE)):
+        assert {(kind, option) for option in (*KINDS, "float32", "float64", None, 2)} <= met
 
 
-def across_processes(cases: list[Case], count: int, folder: Path, seconds: int = 150) -> None:
+def across_processes(cases: list[Case], count: int, folder: Path, seconds: int = 300) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -115,20 +118,8 @@ def across_processes(cases: list[Case], count: int, folder: Path, seconds: int =
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("count", "cases"),
-    [
-        (2, [Case("sparkle-ed", "ring"), Case("gt", "torus", "float32"), Case("lopa", "erdos-renyi", batch_size=2)]),
-        (4, [Case("sparkle-gt", "time-varying"), Case("ed", "erdos-renyi", "float32")]),
-    ],
-    ids=["2", "4"],
-)
-def test_processes_give_the_simulators_numbers(count, cases, tmp_path):
-    across_processes(cases, count, tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
-def test_processes_give_the_simulators_numbers_for_every_kind(count, tmp_path):
-    """Half of the kinds with two processes, the others with four."""
-    across_processes(EVERY_KIND[count // 4 :: 2], count, tmp_path, seconds=600)
+def test_processes_give_the_simulators_numbers(count, tmp_path):
+    """Half of the strategies with two processes, the others with four; on a changing graph and on batches, too."""
+    more = [Case("sparkle-gt", "time-varying"), Case("lopa", "erdos-renyi", batch_size=2)]
+    across_processes([*EVERY_STRATEGY, *more][count // 4 :: 2], count, tmp_path)

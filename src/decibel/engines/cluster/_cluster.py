@@ -15,11 +15,13 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ...core._types import PyTree
 from ...graphs._graph import Levels
 from ...methods._method import Method, State
 from ...network._links import moved
+from ...network._messages import Plain
 from ...problem._problem import Problem
-from ...problem._reading import streams_of, validate_indexed
+from ...problem._stream_trace import streams_of, validate_indexed
 from .. import _memory as memory
 from .._engine import Engine
 from .._membership import survivors
@@ -27,7 +29,7 @@ from .._program import Program, RunConfig
 from .._run import Chunk, Run
 from ._collectives import Collectives
 from ._placement import place_problem, spread
-from ._shards import AXIS, SHARD, Layout, Shards, manual
+from ._shards import AXIS, SHARD, ShardLayout, Shards, manual
 
 
 class Cluster(Engine):
@@ -56,6 +58,10 @@ class Cluster(Engine):
         """How a node is split."""
         return self.shard if isinstance(self.shard, Shards) else Shards(self.shard)
 
+    @property
+    def spans_processes(self) -> bool:
+        return jax.process_count() > 1
+
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return survivors(nodes) if self.members is None else self.members
 
@@ -79,11 +85,17 @@ class Cluster(Engine):
             numbers = spread(config.numbers(nodes), by_node)
             network = self._network(method, graphs, config, mesh, numbers, None if layout.shards == 1 else layout)
             program = Program.of(problem, method, network, numbers, config, sharding=by_node)
+
             # What a user's loss or method brings along (a module's arrays) is needed everywhere.
-            placed = lambda leaf: isinstance(leaf, jax.Array) and getattr(leaf.sharding, "mesh", 0) == mesh  # noqa: E731
+            def placed(leaf: PyTree) -> bool:
+                return isinstance(leaf, jax.Array) and getattr(leaf.sharding, "mesh", 0) == mesh
+
             program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
             arrays, static = eqx.partition(program, eqx.is_array)
-            begin = lambda arrays: eqx.combine(arrays, static).start()  # noqa: E731
+
+            def begin(arrays: Program) -> State:
+                return eqx.combine(arrays, static).start()
+
             shardings = layout.shardings(jax.eval_shape(begin, arrays), mesh)
             return Run(
                 program,
@@ -96,26 +108,27 @@ class Cluster(Engine):
             )
 
     def _network(
-        self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array, layout: Layout | None
+        self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array, layout: ShardLayout | None
     ) -> Collectives:
-        if not (config.faults or method.needs_links or method.pairwise):
+        if not config.faults and all(isinstance(message, Plain) for message in method.messages):
             return Collectives.of(graphs, mesh, layout)
         faults = spread(config.link_faults(config.numbers(graphs.nodes)), NamedSharding(mesh, P()))
         faults = replace(faults, nodes=numbers)
         return Collectives.by_link(graphs, faults, config.numbers(graphs.nodes), mesh, layout)
 
     def mesh(self, nodes: int) -> Mesh:
-        found = jax.devices()
-        count = len(found) if self.devices is None else self.devices
-        if not 1 <= count <= len(found):
-            raise ValueError(f"devices={count}, but JAX sees {len(found)}: choose from 1 to {len(found)}.")
+        available = jax.devices()
+        count = len(available) if self.devices is None else self.devices
+        if not 1 <= count <= len(available):
+            raise ValueError(f"devices={count}, but JAX sees {len(available)}: choose from 1 to {len(available)}.")
         shards = self.shards.count
-        here = count if jax.process_count() == 1 else jax.local_device_count()
-        if count % shards or here % shards:
-            fits = [d for d in range(1, here + 1) if count % d == here % d == 0]
-            where = "" if here == count else " of each process"
+        local_count = count if jax.process_count() == 1 else jax.local_device_count()
+        if count % shards or local_count % shards:
+            fits = [d for d in range(1, local_count + 1) if count % d == local_count % d == 0]
+            scope = "" if local_count == count else " of each process"
             raise ValueError(
-                f"shard={shards} does not divide the {here} devices{where}: choose from {', '.join(map(str, fits))}."
+                f"shard={shards} does not divide the {local_count} devices{scope}: "
+                f"choose from {', '.join(map(str, fits))}."
             )
         if nodes % (groups := count // shards):
             fits = [d * shards for d in range(1, groups) if nodes % d == 0]
@@ -124,7 +137,7 @@ class Cluster(Engine):
                 f"{nodes} nodes cannot be distributed evenly over {count} devices{more}: use "
                 f"Cluster(devices={fits[-1]}), or a multiple of {groups} nodes."
             )
-        devices = np.asarray(found[:count])
+        devices = np.asarray(available[:count])
         return Mesh(devices, (AXIS,)) if shards == 1 else Mesh(devices.reshape(groups, shards), (AXIS, SHARD))
 
 

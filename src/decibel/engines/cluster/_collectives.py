@@ -21,12 +21,12 @@ from ...core._vector import flatten
 from ...graphs._graph import Graph, GraphSequence, Levels
 from ...network._codecs import ConcatCodec
 from ...network._incidence import Slots, Sums, slots
-from ...network._links import Draws, LinkFaults, Links, LinkStates, Received
+from ...network._links import Draws, LinkFaults, Links, LinkStates, Received, Turn
 from ...network._messages import Copies, Message
 from ...network._network import Network
 from ._halo import plan
 from ._placement import spread
-from ._shards import AXIS, SHARD, Layout
+from ._shards import AXIS, SHARD, ShardLayout
 
 
 class Route(eqx.Module):
@@ -70,9 +70,9 @@ class Halo(eqx.Module):
             tuple(_spread_weights(one.shaped(one.weights[:, 0]), mesh) for one in phases),
         )
 
-    def flow(self, k: Array, buffer: Array) -> Array:
+    def flow(self, phase: Array, buffer: Array) -> Array:
         """δ of a packed (local nodes, entries) buffer."""
-        return _in_phase(self._phase, len(self.routes), k, buffer)
+        return _in_phase(self._phase, len(self.routes), phase, buffer)
 
     def _phase(self, phase: int, buffer: Array) -> Array:
         around, sums = self.routes[phase].around(buffer), self.sums[phase]
@@ -114,17 +114,17 @@ class Collectives(Network):
     halos: tuple[Halo, ...]
     routes: tuple[Routes, ...]
     nodes: int = eqx.field(static=True)
-    layout: Layout | None = eqx.field(static=True)
+    layout: ShardLayout | None = eqx.field(static=True)
 
     @classmethod
-    def of(cls, graphs: Levels, mesh: Mesh, layout: Layout | None = None) -> Collectives:
+    def of(cls, graphs: Levels, mesh: Mesh, layout: ShardLayout | None = None) -> Collectives:
         """For messages that are plain and all arrive."""
         distinct, graph_of = graphs.distinct()
         return cls(graph_of, (), None, tuple(Halo.of(graph, mesh) for graph in distinct), (), graphs.nodes, layout)
 
     @classmethod
     def by_link(
-        cls, graphs: Levels, faults: LinkFaults, numbers: np.ndarray, mesh: Mesh, layout: Layout | None = None
+        cls, graphs: Levels, faults: LinkFaults, numbers: np.ndarray, mesh: Mesh, layout: ShardLayout | None = None
     ) -> Collectives:
         """For messages that may be lost or late, or that links remember. `faults` lies on the mesh; `numbers` are
         those of all nodes."""
@@ -140,25 +140,31 @@ class Collectives(Network):
         messages: dict[str, Message],
         link_state: LinkStates | None,
         draws: Draws | None = None,
+        turn: Turn | None = None,
     ) -> tuple[dict[str, PyTree], LinkStates]:
         if self.layout is None:
-            return super().exchange(step, number, messages, link_state, draws)
+            return super().exchange(step, number, messages, link_state, draws, turn)
         arrays, static = eqx.partition(self, eqx.is_array)
         specs, kept = self.layout.specs(messages), self.layout.link_specs(link_state)
         received = {level: self.layout.specs(message.placeholder()) for level, message in messages.items()}
 
         def part(
-            arrays: Collectives, step: Array, messages: dict[str, Message], link_state: LinkStates | None
+            arrays: Collectives,
+            step: Array,
+            messages: dict[str, Message],
+            link_state: LinkStates | None,
+            turn: Turn | None,
         ) -> tuple[dict[str, PyTree], LinkStates]:
-            return super(Collectives, eqx.combine(arrays, static)).exchange(step, number, messages, link_state, draws)
+            here = eqx.combine(arrays, static)
+            return super(Collectives, here).exchange(step, number, messages, link_state, draws, turn)
 
         return jax.shard_map(
             part,
-            in_specs=(P(), P(), specs, kept),
+            in_specs=(P(), P(), specs, kept, P()),
             out_specs=(received, P() if link_state is None else kept),
             axis_names={SHARD},
             check_vma=False,
-        )(arrays, step, messages, link_state)
+        )(arrays, step, messages, link_state, turn)
 
     def first_link_state(self, step: Array, number: int, messages: dict[str, Message]) -> LinkStates:
         if (layout := self.layout) is None:
@@ -166,7 +172,10 @@ class Collectives(Network):
         _validate_split(messages)
         first = super().first_link_state
         shapes = jax.eval_shape(lambda here: first(step, number, here), layout.local(messages))
-        buffer = lambda leaf: jnp.zeros((*leaf.shape[:-1], layout.shards * leaf.shape[-1]), leaf.dtype)  # noqa: E731
+
+        def buffer(leaf: Array) -> Array:
+            return jnp.zeros((*leaf.shape[:-1], layout.shards * leaf.shape[-1]), leaf.dtype)
+
         return jax.tree.map(buffer, shapes)
 
     def copies_on(self, graph: int) -> Copies:
@@ -179,18 +188,18 @@ class Collectives(Network):
     def _mean(self, routes: tuple[Route, ...]) -> float:
         return sum(route.sent for route in routes) / (self.nodes * len(routes))
 
-    def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
+    def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
         buffer, unflatten = flatten({level: message.content for level, message in messages.items()})
-        return unflatten(self.halos[graph].flow(step, buffer))
+        return unflatten(self.halos[graph].flow(phase, buffer))
 
-    def rows(self, step: Array, graph: int, buffer: Array) -> Received:
-        return _gather(self.routes[graph].by_node, step, buffer)
+    def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
+        return _gather(self.routes[graph].by_node, phase, buffer)
 
-    def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
-        return _gather(self.routes[graph].by_link, step, buffer.reshape(-1, buffer.shape[-1]))
+    def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
+        return _gather(self.routes[graph].by_link, phase, buffer.reshape(-1, buffer.shape[-1]))
 
     def coded_rows(
-        self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
+        self, phase: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
         """All nodes that hold a public copy receive every message, whether or not the phase has their link."""
         route = self.routes[graph].to_all
@@ -206,9 +215,9 @@ def _validate_split(messages: dict[str, Message]) -> None:
             )
 
 
-def _gather(routes: tuple[Route, ...], step: Array, buffer: Array) -> Received:
+def _gather(routes: tuple[Route, ...], phase: Array, buffer: Array) -> Received:
     look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
-    return Received(_in_phase(look, len(routes), step, buffer))
+    return Received(_in_phase(look, len(routes), phase, buffer))
 
 
 def _links(graph: Graph | GraphSequence, numbers: np.ndarray, mesh: Mesh) -> tuple[Links, Routes]:
@@ -234,8 +243,8 @@ def _spread_weights(weights: np.ndarray, mesh: Mesh) -> Array:
     return spread(weights.astype(jax.dtypes.canonicalize_dtype(float)), NamedSharding(mesh, P(AXIS)))
 
 
-def _in_phase(function: Callable[..., Array], phases: int, k: Array, buffer: Array) -> Array:
-    """`function(phase, buffer)` for the phase of step k."""
+def _in_phase(function: Callable[..., Array], phases: int, phase: Array, buffer: Array) -> Array:
+    """`function(phase, buffer)`, of which one branch runs."""
     if phases == 1:
         return function(0, buffer)
-    return jax.lax.switch(k % phases, [partial(function, phase) for phase in range(phases)], buffer)
+    return jax.lax.switch(phase % phases, [partial(function, one) for one in range(phases)], buffer)

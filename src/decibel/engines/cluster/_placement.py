@@ -18,15 +18,19 @@ from ...problem._streams import Samples, StreamData, are_sources, host_counts, h
 
 
 def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, starts: tuple[PyTree, ...]) -> Problem:
-    """The problem with data by node and x0 and y0 as `starts` says. Data given as functions are called for local nodes
-    only."""
+    """The problem with data by node, and x0 and y0 sharded by `starts`.
+
+    Data given as functions are built for local nodes only.
+    """
 
     def place(data: Data, argument: str) -> Samples:
         if callable(data):
             return _build(data, argument, problem, nodes, by_node)
         return spread(data.spread_by(by_node) if isinstance(data, StreamData) else data, by_node)
 
-    fields = lambda problem: (problem.x0, problem.y0)[: len(starts)]  # noqa: E731
+    def fields(problem: Problem) -> tuple[PyTree, ...]:
+        return (problem.x0, problem.y0)[: len(starts)]
+
     placed = jax.tree.map(spread, fields(problem), starts)
     return eqx.tree_at(fields, problem.with_data(place), placed)
 
@@ -40,24 +44,28 @@ def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:
 def _build(
     function: Callable[[int], PyTree], argument: str, problem: Problem, nodes: int, by_node: NamedSharding
 ) -> Samples:
-    mine = local_nodes(nodes, by_node)
-    own = [function(node) for node in mine]
-    if are_sources(own, argument):
-        host = host_of(dict(zip(mine, own, strict=True)), argument, problem.dtype)
+    local = local_nodes(nodes, by_node)
+    built = [function(node) for node in local]
+    if are_sources(built, argument):
+        host = host_of(dict(zip(local, built, strict=True)), argument, problem.dtype)
         data = stream_data(host, np.arange(nodes), _shared(host_counts(host, nodes)))
         return spread(data.spread_by(by_node), by_node)
-    per_node, own_counts = count_nodes(own, argument)
+    per_node, local_counts = count_nodes(built, argument)
     counts = np.zeros(nodes, np.int32)
-    counts[mine] = own_counts
+    counts[local] = local_counts
     counts = _shared(counts)
-    tree = stack_nodes(per_node, own_counts, int(counts.max()))
+    tree = stack_nodes(per_node, local_counts, int(counts.max()))
     validate_finite(tree, argument)
-    rows = {node: row for row, node in enumerate(mine)}
+    rows = {node: row for row, node in enumerate(local)}
 
     def distribute(leaf: np.ndarray) -> jax.Array:
         leaf = as_float(leaf, problem.dtype)
-        here = lambda index: leaf[[rows[node] for node in range(*index[0].indices(nodes))]]  # noqa: E731
-        return jax.make_array_from_callback((nodes, *leaf.shape[1:]), by_node, here)
+
+        def on_device(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            return leaf[[rows[node] for node in range(*index[0].indices(nodes))]]
+
+        return jax.make_array_from_callback((nodes, *leaf.shape[1:]), by_node, on_device)
 
     laid = lay_out(jax.tree.map(distribute, tree), counts)
     return eqx.tree_at(
@@ -69,7 +77,7 @@ def _build(
 
 
 def _shared(counts: np.ndarray) -> np.ndarray:
-    """Every node's, from those of the nodes that live here: how many samples each holds is all that is shared."""
+    """Every node's number of samples, from those of the local nodes; nothing else is shared."""
     if jax.process_count() == 1:
         return counts
     return np.asarray(multihost_utils.process_allgather(counts)).sum(0)

@@ -18,7 +18,10 @@ from jax.experimental import multihost_utils
 
 from ...core._json import JSON
 
-SLOTS, DIGEST, WIDTH = 64, 16, 96  # facts, bytes of digest and bytes in all of one slot
+# facts, bytes of digest and bytes in all of one slot
+SLOTS = 64
+DIGEST = 16
+WIDTH = 96
 FIX = "start every process with the same script, settings and packages."
 
 
@@ -27,19 +30,21 @@ def agree(identity: Mapping[str, JSON], **more: JSON) -> None:
     if jax.process_count() == 1:
         return
     validate_equal_devices([device.process_index for device in jax.devices()])
-    told = facts(identity, **more)
-    everyone = multihost_utils.process_allgather(encode(told))
-    compare(list(told), np.asarray(everyone))
+    facts_here = facts(identity, **more)
+    everyone = multihost_utils.process_allgather(encode(facts_here))
+    compare(list(facts_here), np.asarray(everyone))
 
 
 def facts(identity: Mapping[str, JSON], **more: JSON) -> dict[str, JSON]:
     """What must agree, each part by a name that a person knows."""
-    own: dict[str, JSON] = {"decibel": version("decibel-opt"), "python": platform.python_version()}
-    own |= {package: version(package) for package in ("jax", "jaxlib")} | {"x64": jax.config.read("jax_enable_x64")}
+    described: dict[str, JSON] = {"decibel": version("decibel-opt"), "python": platform.python_version()}
+    described |= {package: version(package) for package in ("jax", "jaxlib")} | {
+        "x64": jax.config.read("jax_enable_x64")
+    }
     for name, value in {**identity, **more}.items():
         parts = value if isinstance(value, Mapping) else {"": value}
-        own |= {f"{name} {part}".strip(): one for part, one in parts.items()}
-    return own
+        described |= {f"{name} {part}".strip(): digest for part, digest in parts.items()}
+    return described
 
 
 def validate_equal_devices(owners: Sequence[int]) -> None:
@@ -67,11 +72,11 @@ def encode(facts: Mapping[str, JSON]) -> np.ndarray:
 def compare(names: Sequence[str], everyone: np.ndarray) -> None:
     """`everyone` is (processes, slots, bytes) as each encoded its own."""
     first = everyone[0]
-    for process, told in enumerate(everyone):
-        different = np.flatnonzero((told[:, :DIGEST] != first[:, :DIGEST]).any(1))
+    for process, described in enumerate(everyone):
+        different = np.flatnonzero((described[:, :DIGEST] != first[:, :DIGEST]).any(1))
         if different.size:
             named = [
-                f"{names[slot] if slot < len(names) else f'fact {slot}'} {_text(told[slot])} where process 0 has "
+                f"{names[slot] if slot < len(names) else f'fact {slot}'} {_text(described[slot])} where process 0 has "
                 f"{_text(first[slot])}"
                 for slot in different[:3]
             ]

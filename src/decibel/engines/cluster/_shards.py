@@ -45,50 +45,52 @@ class Shards:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r} must be a positive integer.")
 
-    def layout(self, x0: PyTree, y0: PyTree | None) -> Layout:
+    def layout(self, x0: PyTree, y0: PyTree | None) -> ShardLayout:
         """How x and y lie on the devices."""
         if y0 is None and self.y is not None:
             raise ValueError("Shards(y=...) needs a lower level, and the problem has none: leave out y.")
         levels = (("x", x0, self.x), ("y", y0, self.y))
-        return Layout(self.count, tuple(self._split(*level) for level in levels if level[1] is not None))
+        return ShardLayout(self.count, tuple(self._split(*level) for level in levels if level[1] is not None))
 
-    def _split(self, level: str, start: PyTree, specs: PyTree) -> Split:
+    def _split(self, level: str, start: PyTree, specs: PyTree) -> LevelSplit:
         paths, structure = jax.tree_util.tree_flatten_with_path(start)
         leaves = {_name(path): jnp.shape(leaf) for path, leaf in paths}
-        given = jax.tree_util.tree_flatten_with_path(specs, is_leaf=lambda node: node is None or isinstance(node, P))[0]
+        specified = jax.tree_util.tree_flatten_with_path(
+            specs, is_leaf=lambda node: node is None or isinstance(node, P)
+        )[0]
         chosen: dict[str, int | None] = {}
-        for path, spec in given if specs is not None else ():
+        for path, spec in specified if specs is not None else ():
             part = _name(path)
             inside = [name for name in leaves if not part or name == part or name.startswith(f"{part}/")]
             if not inside:
-                known = ", ".join(map(repr, leaves))
-                raise ValueError(f"Shards({level}=...) has a spec for {part!r}, which {level}0 lacks: it has {known}.")
+                names = ", ".join(map(repr, leaves))
+                raise ValueError(f"Shards({level}=...) has a spec for {part!r}, which {level}0 lacks: it has {names}.")
             if spec is not None:
                 chosen |= {name: self._axis(f"Shards({level}=...) at {name!r}", spec, leaves[name]) for name in inside}
         axes = tuple(chosen[name] if name in chosen else self._rule(shape) for name, shape in leaves.items())
-        return Split(structure, tuple(leaves.values()), axes if self.count > 1 else (None,) * len(axes))
+        return LevelSplit(structure, tuple(leaves.values()), axes if self.count > 1 else (None,) * len(axes))
 
     def _rule(self, shape: tuple[int, ...]) -> int | None:
         sizes = [size if size % self.count == 0 else 0 for size in shape]
         return sizes.index(max(sizes)) if math.prod(shape) >= self.smallest and any(sizes) else None
 
-    def _axis(self, what: str, spec: object, shape: tuple[int, ...]) -> int | None:
+    def _axis(self, argument: str, spec: object, shape: tuple[int, ...]) -> int | None:
         if not isinstance(spec, P):
-            raise TypeError(f"{what} is a {type(spec).__name__}: give a jax.sharding.PartitionSpec, or None.")
+            raise TypeError(f"{argument} is a {type(spec).__name__}: give a jax.sharding.PartitionSpec, or None.")
         entries = [entry[0] if isinstance(entry, tuple) and len(entry) == 1 else entry for entry in spec]
         if any(entry not in (None, SHARD) for entry in entries) or entries.count(SHARD) > 1:
-            raise ValueError(f"{what} is {tuple(spec)}: name the axis {SHARD!r} once, or not at all.")
+            raise ValueError(f"{argument} is {tuple(spec)}: name the axis {SHARD!r} once, or not at all.")
         if SHARD not in entries:
             return None
         axis = entries.index(SHARD)
         if axis >= len(shape) or shape[axis] % self.count:
             raise ValueError(
-                f"{what} is {tuple(spec)}, and {shape} is not divisible by {self.count} there: choose another axis."
+                f"{argument} is {tuple(spec)}, and {shape} is not divisible by {self.count} there: choose another axis."
             )
         return axis
 
 
-class Split(NamedTuple):
+class LevelSplit(NamedTuple):
     """The variable of one level: its structure, and of each leaf the shape and the axis that is split, if any."""
 
     structure: Hashable
@@ -99,36 +101,45 @@ class Split(NamedTuple):
         """Whether leaves are shaped like this variable, behind the axis of nodes and any others."""
         if structure != self.structure:
             return False
-        both = zip(leaves, self.shapes, strict=True)
-        return all(leaf.ndim > len(shape) and leaf.shape[leaf.ndim - len(shape) :] == shape for leaf, shape in both)
+        pairs = zip(leaves, self.shapes, strict=True)
+        return all(leaf.ndim > len(shape) and leaf.shape[leaf.ndim - len(shape) :] == shape for leaf, shape in pairs)
 
 
-class Layout(NamedTuple):
-    """Where the parts of a node's vectors lie: what is a `Vector` and shaped like x or y is split like it, and nothing
-    else."""
+class ShardLayout(NamedTuple):
+    """The devices of the parts of a node's vectors: a `Vector` shaped like x or y is split like it, nothing else is."""
 
     shards: int
-    levels: tuple[Split, ...]
+    levels: tuple[LevelSplit, ...]
 
     def starts(self, mesh: Mesh) -> tuple[PyTree, ...]:
         """The shardings of x0 and y0."""
-        shardings = lambda split: [NamedSharding(mesh, _spec((), axis)) for axis in split.axes]  # noqa: E731
-        return tuple(jax.tree.unflatten(split.structure, shardings(split)) for split in self.levels)
+
+        def start(split: LevelSplit) -> PyTree:
+            shardings = [NamedSharding(mesh, _spec((), axis)) for axis in split.axes]
+            return jax.tree.unflatten(split.structure, shardings)
+
+        return tuple(map(start, self.levels))
 
     def specs(self, tree: PyTree, *first: str) -> PyTree:
         """The spec of every leaf of a tree of vectors; `first` is that of the axis of nodes."""
-        found: list[P] = []
+        specs: list[P] = []
         for part in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Vector)):
-            found += self._of(part) if isinstance(part, Vector) else [P(*first)]
-        return jax.tree.unflatten(jax.tree.structure(tree), [P(*first, *spec[1:]) if first else spec for spec in found])
+            specs += self._of(part) if isinstance(part, Vector) else [P(*first)]
+        return jax.tree.unflatten(jax.tree.structure(tree), [P(*first, *spec[1:]) if first else spec for spec in specs])
 
     def link_specs(self, links: PyTree, *first: str) -> PyTree:
-        """Of what links remember: buffers, whose last axis holds one part after the other."""
-        split = lambda leaf: P(*(*first, *(None,) * leaf.ndim)[: leaf.ndim - 1], SHARD)  # noqa: E731
-        return jax.tree.map(lambda leaf: split(leaf) if self.shards > 1 else P(*first), links)
+        """The specs of the state of links: buffers, whose last axis holds one part after the other."""
+
+        def spec(leaf: jax.Array) -> P:
+            if self.shards == 1:
+                return P(*first)
+            axes = (*first, *(None,) * leaf.ndim)[: leaf.ndim - 1]
+            return P(*axes, SHARD)
+
+        return jax.tree.map(spec, links)
 
     def shardings(self, state: State, mesh: Mesh) -> State:
-        """Of a state, or of its shapes."""
+        """The shardings of a state, or of its shapes."""
         specs = self.specs(state._replace(links=()), AXIS)._replace(links=self.link_specs(state.links, AXIS))
         return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 

@@ -19,18 +19,22 @@ from ._environment import ProcessInfo, process_info
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def join(here: ProcessInfo) -> None:
+def join(process: ProcessInfo) -> None:
     """Meets the other processes."""
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    own = {}
-    if here.coordinator is not None:
-        own = {"coordinator_address": here.coordinator, "num_processes": here.processes, "process_id": here.process}
-        if here.coordinator.rpartition(":")[0] in LOOPBACK:
-            own["coordinator_bind_address"] = here.coordinator
+    options = {}
+    if process.coordinator is not None:
+        options = {
+            "coordinator_address": process.coordinator,
+            "num_processes": process.processes,
+            "process_id": process.process,
+        }
+        if process.coordinator.rpartition(":")[0] in LOOPBACK:
+            options["coordinator_bind_address"] = process.coordinator
     before = signal.getsignal(signal.SIGTERM)
-    jax.distributed.initialize(**own)
+    jax.distributed.initialize(**options)
     # JAX takes SIGTERM for a service that is not used here; a run that saves checkpoints asks for it itself.
     signal.signal(signal.SIGTERM, before)
 
@@ -56,16 +60,16 @@ def run(script: str, arguments: list[str]) -> int:
 
 def main() -> None:
     if len(sys.argv) < 2 or not Path(sys.argv[1]).is_file():
-        given = f"{sys.argv[1]} is not a file" if len(sys.argv) > 1 else "the script is missing"
-        sys.exit(f"{given}: python -m decibel.engines.launch script.py [ARGUMENTS]")
+        problem = f"{sys.argv[1]} is not a file" if len(sys.argv) > 1 else "the script is missing"
+        sys.exit(f"{problem}: python -m decibel.engines.launch script.py [ARGUMENTS]")
     try:
-        here = process_info(os.environ)
+        process = process_info(os.environ)
     except ValueError as error:
         sys.exit(str(error))
-    if here is not None:
-        join(here)
+    if process is not None:
+        join(process)
     status = run(sys.argv[1], sys.argv[2:])
-    if status and here is not None:
+    if status and process is not None:
         _leave(status)
     sys.exit(status)
 

@@ -64,9 +64,9 @@ def _numbers(variables: Mapping[str, str]) -> tuple[str | None, str]:
             if rank in variables:
                 return rank, PROCESSES
         raise ValueError(f"{PROCESSES} is set and {PROCESS} is not: set it to this process's number, from 0.")
-    for given in (PROCESS, COORDINATOR):
-        if given in variables and not (OPEN_MPI[1] in variables or SLURM[1] in variables):
-            raise ValueError(f"{given} is set and {PROCESSES} is not: set it to the number of processes.")
+    for variable in (PROCESS, COORDINATOR):
+        if variable in variables and not (OPEN_MPI[1] in variables or SLURM[1] in variables):
+            raise ValueError(f"{variable} is set and {PROCESSES} is not: set it to the number of processes.")
     if OPEN_MPI[0] in variables:
         return OPEN_MPI
     if all(name in variables for name in (*SLURM, *SLURM_STEP)):

@@ -53,7 +53,9 @@ class Elastic(NamedTuple):
 
 def launch(script: Sequence[str], processes: int, *, elastic: Elastic | None = None, grace: float = 60.0) -> int:
     """Runs a script (with its arguments) in that many processes; returns the exit status."""
-    everyone, absent, restarts = set(range(processes)), set[int](), 0
+    everyone = set(range(processes))
+    absent = set[int]()
+    restarts = 0
     with hearing() as events:
         while True:
             group = Group(script, sorted(everyone - absent), sorted(absent), events)
@@ -64,19 +66,19 @@ def launch(script: Sequence[str], processes: int, *, elastic: Elastic | None = N
                     group.end(ABRUPT)
                     return group.report(ended)
                 group.end(ABRUPT, first=signal.SIGKILL)  # without the lost one they can save nothing
-                absent |= {one.rank for one in lost}
+                absent |= {process.rank for process in lost}
                 restarts += 1
-                what = ", ".join(f"process {one.rank} {one.how}" for one in lost)
+                lost_processes = ", ".join(f"process {process.rank} {process.how}" for process in lost)
                 if absent == everyone or restarts > elastic.max_restarts:
                     limit = f"--max-restarts {elastic.max_restarts} is reached"
-                    say(f"{what}; {'no process is left' if absent == everyone else limit}")
+                    say(f"{lost_processes}; {'no process is left' if absent == everyone else limit}")
                     return 1
-                say(f"{what}; continuing without {_named(absent)}")
+                say(f"{lost_processes}; continuing without {_named(absent)}")
             elif group.running:
                 if group.told is None:
                     say(f"restarting with {_named(absent)}: all processes save and restart")
                     absent.clear()
-                failed = [one for one in group.end(grace) if one.status > 0]
+                failed = [process for process in group.end(grace) if process.status > 0]
                 if failed:
                     return group.report(failed[0])
             else:
@@ -131,15 +133,17 @@ class Group:
         together, due = [first], time.monotonic() + SETTLE
         while self.running and (ended := self._next(due)) is not None:
             together.append(ended)
-        return [one for one in together if one.killed] or [one for one in together[:1] if one.status < 0]
+        return [process for process in together if process.killed] or [
+            process for process in together[:1] if process.status < 0
+        ]
 
     def end(self, grace: float, first: int = signal.SIGTERM) -> list[Ended]:
         """Ends all processes: signalled to save and exit, killed after `grace` seconds or when the user insists."""
         self._send(first)
-        found, due = [], time.monotonic() + grace
+        failures, due = [], time.monotonic() + grace
         while self.running:
             if (ended := self._next(due)) is not None:
-                found.append(ended)
+                failures.append(ended)
                 if ended.status and due is not None:  # the others cannot save without it
                     due = min(due, time.monotonic() + ABRUPT)
             elif self.running:
@@ -149,7 +153,7 @@ class Group:
                 due = None
         for reader in self._readers:
             reader.join(1.0)
-        return found
+        return failures
 
     def report(self, ended: Ended) -> int:
         say(f"process {ended.rank} {ended.how}; its last lines:")

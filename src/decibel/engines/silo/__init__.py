@@ -1,1 +1,0 @@
-"""Silo: one process per organisation, next to its own data; authenticated neighbours communicate directly."""

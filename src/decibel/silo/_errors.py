@@ -1,0 +1,72 @@
+"""Why a site's run ends early, or a neighbour's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class SiteLost(RuntimeError):
+    """A neighbour is gone and this run cannot continue without it."""
+
+    @classmethod
+    def without(cls, what: str, *, lossy: bool) -> SiteLost:
+        """`what` has happened, to a run whose method tolerates lost messages (`lossy`) or does not."""
+        if lossy:
+            return cls(f"{what}, and the federation's quorum is 'stop': start the sites again when all are there.")
+        return cls(
+            f"{what}: this method needs every message, so start all sites again and they continue from their last "
+            "common checkpoint; 'edge-ed' would have continued."
+        )
+
+
+class NothingInCommon(ValueError):
+    """The sites have saved no step in common, and it is for people to decide that all begin again."""
+
+    @classmethod
+    def among(cls, own: Sequence[int], others: Mapping[str, Sequence[int]]) -> NothingInCommon:
+        """`own` are the steps that this site has saved, `others` those of all others, by name."""
+        lacking = [name for name, saved in others.items() if not set(saved) & set(own)]
+        who = f"{', '.join(lacking)} saved none of them" if lacking else "no step is saved by all sites"
+        steps = ", ".join(map(str, sorted(own)[-3:]))
+        return cls(
+            f"this site has saved steps {steps}, and {who}, so that all sites would begin again at step 0: put back "
+            "the checkpoints there, or, to begin again, start this site with --restart (db.Silo(restart=True)), which "
+            "moves its own aside."
+        )
+
+
+class FinishedByFew(ValueError):
+    """Some sites have finished the run, too few to be believed, and the others cannot do the last steps without."""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> FinishedByFew:
+        who = ", ".join(names)
+        return cls(
+            f"{who} finished this run, too few for this site to believe it, and all others are at their start: copy "
+            "solution.npz from there, if you trust it, or, to do the last steps again, move finished.json away there "
+            "and start all sites again."
+        )
+
+
+class BudgetSpent(RuntimeError):
+    """Another message would cost more privacy than this site allows."""
+
+
+class NotFinite(ArithmeticError):
+    """This site's own message is not finite; no neighbour would take it."""
+
+
+class Stopped(RuntimeError):
+    """The process received a signal to terminate, in the middle of a step."""
+
+
+class Rejected(ValueError):
+    """What a neighbour said is not accepted; the stream that it came by is closed."""
+
+
+class NotTrusted(ValueError):
+    """A certificate, a key or a signature that does not hold."""
+
+
+class Foreign(NotTrusted):
+    """A certificate of another authority, which no time and no revocation explains."""

@@ -1,0 +1,323 @@
+"""`decibel silo`: a federation of organisations, each next to its own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from decibel.cli import FAILED, completing, console, or_exit
+from decibel.core import optional
+
+app = typer.Typer(help="Run over several organisations, each next to its own data.", no_args_is_help=True)
+
+Problem = Annotated[str, typer.Option(help="module:function that returns a db.Problem with data per node.")]
+Method = Annotated[str, typer.Option(help="A method of `decibel list`.", autocompletion=completing("methods"))]
+Federation = Annotated[Path, typer.Argument(help="A TOML file: sites, edges, method, steps (docs/silo.md).")]
+Out = Annotated[Path, typer.Option(help="Folder for the authority and for the files of the sites.")]
+
+
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(help="A file with the passphrase of the authority's key (or: $DECIBEL_SILO_PASSPHRASE, or a prompt)."),
+]
+NoPassphrase = Annotated[bool, typer.Option("--no-passphrase", help="Store the authority's key unencrypted.")]
+ListDays = Annotated[float, typer.Option(min=0, help="Days for which the list of revoked keys is valid.")]
+
+
+@app.command("init")
+def init(
+    federation: Federation,
+    out: Out = Path("silo"),
+    list_days: ListDays = 90,
+    passphrase_file: PassphraseFile = None,
+    no_passphrase: NoPassphrase = False,
+) -> None:
+    """Create an authority, to be kept offline, and the signed federation file for all sites."""
+
+    def made() -> None:
+        authority = _authority()
+        authority.init(federation, out, list_days, _new_passphrase(passphrase_file, no_passphrase), console())
+
+    or_exit(made, usage_error=FAILED)
+
+
+@app.command("amend")
+def amend(
+    federation: Federation,
+    out: Out = Path("silo"),
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm", help="Sites keep their variables and begin corrections at zero, where they cannot go on exactly."
+        ),
+    ] = False,
+    list_days: ListDays = 90,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Sign a new edition of the federation file: other members, edges or steps (docs/silo-amend.md)."""
+
+    def amended() -> None:
+        authority = _authority()
+        signer = authority.load_authority(out, passphrase_file)
+        authority.amend(federation, out, list_days, signer, console(), warm=warm)
+
+    or_exit(amended, usage_error=FAILED)
+
+
+@app.command("join")
+def join(
+    name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
+    public: Annotated[Path, typer.Option(help="The public folder that `init` created.")] = Path("silo/public"),
+    home: Annotated[Path | None, typer.Option(help="This site's folder (default: silo/NAME).")] = None,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Make a new key, which replaces the old one.")] = False,
+    authority: Annotated[
+        str | None,
+        typer.Option(help="The authority's fingerprint as you were told it; replaces the one trusted so far."),
+    ] = None,
+) -> None:
+    """Create this site's key, which never leaves it, and a certificate request."""
+
+    def made() -> None:
+        _silo().join(name, public, home or Path("silo") / name, console(), replace_key=new_key, told=authority)
+
+    or_exit(made, usage_error=FAILED)
+
+
+@app.command("sign")
+def sign(
+    name: Annotated[str, typer.Argument(help="The site that the certificate is for.")],
+    request: Annotated[Path, typer.Argument(help="Its request.pem.")],
+    out: Out = Path("silo"),
+    days: Annotated[float, typer.Option(min=0, help="Days for which the certificate is valid.")] = 365,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="The fingerprint as the site told you; without it you are asked to compare."),
+    ] = None,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Sign a site's certificate request; the certificate is written next to it."""
+
+    def signed() -> None:
+        authority = _authority()
+        signer = authority.load_authority(out, passphrase_file)
+        authority.sign(name, request, out, days, signer, console(), fingerprint)
+
+    or_exit(signed, usage_error=FAILED)
+
+
+@app.command("revoke")
+def revoke(
+    certificates: Annotated[list[Path] | None, typer.Argument(help="certificate.pem files to revoke.")] = None,
+    site: Annotated[list[str] | None, typer.Option(help="Revoke every key ever certified for this site.")] = None,
+    out: Out = Path("silo"),
+    list_days: ListDays = 90,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Add the keys of certificates to the signed list of revoked ones; without any, renew the list."""
+
+    def revoked() -> None:
+        authority = _authority()
+        signer = authority.load_authority(out, passphrase_file)
+        authority.revoke(certificates or [], site or [], out, list_days, signer, console())
+
+    or_exit(revoked, usage_error=FAILED)
+
+
+@app.command("ledger")
+def ledger(out: Out = Path("silo")) -> None:
+    """Show everything that the authority has signed."""
+    or_exit(lambda: _authority().show_ledger(out, console()), usage_error=FAILED)
+
+
+@app.command("passphrase")
+def passphrase(
+    out: Out = Path("silo"),
+    passphrase_file: PassphraseFile = None,
+    new_file: Annotated[Path | None, typer.Option(help="A file with the new passphrase (default: a prompt).")] = None,
+    no_passphrase: NoPassphrase = False,
+) -> None:
+    """Change the passphrase of the authority's key."""
+
+    def changed() -> None:
+        authority = _authority()
+        signer = authority.load_authority(out, passphrase_file)
+        authority.change_passphrase(out, signer, _new_passphrase(new_file, no_passphrase), console())
+
+    or_exit(changed, usage_error=FAILED)
+
+
+@app.command("run")
+def run(
+    name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
+    problem: Problem,
+    home: Annotated[Path | None, typer.Option(help="This site's folder (default: silo/NAME).")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="The largest ε of all data of this site, over all its runs: then it stops.")
+    ] = None,
+    record_budget: Annotated[
+        float | None, typer.Option(help="The largest ε of one record, over all runs: then it stops.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The δ of both, well below 1/samples.")] = 1e-5,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart", help="Begin again at step 0 where the sites have saved no step in common; moves states aside."
+        ),
+    ] = False,
+    log_format: Annotated[str, typer.Option(help="Lines of the log: text, or json.")] = "text",
+    progress_every: Annotated[float, typer.Option(min=0, help="Seconds between lines of progress; 0: none.")] = 60.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Serve /healthz, /readyz and /metrics at this port of 127.0.0.1."),
+    ] = None,
+    interrupted_status: Annotated[
+        int, typer.Option(min=0, max=255, help="Exit status if a signal stops the site before its last step.")
+    ] = 0,
+    stay: Annotated[
+        float, typer.Option(min=0, help="Seconds to stay for sites that lack the model at the end; 0: none.")
+    ] = 3600.0,
+) -> None:
+    """Run this site; after a restart it continues from its checkpoint."""
+
+    def runs() -> None:
+        options = {"budget": budget, "record_budget": record_budget, "delta": delta, "restart": restart}
+        options |= {"progress_every": progress_every or None, "metrics_port": metrics_port, "log_format": log_format}
+        options |= {"interrupted_status": interrupted_status, "stay": stay or None}
+        _silo_run().run(name, problem, home or Path("silo") / name, console(), **options)
+
+    or_exit(runs, usage_error=FAILED)
+
+
+@app.command("status")
+def status(
+    homes: Annotated[list[Path] | None, typer.Argument(help="Sites' folders (default: all under silo).")] = None,
+) -> None:
+    """Show the status of the sites whose folders are on this machine."""
+    found = homes or sorted(path.parent for path in Path("silo").glob("*/key.pem") if path.parent.name != "authority")
+    or_exit(lambda: _silo_run().status(found, console()), usage_error=FAILED)
+
+
+@app.command("privacy")
+def privacy(
+    epsilon: Annotated[float | None, typer.Option(help="The privacy budget ε.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the run.")] = None,
+    noise: Annotated[float | None, typer.Option(help="The noise in the federation file.")] = None,
+    delta: Annotated[float, typer.Option(help="δ, well below 1/samples.")] = 1e-5,
+    clip: Annotated[float, typer.Option(help="The clip in the federation file.")] = 1.0,
+    method: Method = "sparkle-ed",
+    samples: Annotated[int | None, typer.Option(min=1, help="Records of the site.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Records in a step (default: all).")] = None,
+) -> None:
+    """Plan a run with noise: give two of --epsilon, --steps and --noise, and read the third."""
+
+    def planned() -> None:
+        _needed()
+        from ._privacy_plan import plan
+
+        lines = plan(
+            ε=epsilon, noise=noise, steps=steps, delta=delta, clip=clip, method=method, samples=samples,
+            batch_size=batch_size,
+        )  # fmt: skip
+        for line in lines:
+            console().print(line, soft_wrap=True, markup=False)
+
+    or_exit(planned, usage_error=FAILED)
+
+
+@app.command("watch")
+def watch(
+    homes: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of sites that have run (default: all under silo).")
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option(help="The public folder to check signatures by (default: the first site's folder).")
+    ] = None,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Write it as a page into this file.")] = None,
+) -> None:
+    """Show every site of the federation, from their signed reports."""
+    folders = homes or sorted(path.parent for path in Path("silo").glob("*/federation-status.json"))
+
+    def watches() -> None:
+        _needed()
+        from ._watch import watch
+
+        watch(folders, public, console(), every=every, once=once, to_page=page)
+
+    try:
+        or_exit(watches, usage_error=FAILED)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+@app.command("stop")
+def stop(
+    reason: Annotated[str, typer.Option(help="Why; all sites show it.")] = "",
+    lift: Annotated[bool, typer.Option("--lift", help="Sites may run again.")] = False,
+    out: Out = Path("silo"),
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Order all sites to stop, signed by the authority: one site that is given the order passes it on to all."""
+
+    def orders() -> None:
+        authority = _authority()
+        authority.order(out, authority.load_authority(out, passphrase_file), console(), stop=not lift, reason=reason)
+
+    or_exit(orders, usage_error=FAILED)
+
+
+@app.command("rehearse")
+def rehearse(
+    federation: Federation,
+    problem: Problem,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the rehearsal; an earlier rehearsal in it is deleted, and nothing else.")
+    ] = Path("silo-rehearsal"),
+) -> None:
+    """Run the whole federation on this machine, one process per site."""
+
+    def everyone() -> int:
+        _silo()
+        from ._rehearse import rehearse
+
+        return rehearse(federation, problem, out, console())
+
+    raise typer.Exit(or_exit(everyone, usage_error=FAILED))
+
+
+def _new_passphrase(file: Path | None, none: bool) -> str | None:
+    return None if none else _authority().ask_passphrase(file, new=True)
+
+
+def _silo() -> ModuleType:
+    _needed()
+    from . import _join as command
+
+    return command
+
+
+def _silo_run() -> ModuleType:
+    _needed()
+    from . import _run_site as command
+
+    return command
+
+
+def _authority() -> ModuleType:
+    _needed()
+    from . import _organise as authority
+
+    return authority
+
+
+def _needed() -> None:
+    from .._logging import quiet_grpc
+
+    quiet_grpc()
+    with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401

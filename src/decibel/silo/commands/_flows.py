@@ -1,0 +1,132 @@
+"""What sites have noted of their links' flows: which neighbours are at the limit, and which limit a rehearsal needs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from decibel.core import JSON
+
+from .._federation import Federation
+from ..protocol._edge import Flow
+from ..trust._colluders import tolerated
+
+MARGIN = 1.2  # of a limit over the largest flow of a rehearsal
+LEAST = 1e-6  # a limit must be positive, also where nothing flowed
+
+
+class Largest(NamedTuple):
+    """The largest flow of a level, and its link: from a neighbour to a site."""
+
+    size: float
+    site: str
+    neighbour: str
+    cut: bool  # whether a limit was in its way
+
+
+def saturated(flows: Mapping[str, dict[str, JSON]]) -> str:
+    """The levels of a neighbour's flows that are at the limit, in brackets; nothing if there are none."""
+    levels = [level for level, flow in sorted(flows.items()) if flow["saturated"]]
+    return f" (saturated: {', '.join(levels)})" if levels else ""
+
+
+def explain(gone: Collection[str]) -> str:
+    """What it means that flows are at the limit, at a site from which these others have gone."""
+    sentence = (
+        "saturated means that a flow is at flow_limit: the neighbour sends wrong numbers, or the limit is too low for "
+        "honest data"
+    )
+    if not gone:
+        return sentence
+    return (
+        f"{sentence}; without {', '.join(gone)} the flows between the others are different, and a limit from a "
+        "rehearsal with all sites can be too low for them"
+    )
+
+
+def largest(homes: Mapping[str, Path]) -> dict[str, Largest]:
+    """By level, of all sites' links."""
+    found: list[tuple[str, Largest]] = []
+    for site, home in homes.items():
+        path = home / "status.json"
+        neighbours = json.loads(path.read_text())["neighbours"] if path.is_file() else {}
+        for name, one in neighbours.items():
+            for level, written in one["flows"].items():
+                flow = Flow(**written)
+                cut = flow.limit is not None and flow.largest > flow.limit
+                found.append((level, Largest(flow.largest, site, name, cut)))
+    return {
+        level: max(one for where, one in found if where == level) for level in sorted({level for level, _ in found})
+    }
+
+
+def report(homes: Mapping[str, Path], federation: Federation) -> list[str]:
+    """How large flows were, the limit to write into the federation file, and what it does against colluders."""
+    found = largest(homes)
+    if not found:
+        return []
+    return [*_sizes(found), *_colluders(homes, federation)]
+
+
+def _sizes(found: Mapping[str, Largest]) -> list[str]:
+    lines = ["The largest flow of a link, in the units of gradients:"]
+    lines += [
+        f"  {level}  {one.size:.4g}, from {one.neighbour} to {one.site}" + (", cut to the limit" if one.cut else "")
+        for level, one in found.items()
+    ]
+    if any(one.cut for one in found.values()):
+        return [*lines, "flow_limit was reached: to find the one that this run needs, rehearse without it."]
+    limits = [f"{level} = {_rounded_up(MARGIN * one.size):g}" for level, one in found.items()]
+    return [*lines, f"A limit on lies, {MARGIN} times as large, for the federation file:", "[flow_limit]", *limits]
+
+
+def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
+    """With which limit the others still agree, whatever so many members send together; by level."""
+    names = [site.name for site in federation.sites]
+    by_level = _by_link(homes, federation)
+    answers = [tuple(tolerated(len(names), flows)) for flows in by_level.values()]
+    lines = ["Members who collude, and the flow_limit with which the others still agree with each other:"]
+    for same_count in zip(*answers, strict=False):
+        worst = max(same_count, key=lambda one: one.limit)
+        if math.isinf(worst.limit):
+            lines.append(f"  any {worst.colluders}: no limit is enough{_exposed(worst.worst, federation)}")
+            break
+        limits = (f"{level} = {_rounded_up(one.limit):g}" for level, one in zip(by_level, same_count, strict=True))
+        lines.append(f"  any {worst.colluders}: {', '.join(limits)}")
+    return lines if len(lines) > 1 else []
+
+
+def _by_link(homes: Mapping[str, Path], federation: Federation) -> dict[str, dict[tuple[int, int], float]]:
+    """By level, how large the flow of every link was in the end."""
+    found: dict[str, dict[tuple[int, int], float]] = {}
+    for site, home in homes.items():
+        path = home / "status.json"
+        neighbours = json.loads(path.read_text())["neighbours"] if path.is_file() else {}
+        for name, one in neighbours.items():
+            a, b = sorted((federation.number(site), federation.number(name)))
+            for level, written in one["flows"].items():
+                flows = found.setdefault(level, {})
+                flows[a, b] = max(flows.get((a, b), 0.0), Flow(**written).now)
+    return dict(sorted(found.items()))
+
+
+def _exposed(colluders: Collection[int], federation: Federation) -> str:
+    """An example: a site with as many colluders among its neighbours as any."""
+    names = [site.name for site in federation.sites]
+    neighbours = {site: federation.neighbours(site) for site in range(len(names)) if site not in colluders}
+    among = {site: [name for name in others if name in colluders] for site, others in neighbours.items()}
+    site = max(among, key=lambda site: len(among[site]) / max(len(neighbours[site]), 1))
+    if not among[site]:
+        return ""
+    who = " and ".join(names[one] for one in among[site])
+    return f", such as against {who}: {len(among[site])} of {len(neighbours[site])} neighbours of {names[site]}"
+
+
+def _rounded_up(value: float) -> float:
+    """To three digits."""
+    value = min(max(value, LEAST), 1e300)
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.ceil(value / unit) * unit

@@ -1,0 +1,264 @@
+"""What `decibel silo run` and `decibel silo status` do."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from decibel import Status
+from decibel.cli import FAILED
+from decibel.core import JSON, plain
+
+from .._errors import BudgetSpent, SiteLost
+from .._logging import Log, configure
+from ..observe._site_status import ENDED, note_state
+from ..protocol._health import WORTH_TELLING, who_was_missing
+from ..run._finished import FILE as FINISHED
+from ..run._finished import read as read_finished
+from ._federation_method import method_of
+from ._flows import explain, saturated
+from ._join import load_problem
+from ._privacy_plan import spending
+
+if TYPE_CHECKING:
+    from decibel import Result
+
+    from ..run._silo import Silo
+
+STATUS = "status.json"
+SOLUTION = "solution.npz"
+STALE = 10.0  # seconds after which a note is old
+
+
+class Neighbour(TypedDict):
+    """One of a site, as the site notes it."""
+
+    state: str
+    why: str
+    flows: dict[str, dict[str, JSON]]
+    their_step: NotRequired[int | None]  # of the newest message, where sites have no common clock
+    message_steps_behind: NotRequired[int]
+    message_seconds_ago: NotRequired[float | None]
+    steps_since_message: NotRequired[int]
+
+
+class Note(TypedDict):
+    """What a site notes of itself."""
+
+    site: str
+    step: int
+    state: str
+    detail: str
+    missing: dict[str, float]
+    neighbours: dict[str, Neighbour]
+    had_finished: NotRequired[bool]  # whether this run had ended before the site was started
+    time: float
+
+
+def run(
+    name: str,
+    problem: str,
+    home: Path,
+    console: Console,
+    *,
+    budget: float | None = None,
+    record_budget: float | None = None,
+    delta: float = 1e-5,
+    restart: bool = False,
+    progress_every: float | None = None,
+    metrics_port: int | None = None,
+    log_format: str = "text",
+    interrupted_status: int = 0,
+    stay: float | None = None,
+) -> None:
+    """One site's part of the run that the federation file describes; continues where it was.
+
+    One that has finished does no step again. It stays for a while to give its model to neighbours that were away.
+    """
+    configure(log_format)
+    log = Log(name)
+
+    def say(sentence: str) -> None:
+        """The result, on standard output; among lines of JSON as one of them."""
+        if log_format == "json":
+            log(sentence)
+        else:
+            console.print(sentence, soft_wrap=True, markup=False)
+
+    options = {"budget": budget, "record_budget": record_budget, "delta": delta}
+    options |= {"progress_every": progress_every, "metrics_port": metrics_port, "stay": stay}
+    try:
+        from ..run._silo import Silo
+
+        engine = Silo(home, name, restart=restart, **options)
+        with _warnings_as(log) if log_format == "json" else nullcontext():
+            if _finish(engine, problem, say, interrupted_status):
+                _solve(engine, problem)  # stays, and gives the model
+    except (ValueError, TypeError, OSError, SiteLost, BudgetSpent) as error:
+        if log_format == "json":
+            log.error(plain(error, longest=1000))
+            raise typer.Exit(FAILED) from None
+        if isinstance(error, RuntimeError):
+            raise ValueError(str(error)) from None  # a sentence, as all that is no bug
+        raise
+
+
+def _finish(engine: Silo, problem: str, say: Callable[[str], None], interrupted_status: int) -> bool:
+    """Runs a site to its end and saves its model, or gives the model of a run that had finished before; whether
+    somebody lacks it, and the site is to stay."""
+    home = engine.home
+    name = engine.name
+    result = _solve(engine, problem)
+    note = read_note(home)
+    if note and note.get("had_finished"):
+        if _saved_step(home) < result.step:  # it was killed before its model was saved
+            _save(result, home)
+        say(f"{name} has finished this run before: its model is {home / SOLUTION}.")
+        say(f"To do it again, move {home / 'checkpoints'} and {home / FINISHED} away.")
+        return False
+    _save(result, home)
+    last = ", ".join(f"{key} {value:.6g}" for key, value in result.trace.last.items() if key not in ("step", "seconds"))
+    done = f", with {result.steps_done} steps done here" if result.steps_done < result.step else ""
+    say(f"{name} is at step {result.step}{done}: {last}")
+    if result.message:
+        say(f"{name} {result.status}: {plain(result.message, longest=1000)}")
+    absent = who_was_missing(note["missing"]) if note else ""
+    say(f"{name}: {absent or 'nobody was missing'}.")
+    if result.status is Status.INTERRUPTED:
+        raise typer.Exit(interrupted_status)
+    finished = read_finished(home)
+    if engine.stay is None or finished is None or not finished.without:
+        return False
+    who = ", ".join(finished.without)
+    say(f"{name} finished without {who}, stays for {engine.stay:g} s, and gives the model to whoever returns.")
+    return True
+
+
+def _save(result: Result, home: Path) -> None:
+    result.trace.save(home / "trace.npz")
+    result.save(home / SOLUTION, trace=False)  # somebody may publish it
+
+
+def _saved_step(home: Path) -> int:
+    """The step of the model in a site's folder; −1 if there is none."""
+    from decibel import Result
+
+    return Result.load(home / SOLUTION).step if (home / SOLUTION).exists() else -1
+
+
+@contextmanager
+def _warnings_as(log: Log) -> Generator[None]:
+    """Python's warnings as lines of the log."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: log.warning(plain(message, longest=1000))
+        yield
+
+
+def _solve(engine: Silo, problem: str) -> Result:
+    from decibel import privacy, solve
+
+    home = engine.home
+    name = engine.name
+    federation = engine.credentials.federation
+    if federation.method is None or federation.steps is None:
+        raise ValueError("the federation file names no method or no steps: add both, or call solve(engine=db.Silo()).")
+    note_state(home / STATUS, name, "starting", f"loading {problem}")
+    try:
+        loaded = load_problem(problem)
+    except BaseException as error:
+        note_state(home / STATUS, name, "stopped", str(error))
+        raise
+    records = federation.privacy.get("records")
+    return solve(
+        loaded,
+        method_of(federation),
+        federation.graph,
+        steps=federation.steps,
+        batch_size=federation.batch_size,
+        seed=federation.seed,
+        eval_every=federation.eval_every,
+        engine=engine,
+        checkpoint=home / "checkpoints",
+        checkpoint_every=federation.checkpoint_every,
+        resume=True,
+        sampling=federation.sampling,
+        privacy=None if records is None else privacy.records(**records),
+    )
+
+
+def read_note(home: Path) -> Note | None:
+    """What a site has written of itself; nothing if it never ran."""
+    path = home / STATUS
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def status(homes: list[Path], console: Console) -> None:
+    """How the sites whose folders are here are doing, from the notes they leave."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("site", "step", "", "neighbours"):
+        table.add_column(heading)
+    below: list[str] = []
+    for home in homes:
+        found = read_note(home)
+        if found is None:
+            table.add_row(home.name, "", "never ran", "")
+            continue
+        others = ", ".join(_neighbour(name, one) for name, one in found["neighbours"].items())
+        word, more = in_words(found, time.time())
+        shown = (found["site"], found["step"], word, others)
+        table.add_row(*(escape(plain(one)) for one in shown))
+        if any(saturated(one["flows"]) for one in found["neighbours"].values()):
+            more.append(explain(_gone(found)))
+        if spent := spending(home):
+            more.append(spent)
+        below += [f"{found['site']}: {sentence}" for sentence in more]
+    console.print(table)
+    for line in below:
+        console.print(plain(line, longest=1000), soft_wrap=True, markup=False)
+
+
+def in_words(found: Note, now: float) -> tuple[str, list[str]]:
+    """The state of a site, with for whom it waits; and sentences: why it was refused or stopped, why a neighbour is not
+    there, who was missing."""
+    word = found["state"]
+    detail = found["detail"]
+    old = now - found["time"]
+    sentences = [f"{name} is {one['state']}: {one['why']}" for name, one in found["neighbours"].items() if one["why"]]
+    if word in ENDED:
+        absent = who_was_missing(found["missing"])
+        return word, [sentence for sentence in (f"{word}, since {detail}" if detail else "", absent) if sentence]
+    if word == "starting" and not found["neighbours"]:  # and notes nothing while it loads
+        return f"starting, for {old:.0f} s" + (f": {detail}" if detail else ""), []
+    if old >= STALE:
+        return f"no update for {old:.0f} s (was {word})", sentences
+    return f"{word} {detail}" if word == "waiting" else word, sentences
+
+
+def _gone(found: Note) -> list[str]:
+    """Who is not there, or was missing for a while."""
+    away = [name for name, one in found["neighbours"].items() if one["state"] in ("away", "connected")]
+    return away + [name for name, gap in found["missing"].items() if gap >= WORTH_TELLING and name not in away]
+
+
+def _neighbour(name: str, one: Neighbour) -> str:
+    """With how old its newest message is, where sites have no common clock."""
+    return f"{name} {one['state']}{_newest_message(one)}{saturated(one['flows'])}"
+
+
+def _newest_message(one: Neighbour) -> str:
+    age = one.get("message_seconds_ago")
+    if age is None:
+        return ""
+    behind = one.get("message_steps_behind", 0)
+    since = one.get("steps_since_message", 0)
+    return f" (step {one.get('their_step')}, {behind} steps old, {age:.3g} s old, used {since} steps ago)"

@@ -1,0 +1,95 @@
+"""What `decibel silo watch` does: the whole federation, from the signed reports that one of its sites has kept."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from decibel.core import atomic_write, plain, read_file
+
+from .._errors import NotTrusted
+from ..observe._bulletin import FILE, load_reports
+from ..observe._view import HEADINGS, View, page, view
+from ..protocol._frame_limits import Limits
+from ..protocol._frames import Report
+from ..trust._authority import CERTIFICATE, REVOKED
+from ..trust._certificates import load_certificate, read_revoked
+from ..trust._credentials import load_federation, signed_report
+from ..trust._order import Order, read_order
+
+
+def watch(
+    homes: Sequence[Path], public: Path | None, console: Console, *, every: float, once: bool, to_page: Path | None
+) -> None:
+    """Shows it, again and again until somebody presses Ctrl-C; or once, or as a page in a file."""
+    if not homes:
+        raise ValueError(f"no folder with {FILE} was found: name a site's folder, where the site has run.")
+    if to_page is not None:
+        atomic_write(to_page, page(look(homes, public)))
+        console.print(f"{to_page} shows the federation as it is now.", soft_wrap=True, markup=False)
+        return
+    if once:
+        console.print(_table(look(homes, public)))
+        return
+    with Live(_table(look(homes, public)), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(every)
+            live.update(_table(look(homes, public)), refresh=True)
+
+
+def look(homes: Sequence[Path], public: Path | None) -> View:
+    """The newest report of every site, of those that are signed by it."""
+    folder = public or homes[0]
+    authority = load_certificate(folder / CERTIFICATE)
+    federation = load_federation(folder, authority)
+    revoked = read_revoked(read_file(folder / REVOKED), authority, federation.name, str(folder / REVOKED))
+    names = [site.name for site in federation.sites]
+    newest: dict[int, Report] = {}
+    orders: list[Order] = []
+    for home in homes:
+        reports, order = _read(home / FILE, Limits.of(federation))
+        if order:
+            orders.append(read_order(order, authority, federation.name, str(home / FILE)))
+        for one in reports:
+            text = federation.hash + one.text()
+            try:
+                good = signed_report(
+                    names[one.site], one.certificate, one.signature, text, authority, revoked, datetime.now(UTC)
+                )
+            except NotTrusted:
+                continue  # its certificate has ended or is revoked
+            if not good:
+                raise ValueError(f"{home / FILE} has a report that {names[one.site]} has not signed: get it again.")
+            if one.site not in newest or one.order > newest[one.site].order:
+                newest[one.site] = one
+    return view(federation, newest.values(), max(orders, key=lambda one: one.number, default=None), time.time())
+
+
+def _read(path: Path, limits: Limits) -> tuple[Sequence[Report], str]:
+    try:
+        found = json.loads(read_file(path))
+        reports = load_reports(found["reports"])
+        limits.validate(reports)
+        return reports.reports, str(found["order"])
+    except (KeyError, TypeError, RecursionError, ValueError) as error:
+        reason = "" if isinstance(error, KeyError | TypeError) else f": {error}"
+        raise ValueError(f"{path} cannot be read{reason or '.'}") from None
+
+
+def _table(found: View) -> Table:
+    title = f"[bold]{escape(found.federation)}[/]" + (f": {escape(plain(found.order))}" if found.order else "")
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in HEADINGS:
+        table.add_column(heading)
+    for row in found.rows:
+        style = None if row.is_well else "red"
+        table.add_row(*(escape(plain(cell)) for cell in row.cells), style=style)
+    return table

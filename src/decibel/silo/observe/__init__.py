@@ -1,0 +1,1 @@
+"""How a site and its federation are doing: status, reports, metrics and pages."""

@@ -1,0 +1,183 @@
+"""What all sites tell all others for people to see and to obey: how each is doing, signed by it, and the authority's
+newest order. Sites pass both on, and cannot change them. No step depends on a report.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from decibel.core import atomic_write
+from decibel.network import LEVELS
+
+from .._errors import NotTrusted, Rejected
+from ..protocol._edge import Edge
+from ..protocol._frame_limits import MOST_AWAITED, MOST_STRAINED
+from ..protocol._frames import STATES, Ordered, Report, Reports, Strained, parse, write
+from ..trust._order import Order
+from ._site_status import state
+
+if TYPE_CHECKING:
+    from ..protocol._site import Site
+    from ..trust._credentials import Credentials
+
+EVERY = 5.0  # seconds between two reports of a site
+NEAR = 0.8  # of its limit, from which on a flow is named
+FILE = "federation-status.json"  # in a site's folder
+
+
+class Bulletin:
+    """The newest reports of all sites, as one site knows them. Signatures are checked without the site's lock."""
+
+    def __init__(self, site: Site, credentials: Credentials) -> None:
+        self.site = site
+        self._credentials = credentials
+        self._names = [one.name for one in site.federation.sites]
+        self._lock = threading.Lock()
+        self._known: dict[int, Report] = {}
+        self._told: dict[int, dict[int, tuple[int, int]]] = {}  # by neighbour and site, what was passed on last
+        self._proofs = {number: site.limits.proofs(site.fault_tolerance.beat) for number in site.edges}
+        self._said = 0.0
+        self._passed = 0  # the number of the order that was passed on last
+        site.bulletin = self
+
+    @property
+    def known(self) -> list[Report]:
+        with self._lock:
+            return [self._known[number] for number in sorted(self._known)]
+
+    @property
+    def order(self) -> Order | None:
+        """The authority's newest."""
+        return self._credentials.trust.order
+
+    def greet(self, edge: Edge) -> None:
+        """A new stream: the neighbour is told all that is known."""
+        self._told.pop(edge.number, None)
+        if self.order is not None:
+            edge.say(write(Ordered(self._credentials.trust.order_text)))
+
+    def hear(self, edge: Edge, frame: Reports | Ordered) -> None:
+        """What a neighbour passes on; raises `Rejected` if it was not signed by those it is of."""
+        if isinstance(frame, Ordered):
+            self._hear_order(frame.text)
+            return
+        told = self._told.setdefault(edge.number, {})
+        for one in frame.reports:
+            told[one.site] = max(told.get(one.site, (0, 0)), one.order)
+            if not self._is_news(one):
+                continue
+            self._proofs[edge.number].spend(self.site.clock.now())
+            if self._holds(one):
+                with self._lock:
+                    self._known[one.site] = max(one, self._known.get(one.site, one), key=lambda report: report.order)
+
+    def _is_news(self, one: Report) -> bool:
+        last = self._known.get(one.site)
+        return one.site != self.site.number and (last is None or one.order > last.order)
+
+    def _holds(self, one: Report) -> bool:
+        """Whether it was signed, and its certificate holds by what this site knows of revoked keys."""
+        name = self._names[one.site]
+        try:
+            if not self._credentials.check_report(name, one.certificate, one.signature, self._about(one)):
+                raise Rejected(f"a report of {name} that {name} has not signed")
+        except NotTrusted:
+            return False
+        return True
+
+    def _about(self, one: Report) -> bytes:
+        return self.site.federation.hash + one.text()
+
+    def _hear_order(self, text: bytes) -> None:
+        try:
+            self._credentials.trust.take_order(text)
+        except NotTrusted as error:
+            raise Rejected(str(error)) from None
+        self.obey()
+
+    def obey(self) -> None:
+        """Passes a new order on, and ends this site's run if it says so."""
+        order = self.order
+        if order is None or order.number <= self._passed:
+            return
+        self._passed = order.number
+        frame = write(Ordered(self._credentials.trust.order_text))
+        with self.site.lock:
+            for edge in self.site.edges.values():
+                edge.say(frame)
+            if order.stop:
+                self.site.order_to_stop(order.sentence)
+
+    def tell(self, *, last: bool = False) -> None:
+        """Now and then, and at the end: this site's own report, and those of others to those who may not have them."""
+        now = time.monotonic()
+        if now >= self._said + EVERY or last:
+            self._said = now
+            own = self._own()
+            with self._lock:
+                self._known[own.site] = own
+        for edge in self.site.edges.values():
+            news = list(self._news(edge))
+            if news:
+                with self.site.lock:
+                    edge.say(write(Reports(tuple(news))))
+
+    def _news(self, edge: Edge) -> Iterator[Report]:
+        if edge.stream is None:
+            return
+        told = self._told.setdefault(edge.number, {})
+        for one in self.known:
+            if one.site != edge.number and told.get(one.site, (-1, -1)) < one.order:
+                told[one.site] = one.order
+                yield one
+
+    def _own(self) -> Report:
+        site = self.site
+        with site.lock:
+            word, _ = state(site, site.clock.now())
+            numbers = {name: number for number, name in enumerate(self._names)}
+            last = self._known.get(site.number)
+            own = Report(
+                site.number,
+                site.incarnation,
+                0 if last is None else last.serial + 1,
+                int(time.time()),
+                STATES.index(word),
+                site.next if site.finished else site.health.step,
+                site.goal,
+                site.health.rate,
+                tuple(numbers[name] for name in list(site.health.awaited)[:MOST_AWAITED]),
+                tuple(_strained(site)[:MOST_STRAINED]),
+            )
+        signature, certificate = self._credentials.sign_report(self._about(own))
+        return own._replace(signature=signature, certificate=certificate)
+
+    def save(self, folder: Path) -> None:
+        """For `decibel silo watch`, signatures and all; it raises if the disk does."""
+        frame = base64.b64encode(write(Reports(tuple(self.known)))).decode()
+        content = {"federation": self.site.federation.name, "order": self._credentials.trust.order_text.decode()}
+        atomic_write(folder / FILE, json.dumps(content | {"reports": frame}), durable=False)
+
+
+def _strained(site: Site) -> list[Strained]:
+    """Links whose flow is near its limit, the nearest first."""
+    found: list[Strained] = []
+    for edge in site.edges.values():
+        for level, flow in edge.flows.items():
+            if flow.limit is not None and flow.now >= NEAR * flow.limit:
+                found.append(Strained(edge.number, LEVELS.index(level), min(flow.now / flow.limit, 1e6)))
+    return sorted(found, key=lambda one: -one.share)
+
+
+def load_reports(frame: str) -> Reports:
+    """The reports of a saved file; raises `ValueError` if it holds anything else."""
+    reports = parse(base64.b64decode(frame, validate=True))
+    if not isinstance(reports, Reports):
+        raise ValueError("these are no reports.")
+    return reports

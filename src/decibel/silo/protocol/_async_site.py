@@ -1,0 +1,253 @@
+"""One site without a common clock: it posts when it has finished a step, and takes the newest that has come.
+
+No step waits for a message, and no site for another's checkpoint: a site that is started again continues from its own.
+It waits in three cases only: at its start, until its neighbours run; when all of them are gone; and at its end, to tell
+those that it cannot reach. A link whose other end is gone is dropped or kept, as the federation says (`quorum`); what
+its two ends remember need not fit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+
+from decibel.network import LinkState
+
+from .._errors import NotFinite, Rejected, SiteLost
+from .._federation import Federation
+from ._async_edge import AsyncEdge
+from ._clock import Clock
+from ._edge import Edge, Stream
+from ._frames import Frame, Join, Position, Roll, Skip, Statement, write
+from ._payload_layout import all_finite
+from ._rendezvous import Signer
+from ._site import STOP, Site
+from ._termination import Averages, Rest
+
+
+class AsyncSite(Site):
+    """`places` are the exchanges of a step, by number and graph; `others` their neighbours by slot, −1 for none."""
+
+    edge_type = AsyncEdge
+
+    def __init__(
+        self,
+        federation: Federation,
+        number: int,
+        problem: bytes,
+        signer: Signer,
+        *,
+        incarnation: int,
+        lossy: bool = True,
+        restart: bool = False,
+        say: Callable[[str], None],
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            federation,
+            number,
+            problem,
+            signer,
+            incarnation=incarnation,
+            lossy=lossy,
+            restart=restart,
+            say=say,
+            clock=clock,
+        )
+        self.places: list[tuple[int, int]] = []
+        self.others: list[tuple[int, ...]] = []
+        self.rest = Rest(federation.stop)
+        self._averages = Averages(federation.stop.average or 1) if federation.stop else None
+        self._used: list[np.ndarray] = []  # by place, the slots whose message was used in this step
+        self._used_since: set[int] = set()  # the neighbours of whom one was used since the last average
+
+    def _edge(self, other: int) -> AsyncEdge:
+        return cast(AsyncEdge, self.edges[other])
+
+    def exchange_at(self, places: Sequence[tuple[int, int]], others: Sequence[tuple[int, ...]]) -> None:
+        """The exchanges of a step, in their order, and the neighbours on every graph."""
+        self.places = list(places)
+        self.others = [others[graph] for _, graph in places]
+        self._used = [np.zeros(len(slots), bool) for slots in self.others]
+        for other in self.edges:
+            self._edge(other).exchanges = len(places)
+
+    # The start
+
+    def agree(self, steps: Sequence[int]) -> int:
+        """This site's own newest step: nobody else's checkpoint matters."""
+        with self.lock:
+            self.next = self._rendezvous.start = max(steps, default=0)
+            self._rendezvous.say(0, steps)
+            self._rendezvous.tell(self.edges.values())
+            self._at = Position(self.next, -1)
+            return self.next
+
+    def goes_on_after(self, step: int) -> bool:
+        """By the stop rule it ended only as long as all were at rest: one that was away then still needs its links."""
+        return step < self.limits.steps
+
+    def _wait_at_the_start(self) -> None:
+        """For neighbours that are there until they run, as long as one message may take; for others a little while."""
+        begun = self.clock.now()
+        while not self.stopping:
+            waited = self.clock.now() - begun
+            rules = self.fault_tolerance
+            ready = [edge.open or edge.finished for edge in self.edges.values()]
+            patience = [rules.deadline if edge.alive else rules.patience for edge in self.edges.values()]
+            missed = all(one or waited > longest for one, longest in zip(ready, patience, strict=True))
+            if all(ready) or (any(ready) and missed):
+                return
+            self._wait(self.health.absent(running=True), rules.beat / 4)
+
+    # The step
+
+    def post(self, step: int, rows: Sequence[np.ndarray]) -> None:
+        """Sends to every neighbour what this site has to say before a step, by place and slot."""
+        if not all(all_finite(row, None) for row in rows):
+            raise NotFinite(f"{self.name} has a NaN or infinity to send.")
+        with self.lock:
+            self._validate_open()
+            for place, (others, row) in enumerate(zip(self.others, rows, strict=True)):
+                for slot, other in enumerate(others):
+                    if other >= 0:
+                        self._edge(other).post(place, step, row[slot], self.clock.now())
+
+    def note(self, change: float, by_place: Sequence[np.ndarray]) -> None:
+        """After a step: the largest change of this site's variables, and of its links by place and slot."""
+        with self.lock:
+            self._hear_used()
+            self._rests(change, by_place)
+
+    def note_held(self, variables: Sequence[np.ndarray], links: Sequence[np.ndarray]) -> None:
+        """After a step: this site's variables, and what its links hold by place, (slots, entries), to be averaged."""
+        with self.lock:
+            assert self._averages is not None
+            self._hear_used()
+            moved = self._averages.add([*variables, *links])
+            if moved is not None:
+                change = max(float(one.max(initial=0)) for one in moved[: len(variables)])
+                self._rests(change, [one.max(-1, initial=0) for one in moved[len(variables) :]])
+
+    def _hear_used(self) -> None:
+        for others, arrived in zip(self.others, self._used, strict=True):
+            self._used_since |= {other for other, came in zip(others, arrived.tolist(), strict=True) if came}
+
+    def _rests(self, change: float, by_place: Sequence[np.ndarray]) -> None:
+        used: dict[int, float] = {}
+        for others, changes in zip(self.others, by_place, strict=True):
+            for other, one in zip(others, changes.tolist(), strict=True):
+                if other in self._used_since:
+                    used[other] = max(used.get(other, 0.0), one)
+        self._used_since.clear()
+        since = self.rest.since
+        self.rest.note(self.clock.now(), change, used)
+        if self.rest.since is not None and since is None:
+            for other in self.edges:
+                self._edge(other).ask(self.next)
+
+    def begin(self, step: int) -> int:
+        """The step, at once; `STOP` if none is to follow."""
+        with self.lock:
+            self._validate_open()
+            if not self._rendezvous.settled:
+                self.agree([])
+            self.next = step
+            if not self.running and not self.stopping:
+                self._start_running()
+                if self._is_left_behind():
+                    self._take_model()
+            while not (self.stopping or self.ended or self._may_go_on()):
+                self._wait(self.health.absent(running=self.running))
+            self.health.awaited = {}
+            if self.stopping or self._all_at_rest():
+                return STOP
+            self.next = step + 1
+            self._at = Position(step, -1)
+            self.steps_done += 1
+            return step
+
+    def _is_left_behind(self) -> bool:
+        """Asked at the start: one that runs goes on with the last messages of those who have finished."""
+        everyone = self.edges and all(edge.finished for edge in self.edges.values())
+        return bool(everyone) and self.next < self.goal and self._rendezvous.is_over
+
+    def _may_go_on(self) -> bool:
+        away = [edge.name for edge in self.edges.values() if not (edge.open or edge.finished)]
+        if away and self.fault_tolerance.quorum == "stop":
+            raise SiteLost.without(f"{', '.join(away)} cannot be reached", lossy=True)
+        return len(away) < len(self.edges) or not self.edges  # alone it would only find its own solution
+
+    def _all_at_rest(self) -> bool:
+        talking = [number for number, edge in self.edges.items() if edge.open]
+        # Where a link is dropped the others' solution is another; who is gone may have said before that it was done.
+        there = all(edge.open or edge.finished for edge in self.edges.values())
+        # One that is slow, or was cut off, may have said so of a time before it heard where this site has come to.
+        answered = all(self._edge(number).has_answered for number in talking)
+        self.done = there and answered and self.rest.holds(talking)
+        if self.done and self._rendezvous.others_done and self.rest.rule is not None:
+            self.ended = f"all sites were at rest for {self.rest.rule.seconds:g} seconds, by the federation's stop rule"
+        return bool(self.ended)
+
+    def collect(self, place: int, out: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+        """Fills in the newest messages by slot, where there is a new one, and the states of the links."""
+        arrived, received, states = out
+        arrived[...] = 0
+        received[...] = False
+        states[...] = LinkState.TIED
+        with self.lock:
+            self._validate_open()
+            for slot, other in enumerate(self.others[place]):
+                if other < 0:
+                    continue
+                row, states[slot] = self._edge(other).collect(place)
+                if row is not None and row.shape == arrived[slot].shape and row.dtype == arrived.dtype:
+                    arrived[slot] = row
+                    received[slot] = True
+            self._used[place][...] = received
+
+    # What comes by the streams
+
+    def _greet(self, edge: Edge) -> None:
+        assert isinstance(edge, AsyncEdge)
+        self._say_bye(edge) if self.bye else edge.post_again()
+
+    def _converse(self, edge: Edge, frame: Join | Skip) -> None:
+        raise Rejected(f"{type(frame).__name__.upper()}, which sites without a common clock do not say")
+
+    def _control(self, edge: Edge, frame: Frame) -> None:
+        super()._control(edge, frame)
+        if isinstance(frame, Roll) and edge.running and isinstance(edge, AsyncEdge):
+            edge.enter()
+
+    def _hear(self, edge: Edge, statements: list[Statement], stream: Stream) -> None:
+        """Also where neighbours say that they are: how old their messages are is measured by it."""
+        super()._hear(edge, statements, stream)
+        with self.lock:
+            for other in self.edges:
+                if (known := self._rendezvous.known.get(other)) is not None:
+                    self._edge(other).is_at(known.step, self.clock.now())
+
+    def _stand(self) -> None:
+        super()._stand()
+        for other in self.edges:
+            self._edge(other).post_unacknowledged()
+
+    def _say_bye(self, edge: Edge) -> None:
+        """Its newest messages and statements, and that no more will come."""
+        assert isinstance(edge, AsyncEdge) and self.bye is not None
+        edge.post_again()
+        self._rendezvous.tell_news([edge])
+        edge.say(write(self.bye))
+
+    def goodbye(self, finished: bool) -> None:
+        """Says goodbye. Who has finished waits a while for neighbours that it cannot reach: one that is not told takes
+        it for gone, and drops its link."""
+        if finished:
+            self.running = True  # also where it stopped before its first step
+        super().goodbye(finished)
+
+    def _needs_no_more(self, edge: Edge) -> bool:
+        return edge.stream is not None

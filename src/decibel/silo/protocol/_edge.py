@@ -1,0 +1,406 @@
+"""One edge as its site sees it: what was sent, what is awaited, and its state after failures.
+
+Both ends pair what they send by position (step, exchange). An end waits only for a neighbour that is behind it; one
+that is ahead has skipped this position and sends nothing in it. The site that is furthest behind therefore never waits,
+and no two can wait for each other, whoever leaves, returns or jumps ahead. The states, and what leads from one to the
+other, are in docs/silo-protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from decibel.core import JSON, plain
+from decibel.network import LinkState
+
+from .._errors import Rejected
+from .._federation import FaultTolerance
+from ._frame_limits import FINISHED, NOWHERE, Allowance, Patience
+from ._frames import Data, Join, Model, Position, Receipt, Skip, Statement, Want, write
+from ._payload_layout import Layout, all_finite
+
+Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
+WINDOW = 4  # messages of a neighbour that wait here; in step with it there are at most two
+
+
+class Flow(NamedTuple):
+    """The size of a link's flow on one level, in the units of gradients and before it is cut."""
+
+    now: float
+    largest: float
+    limit: float | None
+    saturated: bool
+
+
+class Stream(Protocol):
+    """What is sent goes out in order, or not at all once the stream is gone."""
+
+    def send(self, frame: bytes) -> None: ...
+
+    def send_newest(self, key: int, frame: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+
+class Edge:
+    """All of it is read and written under the site's lock."""
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        dials: bool,
+        rules: FaultTolerance,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.dials = dials
+        self.tell = tell
+        self.allowance = Allowance(rules.beat)
+        self.patience = Patience(rules)
+        # The stream, and who is at its other end.
+        self.stream: Stream | None = None
+        self.incarnation = 0
+        self.last_seen = 0.0
+        self.alive = self.running = self.finished = self.joining = False
+        self.waits = False  # for a neighbour itself, as it says
+        # The epoch and the step that JOIN named last
+        self.asking = 0
+        self.asked_step = 0
+        self.asked_at = self.ask_after = 0.0  # when it was said, and when it may be said again
+        self.basis: tuple[Statement, ...] = ()  # by which it has settled, if that counts this site as it is now
+        # By site, what was passed on by this stream: the order of the newest statement, and the last certificate; and
+        # the last one that came.
+        self.told: dict[int, tuple[int, int]] = {}
+        self._shown: dict[int, bytes] = {}
+        self._certificates: dict[int, bytes] = {}
+        # The conversation.
+        self.open = self.holds = False
+        self.epoch = 0
+        self.first = 0
+        self.tie = LinkState.RESET
+        self.tied_at = -1
+        self.got = self.theirs = NOWHERE
+        self.inbox: dict[Position, np.ndarray] = {}
+        self.outbox: deque[tuple[Position, bytes]] = deque(maxlen=WINDOW)
+        self.may_skip = False
+        self.departed = False  # whether people were told that it is gone
+        self._wanted: float | None = None  # when it was asked for its model, on this stream
+        self.offer: Model | None = None  # the model that it gave
+        self.offered_at = 0.0
+        self._gave: float | None = None  # when it was given this site's
+        # JOIN and JOINED, by which it was opened
+        self._question = (0, False)
+        self._answer = b""
+        self.resumed = False  # whether both ends know, on this stream, what the other has got
+        self.behind = False  # whether messages were left out, of positions that the other end has skipped
+        self.rejected = self.repeated = 0
+        self.refusal = self.trouble = ""  # why the other end closes streams, and why none is there
+        self.sent = self.received = 0  # bytes
+        self.waited = 0.0  # seconds, for its messages
+        self.flows: dict[str, Flow] = {}  # how large they are, by level (`_lies`)
+
+    def touch(self, now: float) -> None:
+        self.last_seen = now
+        self.alive = True
+
+    # Opening and closing
+
+    def view(self, step: int, following: int = 0, *, answer: bool = False) -> Join:
+        """How it stands here; `step` is the next that begins here."""
+        return Join(self.epoch, following, self.open, self.holds, step, self.got, answer)
+
+    def settle(self, mine: Join, theirs: Join, now: float = 0.0) -> None:
+        """Both ends do this with the same two views, and come to the same conclusion. The end that dials has chosen the
+        number of a new epoch, at random, so that no message of another is taken for one of it."""
+        self.resumed = True
+        self.asking = 0
+        self.refusal = ""
+        if mine.open and theirs.open and mine.epoch == theirs.epoch:
+            self.resend(theirs.got)
+            return
+        self.epoch = theirs.next
+        self.tie = {
+            (True, True): LinkState.TIED,
+            (True, False): LinkState.KEEPS,
+            (False, True): LinkState.RESTORE,
+            (False, False): LinkState.RESET,
+        }[mine.holds, theirs.holds]
+        self.open = self.holds = self.may_skip = True
+        self.behind = False
+        self.first = mine.step
+        self.tied_at = -1
+        self.theirs = Position(theirs.step, -1)
+        self.got = NOWHERE
+        self.patience.joined(now, behind=theirs.step < mine.step)
+        self.inbox.clear()
+        self.outbox.clear()
+
+    def asked(self, theirs: Join, mine: Join, now: float) -> None:
+        """JOIN came, to the end that listens: answers it. One that never had the answer is told the same again."""
+        lost = self.open and not theirs.open and self._question == (theirs.next, theirs.holds)
+        if lost and self.got == NOWHERE:
+            self.say(self._answer)
+            self.theirs = max(self.theirs, Position(theirs.step, -1))
+            self.resumed = True
+            self.resend(NOWHERE)
+            return
+        if self.open and not theirs.open:
+            self.close(forget=not theirs.holds)
+            mine = mine._replace(open=False, holds=self.holds)
+        if theirs.open and not (self.open and self.epoch == theirs.epoch):
+            self.say(write(mine._replace(open=False)))  # that conversation is over
+            return
+        self._question = (theirs.next, theirs.holds)
+        self._answer = write(mine)
+        self.say(self._answer)
+        self.settle(mine, theirs, now)
+
+    def answered(self, theirs: Join, step: int, now: float) -> None:
+        """JOINED came, to the end that dials."""
+        if self.open and not theirs.open:
+            self.close(forget=not theirs.holds)
+            return  # and will ask again
+        if self.open and theirs.epoch != self.epoch:
+            raise Rejected(f"a JOINED in epoch {theirs.epoch}, where this end talks in epoch {self.epoch}")
+        if not self.open and not (self.joining and theirs.next == self.asking):
+            return  # the answer to what was asked before
+        mine = self.view(step)
+        went_on = not self.open and step > self.asked_step
+        self.joining = False
+        self.settle(mine, theirs, now)
+        if went_on:  # while it waited for the answer
+            self.jump(step)
+
+    def begins_anew(self) -> None:
+        """The neighbour was started again, and takes its flows from this end."""
+        self.close(forget=False)
+        self.running = self.finished = False
+
+    def said_bye(self, reason: str, *, forget: bool) -> None:
+        self.finished = reason == "finished"
+        if reason == "aside":
+            self.refused("it took too long, so that the others go on without it for a while")
+        self.running = self.running and reason == "aside"
+        if self.finished:
+            self.joining = False
+            self.theirs = FINISHED  # what it has sent still counts; nothing more is awaited
+        else:
+            self.close(forget=forget)
+
+    def close(self, *, forget: bool) -> None:
+        """Takes no further part; with `forget` its flow is dropped."""
+        self.open = self.joining = False
+        self.asking = 0
+        self.holds = self.holds and not forget
+        self.inbox.clear()
+        self.outbox.clear()
+
+    def end(self) -> None:
+        """Nothing more will be said; what was said still goes out."""
+        if self.stream is not None:
+            self.stream.end()
+
+    def hang_up(self) -> None:
+        if self.stream is not None:
+            self.stream.hang_up()
+        self.stream = None
+        self.joining = False
+        self.resumed = False
+        self._wanted = None
+        self.basis = ()
+        for memory in (self.told, self._shown, self._certificates):
+            memory.clear()
+
+    def with_certificates(self, statements: Iterable[Statement]) -> list[Statement]:
+        """What came by this stream, with the certificates that need not be sent again."""
+        completed: list[Statement] = []
+        for one in statements:
+            certificate = one.certificate or self._certificates.get(one.site, b"")
+            self._certificates[one.site] = certificate
+            completed.append(one._replace(certificate=certificate))
+        return completed
+
+    def without_certificates(self, statements: Iterable[Statement]) -> list[Statement]:
+        """The same, where the other end has had the certificate by this stream."""
+        return [
+            one._replace(certificate=b"") if self._shown.get(one.site) == one.certificate else one for one in statements
+        ]
+
+    def note_told(self, statements: Iterable[Statement]) -> None:
+        """These were passed on, with the certificates that the other end did not have."""
+        for one in statements:
+            self.told[one.site] = max(self.told.get(one.site, (-1, -1)), one.order)
+            self._shown[one.site] = one.certificate
+
+    def refused(self, sentence: str) -> None:
+        """The other end closes this stream, or takes none, and says why; the same sentence is told once."""
+        told = self.refusal
+        self.refusal = plain(sentence)
+        if self.refusal != told:
+            self.tell(f"{self.name} rejected this site: {self.refusal}")
+
+    def ask_for_model(self, now: float, pause: float) -> None:
+        """For its model; again where no answer came in a pause, or the stream is another."""
+        if self.stream is None or self.offer is not None:
+            return
+        if self._wanted is None or now >= self._wanted + pause:
+            self._wanted = now
+            self.say(write(Want()))
+
+    def offered(self, model: Model, entries: int, dtype: np.dtype, now: float) -> None:
+        """A model came: no entries, or as many as this site's has."""
+        if self._wanted is None:
+            raise Rejected("a MODEL that was not asked for")
+        if model.row.size and not (model.row.size == entries and model.row.dtype == dtype):
+            raise Rejected(f"a MODEL of {model.row.dtype} with {model.row.size} entries, of {entries}")
+        if not np.isfinite(model.row).all():
+            raise Rejected("a MODEL with a NaN or infinity")
+        self._wanted = None
+        self.offer = model
+        self.offered_at = now
+
+    def give(self, model: bytes, now: float, pause: float) -> None:
+        """This site's model, not more often than after a pause."""
+        if self._gave is None or now >= self._gave + pause:
+            self._gave = now
+            self.say(model)
+
+    def resend(self, got: Position) -> None:
+        """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""
+        missing = [(at, frame) for at, frame in self.outbox if at > got]
+        if missing and missing[0][0].exchange >= 0 and missing[0][0] != FINISHED and not follows(got, missing[0][0]):
+            missing = [(at, frame) for at, frame in missing if at >= (got.step + 1, 0)]
+            while missing and missing[0][0].exchange > 0:
+                del missing[0]
+            if missing:
+                self.say(write(Skip(missing[0][0].step)))
+        for _, frame in missing:
+            self.say(frame)
+
+    # Talking
+
+    def say(self, frame: bytes) -> None:
+        if self.stream is not None:
+            self.sent += len(frame)
+            self.stream.send(frame)
+
+    def say_data(self, at: Position, frame: bytes) -> None:
+        """Nothing, where the other end has skipped this position; the jump that this makes is told before the next."""
+        if self.theirs > at:
+            self.behind = True
+            return
+        if self.behind:
+            self.jump(at.step)
+        self.say_in_turn(at, frame)
+
+    def jump(self, step: int) -> None:
+        """What it announced before and did not do is not said again: the other end would take it for a step back."""
+        self.behind = False
+        while self.outbox and self.outbox[-1][0].exchange < 0:
+            self.outbox.pop()
+        self.say_in_turn(Position(step, -1), write(Skip(step)))
+
+    def say_in_turn(self, at: Position, frame: bytes) -> None:
+        """What is lost with a stream is said again on the next one; what comes after it must not overtake it."""
+        self.outbox.append((at, frame))
+        if self.resumed:
+            self.say(frame)
+
+    @property
+    def state(self) -> str:
+        """One of those in docs/silo-protocol.md."""
+        if self.finished:
+            return "finished"
+        if self.open:
+            return "talking" if self.stream else "reconnecting"
+        if self.joining:
+            return "joining"
+        return "connected" if self.stream else "away"
+
+    def status(self, now: float) -> dict[str, JSON]:
+        """What `decibel silo status` shows of it."""
+        seen = round(now - self.last_seen, 1) if self.last_seen else None
+        return {
+            "state": self.state,
+            "last_seen_seconds_ago": seen,
+            "why": "" if self.open else self.refusal or ("" if self.stream else self.trouble),
+            "rejected": self.rejected,
+            "sent_bytes": self.sent,
+            "received_bytes": self.received,
+            "waited_seconds": round(self.waited, 3),
+            "flows": {level: flow._asdict() for level, flow in self.flows.items()},
+        }
+
+    def takes_part(self, step: int) -> bool:
+        return self.open and self.first <= step
+
+    def receive(self, data: Data, known: Known, now: float, at: Position = NOWHERE) -> None:
+        """Stores a message for the step, or rejects it; those of before `at`, where this end is, are of no use."""
+        layouts = known.get((data.tensor.dtype, data.tensor.shape))
+        if layouts is None:
+            raise Rejected(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
+        if not self.open or data.epoch != self.epoch or data.at <= self.got:
+            self.repeated += 1  # of a conversation that is over, or a second time
+            self.allowance.spend(now)
+            return
+        if not self._follows(data.at):
+            raise Rejected(f"a message of step {data.at.step}, exchange {data.at.exchange}, out of order")
+        if len(self.inbox) >= WINDOW:
+            raise Rejected("more messages ahead than the protocol allows")
+        if not any(all_finite(data.tensor, layout) for layout in layouts):
+            raise Rejected("a tensor with a NaN or infinity")
+        self.got = self.theirs = data.at
+        self.may_skip = False
+        if data.at >= at:
+            self.inbox[data.at] = data.tensor
+            self.patience.caught_up()
+
+    def acknowledged(self, receipt: Receipt, now: float) -> None:
+        """The neighbour has read a message."""
+        raise Rejected("a RECEIPT, which sites with common steps do not say")
+
+    def _follows(self, at: Position) -> bool:
+        """The next exchange of the same step, or the first of the next; where a jump was announced, of a later."""
+        if self.may_skip:
+            return at.exchange == 0 and at.step >= self.theirs.step
+        return follows(self.theirs, at)
+
+    def skip(self, step: int) -> None:
+        if not self.open or self.finished or self.theirs == Position(step, -1):  # over, or said again
+            return
+        if step <= self.theirs.step:
+            raise Rejected(f"a jump to step {step}, which is not ahead")
+        self.theirs = Position(step, -1)
+        self.may_skip = True
+
+    # What the step asks
+
+    def awaited(self, at: Position) -> bool:
+        """Whether a message of this position may still come."""
+        return self.takes_part(at.step) and at not in self.inbox and self.theirs < at
+
+    def take(self, at: Position) -> tuple[np.ndarray | None, LinkState]:
+        """The message of this position, if one came, and the state of the link."""
+        for old in [place for place in self.inbox if place < at]:
+            del self.inbox[old]
+        if not self.takes_part(at.step):
+            return None, LinkState.TIED if self.holds else LinkState.DROPPED
+        row = self.inbox.pop(at, None)
+        if self.tied_at < 0 and row is not None:  # the first position in which both ends take part
+            self.tied_at = at.step
+        if row is not None:
+            self.patience.took_part()
+        return row, self.tie if at.step == self.tied_at else LinkState.TIED
+
+
+def follows(before: Position, at: Position) -> bool:
+    """Whether nothing comes between two positions: an end does not tell how many exchanges its step has."""
+    return at in (Position(before.step, before.exchange + 1), Position(before.step + 1, 0))

@@ -1,0 +1,220 @@
+"""What a frame may say: every field is bounded by the signed federation, before anything is done about it.
+
+And how much of it: a neighbour has an allowance of frames that carry no message, which grows with time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .._errors import Rejected
+from .._federation import FaultTolerance, Federation
+from ..trust._order import LARGEST_ORDER
+from ._frames import (
+    STATES,
+    Data,
+    Frame,
+    Hello,
+    Join,
+    Model,
+    Ordered,
+    Position,
+    Receipt,
+    Report,
+    Reports,
+    Roll,
+    Skip,
+    Stand,
+    Statement,
+)
+
+LAST = 2**30 - 1  # the largest number of steps, where the federation names none
+MOST_SAVED = 16  # steps that a site tells to have saved
+# Sites, and links, that a report names
+MOST_AWAITED = 8
+MOST_STRAINED = 8
+# Bytes
+SIGNATURE = 80
+CERTIFICATE = 4096
+NOWHERE = Position(-1, -1)
+FINISHED = Position(2**62, 0)
+# Frames without a message
+BURST = 200
+PER_BEAT = 4
+PER_SECOND = 20
+# Messages, where none is awaited
+NEWEST_BURST = 20_000
+NEWEST_PER_SECOND = 5_000
+# Signatures to verify, for every site
+PROOFS = 64
+PROOFS_PER_BEAT = 4
+FREE = 0.1  # beats by which a message may be late for nothing: networks differ, and machines are busy
+CATCH_UP = 4  # beats in which a neighbour that was away comes to where the others are
+GOOD = 1000  # messages after which it is forgotten that an edge was suspended
+LONGEST = 3600.0  # seconds before a suspended neighbour is heard again
+MOST_DOUBLED = 30  # times that the pause is doubled, which is far beyond the longest
+
+
+class Limits(NamedTuple):
+    """Of one federation."""
+
+    sites: int
+    steps: int
+
+    @classmethod
+    def of(cls, federation: Federation) -> Limits:
+        return cls(len(federation.sites), LAST if federation.steps is None else federation.steps)
+
+    @property
+    def largest_roll(self) -> int:
+        """Bytes of the longest frame that carries no message."""
+        return 64 + self.sites * (48 + 4 * MOST_SAVED + self.heard + SIGNATURE + CERTIFICATE)
+
+    @property
+    def heard(self) -> int:
+        """Bytes of the nonces of all sites."""
+        return 8 * self.sites
+
+    def proofs(self, beat: float) -> Allowance:
+        """Of signatures in statements that one neighbour may have this site verify: those of all sites, several times a
+        beat, and many at the start, where all answer all."""
+        return Allowance(rate=PROOFS_PER_BEAT * self.sites / beat, burst=PROOFS * self.sites)
+
+    def validate(self, frame: Frame) -> None:
+        match frame:
+            case Roll(statements=statements) | Stand(statements=statements):
+                self._statements(statements)
+            case Join(step=step, got=got):
+                self._step(step)
+                if got != NOWHERE:
+                    self._step(got.step)
+            case Data(at=at) | Receipt(at):
+                self._step(at.step)
+            case Skip(step) | Model(step):
+                self._step(step)
+            case Reports(reports):
+                self._reports(reports)
+            case Ordered(text) if len(text) > LARGEST_ORDER:
+                raise Rejected(f"an order of {len(text)} bytes")
+            case _:
+                pass
+
+    def _statements(self, statements: tuple[Statement, ...]) -> None:
+        if len({one.site for one in statements}) < len(statements):
+            raise Rejected("two statements of one site")
+        for one in statements:
+            if one.site >= self.sites:
+                raise Rejected(f"a statement of site {one.site}, of {self.sites}")
+            if len(one.saved) > MOST_SAVED or len(one.signature) > SIGNATURE or len(one.certificate) > CERTIFICATE:
+                raise Rejected("a statement that is too long")
+            if len(one.heard) != self.heard:
+                raise Rejected(f"a statement of a site that has heard {len(one.heard)} bytes, of {self.heard}")
+            for step in (one.step, *one.saved):
+                self._step(step)
+
+    def _reports(self, reports: tuple[Report, ...]) -> None:
+        if len({one.site for one in reports}) < len(reports):
+            raise Rejected("two reports of one site")
+        for one in reports:
+            sites = (one.site, *one.waits, *(link.neighbour for link in one.strained))
+            if max(sites) >= self.sites or one.state >= len(STATES) or max(one.step, one.steps) > LAST + 1:
+                raise Rejected("a report of what is not in the federation")
+            if len(one.waits) > MOST_AWAITED or len(one.strained) > MOST_STRAINED or len(one.certificate) > CERTIFICATE:
+                raise Rejected("a report that is too long")
+            numbers = (one.rate, *(link.share for link in one.strained))
+            if not all(map(math.isfinite, numbers)) or any(link.level > 2 for link in one.strained):
+                raise Rejected("a report that says nothing")
+
+    def _step(self, step: int) -> None:
+        if not 0 <= step <= self.steps:
+            raise Rejected(f"step {step}, of {self.steps}")
+
+
+def validate_greeting(hello: Frame, federation: Federation, problem: bytes, other: str, own: str) -> Hello:
+    """HELLO, if it is of the same federation and the same problem; losses are compared in `_build`."""
+    if not isinstance(hello, Hello):
+        raise Rejected("no HELLO")
+    if hello.federation.hex() in federation.history:
+        edition = federation.history.index(hello.federation.hex()) + 1
+        raise Rejected(
+            f"{other} has edition {edition} of the federation file, and {own} has edition {federation.edition}: the "
+            f"organiser has to send {other} the newest"
+        )
+    if hello.federation != federation.hash:
+        raise Rejected(f"{other} and {own} have different federation files: compare them")
+    if hello.problem != problem:
+        raise Rejected(
+            f"{other} and {own} run different problems: compare method, step sizes, batch_size, seed, x0 and y0"
+        )
+    return hello
+
+
+class Allowance:
+    """Spent by frames, and by messages that count for nothing; refilled by time."""
+
+    def __init__(self, beat: float = 0.0, *, rate: float = 0.0, burst: int = BURST) -> None:
+        self._rate = rate or PER_SECOND + PER_BEAT / beat
+        self._burst = float(burst)
+        self._left = self._burst
+        self._at = 0.0
+
+    def spend(self, now: float) -> None:
+        self._left = min(self._burst, self._left + self._rate * (now - self._at)) - 1
+        self._at = now
+        if self._left < 0:
+            raise Rejected("more frames or statements than the protocol allows")
+
+
+class Patience:
+    """How long a site still waits for one neighbour, and how long it will not hear of it again after it gave up.
+
+    A neighbour has a budget of seconds for which the site waits for it while others have sent. It is refilled by the
+    time in which the site is not held up, so that a neighbour takes at most the share `waiting` of the time. To leave
+    and to join again does not refill it. A neighbour that joins from behind has a few beats to catch up. Each time the
+    edge is suspended the pause is twice as long, until the neighbour has taken part for a while.
+    """
+
+    def __init__(self, rules: FaultTolerance) -> None:
+        self._rules = rules
+        self._left = rules.deadline
+        self._refilled_at = 0.0
+        self._strikes = 0
+        self._used = 0
+        self._again = 0.0
+        self._joined: float | None = None  # when it joined from behind; None once it has caught up
+
+    def joined(self, now: float, *, behind: bool) -> None:
+        self._used = 0
+        self._joined = now if behind else None
+
+    def caught_up(self) -> None:
+        self._joined = None
+
+    def took_part(self) -> None:
+        self._used += 1
+        if self._used >= GOOD:
+            self._strikes = 0
+
+    def spend(self, useful: float, seconds: float) -> None:
+        """`useful` is the time in which the site was not held up, so far."""
+        share = self._rules.waiting
+        if share < 1:
+            refill = share / (1 - share) * (useful - self._refilled_at)
+            self._left = min(self._rules.deadline, self._left + refill) - seconds
+            self._refilled_at = useful
+
+    def over(self, now: float) -> str:
+        """Why it is not waited for any longer; nothing if it is."""
+        if self._joined is not None and now > self._joined + CATCH_UP * self._rules.beat:
+            return "and did not catch up"
+        if self._left <= 0:
+            return "in its share of the time (waiting)"
+        return ""
+
+    def suspended(self, now: float) -> None:
+        self._again = now + min(LONGEST, self._rules.patience * 2 ** min(self._strikes, MOST_DOUBLED))
+        self._strikes += 1
+
+    def may_join(self, now: float) -> bool:
+        return now >= self._again

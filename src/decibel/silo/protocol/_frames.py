@@ -1,0 +1,563 @@
+"""What travels over an edge: small frames of fixed layout, little-endian. Nothing in them is ever executed.
+
+`parse` takes any bytes and gives a frame or raises `Malformed`; it allocates nothing larger than what it was given.
+Which values a field may have is in `_limits`, and which frame may come when in `_edge` (docs/silo-protocol.md).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+MAGIC = b"dBsi"
+VERSION = 9  # of the protocol; the beginning of HELLO, with this number, is the same in every version
+DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 3: np.dtype("u1")}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+MOST_AXES = 4
+HASH = 32
+NONCE = 32
+NO_HASH = bytes(HASH)
+# Bytes
+LONGEST_SENTENCE = 500
+LONGEST_VERSION = 64
+
+
+class Malformed(ValueError):
+    """Bytes that are not a frame."""
+
+
+class Position(NamedTuple):
+    """Where a run is: the step, and how many exchanges it has begun in it."""
+
+    step: int
+    exchange: int
+
+
+class Build(NamedTuple):
+    """What computes: versions, and hashes of the losses, which mean the same where JAX is the same. Nothing is said of
+    what is empty."""
+
+    decibel: str = ""
+    jax: str = ""
+    upper: bytes = NO_HASH
+    lower: bytes = NO_HASH
+
+
+class Hello(NamedTuple):
+    """Who speaks is in its certificate; here is what it speaks of. The one that was dialled proves its certificate."""
+
+    federation: bytes
+    problem: bytes
+    incarnation: int
+    nonce: bytes
+    certificate: bytes = b""
+    proof: bytes = b""
+    build: Build = Build()
+    version: int = VERSION
+
+
+class Statement(NamedTuple):
+    """What a site says of itself, signed by it.
+
+    `nonce` is a random number of this start of the site, and `heard` holds those of all sites that it has heard of
+    (`nonces_of`): it counts for a site whose nonce is there, and for no other. `serial` grows from statement to
+    statement. `saved` are the steps that it had saved when it started. It is `running` from its first step on, and
+    `done` when it has no step left, or is at rest by the stop rule.
+    """
+
+    site: int
+    incarnation: int
+    nonce: int
+    serial: int = 0
+    step: int = 0
+    saved: tuple[int, ...] = ()
+    running: bool = False
+    done: bool = False
+    heard: bytes = b""
+    signature: bytes = b""
+    certificate: bytes = b""  # left out where it was sent before
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Larger, of one site, for what was said later."""
+        return self.incarnation, self.serial
+
+    def has_heard(self, site: int, nonce: int) -> bool:
+        return self.heard[site * _NONCE.size : (site + 1) * _NONCE.size] == _NONCE.pack(nonce)
+
+    def text(self) -> bytes:
+        """What is signed."""
+        return self._head(0, 0, 0) + _steps(self.saved) + self.heard
+
+    def head(self, heard: int) -> bytes:
+        """What comes before its parts in a frame; `heard` is the place of that part among those of the frame."""
+        return self._head(heard, len(self.signature), len(self.certificate))
+
+    def _head(self, *parts: int) -> bytes:
+        flags = _flags(self.running, self.done)
+        lengths = (len(self.saved), *parts)
+        return _STATEMENT.pack(self.site, self.incarnation, self.nonce, self.serial, self.step, flags, *lengths)
+
+
+def nonces_of(statements: Iterable[Statement], sites: int) -> bytes:
+    """The nonces in these statements, by the number of the site; 0 for a site of which there is none."""
+    found = {one.site: one.nonce for one in statements}
+    return b"".join(_NONCE.pack(found.get(site, 0)) for site in range(sites))
+
+
+class Roll(NamedTuple):
+    """What every site has said of itself: the statements by which the sender knows from which step it starts, or, as
+    long as it does not know, the newest. The sender is `running`."""
+
+    running: bool
+    statements: tuple[Statement, ...]
+
+
+class Stand(NamedTuple):
+    """Newer statements, while the run goes on."""
+
+    statements: tuple[Statement, ...]
+
+
+class Join(NamedTuple):
+    """`step` is the first in which the sender takes part; `open` that it still does, in `epoch`, and `got` what it had
+    last; `holds` that it remembers the flow of this edge. `next` is the epoch to begin, if there is to be one; an
+    answer repeats it."""
+
+    epoch: int
+    next: int
+    open: bool
+    holds: bool
+    step: int
+    got: Position
+    answer: bool = False  # JOINED
+
+
+class Data(NamedTuple):
+    epoch: int
+    at: Position
+    tensor: np.ndarray
+
+
+class Skip(NamedTuple):
+    """The sender continues at a later step."""
+
+    step: int
+
+
+class Beat(NamedTuple):
+    """A sign of life; `waits` is whether the sender waits for a neighbour itself."""
+
+    waits: bool = False
+
+
+class Bye(NamedTuple):
+    """The sender has `finished`, or has `left`, or sets the other `aside` because it is too slow."""
+
+    reason: str
+
+
+class Refuse(NamedTuple):
+    """Why the sender closes this stream."""
+
+    sentence: str
+
+
+class Receipt(NamedTuple):
+    """The newest message of an exchange that the sender has read, where sites have no common clock."""
+
+    at: Position
+
+
+class Strained(NamedTuple):
+    """A link whose flow on a level is a large share of its limit."""
+
+    neighbour: int
+    level: int  # its place in x, y, z
+    share: float
+
+
+class Report(NamedTuple):
+    """How a site is doing, signed by it, for people to see; nothing is decided by it.
+
+    `time` is the Unix time of its own clock, `state` the place of a word in `STATES`, `waits` the numbers of the sites
+    for which it waits.
+    """
+
+    site: int
+    incarnation: int
+    serial: int
+    time: int
+    state: int
+    step: int
+    steps: int
+    rate: float
+    waits: tuple[int, ...] = ()
+    strained: tuple[Strained, ...] = ()
+    signature: bytes = b""
+    certificate: bytes = b""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Larger, of one site, for what was said later."""
+        return self.incarnation, self.serial
+
+    def text(self) -> bytes:
+        """What is signed."""
+        return self._head(0, 0) + self._lists()
+
+    def written(self) -> bytes:
+        head = self._head(len(self.signature), len(self.certificate))
+        return head + self._lists() + self.signature + self.certificate
+
+    def _head(self, signature: int, certificate: int) -> bytes:
+        lengths = (len(self.waits), len(self.strained), signature, certificate)
+        return _REPORT.pack(*self[: self._fields.index("waits")], *lengths)
+
+    def _lists(self) -> bytes:
+        waits = struct.pack(f"<{len(self.waits)}H", *self.waits)
+        return waits + b"".join(_STRAINED.pack(*one) for one in self.strained)
+
+
+class Reports(NamedTuple):
+    """Newer reports of sites."""
+
+    reports: tuple[Report, ...]
+
+
+class Ordered(NamedTuple):
+    """An order as the authority has signed it."""
+
+    text: bytes
+
+
+class Want(NamedTuple):
+    """The sender was away when the others finished, and asks for their model."""
+
+
+class Model(NamedTuple):
+    """The model of a site that has finished, (entries,), at a step; no entries if it does not give it."""
+
+    step: int
+    row: np.ndarray
+
+
+Frame = Hello | Roll | Stand | Join | Data | Skip | Beat | Bye | Refuse | Receipt | Reports | Ordered | Want | Model
+STATES = ("starting", "compiling", "waiting", "running", "refused", "stopped", "finished")
+REASONS = ("finished", "left", "aside")
+KINDS = {
+    Hello: 1,
+    Roll: 2,
+    Join: 3,
+    Data: 4,
+    Skip: 5,
+    Beat: 6,
+    Bye: 7,
+    Stand: 8,
+    Refuse: 9,
+    Receipt: 10,
+    Reports: 11,
+    Ordered: 12,
+    Want: 13,
+    Model: 14,
+}
+
+_HEAD = struct.Struct("<4sB")
+_VERSION = struct.Struct("<H")
+_HELLO = struct.Struct(f"<{HASH}s{HASH}sQ{NONCE}sHH")
+_BUILD = struct.Struct(f"<{HASH}s{HASH}sBB")
+_FLAGS = struct.Struct("<B")
+_COUNT = struct.Struct("<H")
+_NONCE = struct.Struct("<Q")
+# Site, incarnation, nonce, serial, step, flags; how many steps are saved, the place of what was heard, and how many
+# bytes the signature and the certificate have.
+_STATEMENT = struct.Struct("<HQQIIBBHBH")
+_JOIN = struct.Struct("<QQBIii")
+_DATA = struct.Struct("<QIHBB7x")  # so that the numbers of a tensor of one axis begin at a multiple of 8
+_SKIP = struct.Struct("<I")
+_BYE = struct.Struct("<B")
+_RECEIPT = struct.Struct("<IH")
+# Site, incarnation, serial, time, state, step, steps, rate; how many sites are awaited and how many links strained, and
+# how many bytes the signature and the certificate have.
+_REPORT = struct.Struct("<HQIQBIIfBBBH")
+_STRAINED = struct.Struct("<HBf")
+_MODEL = struct.Struct("<IB6xQ")
+
+
+def write(frame: Frame) -> bytes:
+    return _HEAD.pack(MAGIC, KINDS[type(frame)]) + _body(frame)
+
+
+def write_data(epoch: int, at: Position, tensor: np.ndarray) -> bytes:
+    """A Data frame; the tensor's bytes are copied once."""
+    shape = struct.pack(f"<{tensor.ndim}I", *tensor.shape)
+    head = _DATA.pack(epoch, at.step, at.exchange, CODES[tensor.dtype], tensor.ndim)
+    raw = np.ascontiguousarray(tensor).data.cast("B") if tensor.size else b""  # of nothing there is no view
+    return b"".join((_HEAD.pack(MAGIC, KINDS[Data]), head, shape, raw))
+
+
+def _body(frame: Frame) -> bytes:
+    match frame:
+        case Hello(federation, problem, incarnation, nonce, certificate, proof, build, version):
+            head = _HELLO.pack(federation, problem, incarnation, nonce, len(certificate), len(proof))
+            return _VERSION.pack(version) + head + certificate + proof + _build(build)
+        case Roll(running, statements):
+            return _FLAGS.pack(_flags(running)) + _statements(statements)
+        case Stand(statements):
+            return _statements(statements)
+        case Join(epoch, following, is_open, holds, step, got, answer):
+            return _JOIN.pack(epoch, following, _flags(is_open, holds, answer), step, got.step, got.exchange)
+        case Data(epoch, at, tensor):
+            return write_data(epoch, at, tensor)[_HEAD.size :]
+        case Skip(step):
+            return _SKIP.pack(step)
+        case Bye(reason):
+            return _BYE.pack(REASONS.index(reason))
+        case Refuse(sentence):
+            raw = sentence.encode()[:LONGEST_SENTENCE]
+            return _COUNT.pack(len(raw)) + raw
+        case Receipt(at):
+            return _RECEIPT.pack(*at)
+        case Reports(reports):
+            return _COUNT.pack(len(reports)) + b"".join(one.written() for one in reports)
+        case Ordered(text):
+            return _COUNT.pack(len(text)) + text
+        case Beat(waits):
+            return _FLAGS.pack(_flags(waits))
+        case Model(step, row):
+            return _MODEL.pack(step, CODES[row.dtype], row.size) + row.tobytes()
+        case Want():
+            return b""
+
+
+def _build(build: Build) -> bytes:
+    decibel, jax = (text.encode()[:LONGEST_VERSION] for text in (build.decibel, build.jax))
+    return _BUILD.pack(build.upper, build.lower, len(decibel), len(jax)) + decibel + jax
+
+
+def _statements(statements: tuple[Statement, ...]) -> bytes:
+    """Most sites have heard the same, so that it is written once."""
+    places = {heard: place for place, heard in enumerate(dict.fromkeys(one.heard for one in statements))}
+    parts = [_COUNT.pack(len(places))]
+    parts += [_COUNT.pack(len(heard)) + heard for heard in places]
+    parts.append(_COUNT.pack(len(statements)))
+    for one in statements:
+        parts += [one.head(places[one.heard]), _steps(one.saved), one.signature, one.certificate]
+    return b"".join(parts)
+
+
+def _steps(saved: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(saved)}I", *saved)
+
+
+def _flags(*flags: bool) -> int:
+    return sum(flag << place for place, flag in enumerate(flags))
+
+
+def parse(raw: bytes) -> Frame:
+    reader = Reader(raw)
+    magic, kind = reader.take(_HEAD)
+    if magic != MAGIC:
+        raise Malformed("these bytes are not a frame.")
+    read = READERS.get(kind)
+    if read is None:
+        raise Malformed(f"frame of unknown kind {kind}.")
+    frame = read(reader)
+    if reader.left:
+        raise Malformed(f"{type(frame).__name__} frame with {reader.left} bytes too many.")
+    return frame
+
+
+class Reader:
+    """Takes bytes from the front, and raises if there are too few."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = memoryview(raw)
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._raw) - self._at
+
+    def bytes(self, count: int) -> memoryview:
+        if count > self.left:
+            raise Malformed(f"frame ends {count - self.left} bytes too early.")
+        self._at += count
+        return self._raw[self._at - count : self._at]
+
+    def take(self, layout: struct.Struct) -> tuple:
+        return layout.unpack(self.bytes(layout.size))
+
+
+def _hello(reader: Reader) -> Hello:
+    (version,) = reader.take(_VERSION)
+    if version != VERSION:
+        raise Malformed(
+            f"HELLO of protocol version {version}, and this site speaks {VERSION}: install the same release."
+        )
+    federation, problem, incarnation, nonce, certificate, proof = reader.take(_HELLO)
+    shown = bytes(reader.bytes(certificate))
+    proved = bytes(reader.bytes(proof))
+    return Hello(federation, problem, incarnation, nonce, shown, proved, _read_build(reader), version)
+
+
+def _read_build(reader: Reader) -> Build:
+    upper, lower, *lengths = reader.take(_BUILD)
+    if max(lengths) > LONGEST_VERSION:
+        raise Malformed(f"version of {max(lengths)} letters.")
+    decibel, jax = (_text(reader, length) for length in lengths)
+    return Build(decibel, jax, upper, lower)
+
+
+def _text(reader: Reader, length: int) -> str:
+    return bytes(reader.bytes(length)).decode(errors="replace")
+
+
+def _roll(reader: Reader) -> Roll:
+    (flags,) = reader.take(_FLAGS)
+    (running,) = _flagged(flags, 1)
+    return Roll(running, _read_statements(reader))
+
+
+def _stand(reader: Reader) -> Stand:
+    return Stand(_read_statements(reader))
+
+
+def _beat(reader: Reader) -> Beat:
+    (flags,) = reader.take(_FLAGS)
+    (waits,) = _flagged(flags, 1)
+    return Beat(waits)
+
+
+def _read_statements(reader: Reader) -> tuple[Statement, ...]:
+    heard = [_sized(reader) for _ in range(_count(reader))]
+    return tuple(_read_statement(reader, heard) for _ in range(_count(reader)))
+
+
+def _count(reader: Reader) -> int:
+    (count,) = reader.take(_COUNT)
+    return count
+
+
+def _sized(reader: Reader) -> bytes:
+    return bytes(reader.bytes(_count(reader)))
+
+
+def _read_statement(reader: Reader, heard: list[bytes]) -> Statement:
+    site, incarnation, nonce, serial, step, flags, saved, place, signature, certificate = reader.take(_STATEMENT)
+    running, done = _flagged(flags, 2)
+    if place >= len(heard):
+        raise Malformed(f"statement with part {place} of {len(heard)}.")
+    return Statement(
+        site,
+        incarnation,
+        nonce,
+        serial,
+        step,
+        struct.unpack(f"<{saved}I", reader.bytes(4 * saved)),
+        running,
+        done,
+        heard[place],
+        bytes(reader.bytes(signature)),
+        bytes(reader.bytes(certificate)),
+    )
+
+
+def _join(reader: Reader) -> Join:
+    epoch, following, flags, step, got_step, got_exchange = reader.take(_JOIN)
+    is_open, holds, answer = _flagged(flags, 3)
+    return Join(epoch, following, is_open, holds, step, Position(got_step, got_exchange), answer)
+
+
+def _flagged(flags: int, count: int) -> list[bool]:
+    if flags >> count:
+        raise Malformed(f"flags of {flags}, of which {count} bits are known.")
+    return [bool(flags >> place & 1) for place in range(count)]
+
+
+def _data(reader: Reader) -> Data:
+    epoch, step, exchange, code, axes = reader.take(_DATA)
+    if code not in DTYPES or axes > MOST_AXES:
+        raise Malformed(f"tensor of unknown dtype {code} or with {axes} axes.")
+    shape = struct.unpack(f"<{axes}I", reader.bytes(4 * axes))
+    size = DTYPES[code].itemsize
+    for length in shape:
+        size *= length  # Python's integers do not overflow
+    if size != reader.left:
+        raise Malformed(f"tensor of shape {shape} with {reader.left} bytes instead of {size}.")
+    tensor = np.frombuffer(reader.bytes(size), DTYPES[code]).reshape(shape)
+    return Data(epoch, Position(step, exchange), tensor)
+
+
+def _skip(reader: Reader) -> Skip:
+    return Skip(*reader.take(_SKIP))
+
+
+def _bye(reader: Reader) -> Bye:
+    (reason,) = reader.take(_BYE)
+    if reason >= len(REASONS):
+        raise Malformed(f"goodbye of unknown reason {reason}.")
+    return Bye(REASONS[reason])
+
+
+def _refuse(reader: Reader) -> Refuse:
+    (length,) = reader.take(_COUNT)
+    if length > LONGEST_SENTENCE:
+        raise Malformed(f"sentence of {length} bytes.")
+    return Refuse(_text(reader, length))
+
+
+def _receipt(reader: Reader) -> Receipt:
+    return Receipt(Position(*reader.take(_RECEIPT)))
+
+
+def _reports(reader: Reader) -> Reports:
+    (count,) = reader.take(_COUNT)
+    return Reports(tuple(_read_report(reader) for _ in range(count)))
+
+
+def _read_report(reader: Reader) -> Report:
+    *fields, waits, strained, signature, certificate = reader.take(_REPORT)
+    return Report(*fields)._replace(
+        waits=struct.unpack(f"<{waits}H", reader.bytes(2 * waits)),
+        strained=tuple(Strained(*reader.take(_STRAINED)) for _ in range(strained)),
+        signature=bytes(reader.bytes(signature)),
+        certificate=bytes(reader.bytes(certificate)),
+    )
+
+
+def _ordered(reader: Reader) -> Ordered:
+    (length,) = reader.take(_COUNT)
+    return Ordered(bytes(reader.bytes(length)))
+
+
+def _want(_: Reader) -> Want:
+    return Want()
+
+
+def _model(reader: Reader) -> Model:
+    step, code, entries = reader.take(_MODEL)
+    if code not in DTYPES or entries * DTYPES[code].itemsize != reader.left:
+        raise Malformed(f"model of unknown dtype {code}, or with {reader.left} bytes for {entries} entries.")
+    return Model(step, np.frombuffer(reader.bytes(reader.left), DTYPES[code]))
+
+
+READERS = {
+    1: _hello,
+    2: _roll,
+    3: _join,
+    4: _data,
+    5: _skip,
+    6: _beat,
+    7: _bye,
+    8: _stand,
+    9: _refuse,
+    10: _receipt,
+    11: _reports,
+    12: _ordered,
+    13: _want,
+    14: _model,
+}

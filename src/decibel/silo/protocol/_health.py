@@ -1,0 +1,75 @@
+"""What a site remembers of how it is doing: for whom it waits, who was missing, and how fast it goes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._edge import Edge
+    from ._rendezvous import Rendezvous
+
+WORTH_TELLING = 1.0  # seconds; every step waits a little
+WINDOW = 60.0  # seconds over which steps are counted for their rate
+
+
+class Health:
+    """What a site remembers of itself, under its lock. Seconds are those of its clock."""
+
+    def __init__(self, now: float, rendezvous: Rendezvous, edges: Mapping[int, Edge]) -> None:
+        self._rendezvous = rendezvous
+        self._edges = edges
+        self.compiling = False
+        self.reason = ""  # why it has stopped
+        self.awaited: dict[str, float] = {}  # for whom it waits, and since when
+        self.missing: dict[str, float] = {}  # for how many seconds, in all, somebody was not there
+        self.without: list[str] = []  # neighbours that lack the model of a run that has finished
+        self.expiries: dict[str, float] = {}  # Unix times at which the certificate and the list of revoked keys end
+        self.step = 0
+        self.looked = now
+        self._steps: deque[tuple[float, int]] = deque()
+
+    def waits_for(self, names: Iterable[str], now: float) -> None:
+        self.awaited = {name: self.awaited.get(name, now) for name in names}
+
+    def absent(self, *, running: bool) -> list[str]:
+        """Who is not there now and should be: everybody at the start, then the neighbours."""
+        if not self._rendezvous.settled:
+            return self._rendezvous.absent
+        return [edge.name for edge in self._edges.values() if running and not (edge.open or edge.finished)]
+
+    def look(self, now: float, step: int, *, running: bool) -> None:
+        """Now and then."""
+        for name in self.absent(running=running):
+            self.missing[name] = self.missing.get(name, 0.0) + now - self.looked
+        self.step = step
+        self.looked = now
+        if not running:
+            self._steps.clear()  # where it continues is no step done
+        self._steps.append((now, step))
+        while self._steps[0][0] < now - WINDOW and len(self._steps) > 2:
+            self._steps.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Steps per second, of the last minute."""
+        if not self._steps:
+            return 0.0
+        begun, first = self._steps[0]
+        now, last = self._steps[-1]
+        return max(0, last - first) / (now - begun) if now > begun else 0.0
+
+    @contextmanager
+    def compiles(self) -> Iterator[None]:
+        self.compiling = True
+        try:
+            yield
+        finally:
+            self.compiling = False
+
+
+def who_was_missing(seconds: Mapping[str, float]) -> str:
+    known = {name: one for name, one in seconds.items() if one >= WORTH_TELLING}
+    return ", ".join(f"{name} was missing for {one:.0f} s" for name, one in known.items())

@@ -1,0 +1,41 @@
+"""Where a message has its floats, and whether all of them are finite.
+
+A message in code is bytes to the transport; where in them the code writes floats is known beforehand
+(`Code.float_bytes`), so that a NaN is found on arrival in code as it is in the open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from decibel.network import ConcatCodec
+
+Layout = tuple[tuple[int, int, np.dtype], ...] | None  # (first byte, end, dtype) per part; None: the message is floats
+
+
+def in_code(written: ConcatCodec) -> Layout:
+    """Of a message of several levels in one code."""
+    parts = []
+    first = 0
+    dtype = np.dtype(written.dtype)
+    for width in written.widths:
+        size = written.code.bytes(width, dtype)
+        floats = written.code.float_bytes(width, dtype)
+        if not 0 <= floats <= size or floats % dtype.itemsize:
+            raise ValueError(
+                f"{type(written.code).__name__}.float_bytes gives {floats} for a message of {size} bytes: return a "
+                f"multiple of {dtype.itemsize}, the bytes of {dtype}, from 0 to {size}."
+            )
+        parts.append((first, first + floats, dtype))
+        first += size
+    return tuple(parts)
+
+
+def all_finite(message: np.ndarray, layout: Layout) -> bool:
+    parts = [message]
+    if layout is not None:
+        parts = [np.frombuffer(message[first:end].tobytes(), dtype) for first, end, dtype in layout]
+    return all(np.isfinite(part).all() for part in parts)

@@ -1,0 +1,243 @@
+"""Who is there: what every site says of itself, signed by it, and what follows from it.
+
+Sites pass statements on, and cannot change them. A statement counts for a site only if it holds the nonce that this
+site has drawn at its start: so it was made since then, by a site that has heard of this one, and what was said in an
+earlier run, or earlier in this run, or to another site, counts for nothing. Where to start is computed by every site
+from the statements, and from nothing else; what a site gives up or skips takes the words of more members than may be
+faulty (`Federation.witnesses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+from .._errors import NotTrusted, Rejected
+from .._federation import Federation
+from ._edge import Edge
+from ._frame_limits import MOST_SAVED, Allowance
+from ._frames import Roll, Stand, Statement, nonces_of, write
+
+
+class Signer(Protocol):
+    """Of one site: its key, and the authority that certifies others."""
+
+    def sign_statement(self, text: bytes) -> tuple[bytes, bytes]:
+        """A signature, and the certificate to verify it by."""
+        ...
+
+    def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
+        """Whether a site of that name has signed it; raises `NotTrusted` if its certificate no longer holds."""
+        ...
+
+
+class Rendezvous:
+    """What one site knows of all. `nonce` is a random number, drawn at its start; `returns` is whether it may enter a
+    run that goes on already."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        number: int,
+        problem: bytes,
+        signer: Signer,
+        *,
+        incarnation: int,
+        nonce: int,
+        returns: bool,
+    ) -> None:
+        self._names = [site.name for site in federation.sites]
+        self._came_later = {number for number, site in enumerate(federation.sites) if site.since > 1}
+        self._witnesses = federation.witnesses
+        self._number = number
+        self._signer = signer
+        self._returns = returns
+        self._incarnation = incarnation
+        self._nonce = nonce
+        self._about = federation.hash + problem
+        self.saved: tuple[int, ...] = ()  # the steps that this site had saved at its start
+        self.known: dict[int, Statement] = {}  # the newest of every site
+        self.start: int | None = None  # the step to start from; None as long as it is not known
+        self.counted: tuple[Statement, ...] = ()  # from which it was computed; none at a site that returns
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known from which step to start."""
+        return self.start is not None
+
+    @property
+    def absent(self) -> list[str]:
+        """Those from whom nothing was heard since this site has started."""
+        fresh = {one.site for one in self._fresh()}
+        return [name for number, name in enumerate(self._names) if number not in {*fresh, self._number}]
+
+    def incarnation_of(self, site: int) -> int:
+        """The newest that is known of a site; 0 if none is."""
+        return self.known[site].incarnation if site in self.known else 0
+
+    # What this site says
+
+    def say(self, step: int, saved: Sequence[int] | None = None, *, running: bool = False, done: bool = False) -> None:
+        """This site's own statement: where it is, at its start what it has saved, and of whom it has heard."""
+        if saved is not None:
+            self.saved = tuple(sorted(saved))[-MOST_SAVED:]
+        last = self.known.get(self._number)
+        own = Statement(self._number, self._incarnation, self._nonce, 0, step, self.saved, running, done)
+        heard = nonces_of([*self.known.values(), own], len(self._names))
+        if last is not None and last._replace(serial=0, signature=b"", certificate=b"") == own._replace(heard=heard):
+            return
+        own = own._replace(heard=heard, serial=0 if last is None else last.serial + 1)
+        signature, certificate = self._signer.sign_statement(self._about + own.text())
+        self.known[self._number] = own._replace(signature=signature, certificate=certificate)
+
+    def tell(self, edges: Iterable[Edge], *, running: bool = False) -> None:
+        """The statements that were counted, or all that are known so far."""
+        statements = self.counted or tuple(self.known.values())
+        frame = write(Roll(running, statements))
+        for edge in edges:
+            edge.note_told(statements)
+            edge.say(frame)
+
+    def tell_news(self, edges: Iterable[Edge]) -> None:
+        """The statements that are newer than those that an edge was told before."""
+        for edge in edges:
+            news = [one for one in self.known.values() if edge.told.get(one.site, (-1, -1)) < one.order]
+            if news and edge.stream is not None:
+                edge.say(write(Stand(tuple(edge.without_certificates(news)))))
+                edge.note_told(news)
+
+    # What others say
+
+    def checked(self, statements: Iterable[Statement], allowance: Allowance, now: float) -> list[Statement]:
+        """Those that are newer than what is known, and hold. Signatures take time, and this needs no lock; `allowance`
+        is for how many."""
+        held: list[Statement] = []
+        for one in statements:
+            if self._is_news(one):
+                allowance.spend(now)
+                if self._holds(one):
+                    held.append(one)
+        return held
+
+    def take(self, checked: Iterable[Statement]) -> bool:
+        """Keeps those that are still newer; whether any is of a start that was not known."""
+        news = False
+        for one in checked:
+            if self._is_news(one):
+                last = self.known.get(one.site)
+                news = news or last is None or last.nonce != one.nonce
+                self.known[one.site] = one
+        return news
+
+    def _is_news(self, one: Statement) -> bool:
+        last = self.known.get(one.site)
+        return one.site != self._number and (last is None or one.order > last.order)
+
+    def _holds(self, one: Statement) -> bool:
+        """Whether it was signed, and its certificate holds. Who passed it on may not know yet that a key was revoked,
+        but has checked the signature."""
+        name = self._names[one.site]
+        text = self._about + one.text()
+        try:
+            if not self._signer.check_statement(name, one.certificate, one.signature, text):
+                raise Rejected(f"a statement of {name} that {name} has not signed")
+        except NotTrusted:
+            return False
+        return True
+
+    def basis(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        """These, if all sites can start by them: all have heard of each other, and of this one as it is now. This needs
+        no lock."""
+        if self.settled or not self._complete(statements):
+            return ()
+        return tuple(statements) if all([self._holds(one) for one in statements]) else ()
+
+    def _complete(self, statements: Sequence[Statement]) -> bool:
+        """Whether all sites are at their start, this one among them, and each has heard of every other, as it is in
+        these statements."""
+        if len(statements) < len(self._names) or any(one.running for one in statements):
+            return False
+        heard = nonces_of(statements, len(self._names))
+        return all(one.heard == heard and one.has_heard(self._number, self._nonce) for one in statements)
+
+    def _fresh(self) -> list[Statement]:
+        """The others' statements that were made since this site has started."""
+        others = [one for site, one in self.known.items() if site != self._number]
+        return [one for one in others if one.has_heard(self._number, self._nonce)]
+
+    # What follows
+
+    def settle(self, edges: Collection[Edge]) -> None:
+        """Computes the step to start from, if it can be known by now: the newest that all have saved. A site that may
+        return while others run takes its own newest."""
+        if self.settled or self._number not in self.known:
+            return
+        self.say(0)
+        offers = [edge.basis for edge in edges if edge.stream is not None and edge.basis]
+        everyone = tuple(self.known.values())
+        if offers or self._complete(everyone):
+            self._settle(offers[0] if offers else everyone, edges)
+        elif (self._returns and self._under_way) or self.is_over:
+            self.start = max(self.saved, default=0)
+            self.tell(edges)
+
+    def _settle(self, statements: tuple[Statement, ...], edges: Collection[Edge]) -> None:
+        """All start from the same step, and both ends of every edge remember the same. One that came with a later
+        edition of the federation and has saved nothing starts where the others do, and remembers nothing."""
+        self.counted = statements
+        steps = [{0, *one.saved} for one in statements if not self._is_new(one)]
+        self.start = max(set.intersection(*steps)) if steps else 0
+        for edge in edges:
+            edge.holds = self.start == 0 or self.start in self.saved
+        self.tell(edges)
+
+    def _is_new(self, one: Statement) -> bool:
+        return one.site in self._came_later and not one.saved
+
+    @property
+    def new_members(self) -> list[str]:
+        """Those among the statements that were counted that came later and had saved nothing."""
+        return [self._names[one.site] for one in self.counted if self._is_new(one)]
+
+    @property
+    def saved_by_others(self) -> dict[str, tuple[int, ...]]:
+        """The steps that the others had saved, by the statements that were counted."""
+        return {self._names[one.site]: one.saved for one in self.counted if one.site != self._number}
+
+    @property
+    def _under_way(self) -> bool:
+        """Whether others run already: more than may be faulty say so, or one does and nobody is missing."""
+        fresh = self._fresh()
+        running = sum(one.running for one in fresh)
+        return running >= self._witnesses or (running > 0 and len(fresh) == len(self._names) - 1)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others have finished: more than may be faulty say that they are done."""
+        return sum(one.done for one in self._fresh()) >= self._witnesses
+
+    @property
+    def somebody_is_not_done(self) -> bool:
+        """Of those who are there."""
+        return not all(one.done for one in self._fresh())
+
+    @property
+    def finished_by_few(self) -> list[str]:
+        """Who has finished, where that is somebody and too few to be believed, and all others are at their start."""
+        fresh = self._fresh()
+        everyone = len(fresh) == len(self._names) - 1
+        if self.is_over or not everyone or any(one.running and not one.done for one in fresh):
+            return []
+        return [self._names[one.site] for one in fresh if one.done]
+
+    @property
+    def others_done(self) -> bool:
+        """Whether every other site says that it is done."""
+        fresh = self._fresh()
+        return len(fresh) == len(self._names) - 1 and all(one.done for one in fresh)
+
+    @property
+    def confirmed(self) -> int:
+        """A step that an honest site has reached, whatever faulty ones say."""
+        steps = sorted((one.step for one in self._fresh()), reverse=True)
+        return steps[self._witnesses - 1] if len(steps) >= self._witnesses else 0

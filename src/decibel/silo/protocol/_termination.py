@@ -1,0 +1,86 @@
+"""The stop rule of sites without a common clock: a site is at rest, and says so; all end when all are.
+
+Where a message is used, z_ij moves by half of what it differs from the neighbour's q_ji. So a site whose variables and
+links have not moved by more than the tolerance, for a while in which it has used a message of every neighbour, has s_i
+close to s_j, flows that cancel, and a gradient that its flows balance. Each neighbour has to answer, too: a message of
+it counts that it made with one from after this site came to rest (`AsyncEdge.has_answered`), or one that was slow or
+cut off would be taken at its word of before. A site ends when the newest statement of every other site, signed by it,
+says the same of it. Nobody ends because of others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from .._federation import StopRule
+
+LEAST = 3  # steps, or averages of steps, however long they take
+
+
+class Rest:
+    """Since when a site is at rest; without a rule it never is."""
+
+    def __init__(self, rule: StopRule | None) -> None:
+        self.rule = rule
+        self.since: float | None = None
+        self._steps = 0
+        self._last = 0.0
+        self._heard = set[int]()
+
+    def note(self, now: float, change: float, by_neighbour: Mapping[int, float]) -> None:
+        """After a step: the largest change of this site's variables, and of the links whose message it used."""
+        if self.rule is None:
+            return
+        if not all(one <= self.rule.tolerance for one in (change, *by_neighbour.values())):
+            self.since = None
+            return
+        if self.since is None:
+            self.since = now
+            self._steps = 0
+            self._heard.clear()
+        self._steps = self._steps + 1
+        self._last = now
+        self._heard.update(by_neighbour)
+
+    def seconds(self, now: float) -> float:
+        """For how long it has been at rest."""
+        return 0.0 if self.since is None else round(now - self.since, 1)
+
+    def holds(self, neighbours: Collection[int]) -> bool:
+        """Whether it has been at rest for long enough, up to its last step and as far as these neighbours' messages
+        tell."""
+        return (
+            self.rule is not None
+            and self.since is not None
+            and self._last - self.since >= self.rule.seconds
+            and self._steps >= LEAST
+            and self._heard.issuperset(neighbours)
+        )
+
+
+class Averages:
+    """Averages of what a site holds, over so many steps each: with batches single steps never rest."""
+
+    def __init__(self, steps: int) -> None:
+        self._most = steps
+        self._steps = 0
+        self._sums: list[np.ndarray] = []
+        self._before: list[np.ndarray] = []
+
+    def add(self, held: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """One step's numbers. Where they complete an average: how far it is from the one before; None elsewhere."""
+        if self._steps == 0:
+            self._sums = [np.array(one, np.float64) for one in held]
+        else:
+            for total, one in zip(self._sums, held, strict=True):
+                total += one
+        self._steps += 1
+        if self._steps < self._most:
+            return None
+        means = [total / self._steps for total in self._sums]
+        moved = [np.abs(mean - before) for mean, before in zip(means, self._before, strict=False)]
+        self._before = means
+        self._steps = 0
+        return moved or None

@@ -1,0 +1,167 @@
+"""A new edition of the federation file: what may change, who takes it, and how a saved state goes on under it.
+
+Flows that links sum up (`flows_by_link`) cancel over each link: a link of both editions goes on as it was,
+one that is gone is dropped at both its ends, and a new one begins at zero at both. Corrections that a node keeps for
+all its links together cancel over all members only, so that they stay exact on another graph, but not among other
+members. There all members begin them at zero, from the variables as they were saved, if the organiser says so (`warm`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from decibel import State
+from decibel.network import LinkMemory, LinkStates, WaveLinks
+from decibel.strategies import Level, Strategy
+
+from .._federation import Federation, SiteAddress
+
+# What makes a run the same run, besides its members and its graph.
+FIXED = ("name", "method", "settings", "batch_size", "seed", "sampling", "privacy", "asynchronous")
+
+
+class Placement(NamedTuple):
+    """Where a site's state was saved: the edition, the names of all sites, and by graph the name of the neighbour and
+    the weight of each of the site's slots."""
+
+    edition: int
+    sites: tuple[str, ...]
+    links: tuple[tuple[tuple[str, float], ...], ...]
+
+    @classmethod
+    def read(cls, text: str) -> Placement:
+        saved = json.loads(text)
+        links = tuple(tuple((str(name), float(weight)) for name, weight in slots) for slots in saved["links"])
+        return cls(int(saved["edition"]), tuple(saved["sites"]), links)
+
+
+def succeed(before: Federation, written: Federation, *, warm: bool) -> Federation:
+    """The next edition of `before`, as somebody has `written` it; raises where it is another run.
+
+    Who stays keeps its number for life, and who comes gets the next.
+    """
+    for name in FIXED:
+        if getattr(before, name) != getattr(written, name):
+            raise ValueError(
+                f"{name} changed, which makes it another run: leave it as it was, or make a new federation by "
+                "`decibel silo init --out ANOTHER`."
+            )
+    if before.steps is not None and (written.steps or 0) < before.steps:
+        raise ValueError(
+            f"steps={written.steps} is less than before ({before.steps}), and sites may have done more: leave it, and "
+            "to end the run stop all sites (decibel silo stop)."
+        )
+    edition = before.edition + 1
+    known = {site.name: replace(site, node=before.node(number)) for number, site in enumerate(before.sites)}
+    following = max(before.node(number) for number in range(len(before.sites))) + 1
+    sites: list[SiteAddress] = []
+    for site in written.sites:
+        if site.name in known:
+            sites.append(replace(site, node=known[site.name].node, since=known[site.name].since))
+        else:
+            sites.append(replace(site, node=following, since=edition))
+            following += 1
+    return replace(
+        written,
+        sites=tuple(sites),
+        history=(*before.history, before.hash.hex()),
+        warm=edition if warm else before.warm,
+    )
+
+
+def changes(before: Federation, after: Federation) -> list[str]:
+    """What differs between two editions, in words."""
+    came = [name for name in after.names if name not in before.names]
+    left = [name for name in before.names if name not in after.names]
+    said = [f"{name} comes" for name in came] + [f"{name} leaves" for name in left]
+    if _edges(before) != _edges(after):
+        said.append("the graph changes")
+    kept = {"sites", "edges", "history", "warm"}
+    for field in fields(Federation):
+        old = getattr(before, field.name)
+        new = getattr(after, field.name)
+        if field.name not in kept and old != new:
+            said.append(f"steps {old} → {new}" if field.name == "steps" else f"{field.name} changes")
+    addresses = {site.name: (site.address, site.listen) for site in before.sites}
+    said += [
+        f"the address of {site.name} changes"
+        for site in after.sites
+        if site.name in addresses and addresses[site.name] != (site.address, site.listen)
+    ]
+    return said
+
+
+def _edges(federation: Federation) -> set[frozenset[str]]:
+    return {frozenset((federation.names[a], federation.names[b])) for a, b in federation.edges}
+
+
+def why_not_exact(strategies: Mapping[str, Strategy], *, members: bool, graph: bool) -> str:
+    """Why a saved state cannot go on exactly when the members or the graph change; nothing if it can."""
+    for level, strategy in strategies.items():
+        if not strategy.mixes or strategy.flows_by_link:
+            continue
+        if strategy.coded and (members or graph):
+            return f"{strategy.name} on level {level} sends codes of differences, which new neighbours cannot read"
+        if strategy.carries and members:
+            return f"the corrections of {strategy.name} on level {level} cancel only over the members that made them"
+    return ""
+
+
+def not_exact(why: str) -> ValueError:
+    return ValueError(
+        f"saved states do not continue exactly: {why}. Add --warm to `decibel silo amend`, by which all sites keep "
+        "their variables and begin corrections at zero; or use 'edge-ed', which needs none of this."
+    )
+
+
+def migrate(
+    saved: State, start: State, before: Placement, now: Placement, strategies: Mapping[str, Strategy], *, warm: bool
+) -> State:
+    """A site's state under another edition: links of both go on, others begin at zero; with `warm` all links and all
+    corrections begin at zero, and variables and the method's memory stay."""
+    if not warm:
+        return saved._replace(links=_links(saved.links, start.links, before, now))
+
+    def level(name: str) -> Level | None:
+        old = getattr(saved, name)
+        return old and Level(old.s, strategies[name].repair(old.carry) if name in strategies else old.carry)
+
+    x = level("x")
+    assert x is not None
+    return saved._replace(x=x, y=level("y"), z=level("z"), links=start.links)
+
+
+def _links(
+    saved: tuple[LinkStates, ...], start: tuple[LinkStates, ...], before: Placement, now: Placement
+) -> tuple[LinkStates, ...]:
+    def move(old: LinkMemory, new: LinkMemory, graph: int) -> LinkMemory:
+        # A wave is in units of its link's weight, so that it begins anew where that has changed.
+        weighed = isinstance(new.by_link, WaveLinks)
+        places = {name: (slot, weight) for slot, (name, weight) in enumerate(before.links[graph])}
+        both = [
+            (places[name][0], slot)
+            for slot, (name, weight) in enumerate(now.links[graph])
+            if name in places and not (weighed and places[name][1] != weight)
+        ]
+        there = jnp.asarray([old_slot for old_slot, _ in both], jnp.int32)
+        here = jnp.asarray([slot for _, slot in both], jnp.int32)
+
+        def put(a: Array, b: Array) -> Array:
+            return b.at[:, here].set(a[:, there])
+
+        return LinkMemory(jax.tree.map(put, old.by_link, new.by_link), old.by_node)
+
+    return tuple(
+        tuple(
+            tuple(move(*memories, graph) for memories in zip(*kinds, strict=True))
+            for graph, kinds in enumerate(zip(*graphs, strict=True))
+        )
+        for graphs in zip(saved, start, strict=True)
+    )

@@ -1,0 +1,99 @@
+"""The network of a silo without a common clock: messages are sent before a step, and used after what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decibel import State
+from decibel.core import PyTree
+from decibel.network import MORE, Copies, Draws, LinkMemory, Message, Received, Transport, Wave, by_kind
+
+from ..protocol._async_site import AsyncSite
+from ._host_callback import call
+from ._wire import Wire
+
+Sent = list[dict[str, Wave]]  # what a step sends, by exchange and level, without contents
+
+
+class AsyncWire(Wire):
+    """An exchange only takes what has come; `waves` are what a site sends for it before the step."""
+
+    def transport(
+        self, step: Array, number: int, graph: int, after: PyTree = None, phase: Array | None = None
+    ) -> Transport:
+        own = self.site.incarnation % (2**31 - 1) + 1
+        collect = partial(self._collect, step, number, graph, after)
+        return super().transport(step, number, graph, phase=phase)._replace(links=collect, incarnation=own)
+
+    def copies_on(self, graph: int) -> Copies:
+        return super().copies_on(graph)._replace(header=MORE)
+
+    def _collect(self, step: Array, number: int, graph: int, after: PyTree, q: Array) -> Received:
+        """The newest messages, as late as possible: the call takes what is computed `after` them, and so follows it."""
+        self.privacy.expect(None)
+        self.site.expect(q.dtype, q.shape[-1:])
+        slots = len(self.others[graph])
+        shapes = (
+            jax.ShapeDtypeStruct((slots, q.shape[-1]), q.dtype),
+            jax.ShapeDtypeStruct((slots,), bool),
+            jax.ShapeDtypeStruct((slots,), jnp.int32),
+        )
+        ask = partial(self._call_site, (number, graph))
+        found = call(ask, shapes, step, *jax.tree.leaves(after), in_place=self.site.in_place)
+        return Received(*(part[None] for part in found))
+
+    def _call_site(self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray) -> None:
+        site = self.site
+        assert isinstance(site, AsyncSite)
+        with site.failing_later():
+            site.collect(site.places.index(at), out)
+            return
+        for part in out:
+            part[...] = 0
+
+    def waves(self, step: Array, state: State, sent: Sent) -> tuple[list[Array], State]:
+        """(slots, entries) what goes to every neighbour before a step, for each of its exchanges, by graph; and the
+        state with what links remember of it."""
+        draws = Draws()
+        rows = []
+        links = [[list(memories) for memories in by_graph] for by_graph in state.links]
+        for number, graph, message, memory in self._links(state, sent):
+            channel = self._channel(step, number, graph)._replace(draws=draws, place=(graph, 0))
+            row, links[number][graph][0] = message.post(channel, memory)
+            rows.append(row[0])
+        kept = tuple(tuple(tuple(memories) for memories in by_graph) for by_graph in links)
+        return rows, state._replace(links=kept)
+
+    def at(self, state: State, sent: Sent) -> list[tuple[int, int]]:
+        """The number of the exchange and of the graph of each of them."""
+        found = [(number, graph) for number, graph, _, _ in self._links(state, sent)]
+        if len(set(found)) < len(found):
+            raise ValueError("asynchronous sites send one message for all levels: give every level the same code.")
+        return found
+
+    def held(self, state: State, sent: Sent) -> list[Array]:
+        """(slots, entries) what each link holds, for each exchange."""
+        return [memory.by_link.z[0] for _, _, _, memory in self._links(state, sent)]
+
+    def changes(self, before: State, after: State, sent: Sent) -> list[Array]:
+        """(slots,) by how much a step changed any entry of what each link holds."""
+        both = zip(self.held(before, sent), self.held(after, sent), strict=True)
+        return [jnp.abs(new - old).max(-1, initial=0).astype(jnp.float32) for old, new in both]
+
+    def _links(self, state: State, sent: Sent) -> list[tuple[int, int, Wave, LinkMemory]]:
+        found: list[tuple[int, int, Wave, LinkMemory]] = []
+        for number, empty in enumerate(sent):
+            messages: dict[str, Message] = {
+                level: replace(one, content=getattr(state, level).s) for level, one in empty.items()
+            }
+            for graph, here in enumerate(self._by_graph(messages)):
+                for message in by_kind(here):
+                    assert isinstance(message, Wave)
+                    found.append((number, graph, message, state.links[number][graph][0]))
+        return found

@@ -1,0 +1,435 @@
+"""The edges' streams: gRPC over mutual TLS, raw bytes, one bidirectional stream per edge.
+
+A site listens where the federation file says and nowhere else, and dials the neighbours it is to dial, again and again
+until it is answered. Before a frame reaches the site, both ends have shown a certificate of the federation's authority
+that is neither expired nor revoked, and have named the same federation and the same problem.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from decibel.core import optional, plain
+
+from .._errors import NotTrusted, Rejected
+from .._federation import LOOPBACK
+from .._logging import FromGrpc, Log, quiet_grpc
+from ..observe._bulletin import Bulletin
+from ..observe._site_metrics import serve
+from ..observe._site_status import note, progress, status
+from ..protocol._compatibility import differences, validate_losses
+from ..protocol._edge import WINDOW, Edge
+from ..protocol._frame_limits import validate_greeting
+from ..protocol._frames import Hello, Malformed, Refuse, parse, write
+from ..protocol._outgoing import Outgoing
+from ..protocol._site import Site
+from ..trust._credentials import Credentials, Identity
+
+GRPC_IS_QUIET = quiet_grpc()  # before it is imported
+with optional("grpcio and cryptography", caller="db.Silo", extra="silo"):
+    import grpc
+    from cryptography import x509
+
+METHOD = "/decibel.Silo/Edge"
+STATUS = 1.0  # seconds between notes of how it goes
+LOOK = 0.5  # seconds between looks at certificates and the list of revoked keys
+MOST_SENTENCES = 1000  # that are remembered, so as not to say them again
+STRANGERS = "sites that are no neighbours"
+LAST_WORDS = 2.0  # seconds for them to arrive
+AGAIN = 0.5  # seconds before what failed is tried again
+GREETING = 5.0  # seconds for the handshake of TLS, and again for HELLO
+IDLE = 5.0  # seconds that a connection without a stream stays
+ROOM = 4096  # bytes of a frame besides its tensor
+LARGEST = 2**31 - 1
+CONNECTIONS = 64  # beside 8 for every neighbour; the next ones are closed when they come
+
+
+class Streams:
+    """All streams of one site. `notes` is the file that tells how it is, and `every` the seconds between lines of
+    progress; both may be left out, and so may the port on loopback where others ask."""
+
+    def __init__(
+        self,
+        site: Site,
+        credentials: Credentials,
+        say: Callable[[str], None],
+        notes: Path | None = None,
+        *,
+        every: float | None = None,
+        metrics_port: int | None = None,
+    ) -> None:
+        self.site = site
+        self.credentials = credentials
+        self._notes = notes
+        self._every = every
+        self._port = metrics_port
+        self._log = say if isinstance(say, Log) else Log(site.name, say)
+        self._from_grpc = FromGrpc(self._log)
+        self._bulletin = Bulletin(site, credentials)
+        largest = max(site.largest_message, site.model_bytes)
+        limit = max(largest + ROOM, site.limits.largest_roll) + 64 * 1024
+        self._room = (WINDOW + 2) * (site.largest_message + ROOM) + 2 * site.limits.largest_roll + site.model_bytes
+        if limit > LARGEST:
+            raise ValueError(
+                f"a message has {site.largest_message} bytes, and gRPC carries {LARGEST}: choose a method or a code "
+                "that sends less."
+            )
+        self._options = [
+            ("grpc.max_receive_message_length", limit),
+            ("grpc.max_send_message_length", limit),
+            ("grpc.so_reuseport", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self._closed = threading.Event()
+        self._server: grpc.Server | None = None
+        self._shown: Identity | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._threads: list[threading.Thread] = []
+        self._greeting: dict[int, Callable[[], object]] = {}  # neighbours whose HELLO is awaited, and how to stop it
+        self._said: set[str] = set()
+
+    def start(self) -> None:
+        logging.getLogger("grpc").addHandler(self._from_grpc)
+        if not GRPC_IS_QUIET:
+            self._log.warning(
+                "gRPC was imported before db.Silo and prints a line for every failed handshake: set "
+                "GRPC_VERBOSITY=ERROR before the program starts"
+            )
+        self._listen()
+        for edge in self.site.edges.values():
+            if edge.dials:
+                self._keep(self._dial, edge)
+        self._keep(self._beat)
+        self._keep(self._guard)
+        if self._every is not None:
+            self._keep(self._progress, self._every)
+        if self._port is not None:
+            self._keep(self._metrics, self._port)
+
+    def close(self) -> None:
+        self._bulletin.tell(last=True)
+        self._closed.set()
+        with self.site.lock:
+            # What was said last is to arrive: the streams end, and are cut only where the other end does not end, too.
+            for edge in self.site.edges.values():
+                edge.end()
+            self.site.lock.wait_for(lambda: not any(edge.stream for edge in self.site.edges.values()), LAST_WORDS)
+            for edge in self.site.edges.values():
+                edge.hang_up()
+        self._stop_listening(0.5)
+        until = time.monotonic() + LAST_WORDS / 2
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._note()
+        self._log.tell_left_out(at_the_end=True)
+        logging.getLogger("grpc").removeHandler(self._from_grpc)
+
+    def _run(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True, name=f"silo {target.__name__}")
+        thread.start()
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+
+    def _keep(self, target: Callable[..., None], *arguments: object) -> None:
+        """In a thread that goes on until the site is closed, whatever goes wrong in it."""
+
+        def kept() -> None:
+            while not self._closed.is_set():
+                try:
+                    target(*arguments)
+                except Exception as error:
+                    self._report_once(f"{target.__name__.strip('_')} failed and is tried again: {error!r}")
+                    self._closed.wait(AGAIN)
+
+        kept.__name__ = target.__name__
+        self._run(kept)
+
+    def _beat(self) -> None:
+        told = 0.0
+        while not self._closed.wait(self.site.fault_tolerance.beat):
+            self.site.watch()
+            self._bulletin.tell()
+            if time.monotonic() > told + STATUS:
+                told = time.monotonic()
+                self._note()
+                self._log.tell_left_out()
+
+    def _note(self) -> None:
+        if self._notes is None:
+            return
+        try:
+            note(self._notes, status(self.site))
+            self._bulletin.save(self._notes.parent)
+        except OSError as error:
+            self._report_once(f"{self._notes} cannot be written: {error.strerror or error}")
+
+    def _progress(self, every: float) -> None:
+        while not self._closed.wait(every):
+            self._log(plain(progress(self.site)))
+
+    def _metrics(self, port: int) -> None:
+        try:
+            serve(self.site, port, self._closed)
+        except OSError as error:
+            self._report_once(f"metrics cannot be served at port {port}: {error.strerror or error}; the run goes on")
+            self._closed.wait(10 * AGAIN)
+
+    def _guard(self) -> None:
+        """In a thread of its own, so that no slow disk or late heartbeat keeps out who is revoked."""
+        while not self._closed.wait(LOOK):
+            self.site.health.expiries = self.credentials.expiries
+            try:
+                for sentence in self.credentials.refresh():
+                    self._report_once(sentence)
+            finally:
+                self._look_again()
+            self._bulletin.obey()
+            self._show_renewed()
+
+    def _look_again(self) -> None:
+        """A certificate may expire or be revoked while its holder is connected."""
+        for edge in self.site.edges.values():
+            stream = edge.stream
+            if not isinstance(stream, Outgoing) or stream.certificate is None:
+                continue
+            try:
+                self.credentials.check(stream.certificate)
+            except NotTrusted as error:
+                self._report_once(f"{edge.name} was rejected: {error}", edge.name)
+                with self.site.lock:
+                    edge.rejected += 1
+                    stream.conclude(write(Refuse(str(error))))
+                    self.site.disconnected(edge, stream)
+                self._run(self._cut_later, stream)
+
+    # The end that listens
+
+    def _listen(self) -> None:
+        place = self.site.federation.sites[self.site.number]
+        if place.listens is None or all(edge.dials for edge in self.site.edges.values()):
+            return
+        # A thread per neighbour's stream, one for the stream that replaces it, and a few for those who are turned away.
+        most = len(self.site.edges) * 2 + 4
+        pool = ThreadPoolExecutor(most, thread_name_prefix="silo stream")
+        options = [
+            *self._options,
+            ("grpc.max_concurrent_streams", 2),  # of one connection
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS + 8 * len(self.site.edges)),
+            ("grpc.server_handshake_timeout_ms", int(1000 * GREETING)),
+            ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
+        ]
+        server = grpc.server(pool, options=options, maximum_concurrent_rpcs=most)
+        handler = grpc.stream_stream_rpc_method_handler(self._answer)
+        service, name = METHOD.strip("/").split("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        # gRPC could ask for it at every handshake, but then crashes (1.85) if many of these fail at once.
+        own = self.credentials.identity
+        security = grpc.ssl_server_credentials(
+            [(own.key_pem, own.certificate_pem)], self.credentials.authority_pem, True
+        )
+        try:
+            server.add_secure_port(place.listens, security)
+        except RuntimeError:
+            raise ValueError(f"{self.site.name} cannot listen at {place.listens}: is the port in use?") from None
+        server.start()
+        self._server = server
+        self._pool = pool
+        self._shown = own
+
+    def _show_renewed(self) -> None:
+        """A renewed certificate is shown from here on: streams are opened again, and the run goes on."""
+        if self._closed.is_set():
+            return
+        if self._server is not None and self._shown is not self.credentials.identity:
+            self._stop_listening(0.0)
+            self._listen()
+        for edge in self.site.edges.values():
+            stream = edge.stream
+            if isinstance(stream, Outgoing) and edge.dials and stream.shown is not self.credentials.identity:
+                self.site.disconnected(edge, stream)  # and `_dial` dials again
+
+    def _stop_listening(self, grace: float) -> None:
+        if self._server is not None and self._pool is not None:
+            self._server.stop(grace).wait()
+            self._pool.shutdown(wait=False)
+
+    def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        stream = Outgoing(context.cancel, self._room)
+        edge: Edge | None = None
+        try:
+            edge, stream.certificate = self._who(context)
+            with self._one_greeting(edge, context.cancel), _within(GREETING, context.cancel):
+                first = next(frames, b"")
+            hello = self._heard(first, edge.name)
+            self.credentials.check(stream.certificate)  # it may have been revoked while HELLO was awaited
+            own = self.credentials.identity
+            proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
+            stream.send(self._hello(_nonce(), own.certificate_der, proof))
+            self.site.connected(edge, hello, stream)
+        except ValueError as error:  # NotTrusted, Rejected and Malformed are
+            if edge is None:
+                self._report_once(str(error), STRANGERS)
+            else:
+                self._report_once(f"{edge.name} was rejected: {error}", edge.name)
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, plain(error))
+            raise AssertionError from None  # abort raises
+        except grpc.RpcError:  # it went, or took too long
+            return
+        self._run(self._read, edge, frames, stream)
+        yield from stream
+
+    def _who(self, context: grpc.ServicerContext) -> tuple[Edge, x509.Certificate]:
+        shown = x509.load_pem_x509_certificate(bytes(context.auth_context().get("x509_pem_cert", [b""])[0]))
+        name = self.credentials.check(shown)
+        for edge in self.site.edges.values():
+            if edge.name == name and not edge.dials:
+                return edge, shown
+        raise Rejected(f"{name} is not a neighbour that connects to {self.site.name}")
+
+    @contextmanager
+    def _one_greeting(self, edge: Edge, stop: Callable[[], object]) -> Iterator[None]:
+        """A neighbour has one stream on which HELLO is awaited: another one ends it."""
+        with self.site.lock:
+            before = self._greeting.get(edge.number)
+            self._greeting[edge.number] = stop
+        if before is not None:
+            before()
+        try:
+            yield
+        finally:
+            with self.site.lock:
+                if self._greeting.get(edge.number) is stop:
+                    del self._greeting[edge.number]
+
+    # The end that dials
+
+    def _dial(self, edge: Edge) -> None:
+        address = self.site.federation.sites[edge.number].address
+        assert address is not None
+        outside = int(not address.startswith(f"{LOOPBACK}:"))  # no proxy leads back to this machine
+        options = [
+            *self._options,
+            ("grpc.ssl_target_name_override", edge.name),
+            ("grpc.enable_http_proxy", outside),
+        ]
+        pause = 0.1
+        while not self._closed.is_set():
+            own = self.credentials.identity  # it may have been renewed
+            security = grpc.ssl_channel_credentials(self.credentials.authority_pem, own.key_pem, own.certificate_pem)
+            # A channel of its own for every attempt: one that hangs must not be used again.
+            with grpc.secure_channel(address, security, options) as channel:
+                begun = time.monotonic()
+                try:
+                    self._converse(edge, channel, own)
+                except grpc.RpcError as error:
+                    self._not_connected(edge, error)
+                except (NotTrusted, Rejected, Malformed) as error:
+                    edge.rejected += 1
+                    self._report_once(f"{edge.name} was rejected: {error}", edge.name)
+            pause = 0.1 if time.monotonic() - begun > 5 else min(2.0, pause * 1.5)
+            self._closed.wait(pause * random.uniform(0.5, 1.5))
+
+    def _not_connected(self, edge: Edge, error: grpc.RpcError) -> None:
+        assert isinstance(error, grpc.Call)
+        details = plain(error.details() or "")
+        with self.site.lock:
+            edge.trouble = details
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                edge.refused(details)
+
+    def _converse(self, edge: Edge, channel: grpc.Channel, shown: Identity) -> None:
+        stream = Outgoing(lambda: call.cancel(), self._room, shown=shown)
+        call: Any = channel.stream_stream(METHOD)(iter(stream))
+        own = _nonce()
+        stream.send(self._hello(own))
+        with _within(GREETING, call.cancel):
+            first = next(call, b"")
+        try:
+            hello = self._heard(first, edge.name)
+            name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
+            if name != edge.name:
+                raise NotTrusted(f"the certificate belongs to {name}.")
+            stream.certificate = x509.load_der_x509_certificate(hello.certificate)
+            self.site.connected(edge, hello, stream)
+        except ValueError as error:
+            self._refuse(call, stream, error)
+            raise
+        self._read(edge, call, stream)
+
+    # Both
+
+    def _hello(self, own: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
+        site = self.site
+        return write(Hello(site.federation.hash, site.problem, site.incarnation, own, certificate, proof, site.build))
+
+    def _heard(self, first: bytes, name: str) -> Hello:
+        site = self.site
+        hello = validate_greeting(parse(first), site.federation, site.problem, name, site.name)
+        validate_losses(site.build, hello.build, name, site.name)
+        for sentence in differences(site.build, hello.build, name):
+            self._report_once(sentence, name)
+        return hello
+
+    def _refuse(self, frames: Iterator[bytes], stream: Outgoing, error: ValueError) -> None:
+        """Tells the other end why, and waits a little until it has heard it."""
+        stream.conclude(write(Refuse(plain(error))))
+        with _within(LAST_WORDS / 2, stream.cut), suppress(grpc.RpcError):
+            for _ in frames:
+                pass
+
+    def _cut_later(self, stream: Outgoing) -> None:
+        self._closed.wait(LAST_WORDS / 2)
+        stream.cut()
+
+    def _read(self, edge: Edge, frames: Iterator[bytes], stream: Outgoing) -> None:
+        try:
+            for raw in frames:
+                edge.received += len(raw)
+                self.site.receive(edge, parse(raw), stream)
+        except (Rejected, Malformed) as error:
+            edge.rejected += 1
+            edge.tell(f"{edge.name} was rejected: {error}")
+            stream.conclude(write(Refuse(plain(error))))
+            self.site.disconnected(edge, stream)
+            self._refuse(frames, stream, error)
+        except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                edge.rejected += 1
+                edge.tell(f"{edge.name} was rejected: {error.details()}")
+        except Exception as error:
+            if not self._closed.is_set():
+                edge.tell(f"the stream with {edge.name} ended: {error!r}")
+        finally:
+            self.site.disconnected(edge, stream)
+            stream.cut()
+
+    def _report_once(self, sentence: str, cause: str | None = None) -> None:
+        """A neighbour that tries again every second is not worth a line every second."""
+        sentence = plain(sentence)
+        if sentence not in self._said:
+            if len(self._said) >= MOST_SENTENCES:
+                self._said.clear()
+            self._said.add(sentence)
+            self._log.about(cause or self.site.name)(sentence)
+
+
+@contextmanager
+def _within(seconds: float, otherwise: Callable[[], object]) -> Iterator[None]:
+    timer = threading.Timer(seconds, otherwise)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _nonce() -> bytes:
+    return secrets.token_bytes(32)

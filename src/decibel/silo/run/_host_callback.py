@@ -1,0 +1,54 @@
+"""How a compiled step calls Python: in the order of the program, or in place where data alone put the calls in order.
+
+`io_callback` keeps order and works on any device, but copies what it is given and what it returns several times. On a
+processor `buffer_callback` reads and writes the step's own memory. It keeps no order, so it serves steps with a single
+exchange, which takes the number of the step from the call that begins it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import io_callback
+
+from decibel.core import PyTree
+
+try:
+    from jax.experimental.buffer_callback import buffer_callback
+except ImportError:  # it may go as it came, being experimental
+    buffer_callback = None
+
+
+def in_place_works() -> bool:
+    """Tried on one number, since it is experimental: that what a call writes is what the step reads."""
+    if buffer_callback is None or jax.default_backend() != "cpu":
+        return False
+
+    def next_one(out: tuple[np.ndarray, ...], number: np.ndarray) -> None:
+        out[0][...] = number + 1
+
+    number = jax.ShapeDtypeStruct((), np.int32)
+    (found,) = jax.jit(lambda k: call(next_one, (number,), k, in_place=True))(np.int32(6))
+    return int(found) == 7
+
+
+def call(
+    function: Callable[..., None], shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: PyTree, in_place: bool
+) -> tuple[Array, ...]:
+    """`function(out, *arguments)` on NumPy arrays, of which it fills those in `out`; they are not its to keep."""
+    if in_place and buffer_callback is not None:
+
+        def fill(_: object, out: PyTree, *arguments: PyTree) -> None:
+            function(tuple(map(np.asarray, out)), *map(np.asarray, arguments))
+
+        return tuple(buffer_callback(fill, shapes, has_side_effect=True)(*arguments))
+
+    def make(*arguments: PyTree) -> tuple[np.ndarray, ...]:
+        out = tuple(np.empty(shape.shape, shape.dtype) for shape in shapes)
+        function(out, *map(np.asarray, arguments))
+        return out
+
+    return tuple(io_callback(make, shapes, *arguments, ordered=True))

@@ -1,0 +1,258 @@
+"""What a site's noisy messages and sums have cost, kept in its folder over all its runs, and where its budgets end.
+
+A message is written down before it leaves, on the disk before its noise is drawn: after a crash the count is what was
+sent, or more. Steps that are done again after a restart send new noise, and count again. A sum over records counts for
+the records that are in it, and the count is that of the record that is in most; both levels' are added.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from decibel.core import JSON, Source, atomic_write, read_bytes
+from decibel.network import ConcatCodec, Noisy
+from decibel.oracles import Release
+from decibel.strategies.privacy import total_epsilon
+
+from .._errors import BudgetSpent, NotFinite
+
+FILE = "privacy.json"
+Slots = dict[tuple[int, int], np.ndarray]  # (level, slots) to how many sums each slot was in
+
+
+class Budgets(NamedTuple):
+    """The largest ε of a folder, at δ; None for no limit."""
+
+    site: float | None = None  # of all data of the site
+    record: float | None = None  # of one record
+    delta: float = 1e-5
+
+
+class Spent(NamedTuple):
+    """What a folder has sent, by its noise: messages, and sums that one record was in."""
+
+    messages: Counter[float]
+    sums: Counter[float]
+    budgets: Budgets | None = None  # of the last run
+
+    def site_epsilon(self, delta: float) -> float:
+        return _epsilon(self.messages, delta)
+
+    def record_epsilon(self, delta: float) -> float:
+        return _epsilon(self.sums, delta)
+
+
+class Privacy:
+    """A site's noisy messages and sums: with the operating system's randomness, and counted by their noise.
+
+    Args:
+        home: the site's folder; the count is in its `privacy.json`.
+        budgets: the largest ε of the folder.
+        source: gives random bytes.
+    """
+
+    def __init__(self, home: Path, budgets: Budgets, source: Source = os.urandom) -> None:
+        self.home = home
+        self.budgets = budgets
+        self.source = source
+        self._take(read(home))
+        self.in_step: Counter[float] = Counter()  # what a step sends, by its noise
+        self.releases: dict[int, Release] = {}  # the sums of a step
+        self.noise_of_sums = 1.0
+        self.sends_others = False  # whether a step sends messages without noise
+        self.settled = False  # whether all this is known; further traces of the step tell nothing new
+        self._lock: int | None = None
+        self._one = threading.Lock()  # calls of a step may come from several threads
+
+    def _take(self, spent: Spent) -> None:
+        self.sent = spent.messages
+        self._sums_before = spent.sums
+        self._slots: Slots = {}
+
+    def expect(self, noise: float | None, messages: int = 1) -> None:
+        """A step that is traced sends such messages; None has no noise."""
+        if noise is None:
+            self.sends_others = True
+        elif not self.settled:
+            self.in_step[noise] += messages
+
+    def expect_release(self, noise: float, release: Release) -> None:
+        """A step that is traced takes such a sum."""
+        self.noise_of_sums = noise
+        self.releases[release.number] = release
+
+    @property
+    def sums(self) -> Counter[float]:
+        """That one record was in."""
+        return self._with(self._slots)
+
+    def _with(self, slots: Slots) -> Counter[float]:
+        most = sum(int(counts.max()) for counts in slots.values())
+        return self._sums_before + Counter({self.noise_of_sums: most})
+
+    def epsilon(self, steps: int = 0) -> float:
+        """Of all messages that were sent, and of those of so many further steps."""
+        counts = self.sent + Counter({noise: steps * count for noise, count in self.in_step.items()})
+        return _epsilon(counts, self.budgets.delta)
+
+    def record_epsilon(self, steps: int = 0, first: int = 0) -> float:
+        """Of all sums so far, and of those of so many further steps, of which `first` is the first."""
+        slots = {place: counts.copy() for place, counts in self._slots.items()}
+        for release in self.releases.values():
+            counts = slots.setdefault(_place(release), np.zeros(release.slots, np.int64))
+            passes, rest = divmod(steps, release.slots)
+            counts += passes
+            counts[[release.slot(first + j) for j in range(rest)]] += 1
+        return _epsilon(self._with(slots), self.budgets.delta)
+
+    def steps_left(self, steps: int, first: int = 0) -> int:
+        """How many of so many steps, of which `first` is the first, the budgets allow."""
+
+        def allowed(steps: int) -> bool:
+            return not (
+                (self.in_step and self.epsilon(steps) > _limit(self.budgets.site))
+                or (self.releases and self.record_epsilon(steps, first) > _limit(self.budgets.record))
+            )
+
+        if allowed(steps):
+            return steps
+        # Whether so many are allowed: not known of −1, and not so of `steps`
+        low = -1
+        high = steps
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if allowed(middle) else (low, middle)
+        return max(low, 0)
+
+    def release(self, codec: ConcatCodec, new: np.ndarray) -> np.ndarray:
+        """(entries,) what is new at every level → (bytes,) to send, counted."""
+        assert isinstance(codec.code, Noisy)
+        if not np.isfinite(new).all():
+            raise NotFinite("this site has a NaN or infinity to send.")
+        parts = np.split(new, np.cumsum(codec.widths)[:-1])
+        self._charge(codec.code.noise, len(parts))
+        return np.concatenate([codec.code.release(part, self.source) for part in parts])
+
+    def _charge(self, noise: float, messages: int) -> None:
+        with self._one:
+            after = self.sent + Counter({noise: messages})
+            if _epsilon(after, self.budgets.delta) > _limit(self.budgets.site):
+                raise BudgetSpent(f"another message would exceed the privacy budget of {self.budgets.site:g}.")
+            self._write(after, self.sums)
+            self.sent = after
+
+    def charge_release(self, noise: float, release: Release, k: int) -> None:
+        """Counts a sum of step k, whose noise is drawn next."""
+        with self._one:
+            before = self.sums  # with the noise so far
+            self.noise_of_sums = noise
+            place = _place(release)
+            slots = self._slots | {place: self._slots.get(place, np.zeros(release.slots, np.int64)).copy()}
+            slots[place][release.slot(k)] += 1
+            after = self._with(slots)
+            if _epsilon(after, self.budgets.delta) > _limit(self.budgets.record):
+                raise BudgetSpent(f"another sum would exceed the records' privacy budget of {self.budgets.record:g}.")
+            if after != before:
+                self._write(self.sent, after)
+            self._slots = slots
+
+    def _write(self, messages: Counter[float], sums: Counter[float]) -> None:
+        content: dict[str, JSON] = {
+            "version": 1,
+            "sent": [{"noise": noise, "messages": count} for noise, count in sorted(messages.items())],
+            "records": [{"noise": noise, "sums": count} for noise, count in sorted(sums.items())],
+            "budgets": self.budgets._asdict(),
+        }
+        atomic_write(self.home / FILE, json.dumps(content), 0o600)
+
+    def begin(self) -> None:
+        """No other run counts in this folder until the end of this one."""
+        if not (self.in_step or self.releases):
+            return
+        self._lock = os.open(self.home / "privacy.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.end()
+            raise ValueError(f"another run counts its noise in {self.home}: wait until it has ended.") from None
+        self._take(read(self.home))
+        self._write(self.sent, self.sums)
+
+    def end(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def sentence(self, left: int, first: int = 0) -> str:
+        """Why a run ends after so many steps more."""
+        site, record, delta = self.budgets
+        if self.in_step and self.epsilon(left + 1) > _limit(site):
+            what = "all messages have"
+            budget = site
+            now = self.epsilon(left)
+            then = self.epsilon(left + 1)
+            name = "privacy budget"
+        else:
+            what = "all sums have"
+            budget = record
+            name = "records' privacy budget"
+            now, then = (self.record_epsilon(steps, first) for steps in (left, left + 1))
+        return (
+            f"the {name} of {budget:g} (ε at δ = {short(delta)}) ends there, where {what} cost {now:.6g} and one step "
+            f"more would make it {then:.6g}"
+        )
+
+
+def read(home: Path) -> Spent:
+    """What was sent from a site's folder."""
+    path = home / FILE
+    try:
+        found = json.loads(read_bytes(path))
+        if found["version"] != 1:
+            raise ValueError
+        budgets = Budgets(**found["budgets"]) if "budgets" in found else None
+        return Spent(_counts(found["sent"], "messages"), _counts(found.get("records", []), "sums"), budgets)
+    except FileNotFoundError:
+        return Spent(Counter(), Counter())
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{path}, the count of this site's noisy messages, cannot be read: restore it from a copy, since without "
+            "it nobody knows what was spent."
+        ) from None
+
+
+def _counts(entries: list[dict[str, float]], name: str) -> Counter[float]:
+    counts: Counter[float] = Counter()
+    for entry in entries:
+        noise = float(entry["noise"])
+        count = entry[name]
+        if not (0 < noise < float("inf") and isinstance(count, int) and count >= 0):
+            raise ValueError
+        counts[noise] += count
+    return counts
+
+
+def short(delta: float) -> str:
+    """1e-5, not 1e-05."""
+    return f"{delta:g}".replace("e-0", "e-")
+
+
+def _place(release: Release) -> tuple[int, int]:
+    return release.level, release.slots
+
+
+def _limit(budget: float | None) -> float:
+    return math.inf if budget is None else budget
+
+
+def _epsilon(counts: Counter[float], delta: float) -> float:
+    return total_epsilon(counts, delta)

@@ -1,0 +1,44 @@
+"""What a step sends, from tracing it without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from decibel import Communicator, Ledger, Program, State
+from decibel.core import PyTree
+from decibel.network import Message, as_message
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Recorder(Communicator):
+    """Exchanges nothing, and keeps what was to be sent."""
+
+    def __init__(self, intervals: Mapping[str, int]) -> None:
+        self.intervals = intervals
+        self.sent: list[dict[str, Message]] = []
+
+    def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
+        self.sent.append({level: as_message(message) for level, message in messages.items()})
+        return {level: message.placeholder() for level, message in self.sent[-1].items()}
+
+    def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
+        """The branch that has every exchange of the step."""
+        return on_true(operand)
+
+
+def trace_messages(program: Program, state: State, look: Callable[[State, list[dict[str, Message]]], None]) -> None:
+    """Calls `look` with the state before a step and the messages of each of its exchanges, by level; all are traced."""
+
+    def step(k: Array, state: State) -> None:
+        recorder = Recorder(program.method.intervals)
+        program.method.step(k, state, program.oracle(k, Ledger()), recorder)
+        look(state, recorder.sent)
+
+    jax.eval_shape(step, jnp.int32(0), state)

@@ -1,0 +1,127 @@
+"""The network of a silo: this site's node here, and its neighbours at other sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decibel import Graph, GraphSequence, Levels, Network
+from decibel.core import PyTree
+from decibel.network import ConcatCodec, Copies, LinkFaults, Links, Message, Noisy, Received, Sums, of_node
+
+from ..protocol._lockstep_site import LockstepSite
+from ..protocol._payload_layout import Layout, in_code
+from ..protocol._site import Site
+from ._host_callback import call
+from ._privacy_budget import Privacy
+
+
+class Wire(Network):
+    """Fills the slots of this site's node from its neighbours' sites, by calls from inside the compiled step."""
+
+    site: Site = eqx.field(static=True)
+    others: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # of each graph, by slot; −1 where there is none
+    privacy: Privacy = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, site: Site, graphs: Levels, faults: LinkFaults, privacy: Privacy) -> Wire:
+        distinct, graph_of = graphs.distinct()
+        made = [_links(graph, site.number) for graph in distinct]
+        return cls(
+            graph_of, tuple(links for links, _ in made), faults, site, tuple(others for _, others in made), privacy
+        )
+
+    def copies_on(self, graph: int) -> Copies:
+        neighbours = float(sum(other >= 0 for other in self.others[graph]))
+        return Copies(neighbours, neighbours, neighbours)
+
+    def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
+        raise NotImplementedError("a site's messages go link by link")
+
+    def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
+        self.privacy.expect(None)
+        return self._exchange(phase, graph, buffer[0])
+
+    def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
+        self.privacy.expect(None)
+        return self._exchange(phase, graph, buffer[0])
+
+    def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
+        """Noise that protects is drawn outside of the compiled step, where there is randomness that is fit for it."""
+        if not isinstance(codec.code, Noisy):
+            self.privacy.expect(None)
+            return super().encoded(step, codec, new, keys, secrets)
+        self.privacy.expect(codec.code.noise, len(codec.widths))
+        size = sum(codec.code.bytes(width, codec.dtype) for width in codec.widths)
+        shape = jax.ShapeDtypeStruct((1, size), np.uint8)
+        # It takes the step's number, so that the step has begun.
+        return call(partial(self._release, codec), (shape,), step, new, in_place=self.site.in_place)[0]
+
+    def coded_rows(
+        self, phase: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
+    ) -> Array:
+        """What is in code is checked before it is decoded, by its floats, and after, before it counts."""
+        there = (np.asarray(self.others[graph]) >= 0)[None, :, None]
+        arrived = self._exchange(phase, graph, sent[0], in_code(codec), jnp.isfinite(own).all())
+        rows = jnp.where(there, decode(arrived.rows), 0)
+        finite = jnp.isfinite(rows).all((0, 2))
+
+        def reject(rows: Array) -> Array:
+            shape = jax.ShapeDtypeStruct(finite.shape, bool)
+            (kept,) = call(partial(self._reject, graph), (shape,), finite, in_place=self.site.in_place)
+            return jnp.where(kept[None, :, None], rows, 0)
+
+        return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
+
+    def _exchange(self, phase: Array, graph: int, rows: Array, layout: Layout = None, *finite: Array) -> Received:
+        slots = len(self.others[graph])
+        self.site.expect(rows.dtype, rows.shape[-1:], layout)
+        shapes = (
+            jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
+            jax.ShapeDtypeStruct((slots,), bool),
+            jax.ShapeDtypeStruct((slots,), jnp.int32),
+        )
+        # The phase is the step's number, which comes from the call that begins it, so that this one comes after it.
+        ask = partial(self._call, graph, layout)
+        return Received(*(part[None] for part in call(ask, shapes, phase, rows, *finite, in_place=self.site.in_place)))
+
+    def _call(
+        self,
+        graph: int,
+        layout: Layout,
+        out: tuple[np.ndarray, np.ndarray, np.ndarray],
+        k: np.ndarray,
+        rows: np.ndarray,
+        *finite: np.ndarray,
+    ) -> None:
+        site = self.site
+        assert isinstance(site, LockstepSite)
+        with site.failing_later():
+            site.exchange(self.others[graph], rows, layout, out, finite=all(finite))
+            return
+        for part in out:
+            part[...] = 0
+
+    def _release(self, codec: ConcatCodec, out: tuple[np.ndarray, ...], k: np.ndarray, new: np.ndarray) -> None:
+        out[0][...] = 0
+        with self.site.failing_later():
+            if self.site.error is None:
+                out[0][0] = self.privacy.release(codec, new[0])
+
+    def _reject(self, graph: int, out: tuple[np.ndarray, ...], finite: np.ndarray) -> None:
+        out[0][...] = finite
+        with self.site.failing_later():
+            self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])
+
+
+def _links(graph: Graph | GraphSequence, number: int) -> tuple[Links, tuple[int, ...]]:
+    made = of_node(graph, number)
+    others = tuple(int(other) if other != number else -1 for other in made.neighbours)
+    neighbours, weights = (made.shaped(table) for table in (made.neighbours, made.weights))
+    return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Sums(made.width, made.rest)), others

@@ -1,0 +1,227 @@
+"""A site's own folder: its key and certificate, the authority's certificate, the signed federation, what is revoked."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from decibel.core import durable_replace, optional, read_file
+
+from .._errors import NotTrusted
+from .._federation import Federation
+from ._certificates import Holder, check, der, in_utc, key_print, load_certificate, pem, read_signed
+from ._revocation import RevocationList
+from ._signing import fingerprint, key_pem, load_key, public_key, sign, verified
+from ._trust import Trust
+
+with optional("cryptography", caller="db.Silo", extra="silo"):
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+SOON = timedelta(days=7)  # or a tenth of the time from its beginning, if that is less
+KEY = "key.pem"
+NEXT_KEY = "next-key.pem"
+CERTIFICATE = "certificate.pem"
+
+
+class Identity(NamedTuple):
+    """A key and its certificate, which change together."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def key_pem(self) -> bytes:
+        return key_pem(self.key)
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return pem(self.certificate)
+
+    @property
+    def certificate_der(self) -> bytes:
+        return der(self.certificate)
+
+
+class Credentials:
+    """What a site shows, and what it checks others by. Both are read again while it runs (`refresh`)."""
+
+    def __init__(self, home: Path, name: str, authority: x509.Certificate, federation: Federation) -> None:
+        self.home = home
+        self.name = name
+        self.authority = authority
+        self.federation = federation
+        self.trust = Trust(home, authority, federation.name)
+        self.identity = load_identity(home)
+        self._seen = read_file(home / CERTIFICATE)
+        # What is true of a certificate and of a signature for good is found out once, of as many as there may be.
+        sites = len(federation.sites)
+        self._holder = lru_cache(maxsize=4 * sites)(self._find_holder)
+        self._has_signed = lru_cache(maxsize=8 * sites)(self._verify_statement)
+
+    @classmethod
+    def load(cls, home: str | Path, name: str) -> Credentials:
+        """From the folder that `decibel silo join` made and `decibel silo sign` completed."""
+        home = Path(home)
+        authority = load_certificate(home / "authority.pem")
+        federation = load_federation(home, authority)
+        federation.number(name)
+        own = cls(home, name, authority, federation)
+        own._validate(own.identity)
+        own.trust.take_federation(federation, str(home / "federation.json"))
+        own.trust.keep()
+        return own
+
+    def _validate(self, identity: Identity) -> None:
+        path = self.home / CERTIFICATE
+        try:
+            known = self.check(identity.certificate)
+        except NotTrusted as error:
+            raise ValueError(f"{path}: {error} Request a new one (decibel silo join, then sign).") from None
+        if known != self.name:
+            raise ValueError(f"{path} belongs to {known!r}, not to {self.name!r}: use the right folder.")
+
+    def refresh(self) -> list[str]:
+        """Takes what is new in the folder: a list of revoked keys, a renewed certificate. What people should know."""
+        said = [trouble for trouble in (self.trust.refresh(), self.trust.clock_trouble()) if trouble]
+        try:
+            if (raw := read_file(self.home / CERTIFICATE)) != self._seen:
+                identity = load_identity(self.home)
+                self._validate(identity)
+                self.identity = identity
+                self._seen = raw
+                said.append(
+                    f"a new certificate is in use, valid until {in_utc(identity.certificate.not_valid_after_utc)}"
+                )
+        except (ValueError, OSError) as error:
+            said.append(f"the certificate in use is not the one in {self.home}: {error}")
+        own = self.certificate
+        revoked = self.trust.revoked
+        now = self.trust.now()
+        said += _ends_soon("this site's certificate", own.not_valid_before_utc, own.not_valid_after_utc, now)
+        said += _ends_soon("the list of revoked keys", revoked.issued, revoked.expires, now)
+        return said
+
+    def check(self, certificate: x509.Certificate) -> str:
+        """The name in a certificate, if it holds."""
+        self.trust.refresh()
+        return check(certificate, self.authority, self.trust.revoked, now=self.trust.now())
+
+    def proof(self, identity: Identity, listener: str, dialler: str, nonce: bytes) -> bytes:
+        """That this site holds the key of its certificate, now: the answer to a dialler's nonce."""
+        return sign(identity.key, "greeting", self._text(listener, dialler, nonce))
+
+    def check_proof(self, certificate: bytes, proof: bytes, listener: str, nonce: bytes) -> str:
+        """The listener's name, from a certificate that holds and whose key answered this dialler's nonce."""
+        try:
+            found = x509.load_der_x509_certificate(certificate)
+        except ValueError:
+            raise NotTrusted("no certificate was presented.") from None
+        key = public_key(found, "the certificate")
+        if not verified(key, proof, "greeting", self._text(listener, self.name, nonce)):
+            raise NotTrusted("the certificate does not belong to the site that answered.")
+        return self.check(found)
+
+    def sign_statement(self, text: bytes) -> tuple[bytes, bytes]:
+        """What this site says of itself, for all to verify; and the certificate to verify it by."""
+        own = self.identity
+        return sign(own.key, "statement", text), own.certificate_der
+
+    def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
+        """Whether a site of that name has signed a text; who passes on anything else has not looked."""
+        holder = self._holder(certificate)
+        if holder is None or holder.name != name or not self._has_signed(certificate, signature, text):
+            return False
+        holder.check(self.trust.revoked, self.trust.now())
+        return True
+
+    def _find_holder(self, certificate: bytes) -> Holder | None:
+        """Whose certificate it is; None if it is none of the authority's."""
+        try:
+            return Holder.of(x509.load_der_x509_certificate(certificate), self.authority)
+        except ValueError:  # NotTrusted is
+            return None
+
+    def _verify_statement(self, certificate: bytes, signature: bytes, text: bytes) -> bool:
+        holder = self._holder(certificate)
+        return holder is not None and verified(holder.key, signature, "statement", text)
+
+    def sign_report(self, text: bytes) -> tuple[bytes, bytes]:
+        """How this site is doing, for all to verify; and the certificate to verify it by."""
+        own = self.identity
+        return sign(own.key, "report", text), own.certificate_der
+
+    def check_report(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
+        """Whether a site of that name has signed it; raises `NotTrusted` if its certificate no longer holds."""
+        return signed_report(name, certificate, signature, text, self.authority, self.trust.revoked, self.trust.now())
+
+    def _text(self, listener: str, dialler: str, nonce: bytes) -> bytes:
+        return b"\0".join((self.federation.hash, listener.encode(), dialler.encode(), nonce))
+
+    @property
+    def expiries(self) -> dict[str, float]:
+        """When what this site shows and checks by ends, as Unix times."""
+        return {
+            "certificate": self.certificate.not_valid_after_utc.timestamp(),
+            "revocation_list": self.trust.revoked.expires.timestamp(),
+        }
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        return self.identity.certificate
+
+    @property
+    def authority_pem(self) -> bytes:
+        return pem(self.authority)
+
+
+def signed_report(
+    name: str,
+    certificate: bytes,
+    signature: bytes,
+    text: bytes,
+    authority: x509.Certificate,
+    revoked: RevocationList,
+    now: datetime,
+) -> bool:
+    """Whether a site of that name has signed a report; raises `NotTrusted` if its certificate no longer holds."""
+    try:
+        holder = Holder.of(x509.load_der_x509_certificate(certificate), authority)
+    except ValueError:  # NotTrusted is
+        return False
+    if holder.name != name or not verified(holder.key, signature, "report", text):
+        return False
+    holder.check(revoked, now)
+    return True
+
+
+def load_identity(home: Path) -> Identity:
+    """The certificate and its key: the one in use, or one that was made to follow it and is certified by now."""
+    certificate = load_certificate(home / CERTIFICATE)
+    wanted = key_print(certificate)
+    for name in (KEY, NEXT_KEY):
+        if (home / name).exists() and fingerprint((key := load_key(home / name)).public_key()) == wanted:
+            if name == NEXT_KEY:
+                durable_replace(home / NEXT_KEY, home / KEY)
+            return Identity(key, certificate)
+    if not (home / KEY).exists():
+        raise ValueError(f"{home / KEY} is missing.")
+    raise ValueError(f"{home / CERTIFICATE} is not of the key beside it: request a new one (decibel silo join).")
+
+
+def load_federation(folder: Path, authority: x509.Certificate) -> Federation:
+    path = folder / "federation.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: copy it from whoever made the federation.")
+    return Federation.from_text(read_signed(read_file(path), authority, "federation", str(path)))
+
+
+def _ends_soon(what: str, begins: datetime, ends: datetime, now: datetime) -> list[str]:
+    left = ends - now
+    return (
+        [f"{what} expires on {in_utc(ends)}: get a new one from the organiser"]
+        if left < min(SOON, (ends - begins) / 10)
+        else []
+    )

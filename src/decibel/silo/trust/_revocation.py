@@ -1,0 +1,68 @@
+"""The list of revoked keys: numbered, so that no older one is taken for a newer, and good for a limited time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from .._errors import NotTrusted
+
+DAYS = 90.0
+KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class RevocationList:
+    """Keys, by their fingerprints, whose certificates no longer count, whatever their serial number."""
+
+    federation: str
+    number: int
+    issued: datetime
+    expires: datetime
+    keys: frozenset[str] = frozenset()
+
+    @classmethod
+    def first(cls, federation: str, days: float = DAYS) -> RevocationList:
+        """With nothing in it: that nothing is revoked is said, too, and signed."""
+        now = _now()
+        return cls(federation, 1, now, now + timedelta(days=days))
+
+    def next(self, keys: Iterable[str], days: float = DAYS, *, after: int = 0) -> RevocationList:
+        """With more keys, and a number beyond this one's and `after`."""
+        now = _now()
+        number = max(self.number, after) + 1
+        return RevocationList(self.federation, number, now, now + timedelta(days=days), self.keys | frozenset(keys))
+
+    @property
+    def text(self) -> str:
+        return json.dumps(
+            {
+                "federation": self.federation,
+                "number": self.number,
+                "issued": self.issued.isoformat(),
+                "expires": self.expires.isoformat(),
+                "keys": sorted(self.keys),
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str, what: str) -> RevocationList:
+        try:
+            found = json.loads(text)
+            issued, expires = (datetime.fromisoformat(found[name]) for name in ("issued", "expires"))
+            made = cls(found["federation"], found["number"], issued, expires, frozenset(found["keys"]))
+            sound = type(made.number) is int and made.number > 0 and all(KEY.fullmatch(key) for key in made.keys)
+            sound = sound and issued.tzinfo is not None and expires.tzinfo is not None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            sound = False
+            made = None
+        if made is None or not sound:
+            raise NotTrusted(f"{what} is signed, but is not a list of revoked keys: get it again.")
+        return made
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

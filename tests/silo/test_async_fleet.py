@@ -1,0 +1,69 @@
+"""Sites without a common clock as processes: killed and back from their own checkpoint, slow, far apart."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+from silo_fleet import Fleet
+from silo_sites import ring
+from silo_worker import RATES
+
+import decibel as db
+from decibel.silo._federation import FaultTolerance, StopRule
+from decibel_studies.testbed.namespaces import Link, obstacle
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.asynchronous import race, rounds
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_site_is_killed_and_returns_from_its_own_checkpoint_while_others_go_on(tmp_path):
+    """One of the others is five times slower."""
+    rules = FaultTolerance("continue", beat=0.2, missed=10)
+    federation = ring(3, fault_tolerance=rules, asynchronous=True, stop=StopRule(1e-10, 1.0))
+    pause = {"all": 0.01, "site-0": 0.05}
+    sites = Fleet(tmp_path, federation, steps=100_000, every=100, saves=True, task="one level", pause=pause)
+    try:
+        sites.start()
+        sites.wait_until(lambda: list((tmp_path / "site-1").glob("checkpoints/[1-9]*00")))
+        sites.kill("site-1")
+        sites.wait_until(lambda: sites.status("site-2")["neighbours"]["site-1"]["state"] == "away")
+        saved = max(int(path.name) for path in (tmp_path / "site-1").glob("checkpoints/[1-9]*00"))
+        before = sites.step("site-2")
+        sites.wait_for_step(before + 50, ["site-2"])  # nobody waits for it
+        sites.start("site-1")
+        x = sites.finish(240)
+        done = np.load(tmp_path / "site-1.npz")["done"] + saved
+        assert f"site-1: finished {done} steps" in sites.logs()
+        assert sites.step("site-0") < sites.step("site-2")
+        assert sites.status("site-2")["neighbours"]["site-0"]["their_step"] <= sites.step("site-0")
+    finally:
+        sites.end()
+    problem = random_quadratic(3, seed=1, spread=2.0).single()
+    exact = db.solve(problem, db.extra(**RATES["one level"]), federation.graph, steps=2000, metrics=[]).x
+    np.testing.assert_allclose(x, np.tile(exact, (3, 1)), atol=1e-8)
+
+
+def test_who_waits_for_nobody_is_there_first():
+    """Three sites, one ten times slower than 15 ms, 5 ms apart; in step, each round takes as long as the slow one."""
+    found = _race(Link(1.0, 5.0), slow=True, compute=0.015)
+    assert found["seconds"] < 0.7 * rounds("extra", 3) * 0.15
+
+
+def test_late_lost_and_reordered_packets():
+    found = _race(Link(0.1, 20.0, jitter=10.0, loss=0.05), compute=0.01)
+    assert np.isfinite(found["seconds"])
+
+
+def _race(link, **options):
+    if (why := obstacle()) is not None:
+        pytest.skip(why)
+    found = race("wave", nodes=3, link=link, **options)
+    assert found["network"] in ("netem", "relay")
+    return found

@@ -1,0 +1,244 @@
+"""What was said in an earlier run, to another site, or by too few members, counts for nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from silo_ends import PROBLEM, End, Line, at_the_start, signed
+from silo_sites import Folders, ring
+from silo_talking import Talking, Walk, wait_until
+
+from decibel.silo._errors import NothingInCommon
+from decibel.silo._federation import FaultTolerance
+from decibel.silo.protocol._frames import Hello, Roll, Skip, Stand
+
+RULES = FaultTolerance("continue", beat=0.1, missed=30, deadline=20.0)
+STEPS = 60
+COMPLETE = tuple((a, b) for a in range(5) for b in range(a + 1, 5))
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Starts sites of a federation over gRPC."""
+
+    class Sites:
+        started: list[Talking] = []  # noqa: RUF012
+
+        def found(self, count, **options):
+            federation = replace(ring(count, fault_tolerance=RULES, steps=STEPS), **options)
+            self.folders = Folders(tmp_path, federation)
+
+        def start(self, *numbers, **options):
+            found = [Talking(self.folders, number, **options) for number in numbers]
+            self.started += found
+            return found
+
+        def close(self):
+            for one in self.started:
+                one.close()
+            self.started.clear()
+
+    made = Sites()
+    yield made
+    made.close()
+
+
+class TestOfAnEarlierRun:
+    def test_a_site_that_starts_first_waits_though_a_member_replays_what_the_others_said(self, sites):
+        """In the first run all four do their steps. In the second, a member passes on what the two others said at the
+        end of it, and says that it runs, one step before the last."""
+        sites.found(4)
+        first = sites.start(0, 1, 2, 3)
+        walks = [Walk(one, STEPS) for one in first]
+        for walk in walks:
+            walk.join(30)
+        assert all(walk.steps == list(range(STEPS)) for walk in walks)
+        replayed = {site: one for site, one in first[3].site._rendezvous.known.items() if site != 3}
+        assert min(one.step for one in replayed.values()) > 1
+        sites.close()
+        victim, hostile = sites.start(0, 3)
+        hostile.site._rendezvous.known.update({site: one for site, one in replayed.items() if site != 0})
+        hostile.site._rendezvous.start = STEPS - 1
+        walks = [Walk(victim, STEPS), Walk(hostile, STEPS)]
+        wait_until(lambda: len(victim.site._rendezvous.known) == 4)
+        time.sleep(10 * RULES.beat)
+        assert walks[0].steps == [] and not victim.site._rendezvous.settled
+        assert victim.site.health.absent(running=False) == ["site-1", "site-2"]
+        walks += [Walk(one, STEPS) for one in sites.start(1, 2)]
+        wait_until(lambda: walks[0].steps)
+        victim.site.stop()
+        assert walks[0].steps[0] == 0  # from where all start, now that they are there
+
+    def test_one_member_that_says_that_it_runs_starts_nobody(self, sites):
+        sites.found(3)
+        victim, hostile = sites.start(0, 1)
+        hostile.site._rendezvous.start = 0
+        walks = [Walk(victim, STEPS), Walk(hostile, STEPS)]
+        wait_until(lambda: victim.site.edges[1].running)
+        time.sleep(10 * RULES.beat)
+        assert walks[0].steps == []
+
+
+class TestSavedSteps:
+    def test_one_that_has_saved_nothing_sends_nobody_back_to_the_beginning(self, sites):
+        """Two of three have saved steps 20 and 30; people decide whether all begin again."""
+        sites.found(3)
+        talking = sites.start(0, 1, 2)
+        walks = [Walk(one, STEPS, saved) for one, saved in zip(talking, ([20, 30], [20, 30], []), strict=True)]
+        for walk in walks[:2]:
+            walk.join(10)
+            assert walk.steps == [] and isinstance(walk.error, NothingInCommon)
+            assert "saved steps 20, 30, and site-2 saved none of them" in str(walk.error)
+            assert "--restart" in str(walk.error)
+        sites.close()
+        talking = sites.start(0, 1, 2, restart=True)
+        walks = [Walk(one, STEPS, saved) for one, saved in zip(talking, ([20, 30], [20, 30], []), strict=True)]
+        for walk in walks:
+            walk.join(30)
+        assert [walk.steps for walk in walks] == [list(range(STEPS))] * 3
+
+    def test_older_steps_are_taken_without_a_question(self, sites):
+        sites.found(3)
+        talking = sites.start(0, 1, 2)
+        walks = [Walk(one, 25, saved) for one, saved in zip(talking, ([20, 24], [20, 22], [20]), strict=True)]
+        for walk in walks:
+            walk.join(10)
+        assert [walk.steps for walk in walks] == [[20, 21, 22, 23, 24]] * 3
+
+
+class TestTwoWhoLieTogether:
+    def test_make_nobody_skip_a_step(self, sites):
+        """Two of five, all neighbours of each other, say that they are at the last step, in what they sign and to each
+        neighbour."""
+        sites.found(5, edges=COMPLETE)
+        talking = sites.start(*range(5))
+        honest = [Walk(one, STEPS) for one in (talking[0], talking[2], talking[3])]
+        liars = [Walk(talking[number], 10) for number in (1, 4)]
+        for walk in liars:
+            walk.site.goodbye = lambda finished, site=walk.site: lie(site)
+        for walk in honest:
+            walk.join(30)
+        assert [walk.steps for walk in honest] == [list(range(STEPS))] * 3
+
+
+def lie(site):
+    """Says that it is at the last step, to everyone and for as long as it lasts."""
+    with site.lock:
+        site._at = site._at._replace(step=STEPS, exchange=-1)
+        for edge in site.edges.values():
+            edge.jump(STEPS)
+        site._stand()
+
+
+def five_sites(**options):
+    """Site 0 of five, at its edge with site 1, while the others run."""
+    end = End(replace(ring(5, fault_tolerance=RULES, steps=100), **({"edges": COMPLETE} | options)), 0, 1)
+    end.connect()
+    return end
+
+
+class TestWords:
+    def test_count_if_they_were_said_since_this_site_has_started(self):
+        end = five_sites()
+        rendezvous = end.site._rendezvous
+        end.deliver(Stand(tuple(signed(end, site, 90, fresh=False) for site in (1, 2, 3, 4))))
+        assert len(rendezvous.known) == 5 and rendezvous.confirmed == 0 and len(rendezvous.absent) == 4
+        end.deliver(Stand(tuple(signed(end, site, 90 + site) for site in (1, 2, 3, 4))))
+        assert rendezvous.confirmed == 92 and not rendezvous.absent
+
+    def test_to_another_site_do_not_count(self):
+        """It has heard of another start of this site, or of all sites but this one."""
+        end = five_sites()
+        for heard in (b"n" * 40, bytes(8) + b"n" * 32):
+            end.deliver(Stand(tuple(signed(end, site, 90, heard=heard) for site in (1, 2, 3, 4))))
+            assert end.site._rendezvous.confirmed == 0
+            assert not end.site._rendezvous.others_done
+
+    def test_of_earlier_in_this_run_do_not_count(self):
+        """A site was at step 80, was killed, and went back to its checkpoint of step 20."""
+        end = five_sites(faulty=0)
+        before = signed(end, 1, 80)
+        end.deliver(Stand((before,)), Stand((signed(end, 1, 20, incarnation=2),)), Stand((before,)))
+        assert end.site._rendezvous.confirmed == 20
+
+    @pytest.mark.parametrize("faulty", [0, 1, 2, 3, None])
+    def test_of_more_than_may_be_faulty_are_needed(self, faulty):
+        end = five_sites(faulty=faulty)
+        needed = end.site.federation.witnesses
+        assert needed == (3 if faulty is None else faulty + 1)
+        for count in range(1, 5):
+            end.deliver(Stand((signed(end, count, 40),)))
+            assert end.site._rendezvous.confirmed == (40 if count >= needed else 0)
+            assert end.site._rendezvous.settled == (count >= needed)  # it returns to those who run
+
+    def test_of_all_others_are_enough_where_most_have_started_again(self):
+        """One of three runs and waits; two have been started again, and each has only one that runs."""
+        end = End(ring(3, fault_tolerance=RULES, steps=100), 0, 1)
+        end.connect()
+        end.deliver(Stand((signed(end, 1, 40),)))
+        assert not end.site._rendezvous.settled
+        end.deliver(Stand((signed(end, 2, 0, running=False),)))
+        assert end.site._rendezvous.settled and not end.site._rendezvous.counted
+
+    def test_settle_a_start_only_if_all_have_heard_of_all(self):
+        end = End(ring(3, fault_tolerance=RULES, steps=100), 0, 1)
+        end.connect()
+        both = at_the_start(end, {1: (10,), 2: (10,)})
+        before = signed(end, 2, saved=(10,), running=False)  # it has heard of this site, and not of site 1
+        end.deliver(Stand((both[0], before)))
+        assert not end.site._rendezvous.settled and not end.site._rendezvous.absent
+        end.deliver(Stand((signed(end, 2, saved=(10,), running=False, heard=both[0].heard),)))
+        assert end.site._rendezvous.settled
+
+    def test_a_basis_with_another_start_of_this_site_is_none(self):
+        federation = ring(3, fault_tolerance=RULES, steps=100)
+        end, before = End(federation, 0, 1), End(federation, 0, 1)
+        before.site._rendezvous._nonce = 5
+        before.site._rendezvous.say(1)
+        others = at_the_start(before, {1: (), 2: ()})
+        old = before.site._rendezvous.known[0]._replace(heard=others[0].heard)
+        end.connect()
+        end.deliver(Roll(False, (old, *others)))
+        assert not end.edge.basis and not end.site._rendezvous.settled and end.edge.rejected == 0
+
+
+def test_a_member_that_changes_its_certificate_does_not_part_others():
+    """A statement is checked by the certificate that came by the same stream, whatever another neighbour sends."""
+    end = five_sites()
+    other, line = end.site.edges[4], Line()
+    end.site.connected(other, Hello(end.site.federation.hash, PROBLEM, 1, b"n" * 32), line)
+    first = signed(end, 2, 10)
+    end.deliver(Stand((first,)))
+    end.site.receive(other, Stand((first._replace(certificate=b"another"),)), line)
+    second = signed(end, 2, 11)
+    end.deliver(Stand((second._replace(certificate=b""),)))
+    assert end.edge.rejected == 0 and end.site._rendezvous.known[2].step == 11
+
+
+class TestFaulty:
+    def test_leaves_an_honest_neighbour_and_a_majority_of_honest_members(self):
+        assert [ring(sites).most_faulty for sites in (2, 3, 4, 5, 9)] == [0, 1, 1, 1, 1]
+        for sites in range(3, 9):
+            complete = tuple((a, b) for a in range(sites) for b in range(a + 1, sites))
+            faulty = replace(ring(sites), edges=complete).most_faulty
+            assert 2 * faulty < sites <= 2 * (faulty + 1)
+        assert replace(ring(5), edges=COMPLETE[:4]).most_faulty == 1  # a star
+
+    @pytest.mark.parametrize("faulty", [-1, 4, True, 1.0, "1"])
+    def test_is_a_number_of_members(self, faulty):
+        with pytest.raises(
+            ValueError, match=r"faulty=.* must be an integer from 0 to 3, of 5 sites; left out, it is 2"
+        ):
+            replace(ring(5), edges=COMPLETE, faulty=faulty)
+
+    def test_skips_are_limited_by_it(self):
+        end = five_sites(faulty=1)
+        end.deliver(Stand(tuple(signed(end, site, step) for site, step in ((1, 99), (2, 50), (3, 40)))))
+        end.site.running, end.site.next = True, 10
+        for edge in end.site.edges.values():
+            edge.open = True
+        end.deliver(Skip(99))
+        end.site._catch_up()
+        assert end.site.next == 50

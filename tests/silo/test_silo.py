@@ -1,0 +1,236 @@
+"""Sites as threads of one process: the simulator's numbers, and what is refused before the first step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+from silo_messages import Exponents, Poisoned, in_own_code
+from silo_sites import Folders, ring, run_sites
+
+import decibel as db
+from decibel.methods._single_level import SingleLevel
+from decibel.silo._federation import FaultTolerance
+from decibel.strategies import _table as strategies
+from decibel.strategies.privacy import _in_code
+
+QUADRATIC = random_quadratic(4, seed=1, spread=2.0)
+
+
+def by_node(nodes_called):
+    """The quadratic with data as functions of the node."""
+    whole = QUADRATIC.problem()
+
+    def part(data):
+        def of(node):
+            nodes_called.append(node)
+            return jax.tree.map(lambda leaf: leaf[node], data.tree)
+
+        return of
+
+    return db.Problem(
+        whole.upper, whole.lower, upper_data=part(whole.upper_data), lower_data=part(whole.lower_data),
+        x0=whole.x0, y0=whole.y0,
+    )  # fmt: skip
+
+
+def method(strategy):
+    return db.sparkle(strategy, alpha=0.03, beta=0.1, gamma=0.1, updates="simultaneous")
+
+
+@pytest.mark.slow_except("edge-ed", "wave")
+@pytest.mark.parametrize("strategy", ["edge-ed", "wave", "late wave", "wave in 4 bits"])
+def test_four_sites_equal_the_simulator(tmp_path, strategy):
+    """With data of its own only, over gRPC, with a site that nobody can reach, and a fifth of the messages lost."""
+    folders = Folders(tmp_path, ring(4, reachable={0, 2, 3}))
+    called = [[] for _ in range(4)]
+    faults = [db.faults.drop(0.2, one_way=True), *([db.faults.late((1, 3))] if "late" in strategy else [])]
+    options = {"faults": faults, "eval_every": 20}
+    chosen = method(db.privacy.quantize("wave", 4) if "bits" in strategy else strategy.removeprefix("late "))
+    sites = run_sites(folders, chosen, 40, [by_node(calls) for calls in called], **options)
+    graph = folders.federation.graph
+    expected = db.solve(QUADRATIC.problem(), chosen, graph, steps=40, metrics=[], **options)
+    for number, site in enumerate(sites):
+        assert set(called[number]) == {number}
+        for level in "xyz":
+            found, wanted = getattr(site.nodes, level), getattr(expected.nodes, level)
+            np.testing.assert_allclose(found[0], wanted[number], atol=1e-10)
+        assert site.trace["bytes"][-1] == expected.trace["bytes"][-1] and site.trace["rounds"][-1] == 40
+        assert set(site.trace) >= {"upper", "lower"} and "consensus_x" not in site.trace
+
+
+@pytest.mark.slow_except("ed in 4 bits")
+@pytest.mark.parametrize(
+    "strategy",
+    ["gt", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4)],
+    ids=["gt", "ada-ed", "ada-ed with short scales", "adam-ed", "ed in 4 bits"],
+)
+def test_sites_whose_messages_all_arrive_equal_the_simulator(tmp_path, strategy):
+    folders = Folders(tmp_path, ring(3))
+    problem = random_quadratic(3).single()
+    single = SingleLevel(0.1, 1.0, strategies.strategy(strategy))
+    sites = run_sites(folders, single, 30, [problem] * 3, metrics=[])
+    expected = db.solve(problem, single, folders.federation.graph, steps=30, metrics=[])
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
+        assert site.trace["bytes"][-1] == expected.trace["bytes"][-1]
+
+
+def test_sites_with_a_lazy_upper_level_equal_the_simulator(tmp_path):
+    """The first exchange of every step is y's; only some steps have a second one."""
+    folders, problem = Folders(tmp_path, ring(2)), random_quadratic(2).problem()
+    chosen = db.sparkle("ed", alpha=0.03, beta=0.1, gamma=0.1, upper_every=3)
+    sites = run_sites(folders, chosen, 8, [problem] * 2, eval_every=4)
+    expected = db.solve(problem, chosen, folders.federation.graph, steps=8, eval_every=4, metrics=[])
+    for number, site in enumerate(sites):
+        for level in "xyz":
+            found, wanted = getattr(site.nodes, level), getattr(expected.nodes, level)
+            np.testing.assert_allclose(found[0], wanted[number], atol=1e-10)
+        assert site.trace["bytes"][-1] == expected.trace["bytes"][-1]
+
+
+def test_a_site_uses_the_random_keys_of_its_node(tmp_path):
+    folders = Folders(tmp_path, ring(3))
+    given = random_quadratic(3).single()
+
+    def noisy(x, batch, *, key=None):
+        return given.upper(x, batch) + (0.0 if key is None else jax.random.normal(key, x.shape) @ x)
+
+    problem, quiet = (db.Problem(loss, upper_data=given.upper_data, x0=given.x0) for loss in (noisy, given.upper))
+    single = SingleLevel(0.1, 1.0, strategies.strategy("ed"))
+    sites = run_sites(folders, single, 10, [problem] * 3, metrics=[], seed=4)
+    expected, without = (
+        db.solve(one, single, folders.federation.graph, steps=10, metrics=[], seed=4) for one in (problem, quiet)
+    )
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
+        assert np.abs(site.nodes.x[0] - without.nodes.x[number]).max() > 1e-2
+
+
+def test_a_site_applies_its_own_term(tmp_path):
+    folders = Folders(tmp_path, ring(3))
+    given = random_quadratic(3).single()
+    terms = [db.prox.ball(0.3), None, db.prox.l1(0.2)]
+    problem = db.Problem(given.upper, upper_data=given.upper_data, x0=given.x0, prox_x=db.prox.per_node(terms))
+    single = SingleLevel(0.1, 1.0, strategies.strategy("nids"))
+    sites = run_sites(folders, single, 5, [problem] * 3, metrics=[])
+    expected = db.solve(problem, single, folders.federation.graph, steps=5, metrics=[])
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
+    assert np.abs(np.diff(expected.nodes.x, axis=0)).max(1).min() > 1e-3
+
+
+def test_metrics_that_compare_nodes_raise(tmp_path):
+    folders = Folders(tmp_path, ring(2))
+    engine = db.Silo(folders.home("site-0"), "site-0")
+    problem = random_quadratic(2).single()
+    with pytest.raises(ValueError, match="'consensus_x' needs the data of other sites"):
+        db.solve(problem, db.ed(alpha=0.1), folders.federation.graph, steps=5, engine=engine, metrics=["consensus_x"])
+
+
+@pytest.mark.parametrize(
+    ("graph", "sentence"),
+    [
+        (db.graphs.complete(4), "federation file does not have"),
+        (db.graphs.ring(5), "5 nodes"),
+        (db.graphs.one_peer_exponential(4), "same in every step"),
+    ],
+)
+def test_graphs_that_the_federation_does_not_have_raise(tmp_path, graph, sentence):
+    folders = Folders(tmp_path, ring(4))
+    problem = random_quadratic(graph.nodes).problem()
+    with pytest.raises(ValueError, match=sentence):
+        db.solve(problem, method("gt"), graph, steps=5, engine=db.Silo(folders.home("site-0"), "site-0"))
+
+
+def test_a_method_that_skips_messages_raises(tmp_path):
+    folders, problem = Folders(tmp_path, ring(2)), random_quadratic(2).single()
+    engine = db.Silo(folders.home("site-0"), "site-0")
+    with pytest.raises(ValueError, match=r"proxskip leaves out messages.*db\.k_gt"):
+        db.solve(problem, db.proxskip(alpha=0.1), folders.federation.graph, steps=5, engine=engine, metrics=[])
+
+
+def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path):
+    """Two sites; one ends early. What must hear everything says so; its checkpoint is what it goes on from."""
+    quick = FaultTolerance("continue", beat=0.05, missed=100)
+    folders = Folders(tmp_path, ring(2, fault_tolerance=quick))
+    problem = random_quadratic(2).single()
+
+    def leave(name):
+        return [lambda step, row: step == 4] if name == "site-1" else []
+
+    with pytest.raises(RuntimeError, match=r"site-1.*needs every message"):
+        run_sites(folders, db.ed(alpha=0.1), 400, [problem] * 2, callbacks=leave, eval_every=2, metrics=[])
+
+
+@pytest.mark.filterwarnings("ignore::decibel.NonFiniteWarning")  # here, since filters are common to all threads
+@pytest.mark.slow_except("in code")
+@pytest.mark.parametrize(
+    "strategy",
+    ["ed", db.privacy.quantize("ed", 8), _in_code("ed", Exponents(), "own code")],
+    ids=["open", "in code", "own code"],
+)
+def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
+    """Who has a NaN to send keeps it, and ends as in the simulator; its neighbour does not wait for the deadline."""
+    folders, said = Folders(tmp_path, ring(2)), []
+    single = SingleLevel(1e6, 1.0, strategies.strategy(strategy))
+    problem = random_quadratic(2).single()
+
+    def run(name):
+        engine = db.Silo(folders.home(name), name, say=said.append)
+        try:
+            said.append(db.solve(problem, single, engine.graph, steps=400, engine=engine, metrics=[]).message)
+        except RuntimeError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=run, args=(site.name,)) for site in folders.federation.sites]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    assert any("non-finite" in sentence for sentence in said), said
+    assert not any("deadline" in sentence or "rejected" in sentence for sentence in said)
+
+
+@pytest.mark.slow
+def test_a_users_own_code_equals_the_simulator(tmp_path):
+    folders, problem, made = Folders(tmp_path, ring(3)), random_quadratic(3).single(), in_own_code(Exponents())
+    sites = run_sites(folders, made, 30, [problem] * 3, metrics=[])
+    expected = db.solve(problem, made, folders.federation.graph, steps=30, metrics=[])
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
+
+
+def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
+    """Who receives them stops, names who sent them, and neither counts them nor sends anything on."""
+    folders, problem = Folders(tmp_path, ring(3)), random_quadratic(3).single()
+    results = {}
+
+    def run(number, name):
+        made = in_own_code(Poisoned(largest=254) if number == 1 else Exponents())
+        engine = db.Silo(folders.home(name), name, say=lambda sentence: None)
+        try:
+            results[number] = db.solve(problem, made, engine.graph, steps=6, engine=engine, metrics=[])
+        except RuntimeError as error:
+            results[number] = str(error)
+
+    threads = [threading.Thread(target=run, args=(i, site.name)) for i, site in enumerate(folders.federation.sites)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    found = "site-1 sent a message in step 0 that decodes to a NaN or infinity"
+    # Who finds it leaves; the other may learn of that first.
+    assert all(found in results[n] or "no message was received from" in results[n] for n in (0, 2))
+    assert any(found in results[n] for n in (0, 2))
+
+
+@pytest.mark.slow
+def test_importing_decibel_does_not_import_grpc():
+    script = "import decibel as db, sys; db.Silo; db.privacy; assert not {'grpc', 'cryptography'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, env={"PATH": "/usr/bin", "JAX_PLATFORMS": "cpu"})

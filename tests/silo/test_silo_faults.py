@@ -1,0 +1,170 @@
+"""Silos as real processes, on loopback and in network namespaces of their own, with real failures: killed, stopped,
+parted, slow. All of it takes minutes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from quadratics import random_quadratic
+from silo_fleet import Fleet
+from silo_sites import Loopback, Namespaces, ring
+from silo_worker import RATES
+
+import decibel as db
+from decibel.silo._federation import FaultTolerance
+
+pytestmark = pytest.mark.slow
+TOLERANCE = FaultTolerance("continue", beat=0.3, missed=10, deadline=120.0)
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    fleets = []
+
+    def make(federation, network=Loopback, **settings):
+        fleets.append(Fleet(tmp_path, federation, network, **settings))
+        return fleets[-1]
+
+    yield make
+    for one in fleets:
+        one.end()
+
+
+def chords(count, **options):
+    """A ring whose nodes also know those two places on: it stays connected without any one or two neighbours."""
+    federation = ring(count, **options)
+    more = tuple((i, (i + 2) % count) for i in range(count))
+    return replace(federation, edges=(*federation.edges, *more))
+
+
+def solution(count):
+    return random_quadratic(count, seed=1, spread=2.0).solution()
+
+
+@pytest.mark.parametrize(("network", "kills"), [(Loopback, 6), (Namespaces, 4)], ids=["loopback-6", "namespaces-4"])
+def test_eight_sites_killed_many_times_parted_slow_and_ten_percent_lost(fleet, network, kills):
+    window, calm = 100, 2000  # steps from one kill to the next, and after the last
+    slow = {"slow": {"site-3": 10.0}}
+    options = dict(steps=kills * window + calm, every=100, saves=True, lost=0.1, **slow)
+    # A half of four, of which two were killed, must be enough to tell them where it is.
+    sites = fleet(chords(8, fault_tolerance=TOLERANCE, faulty=1), network, **options)
+    sites.hold(window)
+    sites.start()
+    sites.wait_for_step(20)
+    chance, down = random.Random(0), {}
+    for kill in range(kills):
+        if kill == kills * 8 // 20:
+            sites.network.part()
+        if kill == kills * 11 // 20:
+            sites.network.heal()
+        name = chance.choice([name for name in sites.names if name not in down])
+        sites.kill(name)
+        down[name] = time.monotonic() + chance.uniform(0, 6)
+        sites.hold((kill + 1) * window)
+        reached = kill * window + chance.randrange(window)
+        sites.wait_until(lambda: max(sites.step(name) for name in sites.names if name not in down) >= reached)  # noqa: B023
+        while down and (len(down) > 1 or min(down.values()) < time.monotonic()):
+            back = min(down, key=lambda one: down[one])
+            time.sleep(max(0.0, down.pop(back) - time.monotonic()))
+            sites.start(back)
+        # One may be killed while it starts, but not all at once.
+        sites.wait_until(lambda: sum(sites.step(name) < 0 for name in sites.names if name not in down) <= 1)
+    for name in down:
+        sites.start(name)
+    sites.wait_for_step(0)
+    assert max(sites.step(name) for name in sites.names) <= kills * window
+    sites.let_go()
+    x = sites.finish()
+    np.testing.assert_allclose(x, np.tile(solution(8), (8, 1)), atol=1e-8)
+
+
+def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bit(fleet):
+    sites = fleet(ring(4), steps=120, every=20, saves=True, lost=0.1)
+    sites.start()
+    whole = sites.finish()
+    for name in sites.names:
+        shutil.rmtree(sites.folder / name / "checkpoints")
+
+    def saved_by(name):
+        folder = sites.folder / name / "checkpoints"
+        return {int(path.name) for path in folder.iterdir() if path.name.isdigit()} if folder.exists() else set()
+
+    sites.hold(90)
+    sites.start()
+    sites.wait_until(lambda: all({60, 80} <= saved_by(name) for name in sites.names))
+    for name in sites.names:
+        sites.kill(name)
+    sites.let_go()
+    saved = {name: saved_by(name) for name in sites.names}
+    newest = max(saved["site-1"])
+    shutil.rmtree(sites.folder / "site-1" / "checkpoints" / str(newest))  # as if it had been killed a little earlier
+    assert set.intersection(*saved.values()) - {newest}
+    sites.start()
+    np.testing.assert_array_equal(sites.finish(), whole)
+
+
+def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
+    """SIGSTOP: no heartbeat, but the process still believes in its edges."""
+    sites = fleet(chords(5, fault_tolerance=TOLERANCE), steps=2500, every=500)
+    sites.hold(1000)
+    sites.start()
+    sites.wait_for_step(50)
+    sites.kill("site-2", signal.SIGSTOP)
+    sites.wait_until(lambda: "site-2 has sent no heartbeat" in sites.logs())
+    sites.wait_for_step(990, [name for name in sites.names if name != "site-2"])  # the others go on
+    assert sites.step("site-2") < 990
+    sites.kill("site-2", signal.SIGCONT)
+    sites.wait_for_step(990)
+    sites.let_go()
+    np.testing.assert_allclose(sites.finish(), np.tile(solution(5), (5, 1)), atol=1e-8)
+
+
+@pytest.mark.parametrize("quorum", ["wait", "stop"])
+def test_quorum(fleet, quorum):
+    sites = fleet(ring(3, fault_tolerance=replace(TOLERANCE, quorum=quorum)), steps=1500, every=50, saves=True)
+    sites.hold(200)
+    sites.start()
+    sites.wait_for_step(100)
+    sites.kill("site-1")
+    sites.let_go()
+    if quorum == "stop":
+        for name in ("site-0", "site-2"):
+            assert sites.processes[name].wait(120) == 1
+        assert "quorum is 'stop'" in sites.logs()
+        return
+    sites.wait_until(lambda: sites.status("site-0")["neighbours"]["site-1"]["state"] == "away")
+    sites.wait_for_news("site-0", 1.0)
+    stands = sites.step("site-0")
+    sites.wait_for_news("site-0", 2.0)
+    assert sites.step("site-0") == stands < 1500
+    sites.start("site-1")
+    np.testing.assert_allclose(sites.finish(), np.tile(solution(3), (3, 1)), atol=1e-8)
+
+
+@pytest.mark.parametrize(("count", "network"), [(8, Loopback), (4, Namespaces)])
+def test_label_cleaning_on_digits_is_the_simulator_s(fleet, count, network):
+    """Mini-batches, nodes of unequal size: the same numbers, so the same accuracy."""
+    sites = fleet(ring(count, fault_tolerance=TOLERANCE), network, steps=150, task="digits", batch_size=32)
+    sites.start()
+    y = sites.finish(level="y")
+    task = db.tasks.label_cleaning("digits", count, seed=0)
+    method = db.sparkle("edge-ed", updates="simultaneous", **RATES["digits"])
+    options = {"steps": 150, "batch_size": 32, "eval_every": 150, "metrics": task.metrics[:1]}
+    expected = db.solve(task.problem, method, sites.federation.graph, **options)
+    mean, tree = ravel_pytree(expected.y)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y.mean(0), mean, atol=1e-10)
+    for number in range(count):
+        own = ravel_pytree(jax.tree.map(lambda leaf: leaf[number], expected.nodes.y))[0]  # noqa: B023
+        np.testing.assert_allclose(y[number], own, atol=1e-10)
+    reached = task.metrics[0](SimpleNamespace(y=tree(y.mean(0))))["test_accuracy"]
+    assert reached == expected.trace["test_accuracy"][-1] > 0.85

@@ -1,0 +1,105 @@
+"""Whole silos on a virtual clock, network and disk (`simulation`): what must hold under every schedule, and planted
+bugs that are found."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from simulation import Schedule, World
+from simulation.node import ALPHA, ENTRIES, Problem, undisturbed
+from simulation.planted import BUGS, planted
+from simulation.schedule import KINDS
+
+import decibel as db
+from decibel.core import _files as files
+from decibel.methods._single_level import SingleLevel
+from decibel.network._incidence import of_node
+from decibel.strategies import strategy
+
+TESTS = Path(__file__).parents[1]
+RING = tuple(tuple(sorted(((i - 1) % 4, (i + 1) % 4))) for i in range(4))
+
+
+def run(seed, kind=None):
+    world = World(Schedule.of(seed, kind))
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("lossy", [True, False])
+def test_a_simulated_node_is_the_products(lossy):
+    """Exact Diffusion on a ring, in NumPy and by the library."""
+    data = Problem.of(4, 1)
+    loss = lambda x, one: 0.5 * jnp.sum(one["a"] * (x - one["b"]) ** 2)  # noqa: E731
+    own = [{"a": data.a[i], "b": data.b[i]} for i in range(4)]
+    problem = db.Problem(loss, upper_data=own, x0=jnp.zeros(ENTRIES))
+    method = SingleLevel(ALPHA, 1.0, strategy("edge-ed" if lossy else "ed"))
+    graph = db.graphs.ring(4)
+    expected = db.solve(problem, method, graph, steps=25, metrics=[], engine=db.Simulator(), progress=False)
+    states = undisturbed(RING, 1, lossy, 25)
+    found = np.stack([np.frombuffer(state)[:ENTRIES] for state in states])
+    np.testing.assert_allclose(found, expected.nodes.x, rtol=0, atol=1e-12)
+    assert tuple(of_node(graph, 1).neighbours) == RING[1]
+
+
+@pytest.mark.slow_except(*(kind for kind in KINDS if kind != "orbax"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_must_hold_holds(kind):
+    for seed in range(3 if kind == "partition" else 6):  # these are long
+        run(seed, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_what_must_hold_holds_under_thousands_of_schedules(part):
+    for seed in range(300 * part, 300 * (part + 1)):
+        run(seed)
+
+
+@pytest.mark.parametrize("kind", ["storm", pytest.param("orbax", marks=pytest.mark.slow)])
+def test_a_seed_replays_exactly(kind):
+    digests = [run(seed, kind).digest for seed in (3, 4, 3, 4)]
+    assert digests[:2] == digests[2:] and digests[0] != digests[1]
+
+
+@pytest.mark.slow
+def test_a_seed_replays_exactly_in_another_process():
+    code = "from simulation import *; w = World(Schedule.of(3, 'storm')); w.run(); print(w.digest)"
+    found = []
+    for hashes in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": hashes, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+        found.append(subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip())
+    assert found == [str(run(3, "storm").digest)] * 2
+
+
+def test_calls_of_the_system_are_put_back():
+    run(0, "calm")
+    assert files.os is os
+
+
+@pytest.mark.slow_except("keeps_and_restore_are_swapped", "names_are_not_synced", "what_was_lost_is_not_sent_again")
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name):
+    bug = BUGS[name]
+    for seed in bug.seeds:
+        try:
+            with planted(name):
+                run(seed, bug.kind)
+        except Exception:  # what the monitor says, or the site's own error
+            run(seed, bug.kind)  # and nothing but the bug is found
+            return
+    pytest.fail("no schedule found it")
+
+
+def test_the_page_names_bugs_as_they_are():
+    page = (TESTS.parent / "docs" / "silo-protocol.md").read_text().split("## Simulated")[1].split("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)`[^|]*\| ([\w-]+) \|", page, re.MULTILINE)
+    assert len(named) >= 10 and all(BUGS[name].kind == kind for name, kind in named)
+    assert f"{len(BUGS)} bugs are planted" in page
