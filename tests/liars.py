@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 import decibel as db
-from decibel.engines.silo._async_wire import AsyncWire
-from decibel.engines.silo._wire import Wire
 from decibel.network._in_memory import InMemory
+from decibel.silo.run._async_wire import AsyncWire
+from decibel.silo.run._wire import Wire
 
 FIRST, LAST = 0, 10**9
 
@@ -112,6 +112,9 @@ class LyingWire(Wire):
 
     def link_rows(self, step, graph, buffer):
         return super().link_rows(step, graph, self.lie.instead(step, buffer, buffer))
+
+    def rows(self, step, graph, buffer):
+        return super().rows(step, graph, self.lie.instead(step, buffer, buffer))
 
 
 def _with(kind, run, lie):

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import decibel as db
-from decibel.methods._single_level import SingleLevel
 
 
 class Quadratic(NamedTuple):
@@ -131,13 +130,3 @@ def random_quadratic(nodes=6, p=3, q=4, seed=0, spread=1.0):
         R=positive(p),
         e=spread * rng.normal(size=(nodes, p)),
     )
-
-
-class OneLevel(SingleLevel):
-    """A single level that any strategy moves."""
-
-    mixing: db.Strategy
-
-    @property
-    def strategies(self):
-        return {"x": self.mixing}

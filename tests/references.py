@@ -131,8 +131,11 @@ def starts(problem) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((q.nodes, q.B.shape[2])), np.zeros((q.nodes, q.B.shape[1]))
 
 
-def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updates="simultaneous"):
-    """(x, y, z) of every node. `W` is a matrix, or one for each of x, y, z; or a function of the step."""
+def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updates="simultaneous", every=1):
+    """(x, y, z) of every node. `W` is a matrix, or one for each of x, y, z; or a function of a level's own moves.
+
+    x and z move in every `every`-th step.
+    """
     x0, y0 = starts(problem)
     if callable(W):
         levels = [Printed(upper, x0), Printed(lower, y0), Printed(lower, y0)]
@@ -145,17 +148,20 @@ def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updat
     r = np.zeros_like(x0)
     for k in range(steps):
         α, β, γ, θ = (at(rate, k) for rate in (alpha, beta, gamma, theta))
-        if updates == "alternating":
+        turn = k // every
+        if k % every:
             move(y, k, β * problem.v(x.s, y.s))
-            move(z, k, γ * problem.p(x.s, y.s, z.s))
+        elif updates == "alternating":
+            move(y, k, β * problem.v(x.s, y.s))
+            move(z, turn, γ * problem.p(x.s, y.s, z.s))
             r = (1 - θ) * r + θ * problem.u(x.s, y.s, z.s)
-            move(x, k, α * r)
+            move(x, turn, α * r)
         else:
             v, p, u = problem.v(x.s, y.s), problem.p(x.s, y.s, z.s), problem.u(x.s, y.s, z.s)
             r = (1 - θ) * r + θ * u
-            move(x, k, α * r)
+            move(x, turn, α * r)
             move(y, k, β * v)
-            move(z, k, γ * p)
+            move(z, turn, γ * p)
     return x.s, y.s, z.s
 
 

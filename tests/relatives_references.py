@@ -7,9 +7,11 @@ The problems are `method_references.Nodes`. Every reference returns x, y and z o
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 from method_references import Consensus, Tracked, each, gossip
+from references import Dense
 
 
 def gx(nodes, i, x, y):
@@ -49,7 +51,13 @@ class Alone:
         self.s = self.s - d
 
 
-STRATEGIES = {"diffusion": Diffusion, "consensus": Consensus, "gt": TrackedInside}
+STRATEGIES = {
+    "diffusion": Diffusion,
+    "consensus": Consensus,
+    "gt": TrackedInside,
+    "ed": partial(Dense, "ed"),
+    "extra": partial(Dense, "extra"),
+}
 
 
 def at(value, k):
@@ -73,6 +81,27 @@ def copies(nodes, W, *, strategy, alpha, beta, gamma, strength, steps):
         for level, rate, direction in zip((x, y, z), (alpha, beta, gamma), d, strict=True):
             level.move(at(rate, k) * direction)
     return x.s, y.s, z.s
+
+
+def central_copies(nodes, W, *, strategy, alpha, beta, strength, steps):
+    """F2SA-p with p = 2 (Chen, Li, Chayti, Zhang, 2025), or equilibrium propagation nudged both ways: copies a and b
+    minimize g ± ν f with ν = 1/λ, and x moves against the central difference of their values."""
+    start, below = nodes.start()
+    x, a, b = (STRATEGIES[strategy](W, s) for s in (start, below, below))
+    ν = 1 / strength
+    for _ in range(steps):
+
+        def u(i, x, a, b):
+            ahead, behind = (gx(nodes, i, x, y) + sign * ν * nodes.fx(i, x, y) for y, sign in ((a, 1), (b, -1)))
+            return (ahead - behind) / (2 * ν)
+
+        def nudged(sign):
+            return lambda i, x, y: nodes.gy(i, x, y) + sign * ν * nodes.fy(i, x, y)
+
+        d = each(u, x.s, a.s, b.s), each(nudged(1), x.s, a.s), each(nudged(-1), x.s, b.s)
+        for level, rate, direction in zip((x, a, b), (alpha, beta, beta), d, strict=True):
+            level.move(rate * direction)
+    return x.s, a.s, b.s
 
 
 def sun_dsbo(nodes, W, *, strategy, alpha, beta, gamma, strength, envelope, steps):

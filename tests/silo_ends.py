@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 from silo_sites import ring
 
-from decibel.engines.silo import _frames as frames
-from decibel.engines.silo._async_site import AsyncSite
-from decibel.engines.silo._clock import Clock
-from decibel.engines.silo._errors import Rejected
-from decibel.engines.silo._federation import FaultTolerance
-from decibel.engines.silo._frames import Hello, Roll
-from decibel.engines.silo._site import Site
+from decibel.silo._errors import Rejected
+from decibel.silo._federation import FaultTolerance
+from decibel.silo.protocol import _frames as frames
+from decibel.silo.protocol._async_site import AsyncSite
+from decibel.silo.protocol._clock import Clock
+from decibel.silo.protocol._frames import Hello, Roll, Statement, nonces_of
+from decibel.silo.protocol._lockstep_site import LockstepSite
 
 PROBLEM = b"p" * 32
-RULES = FaultTolerance(beat=1.0, missed=3, deadline=5.0)
+RULES = FaultTolerance("continue", beat=1.0, missed=3, deadline=5.0)
 FEDERATION = ring(3, fault_tolerance=RULES, steps=100)
 STEP = 10
+EPOCH = 1002  # of the first JOIN: the second number that a site draws
+SERIALS = itertools.count(1)
 
 
 class Signer:
@@ -45,9 +48,6 @@ class Manual(Clock):
 
     def now(self):
         return self.time
-
-    def incarnation(self):
-        return 7
 
     def nonce(self):
         self.drawn += 1
@@ -95,17 +95,30 @@ class End:
     def __init__(self, federation, number, other, *, lossy=True):
         self.said, self.clock = [], Manual()
         name = federation.sites[number].name
-        kind = AsyncSite if federation.asynchronous else Site
-        self.site = kind(federation, number, PROBLEM, Signer(name), lossy=lossy, say=self.said.append, clock=self.clock)
+        kind = AsyncSite if federation.asynchronous else LockstepSite
+        self.site = kind(
+            federation,
+            number,
+            PROBLEM,
+            Signer(name),
+            incarnation=7,
+            lossy=lossy,
+            say=self.said.append,
+            clock=self.clock,
+        )
         self.site.expect(np.float64, (3,))
         self.edge = self.site.edges[other]
-        self.site._roll_call.say(0, [])
+        self.site._rendezvous.say(0, [])
         self.line = None
 
     def connect(self, incarnation=1):
         self.line = Line()
         hello = Hello(self.site.federation.hash, PROBLEM, incarnation, b"n" * 32)
-        self.site.connected(self.edge, hello, self.line)
+        try:
+            self.site.connected(self.edge, hello, self.line)
+        except Rejected as error:
+            self.edge.rejected += 1
+            self.said.append(str(error))
 
     def disconnect(self):
         self.site.disconnected(self.edge, self.line)
@@ -127,15 +140,35 @@ class End:
         return found
 
 
+def signed(end, site, step=0, saved=(), *, by=None, fresh=True, **fields):
+    """What a site says of itself, since it has heard of `end`'s start (`fresh`), or before."""
+    own = end.site._rendezvous.known[end.site.number]
+    sites = len(end.site.federation.sites)
+    heard = nonces_of([own] if fresh else [], sites)
+    fields = {"incarnation": 1, "nonce": 50 + site, "serial": next(SERIALS), "running": True, "heard": heard} | fields
+    statement = Statement(site, step=step, saved=saved, **fields)
+    text = end.site.federation.hash + PROBLEM + statement.text()
+    signature, certificate = Signer(by or f"site-{site}").sign_statement(text)
+    return statement._replace(signature=signature, certificate=certificate)
+
+
+def at_the_start(end, saved):
+    """What all other sites say that are at their start, and have heard of each other and of `end`."""
+    own = end.site._rendezvous.known[end.site.number]
+    others = [Statement(site, 1, 50 + site) for site in saved]
+    heard = nonces_of([own, *others], len(end.site.federation.sites))
+    return tuple(signed(end, site, 0, steps, running=False, heard=heard) for site, steps in saved.items())
+
+
 def standing_end(kind):
     """The end that dials or listens, of a site that is at step `STEP` already."""
     end = End(FEDERATION, *((1, 0) if kind == "dials" else (0, 1)))
     assert end.edge.dials == (kind == "dials")
     end.site.running, end.site.next = True, STEP
-    end.site._roll_call.settled = True
+    end.site._rendezvous.start = STEP
     return end
 
 
 def tell_running(end, running=True):
     """The neighbour says whether it runs."""
-    end.deliver(Roll(True, running, ()))
+    end.deliver(Roll(running, ()))

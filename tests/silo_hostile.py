@@ -1,6 +1,6 @@
 """A member with a valid certificate that means harm: python silo_hostile.py HOME NAME MODE SECONDS
 
-It answers the roll call like anybody, so that the others start. Then, by MODE, it `leaves`, or attacks each of its
+It meets the others like anybody, so that the others start. Then, by MODE, it `leaves`, or attacks each of its
 neighbours in turn with everything that has ended or held up a site before.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._frames import (
+from decibel.silo.protocol._frame_limits import NOWHERE
+from decibel.silo.protocol._frames import (
     Beat,
     Bye,
     Data,
@@ -28,11 +28,12 @@ from decibel.engines.silo._frames import (
     Skip,
     Stand,
     Statement,
+    nonces_of,
     parse,
     write,
 )
-from decibel.engines.silo._limits import NOWHERE
-from decibel.engines.silo._streams import METHOD
+from decibel.silo.run._connections import METHOD
+from decibel.silo.trust._credentials import Credentials
 
 NEVER = 2**32 - 1
 
@@ -46,6 +47,7 @@ class Member:
         self.number = self.federation.number(name)
         self.neighbours = self.federation.neighbours(self.number)
         self.incarnation = time.time_ns()
+        self.nonce, self.serial = random.getrandbits(64), 0
         self.known: dict[int, Statement] = {}
 
     def channel(self, other):
@@ -58,10 +60,21 @@ class Member:
         return write(Hello(self.federation.hash, problem, self.incarnation, b"n" * 32))
 
     def statement(self, problem, step=0, saved=(), site=None):
-        one = Statement(self.number if site is None else site, self.incarnation, step, saved)
+        self.serial += 1
+        number = self.number if site is None else site
+        one = Statement(number, self.incarnation, self.nonce, self.serial, step, saved)
+        one = one._replace(heard=nonces_of([*self.known.values(), one], len(self.federation.sites)))
         text = self.federation.hash + problem + one.text()
         signature, certificate = self.own.sign_statement(text)
         return one._replace(signature=signature, certificate=certificate)
+
+    def hear(self, statements):
+        """Keeps the newest of every site, with its certificate."""
+        for one in statements:
+            old = self.known.get(one.site)
+            if one.site != self.number and (old is None or one.order > old.order):
+                certificate = one.certificate or (old.certificate if old else b"")
+                self.known[one.site] = one._replace(certificate=certificate)
 
 
 class Conversation:
@@ -111,18 +124,18 @@ class Conversation:
         self._channel.close()
 
 
-def roll_call(member, problem):
+def rendezvous(member, problem):
     """Until all have heard of each other: it passes on what it hears, as all do."""
     lines = [Conversation(member, other, problem).read() for other in member.neighbours]
-    member.known[member.number] = member.statement(problem)
     while True:
         for line in lines:
             for frame in list(line.heard):
-                if isinstance(frame, Roll):
-                    member.known |= {one.site: one for one in frame.statements if one.site != member.number}
+                if isinstance(frame, Roll | Stand):
+                    member.hear(frame.statements)
+        member.known[member.number] = member.statement(problem)
         complete = len(member.known) == len(member.federation.sites)
         for line in lines:
-            line.say(Roll(complete, complete, tuple(member.known.values())), Beat())
+            line.say(Roll(complete, tuple(member.known.values())), Beat())
         if complete and all(any(isinstance(f, Roll) and f.running for f in line.heard) for line in lines):
             return lines
         time.sleep(0.2)
@@ -147,10 +160,10 @@ def attacks(member, problem, other, chance):
     def forged(line):
         others = [site for site in range(len(member.federation.sites)) if site != member.number]
         line.say(Stand(tuple(member.statement(problem, 3999, site=site) for site in others)))
-        line.say(Roll(True, True, tuple(member.statement(problem, 0, (3999,), site) for site in others)))
+        line.say(Roll(True, tuple(member.statement(problem, 0, (3999,), site) for site in others)))
 
     def behind(line):
-        line.say(Roll(True, True, ()), Join(0, 7, False, True, 0, NOWHERE))
+        line.say(Roll(True, ()), Join(0, 7, False, True, 0, NOWHERE))
         for _ in range(20):
             line.say(Beat())
             time.sleep(0.1)
@@ -192,7 +205,7 @@ if __name__ == "__main__":
     home, name, mode, seconds = sys.argv[1:]
     problem = bytes.fromhex((Path(home).parent / "problem").read_text())
     member = Member(home, name)
-    lines = roll_call(member, problem)
+    lines = rendezvous(member, problem)
     if mode == "leaves":
         for line in lines:
             line.say(Bye("left"))

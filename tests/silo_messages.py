@@ -5,10 +5,10 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from quadratics import OneLevel
 
-from decibel.engines.silo._frames import Data, Position
+from decibel.methods._single_level import SingleLevel
 from decibel.network._codecs import Code
+from decibel.silo.protocol._frames import Data, Position
 from decibel.strategies.privacy import _in_code
 
 
@@ -44,7 +44,7 @@ class Poisoned(Exponents):
 
 
 def in_own_code(code):
-    return OneLevel(0.1, 1.0, _in_code("ed", code, "own code"))
+    return SingleLevel(0.1, 1.0, _in_code("ed", code, "own code"))
 
 
 def message(step, exchange, *, epoch=1, tensor=None):

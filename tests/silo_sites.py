@@ -14,15 +14,15 @@ import pytest
 
 import decibel as db
 from decibel.core._files import atomic_write
-from decibel.engines.silo._authority import Authority
-from decibel.engines.silo._certificates import key_print, make_request, pem
-from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
-from decibel.engines.silo._revocation import RevocationList
-from decibel.engines.silo._signing import new_key, save_key
-from decibel.studies.namespaces import Link, network, obstacle
+from decibel.silo._federation import FaultTolerance, Federation, SiteAddress
+from decibel.silo.trust._authority import Authority
+from decibel.silo.trust._certificates import key_print, make_request, pem
+from decibel.silo.trust._revocation import RevocationList
+from decibel.silo.trust._signing import new_key, save_key
+from decibel_studies.testbed.namespaces import Link, network, obstacle
 
 UNHINDERED = Link(10.0)
-QUICK = FaultTolerance(beat=0.2, missed=25, deadline=60.0)
+QUICK = FaultTolerance("continue", beat=0.2, missed=25, deadline=60.0)
 
 
 def free_ports(count):
@@ -46,14 +46,22 @@ def ring(count, *, fault_tolerance=QUICK, reachable=None, trust_members=True, **
 
 
 class Folders:
-    """An authority and a folder for every site."""
+    """An authority and a folder for every site, or for those of these names."""
 
-    def __init__(self, folder: Path, federation: Federation, authority: Authority | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        federation: Federation,
+        authority: Authority | None = None,
+        *,
+        names: list[str] | None = None,
+    ) -> None:
         self.folder, self.federation = folder, federation
         self.authority = authority or Authority.make(federation.name)
         self.revoked = RevocationList.first(federation.name)
         for site in federation.sites:
-            self.site(site.name)
+            if names is None or site.name in names:
+                self.site(site.name)
 
     def home(self, name):
         return self.folder / name
@@ -62,7 +70,7 @@ class Folders:
         """A site's folder; by default as it should be."""
         authority, home = authority or self.authority, home or self.home(name)
         key = new_key()
-        certificate = authority.certify(make_request(key, certified or name, "test"), [certified or name], lifetime)
+        certificate = authority.certify(make_request(key, certified or name, "test"), certified or name, lifetime)
         save_key(key, home / "key.pem")
         atomic_write(home / "certificate.pem", pem(certificate))
         atomic_write(home / "authority.pem", pem(self.authority.certificate))

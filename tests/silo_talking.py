@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
 
-from decibel.engines.silo._credentials import Credentials
-from decibel.engines.silo._frames import Build
-from decibel.engines.silo._site import Site
-from decibel.engines.silo._streams import Streams
+from decibel.silo.protocol._clock import Clock
+from decibel.silo.protocol._frames import Build
+from decibel.silo.protocol._incarnation import next_incarnation
+from decibel.silo.protocol._lockstep_site import LockstepSite
+from decibel.silo.protocol._site import STOP
+from decibel.silo.run._connections import Streams
+from decibel.silo.trust._credentials import Credentials
 
 
 def wait_until(condition, seconds=15.0):
@@ -20,11 +24,22 @@ def wait_until(condition, seconds=15.0):
 
 
 class Talking:
-    def __init__(self, folders, number, home=None, status=None, build=None, **options):
+    def __init__(self, folders, number, home=None, status=None, build=None, restart=False, **options):
         self.name, self.said = f"site-{number}", []
         self.home = home or folders.home(self.name)
         self.credentials = Credentials.load(self.home, self.name)
-        self.site = Site(folders.federation, number, b"p" * 32, self.credentials, lossy=True, say=self.said.append)
+        clock = Clock()
+        self.site = LockstepSite(
+            folders.federation,
+            number,
+            b"p" * 32,
+            self.credentials,
+            incarnation=next_incarnation(self.home, clock.time()),
+            lossy=True,
+            restart=restart,
+            say=self.said.append,
+            clock=clock,
+        )
         self.site.expect(np.float64, (3,))
         self.site.build = build or Build()
         self.streams = Streams(self.site, self.credentials, self.said.append, status, **options)
@@ -33,3 +48,29 @@ class Talking:
     def close(self):
         self.site.goodbye(False)
         self.streams.close()
+
+
+class Walk(threading.Thread):
+    """The steps of a site that computes nothing: it agrees with the others where to start, and exchanges zeros."""
+
+    def __init__(self, talking, goal, saved=()):
+        super().__init__(daemon=True)
+        self.site, self.goal, self.saved = talking.site, goal, saved
+        self.steps, self.error = [], None
+        self.start()
+
+    def run(self):
+        others = tuple(self.site.edges)
+        out = np.empty((len(others), 3)), np.empty(len(others), bool), np.empty(len(others), np.int32)
+        try:
+            step = self.site.agree(self.saved)
+            while step < self.goal:
+                step = self.site.begin(step)
+                if step == STOP:
+                    return
+                self.steps.append(step)
+                self.site.exchange(others, np.zeros(3), None, out)
+                step += 1
+            self.site.goodbye(True)
+        except Exception as error:
+            self.error = error

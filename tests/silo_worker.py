@@ -18,8 +18,8 @@ from quadratics import random_quadratic  # noqa: E402
 
 import decibel as db  # noqa: E402
 from decibel.core._files import atomic_write  # noqa: E402
-from decibel.engines.silo._errors import Rejected  # noqa: E402
-from decibel.engines.silo._site import STOP  # noqa: E402
+from decibel.silo._errors import Rejected  # noqa: E402
+from decibel.silo.protocol._site import STOP  # noqa: E402
 
 
 class Gate:
@@ -39,7 +39,7 @@ class Gate:
 class Slow:
     """A site that takes `times` as long for its own part of every step, which is all but the wait for neighbours."""
 
-    def __init__(self, site, times=1.0):
+    def __init__(self, site, times):
         self.times = times
         self.begin, site.begin = site.begin, self.begin_later
         self.wait_for, site._wait_for = site._wait_for, self.wait
@@ -116,7 +116,8 @@ class InTrouble(db.Silo):
     def start(self, *arguments, **options):
         run = super().start(*arguments, **options)
         Gate(run.site, self.home.parent / "gate")
-        Slow(run.site, SETTINGS.get("slow", {}).get(self.name, 1.0))
+        if self.name in SETTINGS.get("slow", {}):
+            Slow(run.site, SETTINGS["slow"][self.name])
         Cut(run.site, self.home.parent / "cut")
         if SETTINGS.get("pause"):
             Pause(run.site, SETTINGS["pause"].get(self.name, SETTINGS["pause"]["all"]))

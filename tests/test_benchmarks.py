@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import decibel as db
-from decibel.studies.processes import together
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -21,6 +20,7 @@ from benchmarks.cases import label_cleaning, regression  # noqa: E402
 from benchmarks.compare import compare  # noqa: E402
 from benchmarks.contest import contest  # noqa: E402
 from benchmarks.model import Cost, Fit, costs, fit, neighbours, predict  # noqa: E402
+from benchmarks.processes import together  # noqa: E402
 
 
 def ran(**ratios: float) -> dict:

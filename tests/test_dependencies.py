@@ -104,8 +104,9 @@ SENTENCES = {
     "decibel": 'The decibel command needs typer and rich: pip install "decibel-opt[cli]".',
     "toml": 'decibel run needs tomli-w: pip install "decibel-opt[cli]".',
     "compiled": 'the cache of compiled steps needs platformdirs: pip install "decibel-opt[cli]".',
-    "torch": 'db.torch needs torch 2.12 and torchax 0.0.13 (found neither): pip install "decibel-opt[torch]", after '
-    "PyTorch's CPU wheel of torch 2.12 where JAX runs on a CPU, since the default wheel brings CUDA.",
+    "torch": "db.torch needs torch 2.12 and torchax 0.0.13 (found neither): install torch 2.12 by the command for "
+    'pip and CPU on PyTorch\'s start page, and then pip install "decibel-opt[torch]", since the default wheel of torch '
+    "brings CUDA.",
 }
 
 
@@ -157,7 +158,8 @@ def outside(path):
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_optional_package_is_imported_with_words_for_its_absence(path):
     allowed = CORE | {"decibel", *sys.stdlib_module_names}
-    if path.is_relative_to(ROOT / "cli") and path.name != "__init__.py":
+    commands = path.is_relative_to(ROOT / "cli") and path.name != "__init__.py"
+    if commands or path.is_relative_to(ROOT / "silo" / "commands"):
         allowed |= {"typer", "rich"}  # behind the entry of the command
     if path == ROOT / "results" / "_progress.py":
         allowed |= {"rich"}  # without which there is no bar
@@ -181,7 +183,7 @@ def test_extras():
 
 
 def test_the_doctor_knows_the_extras():
-    from decibel.cli._doctor import EXTRAS
+    from decibel.cli._examination import EXTRAS
 
     for extra in USED:
         assert set(EXTRAS[extra]) == {module(one) for one in DECLARED["optional-dependencies"][extra]}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Hashable
 from pathlib import Path
+from statistics import median
 
 import jax.numpy as jnp
 import pytest
@@ -21,13 +22,13 @@ from decibel.network._messages import Cumulative
 from decibel.strategies._table import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "studies" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_PYTHON = [page for page in PAGES if BLOCK.search(page.read_text())]
 TORCH = "from decibel.torch._libraries import libraries; libraries()"
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 SIDE_BY_SIDE = {'title="in PyTorch"', 'title="in Decibel"'}
-RUN_ELSEWHERE = {'title="patients.py"'}  # by test_journeys.py
+RUN_ELSEWHERE = {'title="patients.py"', 'title="make_patients.py"'}  # by test_journeys.py
 TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"', *SIDE_BY_SIDE, *RUN_ELSEWHERE}  # run below
 
 
@@ -110,6 +111,24 @@ def test_links_between_pages_exist():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_table_of_theorems_names_what_exists_and_every_formula():
+    page = (ROOT / "docs" / "theorems.md").read_text()
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| ") and "| place |" not in line]
+    assert all(len(row) == 6 for row in rows)
+    functions = set(re.findall(r"`((?:theory|metrics|db)\.\w+)`", " ".join(row[2] for row in rows)))
+    for name in functions:
+        package, _, attribute = name.partition(".")
+        assert hasattr(decibel if package == "db" else getattr(decibel, package), attribute), name
+    no_formula = {"Advice", "Bound", "Measured", "Samples", "Term", "measured_transient", "wave_step_size"}
+    assert {f"theory.{name}" for name in decibel.theory.__all__ if name not in no_formula} <= functions
+    defined = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert set(re.findall(r"`(test_\w+)`", page)) <= defined
+    claims = set(re.findall(r"^\| \[(C\d+[a-z]?)\]\(", (ROOT / "docs" / "studies.md").read_text(), re.MULTILINE))
+    assert set(re.findall(r"C\d+[a-z]?", " ".join(row[4] for row in rows))) <= claims
+
+
 def public_names():
     """Every public object by its path: what `decibel` and its public modules list in `__all__`, modules excepted."""
     modules, names = [("decibel", decibel)], {}
@@ -167,7 +186,7 @@ def exchanges(strategy):
         if isinstance(reply, Cumulative):  # the message and the link's flow
             reply = (one, one)
         vectors += len(reply) if isinstance(reply, tuple) else 1
-        if strategy.per_link:
+        if strategy.flows_by_link:
             reply = one
 
 
@@ -199,6 +218,12 @@ def test_tables_of_wave_are_what_was_measured(name):
     script, found = figure(name), json.loads((figures / f"{name}.json").read_text())
     page = (ROOT / "docs" / "wave.md").read_text()
     for row in script.table(found) if name == "exactness" else script.tables(found):
+        assert row in page
+
+
+def test_table_of_colluders_is_what_was_measured():
+    script, page = figure("colluders"), (ROOT / "docs" / "silo.md").read_text()
+    for row in script.table(json.loads((ROOT / "docs" / "figures" / "colluders.json").read_text())):
         assert row in page
 
 
@@ -235,6 +260,16 @@ def test_table_of_precisions_is_what_was_measured():
         assert f"| `{row['strategy']}` | {row['precision']} | {cells} |" in page
 
 
+def test_table_of_adaptive_steps_is_what_was_measured():
+    page = (ROOT / "docs" / "adaptive.md").read_text()
+    measured = json.loads((ROOT / "docs" / "figures" / "adaptive.json").read_text())["steps_to_1e-6"]
+    for name in ("ada-ed", "gt-ada"):
+        for kind, label in (("default", r"$\eta = 0.3$"), ("best", r"the best of six $\eta$")):
+            counts = [measured[graph][name][kind] for graph in ("ring", "complete, lazy")]
+            cells = [f"{median(steps):g} ({min(steps)}–{max(steps)})" for steps in counts]
+            assert f"| `{name}`, {label} | {' | '.join(cells)} |" in page
+
+
 @pytest.fixture(scope="module")
 def tables():
     spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
@@ -248,6 +283,34 @@ def test_what_is_written_from_the_methods_is_up_to_date(tables):
     assert {entry.name for entry in tables.entries()} == {name for name, entry in CATALOG.items() if not entry.mixture}
     marked = {(page.name, kind) for page in PAGES for _, kind, _ in tables.MARK.findall(page.read_text())}
     assert marked >= {("cluster.md", "messages"), ("which-method.md", "catalogue")}
+
+
+def test_the_catalogue_and_the_credits_agree_on_what_is_ours():
+    """Every entry that says "ours" has a row that says what was searched and found, and no other has one."""
+    page = (ROOT / "docs" / "credits.md").read_text()
+    section = page.split('## Entries that say "ours"')[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    assert all(len(cells) == 4 and all(cells) for cells in rows)
+    named = [name for cells in rows for name in re.findall(r"`([a-z-]+)`", cells[0])]
+    ours = [name for name, entry in CATALOG.items() if re.search(r"\bours\b", entry.paper)]
+    assert sorted(named) == sorted(ours)
+
+
+CLAIMS = (
+    "novel",
+    "novelty",
+    "unpublished",
+    "(no|never|not been) published",
+    "(the|our) first (method|algorithm)",
+    "(know|knew|aware) of (no|none)",
+)
+
+
+def test_only_the_credits_say_what_is_new():
+    for page in PAGES:
+        if page.name != "credits.md":
+            claim = re.search(rf"\b({'|'.join(CLAIMS)})\b", FENCED.sub("", page.read_text()), re.IGNORECASE)
+            assert claim is None, f"{page.name} says {claim[0]!r}: say what is new in credits.md only"
 
 
 def test_tables_follow_the_methods(tables):

@@ -14,6 +14,8 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,13 @@ import typer
 from terminal import typed
 from xla import flags
 
+from decibel.cli._app import gathered
+
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "studies/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 LINE = re.compile(r"^ {4}(decibel .*(?:\\\n.*)*)", re.MULTILINE)
 INLINE = re.compile(r"`(decibel [a-z][^`]*)`")
 
@@ -31,12 +38,13 @@ ELSEWHERE = {
     "decibel launch -n 4 script.py [ARGUMENTS]": "tests/engines/launch",
     "decibel launch --elastic -n 4 script.py": "tests/engines/launch",
     "decibel watch mine": "serves until it is stopped: tests/results/test_live.py",
-    "decibel reproduce dsoba/speedup": "minutes: tests/studies runs all in their smallest size",
+    "decibel reproduce dsoba/speedup": "minutes: studies/tests runs all in their smallest size",
     "decibel reproduce all --size full --jobs 6": "hours",
-    "decibel report decibel-results/small": "tests/studies/test_report.py",
-    "decibel league --out decibel-league": "an hour: tests/studies/test_league.py runs one method",
+    "decibel report decibel-results/small": "studies/tests/test_report.py",
+    "decibel league --out decibel-league": "an hour: studies/tests/test_league.py runs one method",
+    "decibel silo privacy --epsilon 3 --steps 2000 --samples 500 --batch-size 32": "tests/silo/test_cli_silo.py",
     "decibel data fetch australian": "needs a network: tests/tasks/test_data.py",
-    "decibel silo run NAME --problem wards:problem --metrics-port 9464": "tests/engines/silo/test_metrics.py",
+    "decibel silo run NAME --problem example_problem:problem --metrics-port 9464": "tests/silo/test_metrics.py",
 }
 
 
@@ -181,7 +189,7 @@ class TestSilo:
     @pytest.fixture
     def files(self, tmp_path):
         (tmp_path / "federation.toml").write_text(block("docs/silo.md", 'toml title="federation.toml"'))
-        (tmp_path / "wards.py").write_text(block("docs/silo.md", "python"))
+        (tmp_path / "example_problem.py").write_text(block("docs/silo.md", "python"))
         return tmp_path
 
     def test_a_rehearsal_suggests_the_limit_that_the_page_has(self, installed, files):
@@ -202,8 +210,8 @@ class TestSilo:
         assert list(rows) == ["init", "join", "sign", "run", "status", "revoke", "ledger"]
         sites = ("amsterdam", "berlin", "copenhagen")
 
-        def organiser(command, site="", folder=files):
-            text = f"decibel silo {command} {rows[command]}".replace("NAME", site)
+        def organiser(command, site="", folder=files, more=""):
+            text = f"decibel silo {command} {rows[command]} {more}".replace("NAME", site)
             shown = typed(text, folder, environment, columns=80)
             assert shown.code == 0, (text, shown.text)
             return shown
@@ -213,9 +221,9 @@ class TestSilo:
             home = files / site
             home.mkdir()
             (home / "public").symlink_to(files / "silo" / "public")
-            organiser("join", site, home)
+            told = organiser("join", site, home).text.split("has the fingerprint")[-1].strip()
             (files / site / "request.pem").write_bytes((home / "silo" / site / "request.pem").read_bytes())
-            organiser("sign", site)
+            organiser("sign", site, more=f"--fingerprint '{told}'")
             (home / "silo" / site / "certificate.pem").write_bytes((home / "certificate.pem").read_bytes())
         runs = [
             subprocess.Popen(
@@ -268,8 +276,9 @@ def test_every_line_of_commands_is_typed_somewhere():
 
 def test_commands_in_the_text_exist():
     """With all their options."""
-    from decibel.cli._app import app
-
+    declared = tomllib.loads((ROOT / "studies" / "pyproject.toml").read_text())["project"]["entry-points"]
+    group = "decibel.commands"
+    app = gathered([EntryPoint(name, value, group) for name, value in declared[group].items()])
     found = 0
     for page in PAGES:
         for line in [*commands(page), *INLINE.findall(page.read_text())]:

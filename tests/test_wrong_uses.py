@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import networkx as nx
@@ -15,7 +19,7 @@ from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli._app import app
-from decibel.strategies import polynomial
+from decibel.problem._look import look
 
 QUADRATIC = random_quadratic(6)
 PROBLEM, SINGLE = QUADRATIC.problem(), QUADRATIC.single()
@@ -61,16 +65,12 @@ PYTHON = {
     "lower(x, y, batch) fails on a batch of one sample": lambda: problem(
         upper=lambda x, y, batch: jnp.sum(y), y0=jnp.zeros(4)
     ),
-    "upper uses Python control flow on a traced value: write it with jax.numpy": (
+    "upper branches on a traced value: write jnp.where instead of if": (
         lambda: problem(upper=lambda x, y, batch: 1.0 if y[0] > 0 else 2.0)
-    ),
-    "lower uses Python control flow on a traced value": (
-        lambda: problem(lower=lambda x, y, batch: np.sum(np.asarray(y)))
     ),
     "x0 holds a str: give floating-point arrays": lambda: problem(x0="zeros"),
     "x0 has a leaf of type int": lambda: problem(x0=np.zeros(3, int)),
     "x0 has a leaf of type complex": lambda: problem(x0=jnp.zeros(3, complex)),
-    "upper_data must have leaves of shape (nodes, samples, ...)": lambda: problem(upper_data="train.csv"),
     "upper_data holds no arrays": lambda: problem(upper_data=None),
     "upper_data holds <U1 and not numbers: encode words": lambda: problem(upper_data=np.array([[["a"]]] * 6)),
     "upper_data[0] holds no arrays: give every node": lambda: solve(
@@ -112,8 +112,8 @@ PYTHON = {
     ),
     "method 'ed' has no setting 'gamma': choose from alpha, theta, local_steps.": lambda: db.CATALOG["ed"](gamma=1.0),
     "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
-    "strategy 'own' does not state what it sends: give it `vectors`, or measure it with db.cost": (
-        lambda: db.sparkle(polynomial("own", (0.0, 1.0), (0.0,), (0.0, 1.0)), **RATES).sends
+    "strategy 'ed (top 0.1)' sends codes, whose length depends on the problem: measure it with db.cost": (
+        lambda: db.sparkle(db.privacy.top_k("ed", share=0.1), **RATES).sends
     ),
     # graphs
     "graph must be a Graph or Levels, not str: see db.graphs.ring(nodes).": lambda: solve(graph="ring"),
@@ -170,6 +170,246 @@ PYTHON = {
 }  # fmt: skip
 
 
+class Mistake(NamedTuple):
+    """What is done wrong, what is said, and the words of it that a reader acts on."""
+
+    do: Callable[[], object]
+    said: str
+    fix: str
+
+
+class Tensor:
+    """As PyTorch has it, as far as NumPy can tell."""
+
+    __module__ = "torch"
+    dtype, shape = "torch.float32", (3,)
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+class DataLoader:
+    def __iter__(self):
+        return iter([DATA[0]])
+
+
+class Dataset:
+    """One sample for one index."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return DATA[0, range(4)[i]]
+
+
+class HuggingFace(Dataset):
+    __module__ = "datasets.arrow_dataset"
+
+
+def loss_of_y(value):
+    """A problem whose upper loss is a function of y."""
+    return lambda: problem(upper=lambda x, y, batch: value(y))
+
+
+def other_names():
+    return problem(upper=lambda lam, w, batch: jnp.sum(w), lower=lambda w, lam, batch: jnp.sum((w - lam) ** 2))
+
+
+def other_shapes():
+    def lower(w, lam, batch):
+        return jnp.sum((w @ jnp.ones((5, 3)) - lam - batch) ** 2)
+
+    return problem(upper=lambda x, y, batch: jnp.sum(y), lower=lower, y0=jnp.zeros(5))
+
+
+def directed():
+    graph = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)])
+    W = nx.to_numpy_array(graph) + np.eye(4)
+    return db.graphs.from_matrix(W / W.sum(1, keepdims=True))
+
+
+TWO_LEVELS = "the problem has a shared lower level"
+MISTAKES = {
+    # the losses
+    "swap the arguments of lower": Mistake(
+        lambda: problem(lower=lambda y, x, batch: jnp.sum((y - x) ** 2)),
+        "lower is written as lower(y, x, batch)",
+        "called as lower(x, y, batch)",
+    ),
+    "swap the arguments of lower, by other names": Mistake(
+        other_names, "upper takes (lam, w, ...) and lower (w, lam, ...)", "in the order x, y, batch"
+    ),
+    "swap the arguments of lower, with other shapes": Mistake(
+        other_shapes, "lower runs only with x and y exchanged", "write x before y"
+    ),
+    "take the batch first": Mistake(
+        lambda: problem(upper=lambda batch, x, y: jnp.sum(y)),
+        "upper is written as upper(batch, x, y)",
+        "called as upper(x, y, batch)",
+    ),
+    "call float()": Mistake(
+        loss_of_y(lambda y: float(y.sum())), "upper asks for the number in a traced array", "leave the conversion out"
+    ),
+    "call .item()": Mistake(
+        loss_of_y(lambda y: y.sum().item()),
+        "upper asks for the number in a traced array, by float(), int(), .item()",
+        "leave the conversion out",
+    ),
+    "call math.sqrt": Mistake(loss_of_y(lambda y: math.sqrt(y.sum())), "or a function of math", "use jax.numpy"),
+    "call np.exp": Mistake(
+        loss_of_y(lambda y: np.exp(y).sum()),
+        "upper calls a function of NumPy on a traced array",
+        "jnp.exp instead of np.exp",
+    ),
+    "select by a mask": Mistake(
+        loss_of_y(lambda y: y[y > 0].sum()), "upper selects entries by a mask", "write jnp.where(mask, values, 0.0)"
+    ),
+    "index a list": Mistake(
+        loss_of_y(lambda y: [1.0, 2.0, 3.0][jnp.argmax(y)]),
+        "upper uses a traced value as a Python integer",
+        "index an array of jax.numpy",
+    ),
+    "call max": Mistake(
+        loss_of_y(lambda y: max(y.sum(), 0.0)), "upper branches on a traced value", "jnp.maximum instead of max"
+    ),
+    "forget return": Mistake(loss_of_y(lambda y: None), "upper returns nothing", "end it with `return`"),
+    "return a dict": Mistake(loss_of_y(lambda y: {"loss": y.sum()}), "upper returns a dict", "return a scalar"),
+    "return a list": Mistake(loss_of_y(lambda y: [y.sum()]), "upper returns a list", "return a scalar"),
+    "return an integer": Mistake(
+        loss_of_y(lambda y: (y > 0).sum()), "upper returns int", "return a real floating-point scalar"
+    ),
+    "return a complex number": Mistake(
+        loss_of_y(lambda y: jnp.fft.fft(y).sum()), "upper returns complex", "return a real floating-point scalar"
+    ),
+    # the start and the data
+    "start from a tensor": Mistake(
+        lambda: problem(x0=Tensor()), "x0 holds a tensor of PyTorch", "tensor.detach().numpy()"
+    ),
+    "start from a state_dict": Mistake(
+        lambda: problem(y0={"weight": Tensor()}), "y0 holds a tensor of PyTorch", "make the problem by db.torch.problem"
+    ),
+    "give tensors with gradients": Mistake(
+        lambda: problem(upper_data={"a": Tensor()}),
+        "upper_data holds tensors of PyTorch",
+        "tensor.detach().cpu().numpy()",
+    ),
+    "give one DataLoader": Mistake(
+        lambda: problem(upper_data=DataLoader()),
+        "upper_data is a DataLoader",
+        "[db.sources.iterator(loader) for loader in loaders]",
+    ),
+    "give DataLoaders": Mistake(
+        lambda: problem(upper_data=[DataLoader()] * 6), "upper_data holds a DataLoader", "db.sources.iterator(loader)"
+    ),
+    "give one Dataset": Mistake(
+        lambda: problem(upper_data=Dataset()), "upper_data is one Dataset", "[db.sources.items(part) for part in parts]"
+    ),
+    "give Datasets": Mistake(
+        lambda: problem(upper_data=[Dataset()] * 6),
+        "upper_data[0] is a Dataset that does not take an array of indices",
+        "wrap it in db.sources.items(...)",
+    ),
+    "give Hugging Face data sets": Mistake(
+        lambda: problem(lower_data=[HuggingFace()] * 6),
+        "lower_data[0] is a HuggingFace that",
+        "wrap it in db.sources.hugging_face(...)",
+    ),
+    "give a generator": Mistake(
+        lambda: problem(upper_data=(part for part in DATA)),
+        "upper_data is a generator",
+        "give a list with one pytree per node",
+    ),
+    "give a path": Mistake(
+        lambda: problem(upper_data=Path("train.npy")), "upper_data is the name of a file", "np.load(upper_data)"
+    ),
+    "give lists of lists": Mistake(
+        lambda: problem(upper_data=DATA.tolist()), "upper_data[0] holds single numbers", "np.array(upper_data[0])"
+    ),
+    # the method and the graph
+    "ed with two levels": Mistake(
+        lambda: solve(method=db.ed(alpha=0.1)), f"ed is for a single level, and {TWO_LEVELS}", "db.sparkle('ed', ...)"
+    ),
+    "a step size by position": Mistake(lambda: db.ed(0.1), "ed takes nothing by position", "ed(alpha=...)"),
+    "no step size": Mistake(lambda: db.ed(), "ed lacks alpha", "ed(alpha=...)"),
+    "an attribute of the catalogue": Mistake(
+        lambda: db.CATALOG.sparkle_ed, "db.CATALOG has no attribute 'sparkle_ed'", "db.CATALOG['sparkle-ed']"
+    ),
+    "a directed graph": Mistake(
+        directed, "W is not doubly stochastic: column 2 sums to", "from_networkx(graph.to_undirected())"
+    ),
+    "a graph for a matrix": Mistake(
+        lambda: db.graphs.from_matrix(nx.cycle_graph(4)), "W is a networkx graph", "from_networkx(graph)"
+    ),
+    "a matrix for a graph": Mistake(lambda: solve(graph=np.eye(6)), "graph is a matrix", "db.graphs.from_matrix(W)"),
+    "a family for a graph": Mistake(
+        lambda: solve(graph=db.graphs.ring), "graph is a function", "call it with the number of nodes"
+    ),
+    "far too few edges": Mistake(
+        lambda: db.graphs.erdos_renyi(100_000, 8 / 100_000),
+        "gives no connected graph of 100000 nodes with any seed",
+        "raise it above log(nodes)/nodes = 0.00012",
+    ),
+    "too small a radius": Mistake(
+        lambda: db.graphs.geometric(3000, 0.01),
+        "gives no connected graph of 3000 nodes with any seed",
+        "raise it above",
+    ),
+    # the run
+    "a metric of two arguments": Mistake(
+        lambda: solve(metrics=[lambda x, y: 0.0]),
+        "metric '<lambda>' is called as <lambda>(snapshot)",
+        "give it one argument",
+    ),
+    "a callback of one argument": Mistake(
+        lambda: solve(callbacks=[odd]),
+        "callbacks holds odd, which is called as odd(step, row)",
+        "give it these two arguments",
+    ),
+    "a callback's class": Mistake(
+        lambda: solve(callbacks=[db.EarlyStopping]), "callbacks holds the class EarlyStopping", "EarlyStopping(...)"
+    ),
+    "checkpoint=True": Mistake(
+        lambda: solve(checkpoint=True), "checkpoint=True must be a folder", "checkpoint='runs/first'"
+    ),
+    "resume from a name": Mistake(lambda: solve(resume="runs"), "resume='runs' must be True or False", "as checkpoint"),
+    "a number of faults": Mistake(lambda: solve(faults=0.2), "faults is a float", "db.faults.drop(0.2)"),
+    "a fault that is not called": Mistake(
+        lambda: solve(faults=db.faults.drop), "faults is a function that is not called", "db.faults.drop(0.2)"
+    ),
+    "no steps": Mistake(lambda: db.solve(PROBLEM, ED, RING), "solve lacks steps", "solve(steps=...)"),
+    "search=None": Mistake(lambda: tune(search=None), "search=None is not known", "give 'random', 'grid', a mapping"),
+    "search by one number": Mistake(
+        lambda: tune(search={"alpha": 0.1}), "search has alpha=0.1, which is no list", "give the values to try, [0.1]"
+    ),
+    "a column as an attribute": Mistake(
+        lambda: db.Trace({"upper": [1.0]}).upper, "the trace has no attribute 'upper'", "write trace['upper']"
+    ),
+    "folders of text that are not there": Mistake(
+        lambda: db.tasks.language_model({"docs": "txt/docs", "code": "txt/code"}),
+        "domains['docs']='txt/docs' holds no files",
+        "give a file, a folder or documents",
+    ),
+    **{
+        f"misspell a name of db.{module}": Mistake(
+            partial(getattr, getattr(db, module), wrong), f"db.{module} has no {wrong!r}", f"did you mean {right!r}?"
+        )
+        for module, wrong, right in [
+            ("graphs", "rings", "ring"),
+            ("prox", "nonegative", "nonnegative"),
+            ("faults", "dorp", "drop"),
+            ("metrics", "uper", "upper"),
+            ("loggers", "tensorboard", "TensorBoard"),
+            ("privacy", "recrods", "records"),
+            ("theory", "advize", "advise"),
+            ("tasks", "linear_regresion", "linear_regression"),
+            ("hypergradient", "neuman", "neumann"),
+            ("sources", "array", "arrays"),
+        ]
+    },
+}
+
+
 def assert_sentence(text):
     assert "\n" not in text and text.endswith((".", "?")) and len(text) <= 200, text
     assert not re.search(r"Tracer|NoneType. object|\[Errno", text), text
@@ -182,6 +422,41 @@ def test_said_in_python(sentence):
     text = str(refusal.value.args[0])
     assert sentence in text
     assert_sentence(text)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_and_its_fix(mistake):
+    do, said, fix = MISTAKES[mistake]
+    with pytest.raises((ValueError, TypeError, AttributeError)) as refusal:
+        do()
+    text = str(refusal.value.args[0])
+    assert said in text
+    assert fix in text.partition(said)[2]
+    assert_sentence(text)
+
+
+SILENT = {
+    "lower ignores x": (lambda x, y, batch: jnp.sum((y - batch) ** 2), "lower does not couple x and y"),
+    "lower is linear in y": (lambda x, y, batch: jnp.sum(y * (x - batch)), "lower is linear in y"),
+    "lower ignores y": (lambda x, y, batch: jnp.sum((x - batch) ** 2), "lower is linear in y or does not depend on it"),
+}
+
+
+@pytest.mark.parametrize("mistake", SILENT)
+def test_a_run_and_a_check_say_what_would_be_silent(mistake):
+    lower, said = SILENT[mistake]
+    wrong = problem(lower=lower)
+    with pytest.warns(db.ProblemWarning, match=said) as seen:
+        solve(wrong)
+    assert_sentence(str(seen[0].message))
+
+
+def test_validation_data_that_are_trained_on_are_mentioned():
+    rows = np.random.default_rng(0).normal(size=(6, 8, 3))
+    with pytest.warns(db.ProblemWarning, match="48 of 48 rows of upper_data"):
+        solve(problem(upper_data=rows, lower_data=np.concatenate([rows, rows + 1], 1)))
+    assert not look(problem(upper_data=rows, lower_data=rows))  # the same array for both levels is meant
+    assert not look(problem(upper_data=rows, lower_data=rows + 1))
 
 
 RUN = ("run", "linear_regression")
@@ -236,9 +511,6 @@ FAILING = {
     'decibel demo needs scikit-learn and matplotlib: pip install "decibel-opt[tasks,plot]".': ("demo",),
     'decibel run needs orbax-checkpoint and matplotlib: pip install "decibel-opt[checkpoint,plot]".': RUN,
     'decibel compare needs matplotlib: pip install "decibel-opt[plot]".': ("compare", "linear_regression", "d-soba"),
-    'decibel reproduce needs matplotlib: pip install "decibel-opt[plot]".': ("reproduce", "gossip/mdp"),
-    "is not known: did you mean 'gossip/mdp'?": ("reproduce", "gossip/mpd"),
-    "holds no results: run `decibel reproduce": ("report", "nowhere"),
 }
 
 
@@ -286,3 +558,4 @@ def test_options_and_commands_that_do_not_exist(arguments, named, bare):
 
 def test_there_are_at_least_fifty():
     assert len(PYTHON) + len(COMMANDS) + len(FAILING) >= 50
+    assert len(MISTAKES) >= 40

@@ -212,7 +212,7 @@ def test_graphs_compares_and_draws(tmp_path):
 
 
 def test_spectra_are_those_of_the_matrices():
-    from decibel.cli._surveying import spectrum
+    from decibel.cli._graph_survey import spectrum
 
     values, what = spectrum(decibel.graphs.ring(6))
     angles = 2 * np.pi * np.arange(6) / 6
@@ -264,7 +264,9 @@ def test_doctor_solves_a_problem_and_says_what_is_here():
 
 def test_doctor_notices_a_wrong_answer(monkeypatch):
     solve = decibel.solve
-    monkeypatch.setattr("decibel.cli._doctor.solve", lambda *given, **options: solve(*given, **options | {"steps": 3}))
+    monkeypatch.setattr(
+        "decibel.cli._examination.solve", lambda *given, **options: solve(*given, **options | {"steps": 3})
+    )
     answer = invoke("doctor")
     assert answer.exit_code == 1 and "The self-test is off by" in answer.output
 
@@ -369,4 +371,4 @@ class TestDefaults:
         from decibel.cli._registry import TASKS
 
         assert set(PERSONAL) <= set(TASKS)
-        assert PERSONAL == ("auprc", "meta_learning", "personalization", "speech")
+        assert PERSONAL == ("auprc", "meta_learning", "personalization")

@@ -100,4 +100,4 @@ def test_names_to_complete_are_the_library_s():
     """That the file is up to date, tests/test_docs.py tests."""
     assert completing("methods")("sparkle-ed-g") == ["sparkle-ed-gt"]
     assert completing("logs")("") == list(LOGS)
-    assert all(completing(kind)("") for kind in ("tasks", "graphs", "sizes"))
+    assert all(completing(kind)("") for kind in ("tasks", "graphs"))

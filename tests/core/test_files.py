@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
 
-from decibel.core import _files as files
 from decibel.core._files import append_line, atomic_write, atomic_writer, read_arrays
 
 
@@ -89,10 +90,45 @@ def test_a_line_is_on_the_disk_with_its_files_name_after_a_first_try_that_failed
     assert synced[-1] == "folder"
 
 
-def test_arrays_that_claim_too_much_are_not_unpacked(tmp_path, monkeypatch):
+def test_arrays_that_claim_too_much_are_not_unpacked(tmp_path):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, a=np.zeros(100_000), b=np.arange(3))
     assert read_arrays(path)["b"].tolist() == [0, 1, 2]
-    monkeypatch.setattr(files, "LARGEST", 100_000)
     with pytest.raises(ValueError, match=r"unpacks to 80\d{4} bytes, more than 100000"):
-        read_arrays(path)
+        read_arrays(path, 100_000)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (268435456,), }",
+        "{'descr': '<U0', 'fortran_order': False, 'shape': (268435456,), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -1), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+    ],
+)
+def test_a_header_is_checked_before_memory_is_taken(tmp_path, said):
+    """NumPy itself takes 2 GiB for the first of these."""
+    path = tmp_path / "a.npz"
+    header = said.encode().ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"is not as large as its header says|holds Python objects"):
+            read_arrays(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.array("words"), np.zeros((0, 3)),
+     np.array(3.5), np.array([True, False])],
+)  # fmt: skip
+def test_arrays_come_back_and_can_be_written(tmp_path, array):
+    np.savez_compressed(tmp_path / "a.npz", a=array)
+    again = read_arrays(tmp_path / "a.npz")["a"]
+    assert again.dtype == array.dtype and again.shape == array.shape and again.flags.writeable
+    np.testing.assert_array_equal(again, array)

@@ -7,6 +7,7 @@ compiled once for the whole file.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,6 @@ from decibel.core._ledger import COLUMNS
 from decibel.engines._program import RunConfig
 from decibel.methods import register
 from decibel.methods._entry import REGISTERED
-from decibel.methods._gossip_dsbo import gossip_decay, gossip_rates
 from decibel.methods._sparkle import Sparkle
 from decibel.network import _in_memory as network
 from decibel.network._mixing import _neighbours
@@ -30,7 +30,7 @@ STEPS = 5
 QUADRATIC = random_quadratic(N, P, Q, seed=2)
 STAR, COMPLETE = db.graphs.star(N), db.graphs.complete(N)
 MIXED = (*Sparkle.mixed, "edge-ed", "wave", "ada-ed", "ada-ed-scalar", "adam-ed")
-# One of each kind; the others are slow tests.
+# One of each kind is a default test.
 KINDS = [
     "sparkle-ed",
     "sparkle-extra-gt",
@@ -44,8 +44,13 @@ KINDS = [
     "spdb",
     "lopa",
     "ed",
+    "gt-ada",
+    "nids",
 ]
-NAMES = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in db.CATALOG]
+# Of the mixtures of two strategies as many as it takes to have each strategy below and above another.
+PAIRS = [f"sparkle-{below}-{above}" for below, above in pairwise([*Sparkle.mixed, Sparkle.mixed[0]])]
+TRIED = [name for name, entry in db.CATALOG.items() if name in KINDS + PAIRS or not entry.mixture]
+NAMES = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in TRIED]
 # Settings without chance, where the defaults draw the length of a series or toss a coin.
 SURE = {
     "mdbo": dict(terms=1),
@@ -168,7 +173,7 @@ def test_a_common_stationary_point_is_a_fixed_point(name):
     """All gradients of all nodes vanish at (x*, y*), so that no method moves, though all H_i and J_i differ."""
     if name == "duet":
         pytest.skip("its ridge is no part of the problem")
-    if any(kind in name for kind in ("ada-ed", "adam", "normalized", "d-adast", "adasdbo")):
+    if any(kind in name for kind in ("ada-ed", "adam", "gt-ada", "normalized", "d-adast", "adasdbo")):
         pytest.skip("steps have full length along gradients that are rounding errors")
     x, y = np.array([1.0, -2.0]), np.array([0.5, 0.25, -1.0])
     c = np.einsum("nij,j->ni", QUADRATIC.H, y) - np.einsum("nij,j->ni", QUADRATIC.B, x)
@@ -260,6 +265,8 @@ def by_hand(name, k):
         "led": (4 * UPPER, 4, 0, 0, 1),
         **dict.fromkeys(("ada-ed", "ada-ed-scalar", "adam-ed", "dadam", "gt-adam"), (UPPER, 1, 0, 0, 1)),
         "extra": (UPPER, 1, 0, 0, 1),
+        "nids": (UPPER, 1, 0, 0, 1),
+        "gt-ada": (UPPER, 1, 0, 0, 2),
         "wave": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
         "gnsd": (UPPER, 1, 0, 0, 1),
@@ -272,6 +279,15 @@ def by_hand(name, k):
 def test_costs_match_a_hand_count(name, ran):
     for k, cost in enumerate(ran[1]):
         assert tuple(cost[column] for column in COLUMNS[:-1]) == by_hand(name, k), k
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in db.CATALOG if name not in TRIED])
+def test_costs_of_the_other_mixtures_match_a_hand_count(name):
+    """The step is traced and not compiled."""
+    run = start(name)
+    costs = run.program.costs(run.state)
+    assert tuple(costs.fixed[column] for column in COLUMNS[:-1]) == by_hand(name, 0)
 
 
 B = 4
@@ -334,7 +350,7 @@ def test_every_method_says_which_samples_a_step_draws():
 def test_names():
     published = (
         "d-soba d-soba-fo gossip-dsbo dbsa double-loop-dsgd spdb interact svr-interact gt-dsgd d-sgd-bilevel ma-dsbo "
-        "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd"
+        "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd nids gt-ada"
     )
     mixtures = {name for name in db.CATALOG if name.startswith("sparkle-")}
     assert set(published.split()) | {*KINDS} <= set(db.CATALOG) and len(mixtures) == len(Sparkle.mixed) ** 2 + 6
@@ -353,7 +369,7 @@ def test_a_registered_method_is_in_the_catalogue():
         catalog_name, summary = "mine", "made up"
 
     try:
-        make = register(Mine)(lambda *, alpha, theta=1.0: Mine(alpha, theta))
+        make = register(Mine)(lambda *, alpha, theta=1.0: Mine(alpha, theta, db.strategies.strategy("ed")))
         entry = db.CATALOG["mine"]
         assert (entry().name, entry().alpha, entry.form, entry.sends) == ("mine", 0.05, "single", "p numbers")
         with pytest.raises(ValueError, match="'mine' is in the catalogue already"):
@@ -381,16 +397,3 @@ def test_matrices_that_would_not_fit_raise(method, need):
     )
     with pytest.raises(ValueError, match=rf"{method} .*{need * 8 / 2**30:.1f} GiB per node.*db\.sparkle"):
         db.solve(large, db.CATALOG[method](), db.graphs.complete(2), steps=1)
-
-
-def test_rates_of_gossip_dsbo():
-    """(5): α = C₀ √(K/T), β = γ = √(K/T); (6): α = 2/(μ (C₁ + t)), β = γ = C₁/(C₁ + t)."""
-    assert gossip_rates(20, 2000, scale=0.3) == pytest.approx(dict(alpha=0.03, beta=0.1, theta=0.1))
-    assert gossip_rates(20, 5)["theta"] == 1.0  # an average takes no more than all of the newest sample
-    decay = gossip_decay(convexity=0.5, offset=100.0)
-    for t in (0, 1, 300):
-        k = jnp.int32(t)
-        assert float(decay["alpha"](k)) == pytest.approx(2 / (0.5 * (100 + t)))
-        assert float(decay["beta"](k)) == float(decay["theta"](k)) == pytest.approx(100 / (100 + t))
-    run = start("gossip-dsbo", method=db.CATALOG["gossip-dsbo"](**decay))
-    assert all(np.isfinite(level).all() for level in advance(run)[0])

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, random_quadratic
+from quadratics import random_quadratic
 
 import decibel as db
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
+from decibel.methods._single_level import SingleLevel
 from decibel.network import _coded_wave
 from decibel.network._incidence import slots
 
@@ -34,13 +35,13 @@ def worst(snapshot):
 
 
 def solve(strategy, faults=None, *, steps=600, alpha=0.1, dtype=jnp.float64, **options):
-    method = OneLevel(alpha, 1.0, db.strategies.strategy(strategy))
+    method = SingleLevel(alpha, 1.0, db.strategies.strategy(strategy))
     options = {"eval_every": steps, "metrics": [worst]} | options
     return db.solve(QUADRATIC.single(dtype=dtype), method, RING, steps=steps, faults=faults, **options)
 
 
 def start(strategy, faults):
-    method = OneLevel(0.1, 1.0, db.strategies.strategy(strategy))
+    method = SingleLevel(0.1, 1.0, db.strategies.strategy(strategy))
     return db.Simulator().start(QUADRATIC.single(), method, Levels(x=RING), RunConfig(faults=faults))
 
 
@@ -180,7 +181,7 @@ def test_float32_stays_at_rounding():
 
 
 def test_bytes_are_those_of_the_message_and_its_header():
-    method = OneLevel(0.1, 1.0, CODES["4 bits"])
+    method = SingleLevel(0.1, 1.0, CODES["4 bits"])
     assert db.cost(QUADRATIC.single(), method, RING)["bytes"] == 2 * (3 * 4 + 8 + 20 // 2)
 
 

@@ -13,10 +13,10 @@ from quadratics import random_quadratic
 import decibel as db
 from decibel.core._vector import Vector
 from decibel.engines._program import RunConfig
-from decibel.engines.silo._wire import _links
 from decibel.network._codecs import Quantized, RandomK, TopK
 from decibel.network._coded_wave import HEADER, CodedWave
 from decibel.network._links import Channel, Draws, Received, Transport
+from decibel.silo.run._wire import _links
 
 ENTRIES, ALPHA = 20, 0.2
 PAIR = db.graphs.ring(2)

@@ -11,16 +11,18 @@ import networkx as nx
 import numpy as np
 import pytest
 from liars import ATTACKS, Lie, LyingSimulator, huge
-from quadratics import OneLevel, Quadratic, random_quadratic
+from quadratics import Quadratic, random_quadratic
 from wave_reference import wave as by_waves
 
 import decibel as db
 from decibel.graphs._graph import Levels
-from decibel.network._cut import cut
+from decibel.methods._single_level import SingleLevel
+from decibel.network._clip import clip
 from decibel.network._incidence import slots
 from decibel.network._limited import sizes_by_graph
 from decibel.network._links import moved
 from decibel.strategies import STRATEGIES
+from decibel.strategies._limited import takes_limit, with_limit
 
 NODES, LIAR, ALPHA, INFINITY = 8, 3, 0.3, float("inf")
 HONEST = [node for node in range(NODES) if node != LIAR]
@@ -31,6 +33,7 @@ HUBS = db.graphs.from_networkx(nx.Graph([*((0, j) for j in range(1, 8)), *((6, j
 DIRECTION = np.random.default_rng(5).normal(size=4)
 DIRECTION /= np.linalg.norm(DIRECTION)
 FLATTEST = np.linalg.eigh(QUADRATIC.R[HONEST].mean(0))[1][:, 0]
+NEVER = db.faults.drop(links=[(0, 1)], during=(10**6, 10**6 + 1))  # so that the simulator goes link by link
 edge_ed, wave = db.strategies.edge_ed, db.strategies.wave
 both = pytest.mark.parametrize("limited", [edge_ed, wave], ids=["edge-ed", "wave"])
 
@@ -41,7 +44,7 @@ def name_of(limited):
 
 def single(strategy, lie=None, *, graph=TORUS, steps=1500, alpha=ALPHA, **options):
     engine = db.Simulator() if lie is None else LyingSimulator(lie=lie)
-    method = OneLevel(alpha, 1.0, db.strategies.strategy(strategy))
+    method = SingleLevel(alpha, 1.0, db.strategies.strategy(strategy))
     options = {"metrics": [], "eval_every": steps, "engine": engine} | options
     return db.solve(QUADRATIC.single(), method, graph, steps=steps, **options)
 
@@ -147,6 +150,7 @@ def wave_reference(directions, rates, limits, lie, steps, widths):
     return dict(zip(levels, np.split(np.stack(path), ends, -1), strict=True)), saturated
 
 
+@pytest.mark.filterwarnings("ignore::decibel.DelayWarning")
 def test_a_node_cuts_when_it_has_finished_whatever_is_late():
     """As the reference does, message by message, with a limit that is reached."""
     B, counts = 4.0, []
@@ -173,19 +177,19 @@ class TestCut:
         F = np.asarray(rng.normal(size=(60, 7)) * scales[:, None], dtype)
         F[0] = 0
         F[-1] = info.max / 8
-        found, size = map(np.asarray, cut(jnp.asarray(F), dtype(0.5), dtype(3.0)))
+        found, size = map(np.asarray, clip(jnp.asarray(F), dtype(0.5), dtype(3.0)))
         assert np.isfinite(found).all() and np.isfinite(size).all()
         norms = np.linalg.norm(found.astype(np.longdouble), axis=1)
         whole = np.linalg.norm(F.astype(np.longdouble), axis=1)
         assert norms.max() <= 1.5 * (1 + 4 * info.eps)
         np.testing.assert_array_equal(found[whole < 1.49], F[whole < 1.49])  # to the last bit
         np.testing.assert_allclose(norms[whole > 1.5], 1.5, rtol=8 * info.eps)
-        np.testing.assert_array_equal(cut(jnp.asarray(-F), dtype(0.5), dtype(3.0))[0], -found)
+        np.testing.assert_array_equal(clip(jnp.asarray(-F), dtype(0.5), dtype(3.0))[0], -found)
         small = whole < info.max / 8
         np.testing.assert_allclose(size[small], whole[small] / 0.5, rtol=8 * info.eps, atol=4 * info.tiny)
 
     def test_a_step_size_of_zero_lets_nothing_through(self):
-        found, size = cut(jnp.ones((2, 3)) * jnp.asarray([[0.0], [1.0]]), jnp.zeros(()), jnp.asarray(3.0))
+        found, size = clip(jnp.ones((2, 3)) * jnp.asarray([[0.0], [1.0]]), jnp.zeros(()), jnp.asarray(3.0))
         assert not np.asarray(found).any() and float(size[0]) == 0 and float(size[1]) > 1e300
 
 
@@ -287,7 +291,7 @@ class TestOneLiarOfEightOnATorus:
 
     def test_in_single_precision(self, limited):
         problem, told = QUADRATIC.single(dtype=jnp.float32), Lie(LIAR, huge, jnp.asarray(DIRECTION))
-        method = OneLevel(ALPHA, 1.0, limited(limit(limited)))
+        method = SingleLevel(ALPHA, 1.0, limited(limit(limited)))
         result = db.solve(problem, method, TORUS, steps=500, metrics=[], engine=LyingSimulator(lie=told))
         μ = np.linalg.eigvalsh(QUADRATIC.R)[:, 0]
         assert (own_distances(np.asarray(result.nodes.x)) <= TORUS.degrees * limit(limited) / μ * 1.001)[HONEST].all()
@@ -303,8 +307,7 @@ class TestOneLiarOfEightOnATorus:
         if limited is wave:
             return
         once = Lie(LIAR, lambda step, row, own, v: row + 1e3, jnp.asarray(DIRECTION), 100, 101)
-        by_link = db.faults.drop(links=[(0, 1)], during=(10**6, 10**6 + 1))  # which never occurs
-        once = single("ed", once, faults=by_link)
+        once = single("ed", once, faults=NEVER)
         assert np.abs(np.asarray(once.nodes.x) - QUADRATIC.single_solution()).max() > 10
 
 
@@ -405,13 +408,47 @@ def test_a_level_without_a_limit_raises(limited):
         sparkle(limited({"x": 1.0, "y": 1.0}))
 
 
-def test_which_strategies_and_methods_sum_up_what_neighbours_send():
-    forgetful = {"diffusion", "consensus", "local", "adam-diffusion"}
-    assert {name for name, row in STRATEGIES.items() if not row.integrates} == forgetful
-    assert edge_ed(INFINITY).integrates and not edge_ed(3.0).integrates
-    assert edge_ed({"x": 1.0, "y": INFINITY}).integrates
-    assert wave(INFINITY).integrates and not wave(3.0).integrates
-    assert db.privacy.quantize("wave", 4).integrates and not db.privacy.quantize(wave(3.0), 4).integrates
-    assert db.privacy.quantize("diffusion", 8).integrates  # as a public copy
-    found = {name: db.CATALOG[name](**db.CATALOG[name].defaults).integrates for name in ("d-adast", "d-soba", "dsbo")}
-    assert found == {"d-adast": True, "d-soba": False, "dsbo": True}
+def test_which_strategies_take_a_limit():
+    takes = {"diffusion", "consensus", "edge-ed", "wave"}
+    assert {name for name, row in STRATEGIES.items() if takes_limit(row)} == takes
+    assert takes_limit(db.privacy.quantize("wave", 4)) and not takes_limit(db.privacy.quantize("diffusion", 8))
+    assert edge_ed(3.0).bounded and not edge_ed(INFINITY).bounded and not edge_ed({"x": 1.0, "y": INFINITY}).bounded
+
+
+@pytest.mark.parametrize("name", ["diffusion", "consensus"])
+class TestWhatRemembersNothing:
+    def test_nothing_changes_where_nobody_lies(self, name):
+        plain, measured = single(name), single(with_limit(STRATEGIES[name], INFINITY))
+        found = sizes(measured)["x"]
+        within, cut = (single(with_limit(STRATEGIES[name], share * found)) for share in (1.2, 0.5))
+        for other in (measured, within):
+            np.testing.assert_allclose(other.nodes.x, plain.nodes.x, atol=1e-12)
+            assert (plain.trace["rounds"][-1], plain.trace["bytes"][-1]) == (
+                other.trace["rounds"][-1], other.trace["bytes"][-1],
+            )  # fmt: skip
+        assert np.abs(np.asarray(cut.nodes.x - plain.nodes.x)).max() > 1e-3
+
+    @pytest.mark.parametrize("attack", ["push", "huge", "flip"])
+    def test_a_node_is_no_further_than_its_links_allow(self, name, attack):
+        B, steps = 2.0, 400
+        result = single(with_limit(STRATEGIES[name], B), lie(attack), steps=steps)
+        μ = np.linalg.eigvalsh(QUADRATIC.R)[:, 0]
+        bound = (1 - ALPHA * μ) ** steps * own_distances(np.zeros((NODES, 4))) + TORUS.degrees * B / μ
+        assert (own_distances(np.asarray(result.nodes.x)) <= bound * (1 + 1e-9))[HONEST].all()
+
+    def test_one_message_ends_no_run_of_a_loss_that_grows_faster_than_squares(self, name):
+        """|x − a|⁴ is no longer finite where one message of 1e200 is taken; with a limit it is forgotten."""
+        targets = np.random.default_rng(3).normal(size=(NODES, 1, 4))
+        problem = db.Problem(lambda x, batch: ((x - batch) ** 4).sum(-1).mean(), upper_data=targets, x0=np.zeros(4))
+        once = Lie(LIAR, lambda step, row, own, v: jnp.full_like(row, 1e200), jnp.zeros(4), 100, 101)
+
+        def run(strategy, engine):
+            method = SingleLevel(0.01, 1.0, strategy)
+            return db.solve(problem, method, TORUS, steps=2000, metrics=[], engine=engine, faults=NEVER)
+
+        with pytest.warns(UserWarning, match="diverged"):
+            assert run(STRATEGIES[name], LyingSimulator(lie=once)).status == "diverged"
+        limited = with_limit(STRATEGIES[name], 20.0)
+        lied, honest = run(limited, LyingSimulator(lie=once)), run(limited, db.Simulator())
+        assert lied.status == "completed"
+        np.testing.assert_allclose(lied.nodes.x, honest.nodes.x, atol=1e-3)

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, random_quadratic
+from quadratics import random_quadratic
 
 import decibel as db
+from decibel.methods._single_level import SingleLevel
 from decibel.network._codecs import Code
 from decibel.network._links import Channel
 from decibel.strategies._table import STRATEGIES, direction_and_rate, strategy
@@ -30,12 +31,12 @@ CODES = {
 
 def solve(base, steps=3000, **options):
     options = {"eval_every": steps, "metrics": []} | options
-    method = OneLevel(0.1, 1.0, strategy(base))
+    method = SingleLevel(0.1, 1.0, strategy(base))
     return db.solve(QUADRATIC.single(), method, options.pop("graph", RING), steps=steps, **options)
 
 
 def cost(base):
-    return db.cost(QUADRATIC.single(), OneLevel(0.1, 1.0, strategy(base)), RING)
+    return db.cost(QUADRATIC.single(), SingleLevel(0.1, 1.0, strategy(base)), RING)
 
 
 def code(made):
@@ -159,7 +160,7 @@ class TestNoise:
 
     def test_noise_is_new_in_every_step_and_node(self):
         flat = db.Problem(lambda x, batch: 0.0 * x.sum(), upper_data=np.zeros((NODES, 1)), x0=jnp.zeros(50))
-        method = OneLevel(0.1, 1.0, db.privacy.noisy("consensus", 1.0, 1.0))
+        method = SingleLevel(0.1, 1.0, db.privacy.noisy("consensus", 1.0, 1.0))
         moves = [db.solve(flat, method, RING, steps=k, metrics=[]).nodes.x for k in (1, 2)]
         steps = np.concatenate([moves[0], moves[1] - moves[0]])
         alike = np.corrcoef(steps) - np.eye(2 * NODES)

@@ -163,7 +163,7 @@ def test_a_step_learns_of_its_samples_by_the_sums_alone(name, batches):
     for seed in (0, 1):
         made = problem(seed=seed, form=entry.form)
         network = InMemory.by_link(levels := db.Levels(x=RING), config.link_faults(jnp.arange(NODES)))
-        network = network if entry().needs_links else InMemory.of(levels)
+        network = network if any(row.needs_links for row in entry().strategies.values()) else InMemory.of(levels)
         config = config._replace(privacy=PRIVATE)
         program = Program.of(made, entry(), network, jnp.arange(NODES), config, record_noise=Deaf())
         try:

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, random_quadratic
-from scipy.optimize import minimize
+from quadratics import random_quadratic
+from scipy.optimize import brentq, minimize
 
 import decibel as db
+from decibel.methods._single_level import SingleLevel
 from decibel.strategies import strategy
 
 NODES = 8
@@ -63,8 +64,8 @@ def test_shrinking():
     np.testing.assert_allclose(db.prox.group_l2(1.0)(rows, 1.0), [[2.4, 3.2], [0.0, 0.0]], atol=1e-12)
 
 
-def problem(prox, size=5):
-    A, c = rng.uniform(0.5, 1.5, (NODES, size)), rng.normal(size=(NODES, size))
+def problem(prox, size=5, draw=rng):
+    A, c = draw.uniform(0.5, 1.5, (NODES, size)), draw.normal(size=(NODES, size))
 
     def loss(x, batch):
         return 0.5 * jnp.mean(jnp.sum(batch["A"] * (x - batch["c"]) ** 2, -1))
@@ -88,15 +89,25 @@ TERMS = {
 }
 
 
-@pytest.mark.slow_except("l1-ed", "simplex-extra", "nonnegative-gt", "box-nids", "nonnegative-ada-ed")
-@pytest.mark.parametrize("mixing", ["ed", "extra", "gt", "nids", "ada-ed"])
+@pytest.mark.slow_except(
+    "l1-ed",
+    "simplex-extra",
+    "nonnegative-gt",
+    "box-nids",
+    "nonnegative-ada-ed",
+    "simplex-ada-ed-scalar",
+    "ball-wave",
+    "box-gt-ada",
+)
+@pytest.mark.parametrize("mixing", ["ed", "extra", "gt", "nids", "wave", "ada-ed", "ada-ed-scalar", "gt-ada"])
 @pytest.mark.parametrize("term", TERMS)
 def test_every_strategy_ends_at_the_central_solution(term, mixing):
     prox = TERMS[term]
     given, A, c = problem(prox)
-    method = OneLevel(0.3, 1.0, strategy(mixing))
+    method = SingleLevel(0.3, 1.0, strategy(mixing))
     if not strategy(mixing).allows(prox):
-        with pytest.raises(ValueError, match=r"strategy 'ada-ed' on level x is not exact with prox_x"):
+        assert (mixing in ("ada-ed", "gt-ada") and not prox.is_box) or (mixing == "ada-ed-scalar" and term == "l1")
+        with pytest.raises(ValueError, match=rf"strategy '{mixing}' on level x is not exact with prox_x"):
             db.solve(given, method, RING, steps=1)
         return
     result = db.solve(given, method, RING, steps=4000, metrics=[])
@@ -104,6 +115,35 @@ def test_every_strategy_ends_at_the_central_solution(term, mixing):
     np.testing.assert_allclose(result.nodes.x, np.tile(solution, (NODES, 1)), atol=1e-10)
     bare = (A * c).sum(0) / A.sum(0)
     assert np.abs(bare - solution).max() > 1e-3  # the term is felt
+
+
+def test_wave_is_exact_with_terms_by_node_and_messages_lost_one_way():
+    bounds = [None, db.prox.box(-0.2, 0.6), db.prox.box(-0.8, 0.2)] * (NODES // 3) + [None] * (NODES % 3)
+    given, A, c = problem(db.prox.per_node(bounds), draw=np.random.default_rng(0))
+    lossy = db.faults.drop(0.2, one_way=True)
+    result = db.solve(given, db.wave(alpha=0.3), RING, steps=2000, metrics=[], faults=lossy)
+    solution = np.clip((A * c).sum(0) / A.sum(0), -0.2, 0.2)  # losses are separable
+    np.testing.assert_allclose(result.nodes.x, np.tile(solution, (NODES, 1)), rtol=0, atol=1e-10)
+    assert (np.abs(solution) == 0.2).any() and (np.abs(solution) < 0.2).any()
+
+
+def shares(A, c, total):
+    """min Σ A (x − c)²/2 over x ≥ 0 with a given sum: x = (b − μ)₊/a with sums a, b over nodes, μ by bisection."""
+    a, b = A.sum(0), (A * c).sum(0)
+    x = lambda μ: np.maximum(b - μ, 0) / a  # noqa: E731
+    return x(brentq(lambda μ: x(μ).sum() - total, b.min() - total * a.max(), b.max(), xtol=1e-15, rtol=1e-15))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_step_for_each_node_is_exact_on_the_simplex(seed):
+    """Against multipliers found by bisection, without a projection; entries at zero and others, steps that differ."""
+    given, A, c = problem(db.prox.simplex(), draw=np.random.default_rng(seed))
+    expected = shares(A, c, 1.0)
+    assert (expected == 0).any() and (expected > 0).sum() > 1
+    result = db.solve(given, db.ada_ed(scalar=True), RING, steps=4000, metrics=[])
+    np.testing.assert_allclose(result.nodes.x, np.tile(expected, (NODES, 1)), rtol=0, atol=1e-13)
+    steps = 0.3 / np.sqrt(np.asarray(result.state.x.carry[1].tree))
+    assert steps.max() > 1.5 * steps.min()
 
 
 def test_bounds_by_entry_are_part_of_what_a_run_is(tmp_path):
@@ -180,7 +220,7 @@ def test_the_upper_level_under_faults(upper, faults, engine):
 
 def test_nids_without_a_map_is_exact_diffusion():
     given, *_ = problem(None)
-    runs = [db.solve(given, OneLevel(0.3, 1.0, strategy(n)), RING, steps=50, metrics=[]) for n in ("nids", "ed")]
+    runs = [db.solve(given, SingleLevel(0.3, 1.0, strategy(n)), RING, steps=50, metrics=[]) for n in ("nids", "ed")]
     np.testing.assert_allclose(runs[0].nodes.x, runs[1].nodes.x, atol=1e-13)
 
 

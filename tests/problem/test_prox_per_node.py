@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, random_quadratic
+from quadratics import random_quadratic
 
 import decibel as db
 from decibel.engines._batch import BatchRun
+from decibel.methods._single_level import SingleLevel
 from decibel.strategies import strategy
 
 NODES, SIZE = 8, 5
@@ -63,7 +64,7 @@ def central(prox, gradient=lambda x: (A * (x - C)).mean(0), size=SIZE, α=0.3, s
 
 
 def single(mixing):
-    return OneLevel(0.3, 1.0, strategy(mixing))
+    return SingleLevel(0.3, 1.0, strategy(mixing))
 
 
 @pytest.mark.slow_except("ball-extra", "mixed-nids", "l1-nids")
@@ -161,7 +162,7 @@ def test_what_a_strategy_that_is_refused_would_find():
     terms, average = TERMS["box"]
     own = db.prox.per_node(terms)
 
-    class Careless(OneLevel):
+    class Careless(SingleLevel):
         def validate(self, problem, graphs, batch_size):
             pass
 

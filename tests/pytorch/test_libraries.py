@@ -26,8 +26,9 @@ def test_other_versions_raise_with_those_that_work(found, there, call, monkeypat
     with pytest.raises(ImportError) as raised:
         call()
     assert str(raised.value) == (
-        f'db.torch needs torch 2.12 and torchax 0.0.13 (found {there}): pip install "decibel-opt[torch]", after '
-        "PyTorch's CPU wheel of torch 2.12 where JAX runs on a CPU, since the default wheel brings CUDA."
+        f"db.torch needs torch 2.12 and torchax 0.0.13 (found {there}): install torch 2.12 by the command for "
+        'pip and CPU on PyTorch\'s start page, and then pip install "decibel-opt[torch]", since the default wheel of '
+        "torch brings CUDA."
     )
 
 

@@ -21,6 +21,7 @@ import pytest
 import decibel as db
 from decibel.results.live import serve_beside, watch
 from decibel.results.live._layout import MOST_SHOWN, layout
+from decibel.results.live._log import news
 from decibel.results.live._server import LOG as NAME
 from decibel.results.live._server import PAGE, Server
 
@@ -41,6 +42,14 @@ def row(step: int, apart: float = 0.5, nodes: int = NODES) -> dict:
 def add(folder: Path, *lines: dict, end: str = "\n") -> None:
     with (folder / NAME).open("a") as file:
         file.write("".join(json.dumps(line) + end for line in lines))
+
+
+def test_consensus_is_told_where_no_metric_has_it(tmp_path):
+    bare = row(5)
+    del bare["row"]["consensus_x"]
+    add(tmp_path, begin(), bare)
+    told = news(tmp_path / NAME)["lines"][-1]["row"]
+    assert told["consensus_x"] == pytest.approx(np.mean(np.square(bare["nodes"])))
 
 
 class Client:

@@ -13,6 +13,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
+from decibel.core._files import read_arrays
 from decibel.results import _saved as saved
 from decibel.results._trace import Trace
 
@@ -44,6 +45,12 @@ def test_a_result_comes_back(result, tmp_path):
             np.testing.assert_array_equal(found.trace[name], result.trace[name])
 
 
+def test_without_the_rows_of_the_trace(result, tmp_path):
+    found = db.Result.load(result.save(tmp_path / "model", trace=False))
+    assert found.trace.rows == 0 and found.trace.provenance["seed"] == 0
+    assert_same((found.x, found.y), (result.x, result.y))
+
+
 def test_personal_and_single_levels(tmp_path):
     quadratic = random_quadratic(6, seed=1)
     for problem, method in (
@@ -61,7 +68,7 @@ class Layer(eqx.Module):
 
 
 def save(tmp_path, x, y=None):
-    about = {"method": "ed", "step": 1, "status": "stopped", "message": "ümlaut"}
+    about = {"method": "ed", "step": 1, "steps_done": 1, "status": "stopped", "message": "ümlaut"}
     return saved.save(tmp_path / "model", {"x": x, "y": y}, about, Trace({"step": [0, 1]}, {"seed": 3}))
 
 
@@ -87,7 +94,7 @@ def test_any_pytree_of_any_dtype(tmp_path):
 
 
 def _leaves(path, level):
-    arrays = saved._read(path)
+    arrays = read_arrays(path, None)
     return saved._leaves(level, json.loads(arrays[saved.ABOUT].tobytes())["levels"][level], arrays)
 
 
@@ -163,3 +170,8 @@ def test_nothing_is_allocated_for_a_path_that_no_model_has(path, result, tmp_pat
     np.savez(file, **arrays | {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
     with pytest.raises(ValueError, match="is not a result saved by Decibel, or it is damaged"):
         db.Result.load(file)
+
+
+def test_a_loaded_result_has_a_short_repr(tmp_path):
+    saved = db.SavedResult({"w": np.zeros(1000)}, None, 3, 3, db.Status.COMPLETED, "", "ed", db.Trace({"upper": [2.0]}))
+    assert repr(saved) == "SavedResult(ed, completed at step 3, upper=2)"

@@ -111,3 +111,28 @@ def test_columns_and_rows(result):
     with pytest.raises(ValueError, match="columns have different lengths"):
         Trace({"step": [0], "loss": []})
     assert result.trace.last["step"] == 12
+
+
+def test_runs_are_drawn_over_each_other():
+    def result(method, values):
+        trace = db.Trace({"step": range(len(values)), "upper": values, "bytes": [8.0 * i for i in range(len(values))]})
+        return db.SavedResult(None, None, 0, 0, db.Status.COMPLETED, "", method, trace)
+
+    figure = db.plot(
+        [result("ed", [3.0, 1.0]), result("gt", [3.0, 2.0]), result("gt", [3.0, 2.5])], "upper", against="bytes"
+    )
+    (axis,) = figure.axes
+    assert [line.get_label() for line in axis.lines] == ["ed", "gt", "gt, 3"]
+    np.testing.assert_array_equal(axis.lines[1].get_xdata(), [0.0, 8.0])
+    np.testing.assert_array_equal(axis.lines[1].get_ydata(), [3.0, 2.0])
+    assert axis.get_xlabel() == "bytes sent per node"
+    named = db.plot({"first": result("ed", [1.0])}, "upper")
+    assert [line.get_label() for line in named.axes[0].lines] == ["first"]
+
+
+@pytest.mark.parametrize(
+    "nothing, said", [([], "nothing to plot"), ([3], "result 1 is a int"), (3, "result 1 is a int")]
+)
+def test_what_is_no_result_is_not_drawn(nothing, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        db.plot(nothing)

@@ -48,10 +48,10 @@ BAD = {
     r"W is not doubly stochastic: row 0 sums to 0\.9 instead of 1": (
         lambda: db.graphs.from_matrix([[0.4, 0.5], [0.5, 0.5]])
     ),
-    r"'ed' on level x diverges where λ_min\(W\) ≤ −1/3, and ring has -0\.3333: use graph\.lazy\(\)": (
+    r"'ed' on level x diverges on ring, whose W has the eigenvalue -0\.3333: use graph\.lazy\(\)": (
         lambda: solve(graph=THIRDS)
     ),
-    r"'extra' on level y diverges where .*: use graph\.lazy\(\)": (
+    r"'extra' on level y diverges on ring, .*: use graph\.lazy\(\)": (
         lambda: solve(method=db.sparkle("extra", "gt", **RATES), graph=db.Levels(x=RING, y=THIRDS))
     ),
     r"'extra' on level x diverges": lambda: solve(SINGLE, db.extra(alpha=0.1), THIRDS),
@@ -61,7 +61,7 @@ BAD = {
     r"graph has 7 nodes but the data have 6: make the first axis of the data the graph's nodes": (
         lambda: solve(graph=db.graphs.ring(7))
     ),
-    r"graph must be a Graph or Levels, not ndarray: see db\.graphs\.ring": lambda: solve(graph=np.eye(6)),
+    r"graph is a matrix: give db\.graphs\.from_matrix": lambda: solve(graph=np.eye(6)),
     r"soba is centralized, and ring does not average exactly: use db\.graphs\.complete": (
         lambda: solve(method=db.soba(**RATES))
     ),
@@ -90,7 +90,7 @@ BAD = {
         lambda: solve(single(lambda i: np.ones((3 - i, 2))), db.ed(alpha=0.1), db.graphs.ring(4))
     ),
     # losses and starts
-    r"upper must return a real scalar, .* returned \(3,\): end it with \.mean\(\)": (
+    r"upper must return a real scalar, .* returned an array of shape \(3,\): end it with \.mean\(\)": (
         lambda: single(loss=lambda x, batch: x)
     ),
     r"lower must return a real scalar": lambda: db.Problem(
@@ -112,9 +112,9 @@ BAD = {
     r"Problem lacks y0: give lower, lower_data and y0 together": lambda: bilevel(y0=None),
     r"personal=True needs a lower level": lambda: single(personal=True),
     # methods
-    r"sparkle-ed does not solve this problem: it has no lower level, so choose .* db\.ed": lambda: solve(SINGLE),
-    r"sparkle-ed does not solve this problem: its lower level is personal": lambda: solve(PERSONAL),
-    r"ed does not solve this problem: its lower level is shared, so choose .* db\.sparkle": (
+    r"sparkle-ed is for a shared lower level, and the problem has a single level: .* db\.ed": lambda: solve(SINGLE),
+    r"sparkle-ed is for a shared lower level, and the problem has a personal lower level": lambda: solve(PERSONAL),
+    r"ed is for a single level, and the problem has a shared lower level: choose .* db\.sparkle": (
         lambda: solve(method=db.ed(alpha=0.1))
     ),
     r"strategy 'extrra' is not known: did you mean 'extra'\?": (

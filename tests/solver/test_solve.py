@@ -136,6 +136,49 @@ def test_callbacks_see_every_row_and_may_stop():
     assert result.step == 10 and last == [0, 5, 10] and result.status == "stopped"
 
 
+class Stops(db.Callback):
+    """Stops at step 10, and says why."""
+
+    reason = "the callback has seen enough"
+
+    def __call__(self, step, row):
+        return step >= 10
+
+
+class Spent(db.Run):
+    """A run that ends itself at step 10."""
+
+    @property
+    def ended(self):
+        return "the budget is spent" if self.step >= 10 else ""
+
+
+class Spending(db.Simulator):
+    def start(self, *arguments):
+        run = super().start(*arguments)
+        run.__class__ = Spent
+        return run
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        ({"callbacks": [Stops()]}, db.Status.STOPPED, "the callback has seen enough"),
+        ({"callbacks": [Stops()], "steps": 10}, db.Status.COMPLETED, "the callback has seen enough"),
+        ({"engine": Spending()}, db.Status.STOPPED, "the budget is spent"),
+        (
+            {"engine": Spending(), "callbacks": [Stops()]},
+            db.Status.STOPPED,
+            "the callback has seen enough; the budget is spent",
+        ),
+    ],
+    ids=["callback", "callback at the last step", "run", "both at once"],
+)
+def test_a_result_says_why_it_ended(options, status, message):
+    result = solve(eval_every=5, **options)
+    assert (result.status, result.message, result.trace.last["step"]) == (status, message, 10)
+
+
 class Largest(eqx.Module):
     scale: float
 

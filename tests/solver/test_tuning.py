@@ -161,3 +161,13 @@ def test_step_sizes_may_be_traced(name):
     numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, method)
     again = eqx.filter_eval_shape(lambda traced: dataclasses.replace(traced), numbers)
     assert jax.tree.structure(again) == jax.tree.structure(numbers)
+
+
+def test_a_best_value_at_the_edge_is_said():
+    rows = (
+        {"alpha": 1.0, "beta": 0.1, "upper": 1.0, "spread": 0.0},
+        {"alpha": 0.1, "beta": 0.1, "upper": 2.0, "spread": 0.0},
+    )
+    tuned = db.Tuned(METHOD, 1.0, "upper", rows)
+    assert tuned.at_edge == ("alpha",)  # of beta only one value was tried
+    assert str(tuned).endswith("The best alpha lies at the edge of what was tried: search further.")

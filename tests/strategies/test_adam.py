@@ -6,9 +6,10 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, random_quadratic
+from quadratics import random_quadratic
 
 import decibel as db
+from decibel.methods._single_level import SingleLevel
 from decibel.strategies import adam_ed, strategy
 
 NODES = 8
@@ -57,7 +58,7 @@ def test_adam_ed_is_the_printed_recursion(agree):
         s, e = φ + η / b * F, e + F
         if agree:
             adam.v = (W @ b - 1e-8) ** 2 * (1 - 0.99**adam.t)
-    found = db.solve(PROBLEM, OneLevel(η, 1.0, adam_ed(agree=agree)), RING, steps=60, metrics=[])
+    found = db.solve(PROBLEM, SingleLevel(η, 1.0, adam_ed(agree=agree)), RING, steps=60, metrics=[])
     np.testing.assert_allclose(found.nodes.x, s, rtol=0, atol=1e-9)
     np.testing.assert_allclose(found.state.x.carry[0].tree, e, rtol=0, atol=1e-9)
 

@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, random_quadratic
+from quadratics import random_quadratic
 
 import decibel as db
 from decibel.core._vector import Vector
 from decibel.engines._program import RunConfig
+from decibel.methods._single_level import SingleLevel
 from decibel.network._in_memory import InMemory
 from decibel.network._messages import Scaled
-from decibel.network._short_scales import _decode
+from decibel.network._quantized_scales import _decode
 from decibel.strategies import ada_ed, strategy
 from decibel.strategies._adaptive import AdaptiveDiffusion
 
@@ -55,7 +56,7 @@ class Fixed(AdaptiveDiffusion):
 
 
 def run(mixing, given=EVEN, steps=1500, rate=1.0, graph=RING, **options):
-    return db.solve(given[0], OneLevel(rate, 1.0, mixing), graph, steps=steps, metrics=[], **options)
+    return db.solve(given[0], SingleLevel(rate, 1.0, mixing), graph, steps=steps, metrics=[], **options)
 
 
 def worst(result, solution):
@@ -136,7 +137,7 @@ def test_a_step_size_of_zero_stands_still():
     np.testing.assert_array_equal(still.nodes.x, 0.0)
     warm = db.solve(
         EVEN[0],
-        OneLevel(lambda k: jnp.minimum(0.02 * k.astype(float), 1.0), 1.0, ada_ed()),
+        SingleLevel(lambda k: jnp.minimum(0.02 * k.astype(float), 1.0), 1.0, ada_ed()),
         RING,
         steps=1500,
         metrics=[],
@@ -186,7 +187,7 @@ def test_short_scales_follow_a_loop_over_links(every):
 def test_short_scales_send_less_and_end_at_the_solution(dtype):
     given = eqx.tree_at(lambda it: it.x0, EVEN[0], EVEN[0].x0.astype(dtype))
     given = jax.tree.map(lambda leaf: leaf.astype(dtype) if hasattr(leaf, "dtype") else leaf, given)
-    short, whole = (OneLevel(1.0, 1.0, ada_ed(scale_every=every)) for every in (2, None))
+    short, whole = (SingleLevel(1.0, 1.0, ada_ed(scale_every=every)) for every in (2, None))
     size = np.dtype(dtype).itemsize
     sent, full = (db.cost(given, method, RING)["bytes"] for method in (short, whole))
     assert full == 2 * 2 * SIZE * size and sent == 2 * size * (SIZE + 1)  # three bytes fit into one number

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import OneLevel, Quadratic, random_quadratic
+from quadratics import Quadratic, random_quadratic
 from wave_reference import wave
 
 import decibel as db
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
+from decibel.methods._single_level import SingleLevel
 
 NODES, SLOW = 8, 0
 RING = db.graphs.ring(NODES)
@@ -30,7 +31,7 @@ def run(strategy="wave", faults=None, *, steps=60, graph=RING, quadratic=QUADRAT
 
 
 def single(strategy="wave", faults=None, *, steps=60, alpha=0.2, graph=RING, **options):
-    method = OneLevel(alpha, 1.0, db.strategies.strategy(strategy))
+    method = SingleLevel(alpha, 1.0, db.strategies.strategy(strategy))
     options = {"eval_every": steps, "metrics": []} | options
     return db.solve(QUADRATIC.single(), method, graph, steps=steps, faults=faults, **options)
 

@@ -145,14 +145,14 @@ def missing_y_test() -> bytes:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (lambda: npz(y_test=np.array([print, len], object)), "allow_pickle=False"),
+        (lambda: npz(y_test=np.array([print, len], object)), "holds Python objects"),
         (lambda: npz(y_train=np.array([0, 1, 2, 10])), "from 0 to 10"),
         (lambda: npz(y_train=np.array([0, 1, 2])), "3 labels go with 4 images"),
         (lambda: npz(x_test=np.zeros((2, 32, 32, 3))), "float64"),
         (lambda: npz(y_test=np.zeros((2, 1), int)), "not a row of integers"),
         (missing_y_test, "does not hold y_test"),
-        (lambda: npz()[:-40], "numpy says"),
-        (lambda: pickle.dumps(print), "numpy says"),
+        (lambda: npz()[:-40], "it cannot be read"),
+        (lambda: pickle.dumps(print), "it cannot be read"),
     ],
 )
 def test_a_damaged_or_hostile_npz_raises(roots, register, body, reason):

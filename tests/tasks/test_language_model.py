@@ -11,7 +11,7 @@ import pytest
 import decibel as db
 from decibel.tasks import decoder, texts
 from decibel.tasks.decoder import Shape, start_decoder
-from decibel.tasks.language_model import Model
+from decibel.tasks.language_model import Model, Softmax
 from decibel.tasks.tokens import BPE, tokenizer
 
 SHAPE = Shape(8, 2, 2, 8)
@@ -189,10 +189,55 @@ def test_what_the_target_lacks_loses_its_share():
     assert {"validation_loss", "entropy", "node_spread", *(f"loss_{name}" for name in TEXTS)} <= set(trace)
 
 
+# A softmax instead of the simplex
+
+
+def test_the_floor_holds_whatever_the_logits():
+    mixture = Softmax(0.1)
+    for x in ([1e4, 0.0, 0.0], [-1e4, 0.0, 1e4], [0.0, 0.0, 0.0]):
+        p = np.asarray(mixture(jnp.asarray(x)))
+        assert p.sum() == pytest.approx(1) and p.min() >= 0.1 / 3 - 1e-12
+    shares = np.array([0.5, 0.3, 0.2])
+    np.testing.assert_allclose(mixture(jnp.asarray(mixture.point(shares))), shares)
+
+
+def test_logits_stand_for_the_same_losses_as_their_shares():
+    """f and g at x with the softmax are those at its mixture on the simplex, and the starts are the same mixture."""
+    start = {"count": 0.5, "rhyme": 0.2, "noise": 0.3}
+    simplex, softmax = (
+        task_of(weights=weights, start=start, entropy=0.5, streamed=False).problem for weights in ("simplex", "softmax")
+    )
+    assert softmax.prox_x is None and simplex.prox_x is not None
+    mixture = Softmax(OPTIONS["floor"])
+    np.testing.assert_allclose(mixture(softmax.x0), simplex.x0, atol=1e-12)
+    x = jnp.asarray([1.0, 0.0, -2.0])
+    for name in ("upper", "lower"):
+        data = getattr(softmax, f"{name}_data")
+        batch = jax.tree.map(lambda leaf: leaf[0], data.tree)
+        losses = [jax.jit(getattr(problem, name)) for problem in (softmax, simplex)]
+        at_logits, at_shares = losses[0](x, softmax.y0, batch), losses[1](mixture(x), softmax.y0, batch)
+        assert float(at_logits) == pytest.approx(float(at_shares), rel=1e-12)
+
+
+@pytest.mark.slow
+def test_logits_drop_what_the_target_lacks():
+    task = task_of(weights="softmax", streamed=False)
+    method = db.sparkle("ed", alpha=5.0, beta=0.5, gamma=0.1, theta=0.2, updates="simultaneous")
+    options = dict(steps=60, batch_size=8, eval_every=60, metrics=task.metrics)
+    trace = db.solve(task.problem, method, db.graphs.complete(3), **options).trace
+    assert sum(trace.last[f"weight_{name}"] for name in TEXTS) == pytest.approx(1)
+    assert 0.05 - 1e-12 <= trace.last["weight_noise"] < 0.25 and trace.last["test_loss"] < 0.9 * trace["test_loss"][0]
+    assert trace["entropy"][0] == pytest.approx(np.log(3)) and trace.last["entropy"] < trace["entropy"][0]
+    assert task.method().alpha > task_of(streamed=False).method().alpha, "logits move further than shares"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (dict(floor=1.0), "floor=1.0"),
+        (dict(weights="sphere"), "weights='sphere' is not known: choose 'simplex' or 'softmax'"),
+        (dict(weights="softmax", start={"count": 0.9, "rhyme": 0.05, "noise": 0.05}), "share of at most floor"),
+        (dict(target={"news": 1.0}), "target"),
         (dict(floor=0.0, entropy=0.1), "give a floor"),
         (dict(spread="even"), "spread='even'"),
         (dict(size="huge"), "size='huge'"),

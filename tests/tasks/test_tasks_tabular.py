@@ -14,7 +14,6 @@ from decibel.core._vector import Vector
 from decibel.tasks import auprc, hyperparameter_tuning, linear_regression, logistic_regression, policy_evaluation
 from decibel.tasks.data import Dataset
 from decibel.tasks.evaluation import average_precision
-from decibel.tasks.synthetic import classification
 
 NODES = 4
 RING = db.graphs.ring(NODES)
@@ -457,7 +456,7 @@ def test_bad_input_gets_a_sentence(name, options, words):
 
 def test_sets_that_do_not_fit_raise():
     with pytest.raises(ValueError, match="has 3 classes"):
-        hyperparameter_tuning(classification(90, 4, 2, 3), NODES)
+        hyperparameter_tuning(db.tasks.data.synthetic(90, 4, 2, 3), NODES)
     untested = Dataset(PAIR.x_train, PAIR.y_train, PAIR.x_test[:0], PAIR.y_test[:0], "no-test", 2, ("0", "1"))
     with pytest.raises(ValueError, match="no test part"):
         auprc(untested, NODES)
