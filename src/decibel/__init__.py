@@ -4,6 +4,8 @@ The public names are listed in `__init__.pyi`. Each is imported when it is first
 before JAX has loaded.
 """
 
+import types
+
 import lazy_loader
 
 __version__ = "0.1.0"
@@ -11,9 +13,12 @@ _find, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    try:
-        return _find(name)
-    except AttributeError:
-        from .core._names import hint
+    from .core._names import hint, unknown_name
 
+    try:
+        found = _find(name)
+    except AttributeError:
         raise AttributeError(f"decibel has no {name!r}: {hint(name, __all__)}", name=name) from None
+    if isinstance(found, types.ModuleType) and not hasattr(found, "__getattr__"):
+        setattr(found, "__getattr__", unknown_name(f"db.{name}", found.__all__))  # noqa: B010 - a module declares none
+    return found

@@ -3,15 +3,14 @@
 from . import graphs, strategies, tasks, torch
 from .core._ledger import Ledger
 from .core._vector import Vector
+from .engines._batch import BatchRun
 from .engines._engine import Engine
 from .engines._program import Program, RunConfig
 from .engines._run import Run
 from .engines._simulator import Simulator
 from .engines.cluster._cluster import Cluster
 from .engines.cluster._shards import Shards
-from .engines.silo._engine import Silo
 from .graphs import Graph, GraphSequence, Levels, weights
-from .methods._adaptive import ada_ed, adam_ed, dadam, gt_adam
 from .methods._ahead import ahead
 from .methods._c2dfb import c2dfb
 from .methods._catalog import CATALOG, Entry
@@ -32,7 +31,7 @@ from .methods._ma_dsbo import ma_dsbo
 from .methods._mdbo import mdbo, vrdbo
 from .methods._method import Method, State
 from .methods._prometheus import prometheus
-from .methods._single_level import dsgd, ed, extra, gnsd, gt, wave
+from .methods._single_level import ada_ed, adam_ed, dadam, dsgd, ed, extra, gnsd, gt, gt_ada, gt_adam, nids, wave
 from .methods._slam import slam
 from .methods._soba import soba
 from .methods._sparkle import sparkle
@@ -44,25 +43,33 @@ from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
 from .problem import prox, sources
 from .problem._keyed import augment
+from .problem._look import ProblemWarning
 from .problem._problem import Problem
 from .problem._trainable import Trainable, trainable
 from .results import loggers, metrics
 from .results._callbacks import Callback
 from .results._early_stopping import EarlyStopping
+from .results._plots import plot
 from .results._result import Result
 from .results._saved import SavedResult
 from .results._status import Status
 from .results._trace import Trace
+from .silo import Silo
 from .solver import theory
-from .solver._solve import NonFiniteWarning, SmallNodeWarning, cost, solve
-from .solver._tune import Tuned, tune
+from .solver._delays import DelayWarning
+from .solver._solve import NonFiniteWarning, cost, solve
+from .solver._tune import AllDiverged, Tuned, tune
+from .solver._validate import SmallNodeWarning
 from .strategies import Strategy, privacy
 
 __all__ = [
     "CATALOG",
+    "AllDiverged",
+    "BatchRun",
     "Callback",
     "Cluster",
     "Communicator",
+    "DelayWarning",
     "Draw",
     "EarlyStopping",
     "Engine",
@@ -77,6 +84,7 @@ __all__ = [
     "Oracle",
     "Point",
     "Problem",
+    "ProblemWarning",
     "Program",
     "Result",
     "Run",
@@ -122,6 +130,7 @@ __all__ = [
     "gossip_dsbo",
     "graphs",
     "gt",
+    "gt_ada",
     "gt_adam",
     "gt_dsgd",
     "gt_hsgd",
@@ -133,7 +142,9 @@ __all__ = [
     "ma_dsbo",
     "mdbo",
     "metrics",
+    "nids",
     "normalized_dsvrbgd",
+    "plot",
     "privacy",
     "prometheus",
     "prox",

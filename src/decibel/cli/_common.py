@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import traceback
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -15,15 +16,15 @@ from ._completions import completing
 
 Answer = TypeVar("Answer")
 
-FAILED, USAGE, DIVERGED, INTERRUPTED = 1, 2, 3, 130
+OURS = ("decibel", "decibel_studies")
+FAILED = 1
+USAGE = 2
+DIVERGED = 3
+INTERRUPTED = 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Task = Annotated[
-    str, typer.Argument(help="A task of `decibel list`.", autocompletion=completing("tasks"))
-]  # fmt: skip
-Method = Annotated[
-    str, typer.Option(help="A method of `decibel list`.", autocompletion=completing("methods"))
-]  # fmt: skip
+Task = Annotated[str, typer.Argument(help="A task of `decibel list`.", autocompletion=completing("tasks"))]
+Method = Annotated[str, typer.Option(help="A method of `decibel list`.", autocompletion=completing("methods"))]
 Graph = Annotated[
     str,
     typer.Option(
@@ -38,7 +39,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of the partition and the ba
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a step size, or task.KEY=VALUE.")]
 
 
-def console(quiet: bool = False) -> Console:
+def console(*, quiet: bool = False) -> Console:
     return Console(highlight=False, quiet=quiet)
 
 
@@ -47,7 +48,7 @@ def complain(sentence: str) -> None:
 
 
 def emit(document: object) -> None:
-    """One JSON document on standard output; what is not finite is null."""
+    """One JSON document on standard output; numbers that are not finite become null."""
     typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -62,8 +63,13 @@ def _plain(value: object) -> JSON:
 
 
 def or_exit(function: Callable[..., Answer], *arguments: object, usage_error: int = USAGE) -> Answer:
-    """Errors that are sentences to the user end the command instead of showing a traceback: `usage_error` for what was
-    usage error, 1 for data, files, libraries and memory that are not there."""
+    """Calls a function; our own error messages end the command instead of showing a traceback.
+
+    Args:
+        function: the work of the command.
+        arguments: its arguments.
+        usage_error: the exit code of invalid input. Missing data, files, libraries and memory end with 1.
+    """
     try:
         return function(*arguments)
     except KeyboardInterrupt:
@@ -82,4 +88,11 @@ def _code(error: Exception, usage_error: int) -> int | None:
 
     if isinstance(error, DataError | OSError | ImportError | MemoryError):
         return FAILED
-    return usage_error if isinstance(error, ValueError | TypeError | KeyError) else None
+    return usage_error if isinstance(error, ValueError | TypeError | KeyError) and _is_sentence(error) else None
+
+
+def _is_sentence(error: Exception) -> bool:
+    """Whether our packages raised it themselves; what comes out of other code is a bug, and shows its traceback."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    name = frames[-1][0].f_globals.get("__name__", "") if frames else ""
+    return name.split(".")[0] in OURS

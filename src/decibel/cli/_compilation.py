@@ -8,23 +8,23 @@ from pathlib import Path
 from ..core._optional import optional
 
 VARIABLE = "DECIBEL_COMPILATION_CACHE"  # a folder, or off
-SECONDS = 0.2  # what compiles faster is not kept
+SECONDS = 0.2  # steps that compile faster are not cached
 
 
 def cache_folder() -> Path | None:
-    """Where steps are kept; None where that is turned off."""
-    asked = os.environ.get(VARIABLE, "")
-    if asked.lower() in ("off", "0", "no", "false"):
+    """The folder of compiled steps; None where caching is turned off."""
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() in ("off", "0", "no", "false"):
         return None
-    if asked:
-        return Path(asked)
+    if setting:
+        return Path(setting)
     with optional("platformdirs", caller="the cache of compiled steps", extra="cli"):
         from platformdirs import user_cache_dir
     return Path(user_cache_dir("decibel")) / "jax"
 
 
 def keep_compiled() -> None:
-    """Turns the cache on, unless JAX has been given one already."""
+    """Turns the cache on, unless JAX already has one."""
     import jax
 
     folder = cache_folder()

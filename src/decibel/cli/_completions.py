@@ -1,4 +1,4 @@
-"""Names that the shell completes: from a generated file, so that completing loads no JAX (docs/tables.py writes it)."""
+"""Names that the shell completes, from a file that docs/tables.py writes, so that completing loads no JAX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATH = Path(__file__).with_suffix(".json")
 
 
 def completing(kind: str) -> Callable[[str], list[str]]:
-    """For `autocompletion=`: the names of a kind, such as "methods", that begin like what is typed."""
+    """For `autocompletion=`: the names of a kind, such as "methods", with the typed prefix."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in json.loads(PATH.read_text())[kind] if name.startswith(incomplete)]
@@ -19,9 +19,8 @@ def completing(kind: str) -> Callable[[str], list[str]]:
 
 
 def collected() -> dict[str, list[str]]:
-    """What the file holds, from the library itself."""
+    """The contents of the file, collected from the library."""
     from ..methods._catalog import CATALOG
-    from ..studies.study import SIZES
     from ._config import LOGS
     from ._registry import GRAPHS, TASKS
 
@@ -30,5 +29,4 @@ def collected() -> dict[str, list[str]]:
         "tasks": sorted(TASKS),
         "graphs": list(GRAPHS),
         "logs": list(LOGS),
-        "sizes": list(SIZES),
     }

@@ -1,4 +1,4 @@
-"""The configuration of `decibel run`: defaults, a TOML file, then flags; written out so that a run can be repeated.
+"""The configuration of `decibel run`: defaults, a TOML file, then flags; saved so that a run can be repeated.
 
 Nothing here needs JAX.
 """
@@ -17,9 +17,9 @@ from ..core._json import JSON
 from ..core._names import hint
 from ..core._optional import optional
 
-PERSONAL = ("auprc", "meta_learning", "personalization", "speech")  # tasks whose lower level is personal
+PERSONAL = ("auprc", "meta_learning", "personalization")  # tasks whose lower level is personal
 LOGS = ("jsonl", "tensorboard", "wandb", "mlflow")
-WHOLE = {"nodes": 1, "steps": 1, "batch_size": 1, "seed": 0, "eval_every": 1}  # and the least of each
+INTEGERS = {"nodes": 1, "steps": 1, "batch_size": 1, "seed": 0, "eval_every": 1}  # with the smallest allowed value
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,20 @@ class Config:
         return replace(self, set={**defaults, **self.set})
 
     def save(self, path: Path, heading: str) -> Path:
-        kept = {name: value for name, value in asdict(self).items() if value not in (None, [], {})}
-        return atomic_write(path, f"# {heading}\n{toml(kept)}")
+        values = {name: value for name, value in asdict(self).items() if value not in (None, [], {})}
+        return atomic_write(path, f"# {heading}\n{toml(values)}")
 
 
 def resolve(
     file: str | Path | None, flags: Mapping[str, JSON], pairs: Sequence[str] = (), method: str = "sparkle-ada-ed"
 ) -> Config:
-    """The file's values, and over them those flags that were given (are not None) and the KEY=VALUE pairs.
+    """The file's values, overridden by the flags that are not None and the KEY=VALUE pairs.
 
-    `method` is the default where the lower level is shared."""
+    `method` is the default where the lower level is shared.
+    """
     values = read(file) if file is not None else {}
     values |= {name: value for name, value in flags.items() if value is not None}
-    values["set"] = over(values.get("set", {}), settings(pairs))
+    values["set"] = merge(values.get("set", {}), settings(pairs))
     if "task" not in values:
         raise ValueError("TASK is missing: name one of `decibel list`, or give a --config file with a line task = ….")
     values.setdefault("method", method if values["task"].replace("-", "_") not in PERSONAL else "spdb")
@@ -86,32 +87,32 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"--config {path} cannot be read ({reason}): give the path of a TOML file.") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"--config {path} is not TOML: {error}: fix that line.") from None
-    known = [item.name for item in fields(Config)]
+    keys = [item.name for item in fields(Config)]
     for name, value in values.items():
-        if name not in known:
-            raise ValueError(f"--config {path} has the unknown key {name!r}: {hint(name, known)}")
+        if name not in keys:
+            raise ValueError(f"--config {path} has the unknown key {name!r}: {hint(name, keys)}")
         _validate(path, name, value)
     return values
 
 
 def _validate(path: str | Path, name: str, value: JSON) -> None:
-    if name in WHOLE:
-        right = isinstance(value, int) and not isinstance(value, bool) and value >= WHOLE[name]
-        expected = f"an integer of at least {WHOLE[name]}"
+    if name in INTEGERS:
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= INTEGERS[name]
+        expected = f"an integer of at least {INTEGERS[name]}"
     elif name == "log":
-        right, expected = isinstance(value, list), "a list of names"
+        valid, expected = isinstance(value, list), "a list of names"
     elif name == "set":
-        right = isinstance(value, dict) and isinstance(value.get("task", {}), dict)
+        valid = isinstance(value, dict) and isinstance(value.get("task", {}), dict)
         expected = "a table, and task as a table in it"
     else:
-        right, expected = isinstance(value, str), "a string in quotes"
-    if not right:
+        valid, expected = isinstance(value, str), "a string in quotes"
+    if not valid:
         raise ValueError(f"--config {path} has {name} = {value!r}: give {expected}.")
 
 
 def settings(pairs: Sequence[str]) -> dict[str, JSON]:
     """KEY=VALUE for the method and task.KEY=VALUE for the task; values are JSON where they can be."""
-    made: dict[str, JSON] = {}
+    merged: dict[str, JSON] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
@@ -122,18 +123,21 @@ def settings(pairs: Sequence[str]) -> dict[str, JSON]:
             value = text
         if value is None:
             raise ValueError(f"--set {pair!r} has the value null: leave it out.")
-        where, _, name = key.partition(".")
-        made = over(made, {where: {name: value}} if name else {key: value})
-    return made
+        table, _, name = key.partition(".")
+        merged = merge(merged, {table: {name: value}} if name else {key: value})
+    return merged
 
 
-def over(under: Mapping[str, JSON], above: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Settings, and over them others; tables are merged."""
-    both = dict(under)
-    for name, value in above.items():
-        below = both.get(name)
-        both[name] = over(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
-    return both
+def merge(defaults: Mapping[str, JSON], overrides: Mapping[str, JSON]) -> dict[str, JSON]:
+    """The defaults with the overrides on top; tables are merged."""
+    merged = dict(defaults)
+    for name, value in overrides.items():
+        default = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            merged[name] = merge(default, value)
+        else:
+            merged[name] = value
+    return merged
 
 
 def toml(values: Mapping[str, JSON]) -> str:

@@ -18,29 +18,27 @@ from ..tasks.task import DEFAULT_METHODS
 TASKS: dict[str, Callable[..., Task]] = {
     name: getattr(tasks, name) for name in tasks.__all__ if inspect.isfunction(getattr(tasks, name))
 }
-BY_NODES = (
-    "ring", "path", "star", "complete", "hypercube", "exponential", "one_peer_exponential", "isolated",
-)  # fmt: skip
+BY_NODES = ("ring", "path", "star", "complete", "hypercube", "exponential", "one_peer_exponential", "isolated")
 BY_SIDES = ("torus", "grid")
-BY_NUMBER = {"erdos_renyi": 0.5, "geometric": 0.5, "adjusted_ring": 0.1}  # NAME:NUMBER, and the number left out
+BY_NUMBER = {"erdos_renyi": 0.5, "geometric": 0.5, "adjusted_ring": 0.1}  # NAME:NUMBER, with defaults
 GRAPHS = (*BY_NODES, *BY_SIDES, *BY_NUMBER)
 
 
 def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, JSON]) -> Task:
-    """A task of so many nodes; some tasks know their own."""
+    """A task by name."""
     key = name.replace("-", "_")
     if key not in TASKS:
         raise ValueError(f"task {name!r} is not known: {hint(key, TASKS)}")
-    known = inspect.signature(TASKS[key]).parameters
-    given = {**({"nodes": nodes} if "nodes" in known else {}), "seed": seed, **settings}
-    for setting in given:
-        if setting not in known:
-            raise ValueError(f"task {name!r} has no setting {setting!r}: {hint(setting, known)}")
-    return TASKS[key](**given)
+    parameters = inspect.signature(TASKS[key]).parameters
+    arguments = {"nodes": nodes, "seed": seed, **settings}
+    for setting in arguments:
+        if setting not in parameters:
+            raise ValueError(f"task {name!r} has no setting {setting!r}: {hint(setting, parameters)}")
+    return TASKS[key](**arguments)
 
 
 def make_method(name: str, settings: Mapping[str, JSON], task: Task) -> Method:
-    """A method with the task's step sizes where no others are given."""
+    """A method by name, with the task's step sizes unless `settings` names others."""
     form, needed = CATALOG[name].form, task.problem.form
     if form != needed:
         has = {"shared": "a shared lower level", "personal": "a personal lower level", "single": "a single level"}

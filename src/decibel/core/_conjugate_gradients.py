@@ -1,7 +1,7 @@
 """Conjugate gradients, for every node at once.
 
-Not `lineax.CG`: in float32 it runs to `max_steps`, or to NaN, where rounding keeps it from its tolerance, also with the
-tolerance floored; and its operator is one system, where this one multiplies for all nodes and counts each product once.
+`lineax.CG` does not fit: where rounding errors keep float32 from its tolerance, it runs to `max_steps` or to NaN. Its
+operator is one system; this one multiplies for all nodes and counts each product once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from ._vector import Vector, choose, dots, each, positive
 
-LOST = 1e6  # a squared residual that grew so far beyond the least will not come back
+LOST = 1e6  # rounding errors dominate a squared residual that has grown to this many times the least one
 
 
 T = TypeVar("T")
@@ -32,8 +32,10 @@ def conjugate_gradients(
     tolerance: float,
     loop: While[Carry] = jax.lax.while_loop,
 ) -> Vector:
-    """Every node's z with H z = b: that of the least residual, once all have ‖H z − b‖ ≤ tolerance ‖b‖, or `steps` are
-    done, or rounding errors dominate."""
+    """Every node's z with H z = b, of the least residual that was reached.
+
+    Ends once every node has ‖H z − b‖ ≤ tolerance ‖b‖, after `steps` steps, or when rounding errors dominate.
+    """
     enough = tolerance**2 * b.squared_norms()
 
     def unfinished(carry: Carry) -> Bool[Array, ""]:

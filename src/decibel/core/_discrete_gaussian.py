@@ -1,9 +1,9 @@
 """Exact draws of the discrete Gaussian P(X = x) ∝ exp(−x²/(2σ²)) over the integers, σ = 256 · 2^a.
 
-A draw is its high part h ≥ 0 by a table of σ = 256, a uniform low part w of a bits and a sign. It is accepted with the
-probability exp(−w (2 · 2^a h + w)/(2σ²)), which is what x = 2^a h + w has less than 2^a h, and minus zero is not. Both
-choices compare a uniform number, of which 64 bits are drawn, with one known to an error bound. Where the bits leave it
-open, more are drawn and the number is computed to more digits: draws are exact, as far as the bytes are random.
+A draw has a high part h ≥ 0 from a table of σ = 256, a uniform low part w of a bits, and a sign. It is accepted with
+probability exp(−w (2 · 2^a h + w)/(2σ²)), the ratio of the probabilities of x = 2^a h + w and of 2^a h; minus zero is
+rejected. Both choices compare a uniform number of 64 bits with a number known up to an error bound. Where these bits do
+not decide, more bits are drawn and the number is computed to more digits. Draws are exact if the bytes are random.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from functools import lru_cache
 
 import numpy as np
 
-Source = Callable[[int], bytes]  # so many random bytes
+Source = Callable[[int], bytes]  # returns that many random bytes
 
 TABLE = 256  # σ of the table
-NEAR = 1  # how far the table's 64-bit numbers may be off
-NEAR_EXP = 2.0**15  # in units of 2^−64: what rounding may move exp and its comparison by, many times over
+NEAR = 1  # the largest error of the table's 64-bit numbers
+NEAR_EXP = 2.0**15  # in units of 2^−64, many times the rounding error of exp and of its comparison
 
 
 def discrete_gaussian(σ: int, count: int, source: Source = os.urandom) -> np.ndarray:
@@ -29,25 +29,28 @@ def discrete_gaussian(σ: int, count: int, source: Source = os.urandom) -> np.nd
 
     Args:
         σ: 256 times a power of two.
-        count: how many.
-        source: gives random bytes; the operating system's are fit for cryptography.
+        count: the number of draws.
+        source: returns random bytes; by default those of the operating system, which are fit for cryptography.
     """
     low = σ // TABLE
     if low < 1 or low * TABLE != σ or low & (low - 1) or σ > 2**28:
         raise ValueError(f"σ={σ!r} must be 256 times a power of two, and at most 2**28.")
-    found, todo = np.zeros(count, np.int64), np.arange(count)
-    while todo.size:
-        h, (w, sign) = _high(todo.size, source), _low_and_sign(low, todo.size, source)
-        taken = _accepts(w * (2 * low * h + w), 2 * σ**2, source)
+    draws = np.zeros(count, np.int64)
+    missing = np.arange(count)
+    while missing.size:
+        h = _high(missing.size, source)
+        w, sign = _low_and_sign(low, missing.size, source)
+        accepted = _accepts(w * (2 * low * h + w), 2 * σ**2, source)
         size = low * h + w
-        taken &= (size > 0) | (sign > 0)
-        found[todo[taken]] = (sign * size)[taken]
-        todo = todo[~taken]
-    return found
+        accepted &= (size > 0) | (sign > 0)
+        draws[missing[accepted]] = (sign * size)[accepted]
+        missing = missing[~accepted]
+    return draws
 
 
 def _high(count: int, source: Source) -> np.ndarray:
-    table, u = _table(), _words(count, source)
+    table = _table()
+    u = _words(count, source)
     h = np.searchsorted(table, u, "left")  # table[h − 1] < u ≤ table[h], of which the last is the largest that u can be
     below = np.where(h > 0, u - table[h - 1], np.uint64(2**64 - 1))
     for i in np.flatnonzero(np.minimum(below, table[h] - u) <= NEAR):
@@ -62,7 +65,8 @@ def _low_and_sign(low: int, count: int, source: Source) -> tuple[np.ndarray, np.
 
 def _accepts(numerators: np.ndarray, denominator: int, source: Source) -> np.ndarray:
     """Each with probability exp(−numerator/denominator); the quotients are exact, being over a power of two."""
-    u, chances = _words(len(numerators), source), np.exp(-numerators / denominator) * 2.0**64
+    u = _words(len(numerators), source)
+    chances = np.exp(-numerators / denominator) * 2.0**64
     margin = chances - u.astype(np.float64)
     accepted = margin > 0
     for i in np.flatnonzero((np.abs(margin) <= NEAR_EXP) & (numerators > 0)):
@@ -72,14 +76,17 @@ def _accepts(numerators: np.ndarray, denominator: int, source: Source) -> np.nda
 
 
 def _settle(u: int, numbers: Callable[[int], list[int]], source: Source) -> int:
-    """How many of the numbers in [0, 1], known to one unit of any many bits, lie below the number whose first 64 bits
-    are u: more of its bits are drawn until that is certain."""
+    """How many of the numbers in [0, 1] lie below the number whose first 64 bits are u.
+
+    `numbers(bits)` gives them to one unit of 2^−bits. More bits are drawn until the answer is certain.
+    """
     bits = 64
     while True:
-        bits, u = bits + 64, (u << 64) | int.from_bytes(source(8), "little")
-        known = numbers(bits)
-        below = bisect_left(known, u - 2)
-        if below == bisect_left(known, u + 3) and u + 3 < 2**bits:
+        bits += 64
+        u = (u << 64) | int.from_bytes(source(8), "little")
+        rounded = numbers(bits)
+        below = bisect_left(rounded, u - 2)
+        if below == bisect_left(rounded, u + 3) and u + 3 < 2**bits:
             return below
 
 
@@ -98,11 +105,13 @@ def _cumulative(bits: int) -> list[int]:
     with localcontext(prec=_digits(bits)):
         end = math.ceil(TABLE * math.sqrt(2 * math.log(2) * (bits + 40)))  # beyond, all is below one unit
         weights = [(-Decimal(j * j) / (2 * TABLE**2)).exp() for j in range(end)]
-        total, so_far, found = sum(weights), Decimal(0), []
+        total = sum(weights)
+        so_far = Decimal(0)
+        cumulative = []
         for weight in weights:
             so_far += weight
-            found.append(min(2**bits - 1, _floor(so_far / total * 2**bits)))
-        return found
+            cumulative.append(min(2**bits - 1, _floor(so_far / total * 2**bits)))
+        return cumulative
 
 
 def _exp(numerator: int, denominator: int, bits: int) -> int:

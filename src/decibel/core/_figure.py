@@ -1,4 +1,4 @@
-"""Figures that a notebook shows by itself."""
+"""Figures that a notebook displays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ RESOLUTION = 100  # dots per inch in a notebook
 
 
 class Figure(figure.Figure):
-    """Matplotlib's figure, shown where it is the last expression of a cell.
+    """A matplotlib figure that a notebook displays where it is the last expression of a cell.
 
-    A notebook shows a plain one only after pyplot was imported, and then by a function of its own, which it prefers to
-    the method below.
+    Without this class, a notebook displays figures only after pyplot was imported.
     """
 
     def _repr_png_(self) -> bytes:

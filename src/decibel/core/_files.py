@@ -1,17 +1,18 @@
-"""Files that are replaced whole: after a crash or a power cut there is the old content or the new, never a part.
+"""Atomic file replacement: after a crash or a power cut a file has its old content or the new, never a part.
 
-All of it goes through `os`, in whose place the tests put a disk that fails (`tests/simulation/disk.py`).
+Everything goes through `os`, which tests replace by a failing disk (`tests/simulation/disk.py`).
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import zipfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -20,24 +21,24 @@ LARGEST = 2**30  # bytes that arrays in a file may take; a small file that unpac
 
 @contextmanager
 def atomic_writer(path: str | os.PathLike[str], mode: int = 0o644, *, durable: bool = True) -> Generator[BinaryIO]:
-    """A file to write in. It takes its name when the block ends, and leaves nothing behind when the block fails.
+    """A file to write to. It gets its name when the block ends; if the block fails, nothing remains.
 
-    When it returns, the content and the name are on the disk; `durable=False` is for notes that are written again
-    every second, which a power cut may take away.
+    Then the content and the name are on the disk. `durable=False` is for files that are rewritten every second and may
+    be lost in a power cut.
     """
     path = Path(path)
     _make_folder(path.parent, durable)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    _remove(beside)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    _remove(temporary)
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
         if durable:
-            durable_replace(beside, path)
+            durable_replace(temporary, path)
         else:
-            os.replace(beside, path)
+            os.replace(temporary, path)
     finally:
-        _remove(beside)
+        _remove(temporary)
 
 
 def atomic_write(
@@ -48,26 +49,70 @@ def atomic_write(
     return Path(path)
 
 
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, which is not unpacked if they claim more than `LARGEST` bytes; no objects."""
-    with open(path, "rb") as raw:
-        with zipfile.ZipFile(raw) as archive:
-            claimed = sum(entry.file_size for entry in archive.infolist())
-        if claimed > LARGEST:
-            raise ValueError(f"{path} unpacks to {claimed} bytes, more than {LARGEST}.")
-        raw.seek(0)
-        with np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+def read_arrays(path: str | os.PathLike[str], largest: int | None = LARGEST) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; no objects.
+
+    Sizes are checked before memory is allocated: that of each entry against the header of its array, and their sum
+    against `largest` bytes (None: the size of the file, and no entry may be compressed).
+    """
+    with open(path, "rb") as raw, zipfile.ZipFile(raw) as archive:
+        entries = archive.infolist()
+        claimed = sum(entry.file_size for entry in entries)
+        most = os.fstat(raw.fileno()).st_size if largest is None else largest
+        if claimed > most:
+            raise ValueError(f"{path} unpacks to {claimed} bytes, more than {most}.")
+        if largest is None and any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError(f"{path} has entries that are compressed.")
+        arrays: dict[str, np.ndarray] = {}
+        for entry in entries:
+            with archive.open(entry) as file:
+                arrays[entry.filename.removesuffix(".npy")] = _array(file, entry.file_size)
+        return arrays
+
+
+def _array(file: IO[bytes], size: int) -> np.ndarray:
+    """The array of an .npy file, if its header agrees with the size of the file."""
+    headers: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype]]] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    version = np.lib.format.read_magic(file)
+    if version not in headers:
+        raise ValueError(f"an array has version {version} of NumPy's format.")
+    shape, fortran, dtype = headers[version](file)
+    if dtype.hasobject:
+        raise ValueError("an array holds Python objects, which are not read.")
+    if (
+        dtype.itemsize == 0
+        or any(axis < 0 for axis in shape)
+        or math.prod(shape) * dtype.itemsize != size - file.tell()
+    ):
+        raise ValueError("an array is not as large as its header says.")
+    flat = np.frombuffer(bytearray(file.read()), dtype)
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = -1) -> bytes:
-    """What a file holds, or its first so many bytes."""
+    """The content of a file, or its first `most` bytes."""
     with os.fdopen(os.open(path, os.O_RDONLY), "rb") as file:
         return file.read(most)
 
 
+def read_file(path: Path, largest: int = 2**24) -> bytes:
+    """The content of a small file; raises a ValueError that says why it cannot be read."""
+    try:
+        raw = read_bytes(path, largest + 1)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if len(raw) > largest:
+        raise ValueError(f"{path} is larger than {largest} bytes: it cannot be what it should be.")
+    return raw
+
+
 def append_line(path: str | os.PathLike[str], line: str, mode: int = 0o644) -> None:
-    """Adds a line to a file, on the disk when it returns. One that a crash cut short is ended first."""
+    """Appends a line to a file and flushes it to the disk. A line that a crash cut short is ended first."""
     path = Path(path)
     _make_folder(path.parent, durable=True)
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode), "r+b") as file:
@@ -76,11 +121,11 @@ def append_line(path: str | os.PathLike[str], line: str, mode: int = 0o644) -> N
         file.write((b"\n" if torn else b"") + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(path.parent)  # always: what made the file may have failed before it came to this
+    sync_folder(path.parent)  # always: the call that created the file may have failed before its own sync
 
 
 def durable_replace(source: Path, target: Path) -> Path:
-    """Gives a file its name. Its content is on the disk before the name is, and the name when it returns."""
+    """Renames a file: its content is on the disk before the rename, and the name when this returns."""
     number = os.open(source, os.O_RDWR)
     try:
         os.fsync(number)
@@ -92,21 +137,21 @@ def durable_replace(source: Path, target: Path) -> Path:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Puts the names in a folder on the disk, where the system can."""
+    """Flushes the names in a folder to the disk, where the system supports it."""
     if os.name != "posix":
         return
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that has no such thing
+        if error.errno != errno.EINVAL:  # the file system does not support it
             raise
     finally:
         os.close(number)
 
 
 def sync_tree(folder: str | os.PathLike[str]) -> None:
-    """Puts all files below a folder, and their names, on the disk."""
+    """Flushes all files below a folder, and their names, to the disk."""
     for path, _, names in os.walk(folder):
         for name in names:
             number = os.open(os.path.join(path, name), os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -118,11 +163,11 @@ def sync_tree(folder: str | os.PathLike[str]) -> None:
 
 
 def _make_folder(folder: Path, durable: bool) -> None:
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     os.makedirs(folder, exist_ok=True)
     if durable:
-        for one in missing:
-            sync_folder(one.parent)
+        for created in missing:
+            sync_folder(created.parent)
 
 
 def _remove(path: Path) -> None:

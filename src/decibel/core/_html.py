@@ -26,7 +26,7 @@ def table(title: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()
 
 
 def picture(draw: Callable[[], Figure], alt: str) -> str:
-    """A figure as an image; nothing where matplotlib is missing or cannot draw it, since the text is shown anyway."""
+    """A figure as an image; empty where matplotlib is missing or cannot draw it, since the text is shown anyway."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of characters that its fonts lack
@@ -37,14 +37,14 @@ def picture(draw: Callable[[], Figure], alt: str) -> str:
 
 
 def png(figure: Figure, resolution: int) -> bytes:
-    """A figure of matplotlib as a PNG file, with so many dots per inch."""
+    """A matplotlib figure as a PNG file; `resolution` is in dots per inch."""
     file = BytesIO()
     figure.savefig(file, format="png", dpi=resolution)
     return file.getvalue()
 
 
 def number(value: float) -> str:
-    """With four digits; an integer as it is."""
+    """A number with four digits, an integer in full."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 

@@ -30,11 +30,6 @@ def key_per_seed(seeds: Iterable[int]) -> Key[Array, " seeds"]:
     return jax.vmap(key)(jnp.asarray(np.fromiter(seeds, np.uint32)))
 
 
-def from_bits(bits: UInt32[np.ndarray, " 2"]) -> Key[Array, ""]:
-    """The key that is these 64 bits, given as two words; for what must not be guessed."""
-    return jax.random.wrap_key_data(jnp.asarray(bits, jnp.uint32), impl=UNROLLED)
-
-
 def fold_in_each(key: Key[Array, "*keys"], numbers: Integer[Array, "*numbers"]) -> Key[Array, "*numbers"]:
     """A key per number; where there are keys already, pair by pair."""
     over = None if key.ndim == 0 else 0

@@ -101,10 +101,10 @@ class Ledger:
         """
         step_cost = self._probe(body, jnp.asarray(0, jnp.int32), carry)
 
-        def run(j: Int[Array, ""], both: tuple[T, list[Times]]) -> tuple[T, list[Times]]:
+        def run(j: Int[Array, ""], carry_and_totals: tuple[T, list[Times]]) -> tuple[T, list[Times]]:
             with self._new_step_cost() as inner:
-                carry = body(j, both[0])
-            return carry, [total + more for total, more in zip(both[1], inner.repetitions, strict=True)]
+                carry = body(j, carry_and_totals[0])
+            return carry, [total + more for total, more in zip(carry_and_totals[1], inner.repetitions, strict=True)]
 
         none = [jnp.zeros((), jnp.float32) for _ in step_cost.repeated]
         carry, totals = jax.lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), run, (carry, none))
@@ -123,11 +123,13 @@ class Ledger:
         """
         step_cost = self._probe(body, carry)
 
-        def counted(both: tuple[Int[Array, ""], T]) -> tuple[Int[Array, ""], T]:
+        def counted(count_and_carry: tuple[Int[Array, ""], T]) -> tuple[Int[Array, ""], T]:
             with self._new_step_cost():
-                return both[0] + 1, body(both[1])
+                return count_and_carry[0] + 1, body(count_and_carry[1])
 
-        ran, carry = jax.lax.while_loop(lambda both: condition(both[1]), counted, (jnp.int32(0), carry))
+        ran, carry = jax.lax.while_loop(
+            lambda count_and_carry: condition(count_and_carry[1]), counted, (jnp.int32(0), carry)
+        )
         self.add_repeated(ran, step_cost.fixed)
         return carry
 
@@ -142,12 +144,12 @@ class Ledger:
         """
         step_costs = self._probe(on_true, operand), self._probe(on_false, operand)
 
-        def branch(function: Callable[[T], S], mine: int) -> Callable[[T], tuple[S, list[list[Times]]]]:
+        def branch(function: Callable[[T], S], index: int) -> Callable[[T], tuple[S, list[list[Times]]]]:
             def run(operand: T) -> tuple[S, list[list[Times]]]:
                 repetitions = [[jnp.zeros((), jnp.float32) for _ in step_cost.repeated] for step_cost in step_costs]
                 with self._new_step_cost() as inner:
                     out = function(operand)
-                repetitions[mine] = inner.repetitions
+                repetitions[index] = inner.repetitions
                 return out, repetitions
 
             return run

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,7 +18,8 @@ FEW = 4  # names to choose from
 def hint(name: object, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name."""
     known, given = list(known), str(name)
-    near = get_close_matches(given, known, n=1)
+    lower = {item.lower(): item for item in reversed(known)}
+    near = [lower[item] for item in get_close_matches(given.lower(), lower, n=1)] if isinstance(name, str) else []
     if len(given) > 1:  # the beginning of a name, or a part of one
         near = [item for item in known if item.startswith(given)] or near or [item for item in known if given in item]
     if near:
@@ -34,11 +35,32 @@ def _alternatives(names: list[str]) -> str:
     return f"{', '.join(shown[:-1])} or {shown[-1]}" if len(shown) > 1 else shown[0]
 
 
+def unknown_name(module: str, known: Sequence[str]) -> Callable[[str], NoReturn]:
+    """A module's `__getattr__`, which answers an unknown name with the nearest one."""
+
+    def missing(name: str) -> NoReturn:
+        raise AttributeError(f"{module} has no {name!r}: {hint(name, known)}", name=name)
+
+    return missing
+
+
+def accepts(function: Callable[..., object], *arguments: object) -> bool:
+    """Whether a function can be called with these arguments, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # has no signature to be read
+        return True
+    return True
+
+
 def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
     """A misspelt keyword argument is answered with the nearest one, also before Python 3.13."""
     if getattr(function, "suggests_names", False):
         return function
-    known = list(inspect.signature(function).parameters)
+    signature = inspect.signature(function)
+    known = list(signature.parameters)
     label = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
@@ -46,7 +68,34 @@ def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
         for name in options:
             if name not in known:
                 raise TypeError(f"{label} has no argument {name!r}: {hint(name, [n for n in known if n != 'self'])}")
+        try:
+            signature.bind(*arguments, **options)
+        except TypeError:
+            raise TypeError(_misfit(label, signature, len(arguments), options)) from None
         return function(*arguments, **options)
 
     setattr(call, "suggests_names", True)  # noqa: B010 - which functions do not declare
     return call
+
+
+def _misfit(label: str, signature: inspect.Signature, given: int, options: Mapping[str, object]) -> str:
+    """Why arguments whose names are known do not fit: too many by position, one twice, or one missing."""
+    parameters = [one for one in signature.parameters.values() if one.name != "self"]
+    given -= len(signature.parameters) - len(parameters)
+    placed = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    if given > len(placed):
+        first = f"only {', '.join(placed)} by position" if placed else "nothing by position"
+        return f"{label} takes {first}: name the others, as in {label}({', '.join([*placed, f'{by_name[0]}=...'])})."
+    twice = [name for name in placed[:given] if name in options]
+    if twice:
+        return f"{label} is given {twice[0]!r} twice, by position and by name: leave one out."
+    there = {*placed[:given], *options}
+    missing = [
+        one.name
+        for one in parameters
+        if one.default is one.empty
+        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        and one.name not in there
+    ]
+    return f"{label} lacks {' and '.join(missing)}: give {label}({', '.join(f'{name}=...' for name in missing)})."

@@ -1,4 +1,4 @@
-"""Packages that a run does not need: what needs one says so in a sentence, with the extra that installs it."""
+"""Optional packages: an error names what needs a missing package and the extra that installs it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from types import TracebackType
 class optional:
     """Surrounds the imports of a package that only `caller` uses.
 
-    An ImportError inside becomes one sentence that names the caller, the package and how to install it: by `extra` of
-    this library, or by itself where no extra has it.
+    An ImportError inside becomes one sentence that names the caller, the package and how to install it: by an `extra`
+    of this library, or by its own name where no extra has it.
     """
 
     def __init__(self, package: str, *, caller: str, extra: str | None = None) -> None:
-        self.package, self.caller, self.extra = package, caller, extra
+        self.package = package
+        self.caller = caller
+        self.extra = extra
 
     def __enter__(self) -> None:
         pass

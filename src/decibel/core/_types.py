@@ -1,4 +1,4 @@
-"""The types of arrays and of what holds them."""
+"""Types of arrays and pytrees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from jax import Array
 
 if TYPE_CHECKING:
-    # As jaxtyping has it, whose own name checkers report as unknown.
+    # Type checkers report the name of jaxtyping as unknown.
     PyTree: TypeAlias = Any
 else:
     from jaxtyping import PyTree

@@ -87,14 +87,20 @@ def replicate(tree: PyTree, nodes: int) -> Vector:
 
 def dots(a: Vector, b: Vector) -> Float[Array, " nodes"]:
     """(nodes,) inner products."""
-    flat = lambda leaf: leaf.reshape(leaf.shape[0], -1)  # noqa: E731
+
+    def flat(leaf: Array) -> Array:
+        return leaf.reshape(leaf.shape[0], -1)
+
     parts = jax.tree.map(lambda x, y: jnp.sum(flat(x) * flat(y), 1), a.tree, b.tree)
     return jax.tree.reduce(jnp.add, parts)
 
 
 def each(factors: Float[Array, "*axes"], vector: Vector) -> Vector:
     """Every node's vector times its own factor (or a common one)."""
-    shaped = lambda leaf: beside(factors, leaf).astype(leaf.dtype)  # noqa: E731
+
+    def shaped(leaf: Array) -> Array:
+        return beside(factors, leaf).astype(leaf.dtype)
+
     return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
 
 
@@ -114,8 +120,7 @@ def positive(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def largest(values: Float[Array, "*shape"]) -> Float[Array, ""]:
-    """The largest entry, and NaN where any is: on a CPU XLA's own reduction drops NaN from arrays of a few thousand
-    or more."""
+    """The largest entry, or NaN if any is NaN: on a CPU, XLA's reduction drops NaN from arrays of a few thousand."""
     return jnp.where(jnp.isnan(values).any(), jnp.nan, values.max())
 
 

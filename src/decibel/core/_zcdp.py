@@ -1,4 +1,4 @@
-"""Zero-concentrated differential privacy: what noisy messages cost together, and the (ε, δ) of it.
+"""Zero-concentrated differential privacy: the total cost ρ of noisy messages, and its (ε, δ).
 
 A message whose content changes by at most twice its clipped norm, with (discrete) Gaussian noise of `noise` times that
 norm, is ρ-zCDP with ρ = (2/noise)²/2, and messages add up, also where later ones depend on earlier ones.
@@ -20,17 +20,17 @@ def rho(noise: float, messages: int) -> float:
 
 
 def epsilon(ρ: float, delta: float) -> float:
-    """The smallest ε = ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over the orders α > 1; it holds for each of them."""
+    """The smallest ε = ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over the orders α > 1; every order gives a bound."""
     if ρ == 0:
         return 0.0
 
-    def at(t: float) -> float:
+    def bound(t: float) -> float:
         order = 1 + math.exp(t)
         return ρ * order + t - math.log(order) - (math.log(delta) + math.log(order)) / math.exp(t)
 
     near = 0.5 * math.log(-math.log(delta) / ρ)
-    found = minimize_scalar(at, bounds=(min(near, 0.0) - 5, max(near, 0.0) + 5), method="bounded")
-    return max(0.0, min(at(near), float(found.fun)))
+    minimum = minimize_scalar(bound, bounds=(min(near, 0.0) - 5, max(near, 0.0) + 5), method="bounded")
+    return max(0.0, min(bound(near), float(minimum.fun)))
 
 
 def rho_for(ε: float, delta: float) -> float:

@@ -4,6 +4,9 @@ Edge weights come from a rule of `decibel.weights`: `"lazy-metropolis"` (the def
 eigenvalue), `"metropolis"`, `"uniform"`, `"laplacian"`, or a function of the networkx graph.
 """
 
+from typing import TYPE_CHECKING
+
+from ..core._names import unknown_name
 from . import weights
 from ._families import (
     adjusted_ring,
@@ -47,3 +50,6 @@ __all__ = [
     "torus",
     "weights",
 ]
+
+if not TYPE_CHECKING:  # which knows the names
+    __getattr__ = unknown_name("db.graphs", __all__)

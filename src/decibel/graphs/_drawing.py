@@ -63,7 +63,9 @@ def doughnut(rows: int, columns: int) -> Float[np.ndarray, "nodes 2"]:
     phi, theta = 2 * np.pi * (around + 0.03), 2 * np.pi * (through + 0.07)
     radius = 1.0 + 0.45 * np.cos(theta)
     tilt = np.deg2rad(40)
-    x, y, z = radius * np.sin(phi), radius * np.cos(phi), 0.45 * np.sin(theta)
+    x = radius * np.sin(phi)
+    y = radius * np.cos(phi)
+    z = 0.45 * np.sin(theta)
     return np.stack([x, y * np.cos(tilt) + z * np.sin(tilt)], axis=1)
 
 

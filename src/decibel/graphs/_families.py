@@ -19,6 +19,7 @@ from ._types import Matrix, Networkx
 from .weights import Rule, laplacian, mixing_matrix
 
 TRIES = 100
+ALONE = 12  # nodes expected to have no neighbour, from which no seed connects a graph: about e⁻¹² of them do
 DEFAULT = "lazy-metropolis"
 
 
@@ -129,10 +130,10 @@ def one_peer_exponential(nodes: int) -> GraphSequence:
         nodes: the number of nodes.
     """
     nodes = _count("nodes", nodes)
-    here = np.arange(nodes)
+    indices = np.arange(nodes)
     phases: list[Graph] = []
     for hop in _hops(nodes) or [0]:
-        rows, columns = np.tile(here, 2), np.concatenate([here, (here + hop) % nodes])
+        rows, columns = np.tile(indices, 2), np.concatenate([indices, (indices + hop) % nodes])
         matrix = sparse.csr_array((np.full(2 * nodes, 0.5), (rows, columns)), shape=(nodes, nodes))
         phases.append(Graph(matrix, f"one-peer exponential, hop {hop}", disconnected=True))
     return GraphSequence(tuple(phases), "one-peer exponential")
@@ -150,9 +151,11 @@ def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str |
     nodes, source = _count("nodes", nodes), _source(seed)
     if not _is_number(probability) or not 0 < probability <= 1:
         raise ValueError(f"probability must be above 0 and at most 1, not {probability!r}.")
+    alone = nodes * (1 - probability) ** (nodes - 1)
     graph = _drawn_connected(
+        alone,
         lambda: nx.fast_gnp_random_graph(nodes, probability, seed=source),
-        f"probability={probability} gave no connected graph of {nodes} nodes",
+        f"probability={probability:.4g} gives no connected graph of {nodes} nodes",
         f"raise it above log(nodes)/nodes = {math.log(nodes) / nodes:.2g}",
     )
     return _weighed(graph, f"Erdős–Rényi p = {probability:g}", weights)
@@ -171,9 +174,11 @@ def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule =
     if not _is_number(radius) or not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius must be a positive number, not {radius!r}.")
     needed = math.sqrt(math.log(nodes) / (math.pi * nodes))
+    alone = nodes * max(0.0, 1 - math.pi * radius**2) ** (nodes - 1)
     graph = _drawn_connected(
+        alone,
         lambda: nx.random_geometric_graph(nodes, radius, seed=source),
-        f"radius={radius} gave no connected graph of {nodes} nodes",
+        f"radius={radius:.4g} gives no connected graph of {nodes} nodes",
         f"raise it above sqrt(log(nodes)/(π nodes)) = {needed:.2g}",
     )
     places = np.array([graph.nodes[node]["pos"] for node in graph])
@@ -255,7 +260,9 @@ def _weighed(
     return Graph(mixing_matrix(graph, weights), name, places, disconnected=disconnected)
 
 
-def _drawn_connected(draw: Callable[[], Networkx], failure: str, fix: str) -> Networkx:
+def _drawn_connected(alone: float, draw: Callable[[], Networkx], failure: str, fix: str) -> Networkx:
+    if alone > ALONE:
+        raise ValueError(f"{failure} with any seed, since about {alone:.0f} nodes have no neighbour; {fix}.")
     for _ in range(TRIES):
         graph = draw()
         if nx.is_connected(graph):

@@ -15,8 +15,8 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ..core._html import picture, table
+from ._doubly_stochastic import doubly_stochastic, symmetrized
 from ._drawing import Sketch, draw_graph, draw_sequence
-from ._matrix import doubly_stochastic, symmetrized
 from ._spectrum import disagreement_norm, largest_eigenvalues
 
 if TYPE_CHECKING:
@@ -295,9 +295,9 @@ class GraphSequence:
     def rho(self) -> float:
         """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂^(1/τ): the contraction per step; zero if one period averages exactly."""
         spectra = [phase._eigenvalues for phase in self.phases]
-        known = [values for values in spectra if values is not None]
-        if len(known) == self.period:
-            norm = np.max(np.abs(np.prod(known, axis=0)[1:]), initial=0.0)
+        closed_forms = [values for values in spectra if values is not None]
+        if len(closed_forms) == self.period:
+            norm = np.max(np.abs(np.prod(closed_forms, axis=0)[1:]), initial=0.0)
         else:
             norm = disagreement_norm([phase.matrix for phase in self.phases])
         return _snapped(norm, self.nodes) ** (1.0 / self.period)

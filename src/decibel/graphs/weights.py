@@ -122,8 +122,8 @@ def mixing_matrix(graph: Networkx, weights: str | Rule) -> sparse.csr_array:
         raise ValueError(_unknown(weights))
     if graph.is_directed():
         raise ValueError(
-            f"weights={weights!r} needs an undirected graph; call graph.to_undirected() first, "
-            "or give a directed W to from_matrix."
+            f"weights={weights!r} needs an undirected graph: call graph.to_undirected() first, or give from_matrix a "
+            "directed W whose rows and columns all sum to 1."
         )
     return RULES[weights](graph)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..strategies._table import Strategy, strategy
-from ._copies import Copies
+from ._copies import TwoCopies
 from ._entry import register
 from ._method import Rate
 
 
-class Ahead(Copies):
+class Ahead(TwoCopies):
     """z⁺ = W z − γ ∇_y g(x, z); y⁺ = W y − β (∇_y f(x, y) + λ ∇_y g(x, y)); x⁺ = W x − α u."""
 
     catalog_name = "ahead"
@@ -19,7 +19,7 @@ class Ahead(Copies):
         "Niu, Xu, Sun, Chai, Chen, Hessian-Free Distributed Bilevel Optimization via Penalization with Time-Scale "
         "Separation, 2024"
     )
-    defaults: ClassVar = {"alpha": 0.02, "beta": 0.01, "gamma": 0.1}  # slow, faster (times λ), fastest
+    defaults: ClassVar = {"alpha": 0.02, "beta": 0.01}  # slow, faster (times λ), fastest
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -37,7 +37,6 @@ def ahead(*, alpha: Rate, beta: Rate, gamma: Rate, strength: Rate = 10.0) -> Ahe
     given, α slower than β λ slower than γ.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
         beta: the step size of y, the copy that f pulls at, likewise; γ/λ is a good start.
         gamma: the step size of z, the copy that minimizes g, likewise.
         strength: λ: a number, or a function of the step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..network._communicator import Communicator
 from ..oracles._eval_config import Products
 from ..oracles._oracle import Draw, Oracle
 from ..oracles._penalty import Penalty
+from ..strategies._table import Level
 from ._method import Method, Rate, State, rate
 
 
@@ -53,8 +55,33 @@ class Auxiliary(Method):
         """u, v and p: what x, y and z move against, all at the old point and on one draw."""
         if isinstance(self.hypergradient, Penalty):
             return self.hypergradient.directions(draw, x, y, z)
-        here = draw.at(x, y, self.hypergradient)
-        return here.u(z), here.v, here.p(z)
+        point = draw.at(x, y, self.hypergradient)
+        return point.u(z), point.v, point.p(z)
+
+    def lower_direction(self, draw: Draw, x: Vector, y: Vector, z: Vector) -> Vector:
+        """v: what y moves against."""
+        if isinstance(self.hypergradient, Penalty):
+            return self.hypergradient.lower_direction(draw, x, y, z)
+        return draw.at(x, y, self.hypergradient).v
+
+    def resting(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        """y alone moves: nothing is computed, drawn or sent for x and z."""
+        x, y, z, r = state[:4]
+        level = self.levels(oracle)["y"]
+        β = rate(self.beta, k)
+
+        def direction(number: int | Array, y: Level) -> Vector:
+            return self.lower_direction(oracle.draw(number), x.s, y.s, z.s)
+
+        def alone(j: Array, y: Level) -> Level:
+            return level.alone(y, direction(j + 1, y), β)
+
+        if level.local_steps > 1:
+            y = oracle.ledger.loop(level.local_steps - 1, alone, y)
+        y = network(y=level(y, direction(0, y), β))
+        if oracle.problem.prox_y is not None:
+            y = y._replace(s=replace(level, prox=oracle.problem.prox_y).nearest(y.s, β))
+        return State(x, y, z, r)
 
     def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         """All directions at (x, y, z), so that one vjp serves them and one message carries them.
@@ -69,11 +96,9 @@ class Auxiliary(Method):
 
         def alone(j: Array, state: State) -> State:
             r, v, p = directions(j + 1, state)
-            x, y, z = (
-                levels["x"].alone(state.x, r, α),
-                levels["y"].alone(state.y, v, β),
-                levels["z"].alone(state.z, p, γ),
-            )
+            x = levels["x"].alone(state.x, r, α)
+            y = levels["y"].alone(state.y, v, β)
+            z = levels["z"].alone(state.z, p, γ)
             return State(x, y, z, r)
 
         state = State(*state[:4])
@@ -95,9 +120,9 @@ class Auxiliary(Method):
         assert isinstance(self.hypergradient, Products)
         draw = oracle.draw()
         y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
-        here = draw.fresh_lower(0).at(x.s, y.s, self.hypergradient)
-        z = network(z=levels["z"](z, here.p(z.s), γ))
-        u = here.fx - here.moved_to(draw.fresh_lower(1)).jacobian(z.s)
+        point = draw.fresh_lower(0).at(x.s, y.s, self.hypergradient)
+        z = network(z=levels["z"](z, point.p(z.s), γ))
+        u = point.fx - point.moved_to(draw.fresh_lower(1)).jacobian(z.s)
         r = (1 - θ) * r + θ * u
         x = network(x=levels["x"](x, r, α, relax=part))
         return State(x, y, z, r)

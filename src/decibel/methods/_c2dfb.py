@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import equinox as eqx
 from jax import Array
 
@@ -31,7 +29,6 @@ class C2dfb(Method):
         "Decentralized Bilevel Optimization, 2024"
     )
     loops = 2
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
     alpha: Rate
     beta: Rate
@@ -73,12 +70,12 @@ class C2dfb(Method):
 
         def lower(j: Array, copies: tuple[Level, Level]) -> tuple[Level, Level]:
             y, z = copies
-            here = AtCopies.of(oracle.draw(j + 1), x.s, y.s, z.s)
-            return network(y=levels["y"](y, here.gy + (1 / λ) * here.fy, β), z=levels["z"](z, here.gz, γ))
+            point = AtCopies.of(oracle.draw(j + 1), x.s, y.s, z.s)
+            return network(y=levels["y"](y, point.gy + (1 / λ) * point.fy, β), z=levels["z"](z, point.gz, γ))
 
         y, z = oracle.ledger.loop(self.lower_steps, lower, (y, z))
-        here = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
-        return State(network(x=levels["x"](x, here.fx + λ * here.gap, α)), y, z)
+        point = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
+        return State(network(x=levels["x"](x, point.fx + λ * point.gap, α)), y, z)
 
 
 @register(C2dfb)
@@ -102,7 +99,6 @@ def c2dfb(
     entries; by default nothing is compressed.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
         beta: the step size of y, the copy that f pulls at, likewise.
         gamma: the step size of z, the copy that minimizes g, likewise.
         strength: λ: a number, or a function of the step.

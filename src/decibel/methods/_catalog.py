@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import NoReturn
 
 from ..core._html import table
 from ..core._names import hint
@@ -24,6 +25,11 @@ class Catalog(Mapping[str, Entry]):
         if name not in REGISTERED:
             raise KeyError(f"method {name!r} is not known: {hint(name, self)}")
         return REGISTERED[name]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        known = {key.replace("-", "_"): key for key in REGISTERED}
+        fix = f"write db.CATALOG[{known[name]!r}]" if name in known else hint(name, known).removesuffix(".")
+        raise AttributeError(f"db.CATALOG has no attribute {name!r}: {fix}.", name=name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(REGISTERED))

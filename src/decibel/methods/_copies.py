@@ -13,12 +13,12 @@ from ..oracles._penalty import AtCopies
 from ._method import Method, Rate, State, rate
 
 
-class Copies(Method):
+class TwoCopies(Method):
     """y minimizes f + λ g, z minimizes g, and x moves against the derivative of f(x, y) + λ (g(x, y) − g(x, z)).
 
-    All directions are taken at the old point and on one draw: with other samples at the other copy the noise would grow
-    with λ, and with an x that follows the new copies on the samples that moved them the solution would shift. The two
-    copies are variables of their own, unlike those of `db.hypergradient.penalty`: β must fall as 1/λ, and α too unless
+    All directions are taken at the old point and on one draw. With other samples at the other copy the noise would grow
+    with λ; if x followed the new copies on the samples that moved them, the solution would shift. The two copies are
+    separate variables, unlike those of `db.hypergradient.penalty`: β must fall as 1/λ, and α too unless
     β λ = γ.
     """
 
@@ -35,14 +35,14 @@ class Copies(Method):
         levels = self.strategies
         return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y))
 
-    def directions(self, λ: Scalar, here: AtCopies, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
+    def directions(self, λ: Scalar, point: AtCopies, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
         """What x, y and z move against."""
-        return here.fx + λ * here.gap, here.fy + λ * here.gy, here.gz
+        return point.fx + λ * point.gap, point.fy + λ * point.gy, point.gz
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z), levels = state[:3], self.strategies
-        here = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
-        u, v, w = self.directions(rate(self.strength, k), here, y.s, z.s)
+        (x, y, z), levels = state[:3], self.levels(oracle)
+        point = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
+        u, v, w = self.directions(rate(self.strength, k), point, y.s, z.s)
         α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
         return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, w, γ)))
 

@@ -26,7 +26,6 @@ class Dama(Implicit):
         "Cai, Alghunaim, Sayed, DAMA: A Unified Accelerated Approach for Decentralized Nonconvex Minimax Optimization, "
         "2025"
     )
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
     takes_prox: ClassVar = True
 
     mixing: Strategy
@@ -53,8 +52,6 @@ def dama(
     Reconstructed from the abstract.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         strategy: the strategy of both levels, by name or made.
         probability: p, the share of steps that take all samples, from 0 to 1.
         theta: the weight of the newest sample in the other steps, from 0 to 1.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -28,7 +28,6 @@ class DbsaBase(Method):
 
     paper = GossipDsbo.paper
     loops = 2
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
 
     alpha: Rate
     beta: Rate
@@ -47,7 +46,8 @@ class DbsaBase(Method):
         return State(self.strategies["x"].start(x), self.strategies["y"].start(y))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        x, y, mix = state.x, state.y, strategy("consensus")
+        x, y = state.x, state.y
+        mix = strategy("consensus")
         α, β = rate(self.alpha, k), rate(self.beta, k)
 
         def lower(j: Array, y: Level) -> Level:
@@ -97,11 +97,7 @@ def dbsa(
     Draws: a lower batch for each inner step; then an upper and a lower one, and one for each factor of the series.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         lower_steps: the inner steps on y; None takes ⌈√(t+1)⌉ in iteration t.
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Dbsa(alpha, beta, inverses.neumann(terms, scale), lower_steps)
 
@@ -110,11 +106,5 @@ def dbsa(
 def double_loop_dsgd(*, alpha: Rate, beta: Rate, terms: int = 10, scale: float | None = None) -> DoubleLoopDsgd:
     """Double-loop DSGD, Gossip-DSBO's baseline for policy evaluation: iteration t estimates y*(x_t) from t batches
     (at least one), then x⁺ = W x − α ∇̄f with a local Neumann hypergradient. Draws: as DBSA.
-
-    Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return DoubleLoopDsgd(alpha, beta, inverses.neumann(terms, scale))

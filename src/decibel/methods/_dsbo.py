@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,8 +13,8 @@ from ..core._vector import Vector, flatten
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..strategies._table import Level, Strategy, strategy
+from ._dense_hessian import MatrixMethod
 from ._entry import register
-from ._matrix import MatrixMethod
 from ._method import Rate, State, rate
 
 
@@ -26,10 +26,9 @@ class Dsbo(MatrixMethod):
     """
 
     catalog_name = "dsbo"
-    summary = "tracks the matrix J H⁻¹"
-    paper = "Chen, Huang, Ma, 2022"
+    summary = "tracks the matrix J H⁻¹ (biased where nodes differ)"
+    paper = "Chen, Huang, Ma, Decentralized Bilevel Optimization, 2022"
     loops = 2
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
     alpha: Rate
     beta: Rate
@@ -56,22 +55,24 @@ class Dsbo(MatrixMethod):
         return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(Z))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z, _), mix, track = state[:4], self.strategies["x"], self.strategies["z"]
+        x, y, z, _ = state[:4]
+        mix = self.strategies["x"]
+        track = self.strategies["z"]
         α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
 
         def lower(j: Array, y: Level) -> Level:
             return network(y=mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β))
 
         def auxiliary(j: Array, z: Level) -> Level:
-            here = oracle.draw(3 * j + 1).at(x.s, y.s)
-            return network(z=track(z, Vector(_times(z.s.tree, here.hessian_matrix()) - here.jacobian_matrix()), γ))
+            point = oracle.draw(3 * j + 1).at(x.s, y.s)
+            return network(z=track(z, Vector(_times(z.s.tree, point.hessian_matrix()) - point.jacobian_matrix()), γ))
 
         y = oracle.ledger.loop(self.lower_steps, lower, y)
         z = oracle.ledger.loop(self.auxiliary_steps, auxiliary, z)
-        here = oracle.draw(2).at(x.s, y.s)
-        fy, _ = flatten(here.fy)
-        correction = flatten(here.fx)[1](_times(z.s.tree, fy[..., None])[..., 0])
-        return State(network(x=mix(x, here.fx - correction, α)), y, z)
+        point = oracle.draw(2).at(x.s, y.s)
+        fy, _ = flatten(point.fy)
+        correction = flatten(point.fx)[1](_times(z.s.tree, fy[..., None])[..., 0])
+        return State(network(x=mix(x, point.fx - correction, α)), y, z)
 
 
 def _times(a: Any, b: Any) -> Array:
@@ -82,11 +83,11 @@ def _times(a: Any, b: Any) -> Array:
 def dsbo(*, alpha: Rate, beta: Rate, gamma: Rate, lower_steps: int = 5, auxiliary_steps: int = 5) -> Dsbo:
     """DSBO (Chen et al., 2022), reconstructed. It sends p×q matrices; sizes beyond 1 GiB raise.
 
+    Biased where nodes differ, in proportion to its step sizes: x and y move by W s − d, which nothing corrects.
+
     Draws: a lower batch for each inner step on y and on Z, and an upper one for ∇f.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         gamma: the step size of Z, likewise.
         lower_steps: T, the inner steps on y in each iteration.
         auxiliary_steps: N, the inner steps on Z in each iteration.

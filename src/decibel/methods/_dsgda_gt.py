@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..strategies._table import Strategy, strategy
-from ._copies import Copies
+from ._copies import TwoCopies
 from ._entry import register
 from ._method import Rate
 
 
-class DsgdaGt(Copies):
+class DsgdaGt(TwoCopies):
     """Descent in x and y and ascent in z on f(x, y) + λ (g(x, y) − g(x, z)), each tracked."""
 
     catalog_name = "dsgda-gt"
     summary = "first derivatives only: two copies of y and a penalty, tracked on every level (error O(1/λ))"
     paper = "Wang, Chen, Ma, Zhang, Fully First-Order Methods for Decentralized Bilevel Optimization, 2024"
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.01, "gamma": 0.1}
+    defaults: ClassVar = {"beta": 0.01}
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -32,7 +32,6 @@ def dsgda_gt(*, alpha: Rate, beta: Rate, gamma: Rate, strength: Rate = 10.0) -> 
     by λ, so that `gamma` does not depend on it; trackers run in flow form; single loop, as far as the abstract says.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
         beta: the step size of y, the copy that f pulls at, likewise; γ/λ is a good start.
         gamma: the step size of z, the copy that minimizes g, likewise.
         strength: λ: a number, or a function of the step.

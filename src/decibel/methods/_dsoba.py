@@ -24,7 +24,7 @@ class Dsoba(Auxiliary):
         "Kong et al., Decentralized Bilevel Optimization over Graphs: Loopless Algorithmic Update and Transient "
         "Iteration Complexity, 2024"
     )
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.3}
+    defaults: ClassVar = {"theta": 0.3}
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -54,9 +54,6 @@ def dsoba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate) -> Dsoba:
     level has its own step size.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
             average.
     """
@@ -71,9 +68,6 @@ def dsoba_fo(
     y + `delta` z) on the same sample in place of second derivatives. Draws: an upper and a lower batch.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
             average.
         delta: the distance of the differences, in units of z.

@@ -21,7 +21,7 @@ from ._method import Method, Rate, State, rate
 class DsvrbgdBase(Method):
     """y, z and x move by STORM estimates of v, p and u at (x, y, z), each by the strategy of its level."""
 
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.3}
+    defaults: ClassVar = {"theta": 0.3}
 
     alpha: Rate
     beta: Rate
@@ -72,8 +72,8 @@ class NormalizedDsvrbgd(DsvrbgdBase):
 
 def _directions(draw: Draw, point: PyTree) -> PyTree:
     x, y, z = point
-    here = draw.at(x, y)
-    return here.u(z), here.v, here.p(z)
+    at_point = draw.at(x, y)
+    return at_point.u(z), at_point.v, at_point.p(z)
 
 
 @register(Dsvrbgd)
@@ -88,11 +88,7 @@ def dsvrbgd(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate, relax: Rate = 
     not projected.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         theta: the weight of the newest sample in STORM, from 0 to 1.
-        relax: η, the part of a step that is taken, from 0 to 1.
     """
     return Dsvrbgd(alpha, beta, gamma, estimators.storm(theta), relax)
 
@@ -111,6 +107,5 @@ def normalized_dsvrbgd(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate, rel
         beta: the length of y's steps, likewise.
         gamma: the length of z's steps, likewise.
         theta: the weight of the newest sample in STORM, from 0 to 1.
-        relax: η, the part of a step that is taken, from 0 to 1.
     """
     return NormalizedDsvrbgd(alpha, beta, gamma, estimators.storm(theta), relax)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
@@ -24,7 +22,6 @@ class Duet(Method):
     paper = (
         "Qin, Liu, Lu, Liang, Liu, DUET: Decentralized Bilevel Optimization without Lower-Level Strong Convexity, 2025"
     )
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
     alpha: Rate
     beta: Rate
@@ -47,8 +44,10 @@ class Duet(Method):
         (x, y, z), levels = state[:3], self.strategies
         α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
         μ = self.ridge * jnp.asarray(1 + k, float) ** -self.decay
-        here = oracle.draw().at(x.s, y.s)
-        u, v, p = here.u(z.s), here.v + μ * y.s, here.p(z.s) + μ * z.s
+        point = oracle.draw().at(x.s, y.s)
+        u = point.u(z.s)
+        v = point.v + μ * y.s
+        p = point.p(z.s) + μ * z.s
         return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, p, γ)))
 
 
@@ -65,9 +64,6 @@ def duet(
     form.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         ridge: μ₀.
         decay: p; 0 keeps the ridge.
         personal: for a personal lower level: y and z stay at their node.

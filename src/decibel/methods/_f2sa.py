@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..strategies._table import Strategy, strategy
-from ._copies import Copies
+from ._copies import TwoCopies
 from ._entry import register
 from ._method import Rate
 
 
-class F2sa(Copies):
+class F2sa(TwoCopies):
     """z⁺ = z − γ ∇_y g(x, z); y⁺ = y − β (∇_y f(x, y) + λ ∇_y g(x, y)); x⁺ = x − α u, averaged exactly over nodes."""
 
     catalog_name = "f2sa"
     summary = "centralized, first derivatives only: two copies of y and a penalty (error O(1/λ))"
     paper = "Kwon, Kwon, Wright, Nowak, A Fully First-Order Method for Stochastic Bilevel Optimization, 2023"
     centralized = True
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.01, "gamma": 0.1}
+    defaults: ClassVar = {"beta": 0.01}
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -38,7 +38,6 @@ def f2sa(*, alpha: Rate, beta: Rate, gamma: Rate, strength: Rate = 10.0) -> F2sa
     gradients; its λ_{k+1} = λ_k + δ_k is a `strength` that is a function of the step.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
         beta: the step size of y, the copy that f pulls at, likewise.
         gamma: the step size of z, the copy that minimizes g, likewise.
         strength: λ: a number, or a function of the step such as `lambda k: 10 + 0.1 * k`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
@@ -14,8 +13,8 @@ from ..core._vector import Vector, flatten
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle, Point
 from ..strategies._table import Level, Strategy, strategy
+from ._dense_hessian import MatrixMethod
 from ._entry import register
-from ._matrix import MatrixMethod
 from ._method import Rate, State, rate
 
 
@@ -28,14 +27,12 @@ class GossipDsbo(MatrixMethod):
     """
 
     catalog_name = "gossip-dsbo"
-    summary = "averages gradients and second derivatives over the network"
+    summary = "averages gradients and second derivatives over the network (biased where nodes differ)"
     paper = (
         "Yang, Zhang, Wang, Decentralized Gossip-Based Stochastic Bilevel Optimization over Communication Networks, "
         "2022"
     )
-    defaults: ClassVar = {
-        "alpha": 0.02, "beta": 0.1, "theta": 0.1, "terms": 20, "smoothness": 4.0, "convexity": 0.1,
-    }  # fmt: skip
+    defaults: ClassVar = {"alpha": 0.02, "theta": 0.1, "terms": 20, "smoothness": 4.0, "convexity": 0.1}
 
     alpha: Rate
     beta: Rate
@@ -68,29 +65,29 @@ class GossipDsbo(MatrixMethod):
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, _, (s, h, U, V)), draw = state[:4], oracle.draw()
         α, β, θ = (rate(value, k) for value in (self.alpha, self.beta, self.theta))
-        here = draw.at(x.s, y.s)
-        fresh_V = Vector(self._hessians(here))
+        point = draw.at(x.s, y.s)
+        fresh_V = Vector(self._hessians(point))
         δ = network.flow({"x": (x.s, s, U), "y": (y.s, h, V)})
         (δx, δs, δU), (δy, δh, δV) = δ["x"], δ["y"]
         x_new = x.s + δx - α * (s - self._inverse_times(U, V, h, s))
-        y_new = y.s + δy - β * here.v
-        s = (1 - θ) * (s + δs) + θ * here.fx
-        h = (1 - θ) * (h + δh) + θ * here.fy
-        U = (1 - θ) * (U + δU) + θ * Vector(here.moved_to(draw.fresh_lower(0)).jacobian_matrix())
+        y_new = y.s + δy - β * point.v
+        s = (1 - θ) * (s + δs) + θ * point.fx
+        h = (1 - θ) * (h + δh) + θ * point.fy
+        U = (1 - θ) * (U + δU) + θ * Vector(point.moved_to(draw.fresh_lower(0)).jacobian_matrix())
         V = (1 - θ) * (V + δV) + θ * fresh_V
         return State(Level(x_new, ()), Level(y_new, ()), memory=(s, h, U, V))
 
-    def _hessians(self, here: Point) -> Array:
+    def _hessians(self, point: Point) -> Array:
         """(nodes, b, q, q): H on b independent samples."""
-        if here.draw.full:
-            return jnp.repeat(here.hessian_matrix()[:, None], self.terms, 1)
-        flat, _ = flatten(here.fy)
+        if point.draw.full:
+            return jnp.repeat(point.hessian_matrix()[:, None], self.terms, 1)
+        flat, _ = flatten(point.fy)
         nodes, q = flat.shape
 
         def fill(j: Array, V: Array) -> Array:
-            return V.at[:, j].set(here.moved_to(here.draw.again(j)).hessian_matrix())
+            return V.at[:, j].set(point.moved_to(point.draw.again(j)).hessian_matrix())
 
-        return here.ledger.loop(self.terms, fill, jnp.zeros((nodes, self.terms, q, q), flat.dtype))
+        return point.ledger.loop(self.terms, fill, jnp.zeros((nodes, self.terms, q, q), flat.dtype))
 
     def _inverse_times(self, U: Vector, V: Vector, h: Vector, like: Vector) -> Vector:
         """U Q h by b matrix-vector products: Q_i h = h + (I − V_i/L) Q_{i−1} h."""
@@ -110,11 +107,14 @@ def gossip_dsbo(*, alpha: Rate, beta: Rate, theta: Rate, terms: int, smoothness:
     """Gossip-DSBO (Yang et al., 2022), Algorithm 1. Its β and γ are our `theta` and `beta`; `terms` is b, `smoothness`
     L_g and `convexity` μ_g. It sends ∇_x f, ∇_y f, a p×q and b q×q matrices per step; sizes beyond 1 GiB raise.
 
-    Draws: an upper batch; a lower one for each of ∇_y g, J and b Hessians.
+    Biased where nodes differ, in proportion to its step sizes, besides the terms that b leaves out: steps 4 to 8 and 11
+    of the algorithm mix without a correction, so that neither x and y nor the averages agree. It shrinks as its
+    schedules (5) and (6) do.
+
+    Draws: an upper batch; a lower one for each of ∇_y g, J and b Hessians. Differs from the paper: its step 3 has one
+    sample for ∇_y g and J, so that what y and U draw would meet in U Q h.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         theta: the weight of the newest sample in all running averages, from 0 to 1.
         terms: b, the number of Hessians.
         smoothness: L_g, at least the largest eigenvalue of H.
@@ -123,22 +123,3 @@ def gossip_dsbo(*, alpha: Rate, beta: Rate, theta: Rate, terms: int, smoothness:
     if not smoothness >= convexity > 0:
         raise ValueError(f"smoothness={smoothness} and convexity={convexity} must satisfy smoothness ≥ convexity > 0.")
     return GossipDsbo(alpha, beta, theta, float(smoothness), float(convexity), terms)
-
-
-def gossip_rates(nodes: int, steps: int, *, scale: float = 0.1, factor: float = 1.0) -> dict[str, float]:
-    """Gossip-DSBO's (5) for general objectives: α = `scale` √(K/T), β = θ = `factor` √(K/T) (0.1 and 10 in the paper's
-    hyper-parameter experiment), never above 1."""
-    root = (nodes / steps) ** 0.5
-    return {"alpha": scale * root, "beta": min(1.0, factor * root), "theta": min(1.0, factor * root)}
-
-
-def gossip_decay(convexity: float, offset: float) -> dict[str, Callable[[Array], Array]]:
-    """Gossip-DSBO's (6) under the PL condition: α_t = 2 / (μ (C + t)), β_t = θ_t = C / (C + t), as schedules."""
-
-    def alpha(t: Array) -> Array:
-        return 2.0 / (convexity * (offset + jnp.asarray(t, float)))
-
-    def weight(t: Array) -> Array:
-        return offset / (offset + jnp.asarray(t, float))
-
-    return {"alpha": alpha, "beta": weight, "theta": weight}

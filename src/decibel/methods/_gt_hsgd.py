@@ -24,7 +24,7 @@ class GtHsgd(Method):
     paper = (
         "Xin, Khan, Kar, A Hybrid Variance-Reduced Method for Decentralized Stochastic Non-Convex Optimization, 2021"
     )
-    defaults: ClassVar = {"alpha": 0.05, "theta": 0.1}
+    defaults: ClassVar = {"theta": 0.1}
 
     alpha: Rate
     estimator: Estimator
@@ -55,7 +55,6 @@ def gt_hsgd(*, alpha: Rate, theta: Rate) -> GtHsgd:
     as the others; the tracker runs in flow form.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
         theta: the weight of the newest sample in STORM, from 0 to 1.
     """
     return GtHsgd(alpha, estimators.storm(theta))

@@ -44,5 +44,5 @@ class Implicit(Method):
         return State(x, y, memory=memory)
 
     def _directions(self, draw: Draw, point: Any) -> Any:
-        here = draw.at(*point)
-        return here.v, self.hypergradient(here)
+        at_point = draw.at(*point)
+        return at_point.v, self.hypergradient(at_point)

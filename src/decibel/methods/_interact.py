@@ -26,7 +26,6 @@ class InteractBase(Implicit):
         "Liu et al., INTERACT: Achieving Low Sample and Communication Complexities in Decentralized Bilevel Learning "
         "over Networks, 2022"
     )
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
     mixing: ClassVar = "non-gt"  # of x
 
     @property
@@ -80,8 +79,6 @@ def interact(*, alpha: Rate, beta: Rate, hypergradient: Local | None = None) -> 
     Draws: none, every step uses all samples. Differs from the paper: the tracker runs in flow form.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None inverts exactly.
     """
     inverse = inverses.personal() if hypergradient is None else hypergradient
@@ -107,13 +104,9 @@ def svr_interact(
     difference.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22) on batches
             and inverts exactly on all samples.
         period: steps between full batches; None takes ⌈√n⌉ for n samples.
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
     return SvrInteract(alpha, beta, inverse, estimators.spider(period))
@@ -128,11 +121,7 @@ def gt_dsgd(
     Draws: as SVR-INTERACT between its full batches. Differs from the paper: the tracker runs in flow form.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22).
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
     return GtDsgd(alpha, beta, inverse, estimators.plain())
@@ -146,11 +135,7 @@ def dsgd_bilevel(
     nodes differ. Draws: as GT-DSGD.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22).
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
     return DsgdBilevel(alpha, beta, inverse, estimators.plain())

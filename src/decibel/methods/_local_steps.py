@@ -44,8 +44,8 @@ class KGt(Method):
         (x, (c,)), K = state.x, self.local_steps
         α, η = rate(self.alpha, k), rate(self.relax, k)
 
-        def descend(j: Array, both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-            w, total = both
+        def descend(j: Array, point_and_sum: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+            w, total = point_and_sum
             d = oracle.draw(j).at(w).fx + c
             return w - α * d, total + d
 
@@ -63,7 +63,6 @@ class ProxSkip(Method):
         "Mishchenko, Malinovsky, Stich, Richtárik, ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication "
         "Acceleration! Finally!, 2022"
     )
-    defaults: ClassVar = {"alpha": 0.05}
     skips_messages: ClassVar = True
 
     alpha: Rate
@@ -84,8 +83,10 @@ class ProxSkip(Method):
             δ = network.flow({"x": φ})["x"]
             return Level(φ + δ, (c + self.probability * δ,))
 
-        now = jax.random.bernoulli(jax.random.fold_in(oracle.key, COIN), self.probability)  # the same at every node
-        return State(oracle.ledger.cond(now, mix, lambda φ: Level(φ, (c,)), φ))
+        communicates = jax.random.bernoulli(
+            jax.random.fold_in(oracle.key, COIN), self.probability
+        )  # the same at every node
+        return State(oracle.ledger.cond(communicates, mix, lambda φ: Level(φ, (c,)), φ))
 
 
 @register(KGt)
@@ -118,7 +119,6 @@ def proxskip(*, alpha: Rate, probability: float = 0.5) -> ProxSkip:
     `db.Silo`, whose sites expect a message in each step.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
         probability: p, how often a step communicates, above 0 and at most 1.
     """
     if not 0 < probability <= 1:

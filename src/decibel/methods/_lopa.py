@@ -13,14 +13,16 @@ from ..strategies._table import Strategy, strategy
 from ._auxiliary import Auxiliary
 from ._entry import register
 from ._method import Rate, State, rate
-from ._sparkle import Sparkle
 
 
 class LopaBase(Auxiliary):
     """y⁺ = y − β v; z⁺ = z − γ p; q⁺ = (1−θ) q + θ u; x goes the part τ of its way."""
 
-    paper = Sparkle.paper  # where it is a row of the table
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.3}
+    paper = (
+        "Niu, Xu, Sun, Huang, Chai, Distributed Stochastic Bilevel Optimization: Improved Complexity and Heterogeneity "
+        "Analysis, 2023"
+    )
+    defaults: ClassVar = {"theta": 0.3}
 
     tau: Rate
 
@@ -55,15 +57,12 @@ class LopaGt(LopaBase):
 def lopa(
     *, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0, tau: Rate = 1.0, tracking: bool = False
 ) -> Lopa | LopaGt:
-    """LoPA, as SPARKLE's authors name it, reconstructed: y⁺ = y − β ∇_y g and z⁺ = z − γ p stay at the node, q⁺ =
-    (1−θ) q + θ u, and x⁺ = x + τ (W x − α q⁺ − x); with `tracking`, q⁺ is tracked (LoPA-GT).
+    """LoPA (Niu et al., 2023), reconstructed from what SPARKLE's paper says of it: y⁺ = y − β ∇_y g and z⁺ = z − γ p
+    stay at the node, q⁺ = (1−θ) q + θ u, and x⁺ = x + τ (W x − α q⁺ − x); with `tracking`, q⁺ is tracked (LoPA-GT).
 
     Draws: an upper batch, and a lower one for each of ∇_y g, H z and J z⁺.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
             average.
         tau: τ, the part of its step that x takes, from 0 to 1.

@@ -23,9 +23,12 @@ class MaDsboBase(Method):
     z; an upper and a lower batch for u.
     """
 
-    paper = "Chen et al., 2023"
+    paper = (
+        "Chen, Huang, Ma, Balasubramanian, Decentralized Stochastic Bilevel Optimization with Improved Per-Iteration "
+        "Complexity, 2023"
+    )
     loops = 2
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.3}
+    defaults: ClassVar = {"theta": 0.3}
     mixing: ClassVar[str]  # of y and z
 
     alpha: Rate
@@ -102,9 +105,6 @@ def ma_dsbo(
     Draws: a lower batch for each of T steps, an upper and a lower one for each of N, and both for u.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
             average.
         lower_steps: T, the inner steps on y in each iteration.

@@ -19,8 +19,11 @@ from ._method import Rate, State, rate
 class MdboBase(Implicit):
     """s⁺ = s + η (W s − h − s) on both levels, where h tracks the step and η is `relax`."""
 
-    paper = "Gao et al., 2022"
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "theta": 0.3}
+    paper = (
+        "Gao, Gu, Thai, On the Convergence of Distributed Stochastic Bilevel Optimization Algorithms over a Network, "
+        "2022"
+    )
+    defaults: ClassVar = {"theta": 0.3}
 
     relax: Rate
 
@@ -57,12 +60,7 @@ def mdbo(
     batch for each factor; a further one for L where `scale` is None.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         theta: the weight of the newest sample in the momentum of both directions, from 0 to 1.
-        relax: η, the part of a step that is taken, from 0 to 1.
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Mdbo(alpha, beta, inverses.neumann(terms, scale, randomized=True), estimators.momentum(theta), relax)
 
@@ -76,11 +74,6 @@ def vrdbo(
     Draws: MDBO's, the same (and the same k and L) at both points of a difference.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         theta: the weight of the newest sample in STORM, from 0 to 1.
-        relax: η, the part of a step that is taken, from 0 to 1.
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Vrdbo(alpha, beta, inverses.neumann(terms, scale, randomized=True), estimators.storm(theta), relax)

@@ -12,11 +12,12 @@ import equinox as eqx
 import numpy as np
 from jax import Array
 
+from ..core._describe import in_words
 from ..core._json import JSON
 from ..core._vector import Vector
-from ..core._words import in_words
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..network._communicator import Communicator
+from ..network._messages import Message
 from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..problem.prox import Prox
@@ -67,7 +68,7 @@ class Method(eqx.Module):
     takes_prox: ClassVar[bool] = False  # whether its step applies the problem's proximal map, by `levels`
     skips_messages: ClassVar[bool] = False  # whether a step may send nothing, which sites take for a loss
     centralized: ClassVar[bool] = False  # runs on the complete graph only, which is taken where none is given
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # settings of the catalogue, where none are given
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # in the catalogue, beside the usual step sizes
 
     def __check_init__(self) -> None:
         for name in RATES:
@@ -99,16 +100,19 @@ class Method(eqx.Module):
     @property
     def sends(self) -> str:
         """What a node sends to each neighbour per iteration; p and q are the entries of x and y."""
-        vectors, numbers = {"p": 0, "q": 0}, 0
+        vectors: dict[str, int] = {}
+        numbers = 0
         for level, strategy in self.strategies.items():
-            if strategy.vectors is None:
+            if strategy.sends is None:
                 raise ValueError(
-                    f"strategy {strategy.name!r} does not state what it sends: give it `vectors`, or measure it with "
+                    f"strategy {strategy.name!r} sends codes, whose length depends on the problem: measure it with "
                     "db.cost(problem, method, graph)."
                 )
-            vectors["p" if level == "x" else "q"] += strategy.vectors
-            numbers += strategy.numbers
-        parts = [f"{number if number > 1 else ''}{size}" for size, number in vectors.items() if number]
+            every = self.intervals.get(level, 1)
+            size = ("p" if level == "x" else "q") + (f"/{every}" if every > 1 else "")
+            vectors[size] = vectors.get(size, 0) + strategy.sends[0]
+            numbers += strategy.sends[1]
+        parts = [f"{number if number > 1 else ''}{size}" for size, number in sorted(vectors.items()) if number]
         return " + ".join([*parts, *([str(numbers)] if numbers else [])]) + " numbers"
 
     @property
@@ -117,8 +121,8 @@ class Method(eqx.Module):
         """The strategy of each level that exists."""
 
     def levels(self, oracle: Oracle) -> dict[str, Strategy]:
-        """The strategy of each level, with the problem's proximal map on x."""
-        strategies = self.strategies
+        """The strategy of each level at the nodes that are here, with the problem's proximal map on x."""
+        strategies = {level: strategy.at(oracle.nodes) for level, strategy in self.strategies.items()}
         if oracle.problem.prox_x is not None:
             strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.nodes))
         return strategies
@@ -126,39 +130,22 @@ class Method(eqx.Module):
     def with_strategies(self, change: Callable[[Strategy], Strategy]) -> Method:
         """The same method, with every strategy that sends changed, such as wrapped in one of `db.privacy`."""
         held = {field.name: getattr(self, field.name) for field in fields(self)}
-        sending = {name: one for name, one in held.items() if isinstance(one, Strategy) and one.mixes}
-        made = replace(self, **{name: change(one) for name, one in sending.items()})
-        before, after = self.strategies, made.strategies
-        if any(one.mixes and one is before[level] for level, one in after.items()):
+        sending = {name: value for name, value in held.items() if isinstance(value, Strategy) and value.mixes}
+        if any(row.mixes and all(row is not value for value in sending.values()) for row in self.strategies.values()):
             raise ValueError(
                 f"{self.name} has strategies of its own, which cannot be changed: choose one such as 'sparkle-ed'."
             )
-        return made
+        return replace(self, **{name: change(value) for name, value in sending.items()})
 
     @property
-    def needs_links(self) -> bool:
-        """Whether links remember something of the messages."""
-        return any(strategy.needs_links for strategy in self.strategies.values())
+    def intervals(self) -> Mapping[str, int]:
+        """In every how many steps a level moves, for levels that rest in between."""
+        return {}
 
     @property
-    def pairwise(self) -> bool:
-        """Whether a node needs its neighbours' messages one by one, and not their average alone."""
-        return any(strategy.pairwise for strategy in self.strategies.values())
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether no node waits for another: every level that mixes uses the newest message of each neighbour."""
-        return all(strategy.asynchronous or not strategy.mixes for strategy in self.strategies.values())
-
-    @property
-    def coded(self) -> bool:
-        """Whether any message travels in a code that needs all of them."""
-        return any(strategy.coded and not strategy.per_link for strategy in self.strategies.values())
-
-    @property
-    def integrates(self) -> bool:
-        """Whether a level sums up what neighbours send, so that what one of them sends wrong is never forgotten."""
-        return any(strategy.integrates for strategy in self.strategies.values())
+    def messages(self) -> tuple[Message, ...]:
+        """What the strategies of all levels send in a step, in shapes."""
+        return tuple(message for strategy in self.strategies.values() for message in strategy.messages)
 
     @abstractmethod
     def start(self, x: Vector, y: Vector | None) -> State: ...
@@ -175,17 +162,20 @@ class Method(eqx.Module):
     def described(self) -> dict[str, JSON]:
         """Its settings in words, for people."""
         modules = {field.name: getattr(self, field.name) for field in fields(self)}
-        own = {name: value for name, value in modules.items() if isinstance(value, eqx.Module)}
-        return self.settings | {name: in_words(v) for name, v in own.items() if not isinstance(v, Strategy)}
+        parts = {name: value for name, value in modules.items() if isinstance(value, eqx.Module)}
+        return self.settings | {name: in_words(v) for name, v in parts.items() if not isinstance(v, Strategy)}
 
     def __repr__(self) -> str:
-        shown = {key: value for key, value in self.settings.items() if key in RATES}
-        return f"{self.name}({', '.join(f'{key}={value}' for key, value in shown.items())})"
+        rates = {key: value for key, value in self.settings.items() if key in RATES}
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in rates.items())})"
 
     def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
         """Raises a sentence where the problem or a graph does not fit."""
         if problem.form != self.form:
-            raise ValueError(f"{self.name} does not solve this problem: {_FIXES[problem.form]}")
+            raise ValueError(
+                f"{self.name} is for {_KINDS[self.form]}, and the problem has {_KINDS[problem.form]}: "
+                f"{_other_form(self.form, problem.form)}."
+            )
         if problem.prox_x is not None:
             self._validate_prox(problem.prox_x)
         if problem.prox_y is not None:
@@ -196,6 +186,10 @@ class Method(eqx.Module):
                 raise ValueError(
                     f"{self.name} is centralized, and {graph.name} does not average exactly: use "
                     "db.graphs.complete(nodes), or a decentralized method such as db.dsoba(...) on this graph."
+                )
+            if strategy.nodes not in (None, graph.nodes):
+                raise ValueError(
+                    f"node_steps has {strategy.nodes} steps but the graph has {graph.nodes} nodes: give one for each."
                 )
             validate_graph(graph, strategy, level)
 
@@ -218,12 +212,18 @@ class Method(eqx.Module):
             )
 
 
-_FIXES = {
-    "single": "it has no lower level, so choose a single-level method such as db.ed(alpha=...).",
-    "personal": "its lower level is personal, so choose a method that keeps y at the node, such as db.interact(...), "
-    "or set personal=False.",
-    "shared": "its lower level is shared, so choose a method such as db.sparkle('ed', ...), or set personal=True.",
-}
+_KINDS = {"single": "a single level", "personal": "a personal lower level", "shared": "a shared lower level"}
+
+
+def _other_form(method: str, problem: str) -> str:
+    """What to do where a method of one form meets a problem of another."""
+    if problem == "single":
+        return "choose a single-level method such as db.ed(alpha=...)"
+    if problem == "personal":
+        fix = "choose a method that keeps y at the node, such as db.interact(...)"
+        return f"{fix}, or leave personal=True out" if method == "shared" else fix
+    fix = "choose a method such as db.sparkle('ed', ...)"
+    return f"{fix}, or set personal=True" if method == "personal" else fix
 
 
 def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
@@ -245,20 +245,21 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
         )
     if not strategy.requires_spectrum:
         return
-    edge = -1 / 3 + 1e-9
     for phase in graph.phases:
-        if phase.lambda_min_bound <= edge and phase.lambda_min <= edge:
+        if not strategy.stable_at(phase.lambda_min_bound) and not strategy.stable_at(phase.lambda_min):
             raise ValueError(
-                f"strategy {strategy.name!r} on level {level} diverges where λ_min(W) ≤ −1/3, and {graph.name} has "
+                f"strategy {strategy.name!r} on level {level} diverges on {graph.name}, whose W has the eigenvalue "
                 f"{phase.lambda_min:.4f}: use graph.lazy()."
             )
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Strategy):
-        return value.name
+        return value.label
     if isinstance(value, eqx.Module):
         return repr(value)
+    if isinstance(value, tuple):
+        return list(value)
     if callable(value):
         return getattr(value, "__qualname__", repr(type(value)))
     return value if isinstance(value, str | int | float | None) else float(value)

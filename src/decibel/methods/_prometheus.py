@@ -29,7 +29,7 @@ class Prometheus(Implicit):
         "Liu, Zhang, Khanduri, Lu, Liu, Prometheus: Taming Sample and Communication Complexities in Constrained "
         "Decentralized Stochastic Bilevel Learning, 2023"
     )
-    defaults: ClassVar = {"alpha": 0.1, "beta": 0.1}
+    defaults: ClassVar = {"alpha": 0.1}
     takes_prox: ClassVar = True
 
     relax: Rate
@@ -67,13 +67,10 @@ def prometheus(
 
     Args:
         alpha: the step size of x to the proximal point: a number, or a function of the step.
-        beta: the step size of y, likewise.
         relax: ν, the part of the way to the proximal point, from 0 to 1.
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes INTERACT's (22)
             on batches and inverts exactly on all samples.
         period: steps between full batches; None takes ⌈√n⌉ for n samples.
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
     return Prometheus(alpha, beta, inverse, estimators.spider(period), relax)

@@ -1,43 +1,65 @@
-"""One level: x⁺ = U(x, α r⁺), r⁺ = (1−θ) r + θ ∇f(x) on one batch. SPARKLE without a lower level is exactly this."""
+"""One level: x⁺ = U(x, α r⁺), r⁺ = (1−θ) r + θ ∇f(x) on one batch. SPARKLE without a lower level is exactly this.
+
+Single-level methods differ in their strategy only: each is a row of the catalogue and a constructor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
-import equinox as eqx
 from jax import Array
 
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
-from ..strategies._table import Level, Strategy, led, strategy
-from ._entry import register
-from ._method import Method, Rate, State, rate
+from ..strategies._nids import nids as with_steps
+from ..strategies._table import STRATEGIES, Level, Strategy, led, strategy
+from ._entry import Make, register
+from ._method import Method, Rate, State, Variant, rate
+
+XU = (
+    "Xu, Zhu, Soh, Xie, Augmented Distributed Gradient Methods for Multi-Agent Optimization under Uncoordinated "
+    "Constant Stepsizes, 2015"
+)
+NIDS = (
+    "Li, Shi, Yan, A Decentralized Proximal-Gradient Method with Network Independent Step-Sizes and Separated "
+    "Convergence Rates, 2019"
+)
+LED = "Alghunaim, Local Exact-Diffusion for Decentralized Optimization and Learning, 2023"
+LT_ADMM = (
+    "Ren, Bastianello, Johansson, Parisini, Communication-Efficient Stochastic Distributed Learning, 2025 (LT-ADMM "
+    "with one local step); over lossy, asynchronous networks Bastianello, Carli, Schenato, Todescato, Asynchronous "
+    "Distributed Optimization over Lossy Networks via Relaxed ADMM: Stability and Linear Convergence, 2021"
+)
+ADA_ED = f"ours, on {NIDS} (NIDS, which it is with constant steps)"
+NAMES: dict[str, str] = {}  # of the methods in the catalogue, by the name of their strategy
 
 
 class SingleLevel(Method):
-    """r⁺ = (1−θ) r + θ ∇f(x) moves x, by the strategy of the method."""
+    """r⁺ = (1−θ) r + θ ∇f(x) moves x, by a strategy."""
 
-    defaults: ClassVar = {"alpha": 0.05}
     takes_prox: ClassVar = True
-    strategy_name: ClassVar[str]
 
     alpha: Rate
     theta: Rate
+    mixing: Strategy
+
+    @property
+    def name(self) -> str:
+        return self.catalog_name or NAMES.get(self.mixing.name, self.mixing.name)
 
     @property
     def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy(self.strategy_name)}
-
-    def with_strategies(self, change: Callable[[Strategy], Strategy]) -> Method:
-        return AnyStrategy(self.alpha, self.theta, change(self.strategies["x"]))
+        return {"x": self.mixing}
 
     def start(self, x: Vector, y: Vector | None) -> State:
-        return State(self.strategies["x"].start(x), memory=x.zeros())
+        return State(self.mixing.start(x), memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        mixing, α, θ = self.levels(oracle)["x"], rate(self.alpha, k), rate(self.theta, k)
+        mixing = self.levels(oracle)["x"]
+        α = rate(self.alpha, k)
+        θ = rate(self.theta, k)
 
         def direction(number: int | Array, x: Level, r: Vector) -> Vector:
             return (1 - θ) * r + θ * oracle.draw(number).at(x.s).fx
@@ -53,160 +75,205 @@ class SingleLevel(Method):
         return State(network(x=mixing(x, r, α)), memory=r)
 
 
-class AnyStrategy(SingleLevel):
-    """One level, moved by a strategy that is given."""
-
-    mixing: Strategy
-
-    @property
-    def name(self) -> str:
-        return self.mixing.name
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": self.mixing}
+def row(name: str, moved_by: str, summary: str, paper: str, **settings: Any) -> Callable[[Make], Make]:
+    """Puts a single-level method into the catalogue, by the name of its strategy and the settings that choose it."""
+    NAMES[moved_by] = name
+    strategy_row = STRATEGIES.get(moved_by)
+    defaults = {} if strategy_row is not None and strategy_row.default_rate is not None else None
+    return register(SingleLevel, Variant(name, summary, paper, settings, defaults=defaults))
 
 
-class Dsgd(SingleLevel):
-    """x⁺ = W (x − α r⁺)"""
-
-    catalog_name = "dsgd"
-    summary = "decentralized SGD (biased where nodes differ)"
-    paper = "Lian et al., 2017"
-    strategy_name = "diffusion"
-
-
-class Ed(SingleLevel):
-    """x⁺⁺ = W (2 x⁺ − x − α Δr)"""
-
-    catalog_name = "ed"
-    summary = "Exact Diffusion, also D² and SPD"
-    paper = "Yuan et al., 2019"
-    strategy_name = "ed"
+@row(
+    "dsgd",
+    "diffusion",
+    "decentralized SGD (biased where nodes differ)",
+    "Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized "
+    "Parallel Stochastic Gradient Descent, 2017",
+)
+def dsgd(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
+    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch."""
+    return SingleLevel(alpha, theta, strategy("diffusion"))
 
 
-class Led(SingleLevel):
-    """f = x, then τ times f ← f − α r + c; δ = (W − I) f, c ← c + δ/τ, x⁺ = f + δ"""
-
-    catalog_name = "led"
-    summary = "Local Exact Diffusion: several steps for each exchange"
-    paper = "Alghunaim, Local Exact-Diffusion for Decentralized Optimization and Learning, 2023"
-
-    local_steps: int = eqx.field(static=True)
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": led(self.local_steps)}
-
-
-class Extra(SingleLevel):
-    """x⁺⁺ = W (2 x⁺ − x) − α Δr"""
-
-    catalog_name = "extra"
-    summary = "EXTRA"
-    paper = "Shi et al., 2015"
-    strategy_name = "extra"
-
-
-class Wave(SingleLevel):
-    """x⁺ = x − α r⁺ + Σ_j (z_ij − ρ_ij x_i), z_ij ← ½ (z_ij + q_ji), q_ij = 2 ρ_ij x_i − z_ij, ρ_ij = 2 w_ij"""
-
-    catalog_name = "wave"
-    summary = "EXTRA by link in wave variables: exact without a common clock"
-    paper = "ours"
-    strategy_name = "wave"
-
-
-class Gt(SingleLevel):
-    """x⁺ = W (x − h), h⁺ = W (h + α Δr)"""
-
-    catalog_name = "gt"
-    summary = "gradient tracking, adapt then combine"
-    paper = "Xu et al., 2015"
-    strategy_name = "gt"
-
-
-class Gnsd(SingleLevel):
-    """x⁺ = W x − h, h⁺ = W h + α Δr"""
-
-    catalog_name = "gnsd"
-    summary = "gradient tracking that combines first"
-    paper = "Lu et al., 2019"
-    strategy_name = "non-gt"
-
-
-@register(Dsgd)
-def dsgd(*, alpha: Rate, theta: Rate = 1.0) -> Dsgd:
-    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch.
-
-    Args:
-        alpha: the step size of x: a number, or a function of the step.
-        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
-    """
-    return Dsgd(alpha, theta)
-
-
-@register(Led, local_steps=4)
-@register(Ed)
-def ed(*, alpha: Rate, theta: Rate = 1.0, local_steps: int = 1) -> Ed | Led:
+@row("led", "led", "Local Exact Diffusion: several steps for each exchange", LED, local_steps=4)
+@row(
+    "ed",
+    "ed",
+    "Exact Diffusion, also D² and SPD",
+    "Yuan, Ying, Zhao, Sayed, Exact Diffusion for Distributed Optimization and Learning, Part I: Algorithm "
+    "Development, 2019",
+)
+def ed(*, alpha: Rate, theta: Rate = 1.0, local_steps: int = 1) -> SingleLevel:
     """Exact Diffusion (= D², SPD): x⁺⁺ = W (2 x⁺ − x − α Δ∇f). Draws: one batch for each local step.
 
+    With τ local steps it is LED: f = x, then τ times f ← f − α r + c; δ = (W − I) f, c ← c + δ/τ, x⁺ = f + δ.
+
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
         local_steps: how many steps a node takes for each exchange (LED, Alghunaim, 2023).
     """
-    return Ed(alpha, theta) if led(local_steps).local_steps == 1 else Led(alpha, theta, local_steps)
+    return SingleLevel(alpha, theta, led(local_steps))
 
 
-@register(Extra)
-def extra(*, alpha: Rate, theta: Rate = 1.0) -> Extra:
+@row(
+    "extra",
+    "extra",
+    "EXTRA",
+    "Shi, Ling, Wu, Yin, EXTRA: An Exact First-Order Algorithm for Decentralized Consensus Optimization, 2015",
+)
+def extra(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
     """EXTRA (Shi et al., 2015): x⁺⁺ = W (2 x⁺ − x) − α Δ∇f.
 
     Draws: one batch. Differs from the paper: its W̃ = (I + W)/2 form is `graph.lazy()`'s; here C = W as in SPARKLE's
     table.
-
-    Args:
-        alpha: the step size of x: a number, or a function of the step.
-        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
     """
-    return Extra(alpha, theta)
+    return SingleLevel(alpha, theta, strategy("extra"))
 
 
-@register(Wave)
-def wave(*, alpha: Rate, theta: Rate = 1.0) -> Wave:
+@row("wave", "wave", "EXTRA by link in wave variables: exact without a common clock", LT_ADMM)
+def wave(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
     """EXTRA by link, in wave variables: exact where messages are late or lost and nodes differ in speed.
 
-    Draws: one batch.
+    x⁺ = x − α r⁺ + Σ_j (z_ij − ρ_ij x_i), z_ij ← ½ (z_ij + q_ji), q_ij = 2 ρ_ij x_i − z_ij, ρ_ij = 2 w_ij. Draws: one
+    batch. With all messages in time it is LT-ADMM (Ren et al., 2025) with one local step, β = 1, relaxation ½ and a
+    penalty 2 w_ij for each link. Differs from that paper: messages may be late or lost, by the rule of relaxed ADMM
+    over lossy networks (Bastianello et al., 2021).
 
     Args:
-        alpha: the step size of x: a number, or a function of the step. Keep α L + 2 (1 − w_ii) below 1.5 for a
-            smoothness L.
-        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+        alpha: the step size of x: a number, or a function of the step. Keep α L + 3 (1 − w_ii) below 2 where
+            messages are late, for a smoothness L.
     """
-    return Wave(alpha, theta)
+    return SingleLevel(alpha, theta, strategy("wave"))
 
 
-@register(Gt)
-def gt(*, alpha: Rate, theta: Rate = 1.0) -> Gt:
+@row("gt", "gt", "gradient tracking, adapt then combine", XU)
+def gt(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
     """Gradient tracking, adapt then combine: x⁺ = W (x − α h), h⁺ = W (h + Δ∇f). Draws: one batch.
 
     GNSD does not adapt first: `gnsd`.
+    """
+    return SingleLevel(alpha, theta, strategy("gt"))
+
+
+@row(
+    "gnsd",
+    "non-gt",
+    "gradient tracking that combines first",
+    "Lu, Zhang, Sun, Hong, GNSD: A Gradient-Tracking Based Nonconvex Stochastic Algorithm for Decentralized "
+    "Optimization, 2019",
+)
+def gnsd(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
+    """GNSD (Lu et al., 2019): gradient tracking that does not adapt first, x⁺ = W x − α h, h⁺ = W h + Δ∇f.
+
+    Draws: one batch.
+    """
+    return SingleLevel(alpha, theta, strategy("non-gt"))
+
+
+@row("nids", "nids", "Exact Diffusion in which nodes may have steps, and proximal terms, of their own", NIDS)
+def nids(*, alpha: Rate, theta: Rate = 1.0, node_steps: Sequence[float] | None = None) -> SingleLevel:
+    """NIDS (Li, Shi, Yan, 2019): Exact Diffusion with the proximal map inside, and a step for each node.
+
+    Draws: one batch. Differs from the paper: c is 1 over the largest step, for a W without negative eigenvalues as
+    `graph.lazy()` has it; the first step is mixed, as ED's.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+        alpha: the step size of x: a number, or a function of the step. With `node_steps` a constant.
+        node_steps: what `alpha` is multiplied by at each node, such as 1/L_i for a loss of smoothness L_i; None gives
+            all nodes the same step.
     """
-    return Gt(alpha, theta)
+    return SingleLevel(alpha, theta, strategy("nids") if node_steps is None else with_steps(node_steps))
 
 
-@register(Gnsd)
-def gnsd(*, alpha: Rate, theta: Rate = 1.0) -> Gnsd:
-    """GNSD (Lu et al., 2019): gradient tracking that does not adapt first, x⁺ = W x − α h, h⁺ = W h + Δ∇f. Draws: one
-    batch.
+@row(
+    "ada-ed-scalar",
+    "ada-ed-scalar",
+    "adaptive Exact Diffusion: a step for each node, and none to tune",
+    ADA_ED,
+    scalar=True,
+)
+@row("ada-ed", "ada-ed", "adaptive Exact Diffusion: a step for each node and coordinate, and none to tune", ADA_ED)
+def ada_ed(*, alpha: Rate = 0.3, theta: Rate = 1.0, scalar: bool = False) -> SingleLevel:
+    """Adaptive Exact Diffusion: AdaGrad's steps D at every node, and still the exact solution. Draws: one batch.
+
+    r = g − e, φ = x − D r, e⁺ = e + F, x⁺ = φ + D F. With constant steps it is NIDS with uncoordinated steps (Li, Shi,
+    Yan, 2019).
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
+        alpha: AdaGrad's step size, which seldom needs to be changed.
+        scalar: one step for each node instead of one for each coordinate; a message is half as long.
     """
-    return Gnsd(alpha, theta)
+    return SingleLevel(alpha, theta, strategy("ada-ed-scalar" if scalar else "ada-ed"))
+
+
+@row(
+    "adam-ed",
+    "adam-ed",
+    "adaptive Exact Diffusion with Adam's steps, for neural networks",
+    f"ours, on {NIDS} (NIDS); neighbours agree on second moments as in Chen, Karimi, Zhao, Li, On the Convergence of "
+    "Decentralized Adaptive Gradient Methods, 2022",
+)
+def adam_ed(*, alpha: Rate = 1e-3, theta: Rate = 1.0) -> SingleLevel:
+    """Adaptive Exact Diffusion with Adam's steps, on which neighbours agree, for neural networks. Draws: one batch.
+
+    Biased where the noise of gradients is skewed, as Adam is: see `strategies.adam_ed`.
+
+    Args:
+        alpha: Adam's step size, best a schedule that falls to zero.
+    """
+    return SingleLevel(alpha, theta, strategy("adam-ed"))
+
+
+@row(
+    "gt-ada",
+    "gt-ada",
+    "gradient tracking with a step for each node and coordinate, and none to tune",
+    f"{XU} (AugDGM), with AdaGrad's steps",
+)
+def gt_ada(*, alpha: Rate = 0.3, theta: Rate = 1.0) -> SingleLevel:
+    """AugDGM (Xu et al., 2015) with AdaGrad's steps: each node applies its own step to the gradient that it tracks.
+
+    h⁺ = W (h + Δr), x⁺ = W (x − D h⁺), with AdaGrad's D by node and coordinate from h. Exact, as `ada_ed` is; it sends
+    two vectors, one after the other. Draws: one batch.
+
+    Differs from the paper: AdaGrad's steps by coordinate instead of a constant one for each node, and the first tracked
+    gradient is mixed. A published relative with a step for each node is AdGT (Ghaderyan, Werner, 2025).
+
+    Args:
+        alpha: AdaGrad's step size, which seldom needs to be changed.
+    """
+    return SingleLevel(alpha, theta, strategy("gt-ada"))
+
+
+@row(
+    "dadam",
+    "adam-diffusion",
+    "local Adam, then averaging (biased where nodes differ)",
+    "Nazari, Tarzanagh, Michailidis, DADAM: A Consensus-Based Distributed Adaptive Gradient Method, 2019",
+)
+def dadam(*, alpha: Rate = 1e-3, theta: Rate = 1.0) -> SingleLevel:
+    """DADAM (Nazari et al., 2019): a local step of Adam, then averaging with neighbours. Draws: one batch.
+
+    Differs from the paper: bias corrections as in Adam, and no maximum over second moments.
+
+    Args:
+        alpha: Adam's step size: a number, or a function of the step.
+    """
+    return SingleLevel(alpha, theta, strategy("adam-diffusion"))
+
+
+@row(
+    "gt-adam",
+    "adam-gt",
+    "Adam along tracked gradients",
+    "Carnevale, Farina, Notarnicola, Notarstefano, GTAdam: Gradient Tracking with Adaptive Momentum for Distributed "
+    "Online Optimization, 2020",
+)
+def gt_adam(*, alpha: Rate = 1e-3, theta: Rate = 1.0) -> SingleLevel:
+    """GTAdam (Carnevale et al., 2020): steps of Adam along tracked gradients. Draws: one batch.
+
+    Differs from the paper: bias corrections as in Adam, no maximum over second moments, tracking in flow form.
+
+    Args:
+        alpha: Adam's step size: a number, or a function of the step.
+    """
+    return SingleLevel(alpha, theta, strategy("adam-gt"))

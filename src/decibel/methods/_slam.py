@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from jax import Array
 
 from ..network._communicator import Communicator
@@ -21,8 +19,9 @@ class Slam(Implicit):
 
     catalog_name = "slam"
     summary = "EXTRA on both levels, local Neumann hypergradient (biased where nodes differ)"
-    paper = "Lu et al., 2022"
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
+    paper = (
+        "Lu et al., A Stochastic Linearized Augmented Lagrangian Method for Decentralized Bilevel Optimization, 2022"
+    )
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -39,11 +38,5 @@ def slam(*, alpha: Rate, beta: Rate, terms: int = 10, scale: float | None = None
 
     Draws: an upper and a lower batch, for v and J; a lower batch for each of `terms` − 1 factors; a further one for L
     where `scale` is None.
-
-    Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Slam(alpha, beta, inverses.neumann(terms, scale), estimators.plain())

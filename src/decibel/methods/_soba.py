@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from jax import Array
 
 from ..network._communicator import Communicator
@@ -20,9 +18,11 @@ class Soba(Auxiliary):
 
     catalog_name = "soba"
     summary = "centralized: one node or exact averaging"
-    paper = "Dagréou et al., 2022"
+    paper = (
+        "Dagréou, Ablin, Vaiter, Moreau, A Framework for Bilevel Optimization that Enables Stochastic and Global "
+        "Variance Reduction Algorithms, 2022"
+    )
     centralized = True
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -40,9 +40,6 @@ def soba(*, alpha: Rate, beta: Rate, gamma: Rate, theta: Rate = 1.0) -> Soba:
     direction.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
             average.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 import equinox as eqx
@@ -15,8 +15,11 @@ from ..oracles._penalty import Penalty
 from ..oracles.hypergradient import auxiliary, penalty
 from ..strategies._table import Strategy, led, strategy
 from ._auxiliary import Auxiliary
+from ._dsgda_gt import DsgdaGt
 from ._entry import register
+from ._f2sa import F2sa
 from ._method import Rate, State, Variant
+from ._single_level import LED, LT_ADMM, NIDS
 
 
 class Sparkle(Auxiliary):
@@ -25,12 +28,13 @@ class Sparkle(Auxiliary):
     paper = (
         "Zhu et al., SPARKLE: A Unified Single-Loop Primal-Dual Framework for Decentralized Bilevel Optimization, 2024"
     )
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.3}
+    defaults: ClassVar = {"theta": 0.3}
     mixed: ClassVar[tuple[str, ...]] = ("ed", "extra", "gt", "semi-gt", "non-gt", "diffusion", "consensus")
 
     lower: Strategy
     upper: Strategy
     updates: str = eqx.field(static=True)
+    upper_every: int = eqx.field(static=True, default=1)
 
     @classmethod
     def variants(cls) -> Iterator[Variant]:
@@ -38,24 +42,37 @@ class Sparkle(Auxiliary):
             yield Variant(f"sparkle-{lower}", f"SPARKLE with {lower} on every level", cls.paper, {"lower": lower})
             for upper in cls.mixed:
                 if upper != lower:
-                    where, levels = f"{lower} below, {upper} above", {"lower": lower, "upper": upper}
-                    yield Variant(f"sparkle-{lower}-{upper}", f"SPARKLE with {where}", cls.paper, levels, mixture=True)
+                    placement, levels = f"{lower} below, {upper} above", {"lower": lower, "upper": upper}
+                    yield Variant(
+                        f"sparkle-{lower}-{upper}", f"SPARKLE with {placement}", cls.paper, levels, mixture=True
+                    )
+        yield from cls.extensions()
+
+    @classmethod
+    def extensions(cls) -> Iterator[Variant]:
+        """What SPARKLE's paper does not have, with the papers that it builds on; docs/credits.md says what is whose."""
+        adaptive = f"ours, on {cls.paper}; {NIDS} (NIDS)"
         for name, steps in (("ada-ed", "coordinate"), ("ada-ed-scalar", "level")):
             summary = f"SPARKLE with adaptive Exact Diffusion: a step for each node and {steps}, and none to tune"
-            given = {"lower": name}
-            yield Variant(f"sparkle-{name}", summary, "ours, on " + cls.paper, given, defaults={})
-        summary = "SPARKLE with adaptive Exact Diffusion and Adam's steps, for neural networks"
-        yield Variant("sparkle-adam-ed", summary, "ours, on " + cls.paper, {"lower": "adam-ed"}, defaults={})
-        for name in ("ed", "extra", "gt"):
+            yield Variant(f"sparkle-{name}", summary, adaptive, {"lower": name}, defaults={})
+        summary = "SPARKLE with adaptive Exact Diffusion and Adam's steps, for neural networks (biased by skewed noise)"
+        yield Variant("sparkle-adam-ed", summary, adaptive, {"lower": "adam-ed"}, defaults={})
+        copies = f"ours, on {cls.paper}; {F2sa.paper} (F2SA)"
+        tracked = f"{DsgdaGt.paper} (DSGDA-GT, which it is in other coordinates where γ = β)"
+        for name, paper in (("ed", copies), ("extra", copies), ("gt", tracked)):
             summary = f"SPARKLE's penalty form with {name}: first derivatives only, g may be flat in y (error O(1/λ))"
-            given = {"lower": name, "hypergradient": penalty()}
-            yield Variant(f"penalty-{name}", summary, "ours, on " + cls.paper, given)
+            yield Variant(f"penalty-{name}", summary, paper, {"lower": name, "hypergradient": penalty()})
         summary = "SPARKLE with four local steps for each exchange"
-        yield Variant("sparkle-led", summary, "ours, on " + cls.paper, {"lower": "ed", "local_steps": 4})
+        local = f"ours, on {cls.paper}; {LED}"
+        yield Variant("sparkle-led", summary, local, {"lower": "ed", "local_steps": 4})
         summary = "SPARKLE with ED's flows kept per link: exact where messages are lost one way"
-        yield Variant("sparkle-edge-ed", summary, "ours, on " + cls.paper, {"lower": "edge-ed"})
+        flows = (
+            f"ours, on {cls.paper}; Jesus, Baquero, Almeida, Flow Updating: Fault-Tolerant Aggregation for Dynamic "
+            "Networks, 2015"
+        )
+        yield Variant("sparkle-edge-ed", summary, flows, {"lower": "edge-ed"})
         summary = "SPARKLE with EXTRA by link in wave variables: exact without a common clock"
-        yield Variant("sparkle-wave", summary, "ours, on " + cls.paper, {"lower": "wave"})
+        yield Variant("sparkle-wave", summary, f"ours, on {cls.paper}; {LT_ADMM}", {"lower": "wave"})
 
     @property
     def name(self) -> str:
@@ -67,9 +84,28 @@ class Sparkle(Auxiliary):
     def strategies(self) -> dict[str, Strategy]:
         return {"x": self.upper, "y": self.lower, "z": self.lower}
 
+    @property
+    def intervals(self) -> Mapping[str, int]:
+        return {} if self.upper_every == 1 else {"x": self.upper_every, "z": self.upper_every}
+
+    def validate_prox_y(self) -> None:
+        super().validate_prox_y()
+        assert isinstance(self.hypergradient, Penalty)
+        if self.upper_every > 1 and self.hypergradient.central:
+            raise ValueError("prox_y with upper_every needs penalty(central=False): the central copies move with z.")
+
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         move = self.simultaneous if self.updates == "simultaneous" else self.alternating
-        return move(k, state, oracle, network)
+        if self.upper_every == 1:
+            return move(k, state, oracle, network)
+
+        def all_levels(state: State) -> State:
+            return move(k, state, oracle, network)
+
+        def lower_level(state: State) -> State:
+            return self.resting(k, state, oracle, network)
+
+        return network.cond(k % self.upper_every == 0, all_levels, lower_level, State(*state[:4]))
 
 
 @register(Sparkle)
@@ -84,10 +120,13 @@ def sparkle(
     updates: Literal["simultaneous", "alternating"] = "simultaneous",
     hypergradient: Products | Penalty | None = None,
     local_steps: int = 1,
+    upper_every: int = 1,
 ) -> Sparkle:
     """SPARKLE-L-U (Zhu et al., 2024): strategy `lower` for y and z, `upper` (the same if None) for x.
 
     Draws: an upper batch, and one lower batch for all levels (`"alternating"`: one for each), for each local step.
+
+    On quadratics batches do not change where the mean of a run ends; with `"adam-ed"` they do where noise is skewed.
 
     Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²); at the old point by default.
 
@@ -95,8 +134,6 @@ def sparkle(
         lower: the strategy of y and z, by name or made.
         upper: the strategy of x; None takes `lower`.
         alpha: the step size of x: a number, or a function of the step. Adaptive strategies have a default.
-        beta: the step size of y, likewise.
-        gamma: the step size of z, likewise.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
             average.
         updates: `"simultaneous"` takes all directions at the old point: one vjp, one lower batch and one message per
@@ -105,6 +142,9 @@ def sparkle(
         hypergradient: `db.hypergradient.auxiliary()`, the default; `.difference(delta)`, which needs no second
             derivatives; or `.penalty(strength)`, for lower levels that are not strongly convex.
         local_steps: how many steps all levels take for each exchange (LED); with `lower="ed"` only.
+        upper_every: k, so that x and z move in every k-th step only, from step 0 on, and y in every step. In between
+            nothing is computed, drawn or sent for x and z: such a step costs one gradient. The solution is the same.
+            No step size is changed: `alpha` may be about k times larger. Schedules see the number of the step.
     """
     if updates not in ("simultaneous", "alternating"):
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")
@@ -116,14 +156,16 @@ def sparkle(
             f"lower takes {low.local_steps} local steps and upper {up.local_steps}: give both the same strategy."
         )
     if updates == "alternating" and (isinstance(form, Penalty) or low.local_steps > 1):
-        what = "the penalty form takes" if isinstance(form, Penalty) else f"local_steps={low.local_steps} takes"
-        raise ValueError(f"{what} all directions at the old point: leave out updates='alternating'.")
+        taker = "the penalty form takes" if isinstance(form, Penalty) else f"local_steps={low.local_steps} takes"
+        raise ValueError(f"{taker} all directions at the old point: leave out updates='alternating'.")
     rates = _rate("alpha", alpha, up), _rate("beta", beta, low), _rate("gamma", gamma, low)
-    return Sparkle(*rates, theta, form, low, up, updates)
+    if isinstance(upper_every, bool) or not isinstance(upper_every, int) or upper_every < 1:
+        raise ValueError(f"upper_every={upper_every!r} must be a positive integer: give 8, for one step in eight.")
+    return Sparkle(*rates, theta, form, low, up, updates, upper_every)
 
 
-def _rate(name: str, given: Rate | None, level: Strategy) -> Rate:
-    rate = level.default_rate if given is None else given
+def _rate(name: str, value: Rate | None, level: Strategy) -> Rate:
+    rate = level.default_rate if value is None else value
     if rate is None:
         raise TypeError(f"{name} is missing: give a step size such as 0.05, or use the strategy 'ada-ed'.")
     return rate

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from jax import Array
 
 from ..core._vector import Vector
@@ -22,7 +20,6 @@ class Spdb(Method):
     catalog_name = "spdb"
     summary = "EXTRA on x, a personal lower level"
     paper = "Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022"
-    defaults: ClassVar = {"alpha": 0.05, "beta": 0.1}
 
     alpha: Rate
     beta: Rate
@@ -37,7 +34,8 @@ class Spdb(Method):
         return State(self.strategies["x"].start(x), self.strategies["y"].start(y))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        x, y, levels = state.x, state.y, self.strategies
+        x, y = state.x, state.y
+        levels = self.strategies
         α, β = rate(self.alpha, k), rate(self.beta, k)
         draw = oracle.draw()
         y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
@@ -56,11 +54,7 @@ def spdb(
     batch alone). Differs from the paper: its 1/α and 1/n are our `alpha`.
 
     Args:
-        alpha: the step size of x: a number, or a function of the step.
-        beta: the step size of y, likewise.
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes INTERACT's
             (22).
-        terms: the number of terms of the Neumann series.
-        scale: L of the series, at least the largest eigenvalue of H; None estimates it in each step.
     """
     return Spdb(alpha, beta, inverses.personal(terms, scale) if hypergradient is None else hypergradient)

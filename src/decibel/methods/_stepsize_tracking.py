@@ -39,11 +39,6 @@ class StepsizeTracking(Method):
         return f"{super().sends.removesuffix(' numbers')} + {len(self.levels_moved)} numbers"
 
     @property
-    def integrates(self) -> bool:
-        """Its sums never fall, whoever made them large."""
-        return True
-
-    @property
     @abstractmethod
     def rates(self) -> dict[str, Rate]:
         """The step size of each level."""
@@ -53,7 +48,7 @@ class StepsizeTracking(Method):
         """What multiplies the step size of each level, at every node."""
 
     @abstractmethod
-    def directions(self, here: Point, levels: dict[str, Level]) -> dict[str, Vector]:
+    def directions(self, point: Point, levels: dict[str, Level]) -> dict[str, Vector]:
         """The direction of each level."""
 
     def start(self, x: Vector, y: Vector | None) -> State:
@@ -100,8 +95,8 @@ class DAdast(StepsizeTracking):
     def shares(self, sums: Sums) -> Sums:
         return {"x": jnp.maximum(sums["x"], sums["y"]) ** -0.6, "y": sums["y"] ** -0.4}
 
-    def directions(self, here: Point, levels: dict[str, Level]) -> dict[str, Vector]:
-        return {"x": here.fx, "y": here.v}
+    def directions(self, point: Point, levels: dict[str, Level]) -> dict[str, Vector]:
+        return {"x": point.fx, "y": point.v}
 
 
 class AdaSdbo(StepsizeTracking):
@@ -125,9 +120,9 @@ class AdaSdbo(StepsizeTracking):
         c = jnp.maximum(b, c)
         return {"x": 1 / (a * c), "y": 1 / b, "z": 1 / c}
 
-    def directions(self, here: Point, levels: dict[str, Level]) -> dict[str, Vector]:
+    def directions(self, point: Point, levels: dict[str, Level]) -> dict[str, Vector]:
         z = levels["z"].s
-        return {"x": here.u(z), "y": here.v, "z": here.p(z)}
+        return {"x": point.u(z), "y": point.v, "z": point.p(z)}
 
 
 @register(DAdast)

@@ -9,12 +9,12 @@ from ..core._vector import Vector
 from ..oracles._penalty import AtCopies
 from ..strategies._table import Strategy
 from ..strategies._table import strategy as named
-from ._copies import Copies
+from ._copies import TwoCopies
 from ._entry import register
 from ._method import Rate
 
 
-class SunDsbo(Copies):
+class SunDsbo(TwoCopies):
     """z⁺ = S(z, γ (∇_y g(x, z) + (z − y)/ρ)); y⁺ = S(y, β (∇_y f/c + ∇_y g(x, y) − (y − z)/ρ)); x⁺ = S(x, α u)."""
 
     catalog_name = "sun-dsbo"
@@ -23,7 +23,7 @@ class SunDsbo(Copies):
         "Ma, Wang, Yao, Zhang, SUN-DSBO: A Structured Unified Framework for Nonconvex Decentralized Stochastic Bilevel "
         "Optimization, 2026"
     )
-    defaults: ClassVar = {"alpha": 0.2, "beta": 0.1, "gamma": 0.1}
+    defaults: ClassVar = {"alpha": 0.2}
 
     envelope: float
     strategy: Strategy
@@ -32,9 +32,9 @@ class SunDsbo(Copies):
     def strategies(self) -> dict[str, Strategy]:
         return dict.fromkeys("xyz", self.strategy)
 
-    def directions(self, λ: Scalar, here: AtCopies, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
+    def directions(self, λ: Scalar, point: AtCopies, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
         pull = (1 / self.envelope) * (y - z)
-        return (1 / λ) * here.fx + here.gap, (1 / λ) * here.fy + here.gy - pull, here.gz - pull
+        return (1 / λ) * point.fx + point.gap, (1 / λ) * point.fy + point.gy - pull, point.gz - pull
 
 
 @register(SunDsbo)
@@ -58,7 +58,6 @@ def sun_dsbo(
     Args:
         alpha: the step size of x: a number, or a function of the step. It may grow as c, since x's direction is divided
             by it.
-        beta: the step size of y, likewise.
         gamma: the step size of z, which follows the minimizer of the envelope, likewise.
         strength: c, a number or a function of the step.
         envelope: ρ; below 1/κ where the least curvature of g in y is −κ.

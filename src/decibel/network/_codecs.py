@@ -1,4 +1,4 @@
-"""How what a message has new is written for the wire, in bytes, and read again."""
+"""Codecs: how the new part of a message is encoded in bytes, and decoded."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from ..core._vector import largest
 
 
 class Code(eqx.Module):
-    """How what a message has new is written for the wire, in bytes, and read again.
+    """Encodes the new part of a message in bytes, and decodes it.
 
-    `key` is known to both ends, `secret` to the sender alone. Flows are multiplied by `mixing`.
+    Both ends know `key`; only the sender knows `secret`. Flows are multiplied by `mixing`.
     """
 
     mixing: eqx.AbstractVar[float]
-    draws: ClassVar[bool] = True  # whether it draws at random, by its keys
+    draws: ClassVar[bool] = True  # whether it draws random numbers from its keys
 
     @abstractmethod
     def bytes(self, entries: int, dtype: DTypeLike) -> int:
-        """Of one node's message."""
+        """The size of one node's message."""
 
     @abstractmethod
     def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
-        """How many bytes at the front of a message are floats of `dtype`, which a receiver checks to be finite before
-        it decodes; 0 where a code writes integers only."""
+        """How many bytes at the front of a message are floats of `dtype`; 0 where a code writes integers only.
+
+        A receiver checks that they are finite before it decodes.
+        """
 
     @abstractmethod
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
@@ -62,8 +64,8 @@ class TopK(Code):
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         values, places = jnp.split(row, [self.float_bytes(entries, dtype)])
-        found = read(places, _place(entries)).astype(jnp.int32)
-        return jnp.zeros(entries, dtype).at[found].set(read(values, dtype), mode="drop")
+        indices = read(places, _place(entries)).astype(jnp.int32)
+        return jnp.zeros(entries, dtype).at[indices].set(read(values, dtype), mode="drop")
 
 
 class RandomK(Code):
@@ -120,17 +122,17 @@ class Quantized(Code):
 
 
 class ConcatCodec(NamedTuple):
-    """A code of every level's message by itself, one after the other in one row."""
+    """Encodes the message of every level separately and concatenates the codes in one row."""
 
     code: Code
     widths: list[int]
-    dtype: DTypeLike  # of what is written
-    places: Sequence[tuple[int, ...]]  # of each part in the step: what it draws is its own
+    dtype: DTypeLike  # of the decoded values
+    places: Sequence[tuple[int, ...]]  # of each part in the step; every part has its own random numbers
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
         keys = [self._keys(i, key, secret) for i in range(len(parts))]
-        return jnp.concatenate([self.code.encode(part, *both) for part, both in zip(parts, keys, strict=True)])
+        return jnp.concatenate([self.code.encode(part, *pair) for part, pair in zip(parts, keys, strict=True)])
 
     def decode(self, row: Array, key: Array) -> Array:
         bytes_ = [self.code.bytes(width, self.dtype) for width in self.widths]

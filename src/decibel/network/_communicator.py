@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import jax
 from jax import Array
 
 from ..core._ledger import Ledger
 from ..core._types import PyTree
-from ._links import Draws, LinkStates
+from ._links import Draws, LinkStates, Turn
 from ._messages import as_message
 from ._network import Network
+
+Move = Generator[PyTree, PyTree, PyTree]  # of a level, which a strategy makes
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Communicator:
@@ -22,12 +27,31 @@ class Communicator:
     their messages:
 
         x, y = network(x=strategy(x, u, α), y=strategy(y, v, β))
+
+    Args:
+        network: how messages are exchanged.
+        step: the iteration.
+        link_states: what links remember, by exchange; None where a step is only traced for shapes.
+        ledger: counts what is sent.
+        intervals: in every how many steps a level moves, where it is not every step. Levels that do not move together
+            in every step share no messages, and each has a phase of its own on a changing graph.
     """
 
+    intervals: Mapping[str, int] = MappingProxyType({})
+
     def __init__(
-        self, network: Network, step: Array, link_states: tuple[LinkStates, ...] | None, ledger: Ledger
+        self,
+        network: Network,
+        step: Array,
+        link_states: tuple[LinkStates, ...] | None,
+        ledger: Ledger,
+        intervals: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        self._network, self._step, self._before, self._ledger = network, step, link_states, ledger
+        self.intervals = intervals
+        self._network = network
+        self._step = step
+        self._before = link_states
+        self._ledger = ledger
         self._outermost = ledger.step_cost
         self._draws = Draws()
         self.link_states: tuple[LinkStates, ...] = ()  # after each exchange of the step so far
@@ -38,12 +62,14 @@ class Communicator:
         size = sum(message.bytes(self._network.copies(level)) for level, message in sent.items())
         self._ledger.add(rounds=1, bytes=size)
         number = len(self.link_states)
+        (every,) = {self._interval(level) for level in messages}
+        turn = None if every == 1 else Turn(self._step // every)
         if self._before is None:  # a trace for shapes
             received = {level: message.placeholder() for level, message in sent.items()}
             after = self._network.first_link_state(self._step, number, sent)
         else:
             before = self._before[number] if self._before else None
-            received, after = self._network.exchange(self._step, number, sent, before, self._draws)
+            received, after = self._network.exchange(self._step, number, sent, before, self._draws, turn)
         repeated = self._ledger.step_cost is not self._outermost
         if repeated and any(message.draws for message in sent.values()):
             raise ValueError(
@@ -58,9 +84,49 @@ class Communicator:
         self.link_states = (*self.link_states, after)
         return received
 
-    def __call__(self, **moves: Generator[Any, Any, Any]) -> Any:
+    def __call__(self, **moves: Move) -> Any:
         """Runs the levels' moves in lockstep; returns their new values, in order (bare if there is one)."""
-        names, waiting, replies, done = tuple(moves), dict(moves), dict.fromkeys(moves), {}
+        done: dict[str, PyTree] = {}
+        for every in sorted({self._interval(level) for level in moves}):
+            done |= self._in_lockstep({level: move for level, move in moves.items() if self._interval(level) == every})
+        return next(iter(done.values())) if len(done) == 1 else tuple(done[level] for level in moves)
+
+    def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
+        """`lax.cond` as the last part of a step, counted by the ledger.
+
+        What one branch exchanges the other may leave out, from some exchange on; links then remember what they did.
+
+        Args:
+            choice: a traced boolean, the same at all nodes.
+            on_true: called with `operand` if it is true; it has every exchange of the step.
+            on_false: called with `operand` if it is false.
+            operand: the argument of both.
+        """
+        if self._before is None:  # a trace for shapes
+            return on_true(operand)
+        done, before = self.link_states, self._before
+        outermost, draws = self._outermost, self._draws
+
+        def branch(function: Callable[[T], S]) -> Callable[[T], tuple[S, tuple[LinkStates, ...]]]:
+            def run(operand: T) -> tuple[S, tuple[LinkStates, ...]]:
+                self.link_states = done
+                self._outermost, self._draws = self._ledger.step_cost, Draws(draws)
+                new = function(operand)
+                return new, (*self.link_states, *before[len(self.link_states) :]) if before else ()
+
+            return run
+
+        new, self.link_states = self._ledger.cond(choice, branch(on_true), branch(on_false), operand)
+        self._outermost, self._draws = outermost, draws
+        return new
+
+    def _interval(self, level: str) -> int:
+        return self.intervals.get(level, 1)
+
+    def _in_lockstep(self, moves: dict[str, Move]) -> dict[str, PyTree]:
+        waiting = dict(moves)
+        replies = dict.fromkeys(moves)
+        done: dict[str, PyTree] = {}
         while waiting:
             messages = {}
             for level, move in tuple(waiting.items()):
@@ -71,4 +137,4 @@ class Communicator:
                     del waiting[level]
             if messages:
                 replies = self.flow(messages)
-        return done[names[0]] if len(names) == 1 else tuple(done[name] for name in names)
+        return done

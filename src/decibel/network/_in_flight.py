@@ -30,7 +30,7 @@ def numbers_sent(channel: Channel, senders: Array | None = None) -> Array:
     """(*slots,) the number of what a link's sender, the neighbour unless given, sends in this step: one more than the
     step, or 0 where it takes no part in the step, is still computing, or the phase lacks the link."""
     schedule, senders = channel.faults.schedule, channel.links.neighbours if senders is None else senders
-    sends = (channel.links.weights_at(channel.step, jnp.float32) != 0) & ~schedule.idle(channel.step, senders)
+    sends = (channel.weights(jnp.float32) != 0) & ~schedule.idle(channel.step, senders)
     if schedule.slows_nodes:
         sends = sends & ((channel.step == 0) | ~schedule.busy(channel.step - 1, senders))
     return jnp.where(sends, channel.step + 1, 0)

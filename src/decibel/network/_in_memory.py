@@ -27,8 +27,10 @@ class Places(NamedTuple):
 
 
 class InMemory(Network):
-    """All nodes on one device; graphs are mixed in the cheapest exact form, or link by link if messages may be lost or
-    links keep a state."""
+    """The network of nodes on one device.
+
+    Graphs are mixed in the cheapest exact form, or link by link if messages may be lost or links keep a state.
+    """
 
     mixers: tuple[Mixer, ...]
     places: tuple[Places, ...]
@@ -36,20 +38,19 @@ class InMemory(Network):
 
     @classmethod
     def of(cls, graphs: Levels) -> InMemory:
-        """For messages that all arrive and of which links remember nothing."""
+        """A network for messages that all arrive, over links without a state."""
         distinct, graph_of = graphs.distinct()
         degrees = [float(np.mean(graph.degrees)) for graph in distinct]
         return cls(graph_of, (), None, tuple(map(mixer, distinct)), (), tuple(Copies(d, d, d) for d in degrees))
 
     @classmethod
     def by_link(cls, graphs: Levels, faults: LinkFaults) -> InMemory:
-        """For messages that may be lost or late, or that links remember."""
+        """A network for messages that may be lost or late, or over links with a state."""
         distinct, graph_of = graphs.distinct()
-        made = [_links(graph, faults.nodes) for graph in distinct]
-        return cls(
-            graph_of, tuple(links for links, _, _ in made), faults, (), tuple(places for _, places, _ in made),
-            tuple(copies for _, _, copies in made),
-        )  # fmt: skip
+        built = [_links(graph, faults.nodes) for graph in distinct]
+        links = tuple(links for links, _, _ in built)
+        places = tuple(places for _, places, _ in built)
+        return cls(graph_of, links, faults, (), places, tuple(copies for _, _, copies in built))
 
     def copies_on(self, graph: int) -> Copies:
         return self.copies_by_graph[graph]
@@ -57,20 +58,22 @@ class InMemory(Network):
     def mixes(self, message: Message) -> bool:
         return isinstance(message, Stateless)
 
-    def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
+    def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
         sent = {level: message for level, message in messages.items() if isinstance(message, Stateless)}
-        return {level: message.mixed(self.mixers[graph], step) for level, message in sent.items()}
+        return {level: message.mixed(self.mixers[graph], phase) for level, message in sent.items()}
 
-    def rows(self, step: Array, graph: int, buffer: Array) -> Received:
+    def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
         return Received(buffer[self.places[graph].neighbours])
 
-    def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
+    def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
         return Received(buffer.reshape(-1, buffer.shape[-1])[self.places[graph].back])
 
 
 def _links(graph: Graph | GraphSequence, numbers: Array) -> tuple[Links, Places, Copies]:
-    made, degree = slots(graph), float(np.mean(graph.degrees))
-    places = Places(*(jnp.asarray(made.shaped(table), jnp.int32) for table in (made.neighbours, made.back)))
-    sums = Sums(made.width, jax.tree.map(lambda table: jnp.asarray(table, jnp.int32), made.rest))
-    links = Links(numbers[places.neighbours], jnp.asarray(made.shaped(made.weights)), sums)
-    return links, places, Copies(degree, degree, len(made.places) / graph.nodes)
+    table = slots(graph)
+    degree = float(np.mean(graph.degrees))
+    neighbours = jnp.asarray(table.shaped(table.neighbours), jnp.int32)
+    back = jnp.asarray(table.shaped(table.back), jnp.int32)
+    sums = Sums(table.width, jax.tree.map(lambda array: jnp.asarray(array, jnp.int32), table.rest))
+    links = Links(numbers[neighbours], jnp.asarray(table.shaped(table.weights)), sums)
+    return links, Places(neighbours, back), Copies(degree, degree, len(table.places) / graph.nodes)

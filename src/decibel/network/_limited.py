@@ -1,6 +1,6 @@
-"""Flows that are summed over the steps, and never grow beyond a limit (`_cut`).
+"""Clipped flows (`_clip`): flows accumulated over the steps, and flows of one step.
 
-The norm of −F is that of F, so that both ends of an honest link cut alike, and flows still cancel.
+−F has the norm of F, so both ends of an honest link clip alike, and flows still cancel.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from jax import Array
 
 from ..core._types import PyTree
 from ..core._vector import flatten
-from ._cut import Sizes, clamped, cut_levels, no_sizes
+from ._clip import Sizes, clamped, clip_levels, no_sizes
 from ._links import Channel, LinkMemory, LinkStates, Received
-from ._messages import Cumulative, LateFlows, accumulate
+from ._messages import Copies, Cumulative, LateFlows, Message, Plain, accumulate, flows_by_link, zeros
 from ._wave import WaveLinks
 
 
 class LimitedFlows(NamedTuple):
-    """What a link remembers: (*slots, entries) its flows, with what is under way where links are late, and their
-    sizes."""
+    """The state of links: (*slots, entries) flows, with messages in flight where links are late, and their sizes."""
 
     flows: Array | LateFlows
     sizes: Sizes
 
 
 class Limited(Cumulative):
-    """`Cumulative`, with every level's flow cut to the limit times the step size."""
+    """`Cumulative`, with every level's flow clipped to the limit times the step size."""
 
     splits: ClassVar[bool] = False
 
@@ -39,15 +38,46 @@ class Limited(Cumulative):
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
         transport = channel.transport
-        finite = channel._replace(transport=transport._replace(links=lambda rows: _finite(transport.links(rows))))
-        after = accumulate(finite, φ, memory.by_link.flows)
+
+        def clamped_links(rows: Array) -> Received:
+            return _clamped(transport.links(rows))
+
+        clamped_channel = channel._replace(transport=transport._replace(links=clamped_links))
+        after = accumulate(clamped_channel, φ, memory.by_link.flows)
         F = after.flows if isinstance(after, LateFlows) else after
-        F, sizes = cut_levels(F, self.content, self.within, memory.by_link.sizes)
+        F, sizes = clip_levels(F, self.content, self.within, memory.by_link.sizes)
         flows = after._replace(flows=F) if isinstance(after, LateFlows) else F
         return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(flows, sizes))
 
 
-def _finite(received: Received) -> Received:
+class LimitedDifferences(NamedTuple):
+    """The state of links for flows of one step: late differences, where faults delay any, and sizes."""
+
+    late: Array | None
+    sizes: Sizes
+
+
+class LimitedPlain(Message):
+    """`Plain`, with every level's flow w_ij (φ_j − φ_i) clipped to the limit times the step size; it needs links."""
+
+    def bytes(self, copies: Copies) -> float:
+        return Plain(self.content).bytes(copies)
+
+    def link_memory(self, channel: Channel) -> LinkMemory:
+        flows = zeros(self.content, *channel.links.neighbours.shape)
+        late = Plain(self.content).link_memory(channel).by_link
+        return LinkMemory(LimitedDifferences(late, no_sizes(self.content, flows)))
+
+    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+        φ, unflatten = flatten(self.content)
+        received = _clamped(channel.transport.rows(φ))
+        late, sizes = memory.by_link
+        F, late = flows_by_link(channel, received, received.rows - channel.links.sums.at_slots(φ), late)
+        F, sizes = clip_levels(F, self.content, self.within, sizes)
+        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedDifferences(late, sizes))
+
+
+def _clamped(received: Received) -> Received:
     return received._replace(rows=clamped(received.rows))
 
 
@@ -58,6 +88,6 @@ def sizes_by_graph(links: tuple[LinkStates, ...]) -> list[tuple[int, str, np.nda
         for exchange in links
         for graph, memories in enumerate(exchange)
         for memory in memories
-        if isinstance(memory.by_link, LimitedFlows | WaveLinks)
+        if isinstance(memory.by_link, LimitedDifferences | LimitedFlows | WaveLinks)
         for level, sizes in (memory.by_link.sizes or {}).items()
     ]

@@ -1,7 +1,7 @@
-"""The links of a graph as one exchange sees them: who sends to whom, what arrives, and what both ends remember.
+"""The links of a graph in one exchange: who sends to whom, what arrives, and the state at both ends.
 
-Every node has a slot per neighbour (`_incidence`). What arrives in a slot counts or not, by the faults and by what the
-network received; what a link has carried so far is remembered at both its ends, by slot.
+Every node has a slot per neighbour (`_incidence`). Faults and the network decide what arrives in a slot. The state of a
+link is kept at both its ends, by slot.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from .faults import FaultSchedule
 
 
 class LinkState(IntEnum):
-    """How a link's two ends stand to each other in one exchange, seen from one of them."""
+    """The state of a link in one exchange, seen from one end."""
 
     TIED = 0  # both have exchanged messages before
-    KEEPS = 1  # the other end has come back, and takes its flow from this one
-    RESTORE = 2  # this end has come back: F_ij := −F_ji
-    RESET = 3  # both begin at zero
+    KEEPS = 1  # the other end has returned, and takes its flow from this one
+    RESTORE = 2  # this end has returned: F_ij := −F_ji
+    RESET = 3  # both start at zero
     DROPPED = 4  # the other end is gone, and its flow is dropped
 
 
 class Received(NamedTuple):
-    """(*slots, entries) what came into the slots, (*slots,) where anything did, and the `LinkState` of each; None is
-    everywhere, and all tied."""
+    """(*slots, entries) the received rows, (*slots,) where anything arrived, and the `LinkState` of each slot.
+
+    None stands for everywhere, and for all tied.
+    """
 
     rows: Array
     arrived: Array | None = None
@@ -49,27 +51,26 @@ class Links(eqx.Module):
     weights: Array  # (*slots, phases)
     sums: Sums
 
-    def weights_at(self, step: Array, dtype: DTypeLike) -> Array:
+    def weights_at(self, phase: Array, dtype: DTypeLike) -> Array:
         phases = self.weights.shape[-1]
-        return self.weights[..., step % phases if phases > 1 else 0].astype(dtype)
+        return self.weights[..., phase % phases if phases > 1 else 0].astype(dtype)
 
 
 class LinkFaults(eqx.Module):
-    """What messages over links depend on beside the graph: the local nodes, the faults, and a key of chances
-    that others must not know (where this is no simulation)."""
+    """The local nodes, the faults, and a key for draws that other nodes must not know (except in simulations)."""
 
     nodes: Array
     schedule: FaultSchedule
     secret: Array
 
     def active(self, step: Array) -> Array | None:
-        """(nodes,) which move in the step; None if all always do."""
+        """(nodes,) the nodes that move in the step; None if all always do."""
         if not self.schedule.stops_nodes:
             return None
         return ~self.schedule.idle(step, self.nodes) & self.finished(step)
 
     def finished(self, step: Array) -> Array:
-        """(nodes,) which end a computation in the step."""
+        """(nodes,) the nodes that end a computation in the step."""
         return ~self.schedule.busy(step, self.nodes)
 
     def ends(self, links: Links) -> tuple[Array, Array]:
@@ -78,34 +79,46 @@ class LinkFaults(eqx.Module):
 
     def either_end(self, occurs: Callable[[Array, Array], Array], step: Array, links: Links) -> Array:
         """(*slots,) whether a fault of nodes occurs at one of a link's ends."""
-        there = links.neighbours
-        found, nodes = occurs(step, jnp.concatenate([self.nodes, there.ravel()])), len(self.nodes)
-        return links.sums.at_slots(found[:nodes]) | found[nodes:].reshape(there.shape)
+        neighbours = links.neighbours
+        nodes = len(self.nodes)
+        affected = occurs(step, jnp.concatenate([self.nodes, neighbours.ravel()]))
+        return links.sums.at_slots(affected[:nodes]) | affected[nodes:].reshape(neighbours.shape)
 
 
 class Draws:
-    """Who has drawn at random in a step: what a message draws has a place of its own in the step, and keys by it."""
+    """The places of the random draws in a step: every message has its own place, which is folded into its keys."""
 
-    def __init__(self) -> None:
-        self._taken: set[tuple[int, ...]] = set()
+    def __init__(self, before: Draws | None = None) -> None:
+        self._taken: set[tuple[int, ...]] = set() if before is None else set(before._taken)
 
     def claim(self, *place: int) -> tuple[int, ...]:
-        """The place, whose numbers are folded into the keys; raises, when a step is traced, if it is taken: whoever
-        receives two messages with the same noise subtracts them, and the noise is gone."""
+        """The place; raises, when a step is traced, if it is taken.
+
+        Whoever receives two messages with the same noise could subtract them and remove the noise.
+        """
         if place in self._taken:
             raise ValueError(
-                f"two messages of one step would draw the same noise, at place {place}: give each an exchange, a graph "
-                "or a level of its own."
+                f"two messages of one step would draw the same noise, at place {place}: give each its "
+                "own exchange, graph or level."
             )
         self._taken.add(place)
         return place
+
+
+class Turn(NamedTuple):
+    """In how many steps the levels of an exchange exchanged messages before: it decides the phase of a changing graph.
+
+    Levels that rest in some steps have fewer turns than there are steps.
+    """
+
+    done: Array
 
 
 class Transport(NamedTuple):
     """How rows reach the slots of one graph in one step; the network's own functions."""
 
     rows: Callable[[Array], Received]  # (nodes, entries): every neighbour's row
-    links: Callable[[Array], Received]  # (*slots, entries): what each neighbour keeps for this node
+    links: Callable[[Array], Received]  # (*slots, entries): what each neighbour holds for this node
     coded: Callable[..., Array]  # (*slots, entries) of neighbours' rows in code, decoded
     encode: Callable[..., Array] | None = None  # (nodes, entries) → (nodes, bytes); None where no codes are sent
     incarnation: Scalar | None = None  # of this process, where messages are sent before a step (`Wave.post`)
@@ -121,6 +134,17 @@ class Channel(NamedTuple):
     transport: Transport
     place: tuple[int, int] = (0, 0)  # the number of the graph, and of the kind of message on it
     draws: Draws | None = None  # of the step; None where nothing is sent
+    turn: Turn | None = None  # of the levels; None where each step is one
+    phase: Array | None = None  # of the graph; None is that of the step
+
+    @property
+    def turns(self) -> Array:
+        """In how many steps these levels exchanged messages before."""
+        return self.step if self.turn is None else self.turn.done
+
+    def weights(self, dtype: DTypeLike) -> Array:
+        """(*slots,) the weights of the links in this phase."""
+        return self.links.weights_at(self.step if self.phase is None else self.phase, dtype)
 
     def claim(self, part: int) -> tuple[int, ...]:
         """The place in the step of what a part of the message draws."""
@@ -128,37 +152,41 @@ class Channel(NamedTuple):
         return self.draws.claim(*self.place_of(part))
 
     def place_of(self, part: int) -> tuple[int, ...]:
-        """The same, where it is only read."""
+        """The same place, for the receiver."""
         return (self.number, *self.place, part)
 
     @property
     def arrives(self) -> Array:
         """(*slots,) where a message arrives: the link is up, both its ends take part, and it is not lost."""
-        schedule, (here, there) = self.faults.schedule, self.faults.ends(self.links)
+        schedule = self.faults.schedule
+        receiver, sender = self.faults.ends(self.links)
         idle = self.faults.either_end(schedule.idle, self.step, self.links)
-        up = ~(schedule.down(self.step, here, there) | idle)
-        return up & ~schedule.lost(self.step, self.number, here, there)
+        up = ~(schedule.down(self.step, receiver, sender) | idle)
+        return up & ~schedule.lost(self.step, self.number, receiver, sender)
 
     @property
     def delay(self) -> Array:
-        """(*slots,) by how many steps a message is late."""
+        """(*slots,) the number of steps by which a message is late."""
         return self.faults.schedule.delay(self.step, *self.faults.ends(self.links))
 
     @property
     def forgotten(self) -> Array:
-        """(*slots,) where one end has left, so that the other forgets what it remembers of it."""
+        """(*slots,) where one end has left, so that the other drops the link's state."""
         return self.faults.either_end(self.faults.schedule.gone, self.step, self.links)
 
 
 class LinkMemory(NamedTuple):
-    """What one kind of message over one graph needs remembered: (*slots, ...) by link, and (nodes, ...) by node."""
+    """The state of links for one kind of message over one graph: (*slots, ...) by link, and (nodes, ...) by node."""
 
     by_link: PyTree = None
     by_node: PyTree = None
 
     def moved(self, before: np.ndarray, now: np.ndarray, slots: int) -> LinkMemory:
-        """With every link in its slot `now` of so many, where it was in the slot `before`."""
-        move = lambda leaf: jnp.zeros((slots, *leaf.shape[1:]), leaf.dtype).at[now].set(leaf[before])  # noqa: E731
+        """The same state with links moved from the slots `before` to the slots `now`, of `slots` in total."""
+
+        def move(leaf: Array) -> Array:
+            return jnp.zeros((slots, *leaf.shape[1:]), leaf.dtype).at[now].set(leaf[before])
+
         return LinkMemory(jax.tree.map(move, self.by_link), self.by_node)
 
 
@@ -166,7 +194,7 @@ LinkStates = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, an
 
 
 def moved(link_state: tuple[LinkStates, ...], graphs: Levels, before: int, now: int) -> tuple[LinkStates, ...]:
-    """The link state of a step's exchanges, when nodes move from so many devices to others."""
+    """The link state of a step's exchanges after nodes move from `before` devices to `now` devices."""
     places = [(slots(graph, before), slots(graph, now)) for graph in graphs.distinct()[0]]
 
     def move(memories: tuple[LinkMemory, ...], old: Slots, new: Slots) -> tuple[LinkMemory, ...]:
@@ -174,4 +202,7 @@ def moved(link_state: tuple[LinkStates, ...], graphs: Levels, before: int, now: 
             return memories
         return tuple(memory.moved(old.places, new.places, len(new.neighbours)) for memory in memories)
 
-    return tuple(tuple(move(one, *both) for one, both in zip(every, places, strict=True)) for every in link_state)
+    return tuple(
+        tuple(move(memories, old, new) for memories, (old, new) in zip(exchange, places, strict=True))
+        for exchange in link_state
+    )

@@ -42,7 +42,7 @@ class Message(eqx.Module):
     """What a level sends in one exchange: vectors of every node, and how they are received.
 
     `after` is what a node computes before it uses what arrives; where neighbours have no common clock, what comes while
-    it computes still counts. `within` is the step size and the limit of what a link may carry (`_cut`), where there is
+    it computes still counts. `within` is the step size and the limit of what a link may carry (`_clip`), where there is
     one.
     """
 
@@ -92,21 +92,21 @@ class Stateless(Message):
         return LinkMemory(zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
 
     @abstractmethod
-    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
+    def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
         """What is received where all nodes are rows of the same arrays and every message arrives."""
 
 
 class Plain(Stateless):
     """The answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
 
-    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
-        return jax.tree.map(lambda leaf: mixer.flow(step, leaf), self.content)
+    def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
+        return jax.tree.map(lambda leaf: mixer.flow(phase, leaf), self.content)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
         received = channel.transport.rows(φ)
-        flow, memory = _flow(channel, received, received.rows - channel.links.sums.at_slots(φ), memory)
-        return unflatten(flow), memory
+        flows, late = flows_by_link(channel, received, received.rows - channel.links.sums.at_slots(φ), memory.by_link)
+        return unflatten(channel.links.sums.at_nodes(flows)), LinkMemory(late)
 
 
 class Cumulative(Message):
@@ -114,7 +114,8 @@ class Cumulative(Message):
 
     F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) where j's message arrives; a silent neighbour's F_ij stays. When both
     arrive, F_ij = −F_ji to the last bit whatever was lost before, since both ends round the same numbers. Where links
-    are late, each message is used once, and none that is older than the last one used.
+    are late, each message is used once, and none that is older than the last one used. Flows by link that messages set
+    instead of adding to are those of Flow Updating (Jesus, Baquero and Almeida, 2015).
     """
 
     splits: ClassVar[bool] = True
@@ -187,13 +188,16 @@ class Coded(Message):
         decode = jax.vmap(codec.decode)
         mine = decode(sent, fold_in_each(common, faults.nodes))
         keys, shape = fold_in_each(common, links.neighbours.ravel()), links.neighbours.shape
-        read = lambda rows: decode(rows.reshape(len(keys), -1), keys).reshape(*shape, -1)  # noqa: E731
+
+        def read(rows: Array) -> Array:
+            return decode(rows.reshape(len(keys), -1), keys).reshape(*shape, -1)
+
         return mine, channel.transport.coded(sent, mine, codec, read)
 
     def flow(self, channel: Channel, mine: Array, theirs: Array) -> Array:
         """(nodes, entries) Σ_j w_ij (theirs − mine), times the code's `mixing`."""
         links = channel.links
-        weights = links.weights_at(channel.step, mine.dtype)[..., None] * jnp.asarray(self.code.mixing, mine.dtype)
+        weights = channel.weights(mine.dtype)[..., None] * jnp.asarray(self.code.mixing, mine.dtype)
         return links.sums.at_nodes(weights * jnp.where(weights != 0, theirs - links.sums.at_slots(mine), 0))
 
 
@@ -224,11 +228,14 @@ class Scaled(Stateless):
     The answer is Σ_j w_ij min(b_i, b_j) (φ_j − φ_i), which cancels over each link to the last bit, and δ(b).
     """
 
-    def mixed(self, mixer: Mixer, step: Array) -> PyTree:
+    def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
         φ, b = self.content
         scales = b.tree if jax.tree.structure(b) == jax.tree.structure(φ) else jax.tree.map(lambda _: b.tree, φ.tree)
-        flow = lambda φ, b: mixer.sum(step, _scaled_difference, φ, beside(b, φ))  # noqa: E731
-        return Vector(jax.tree.map(flow, φ.tree, scales)), jax.tree.map(lambda leaf: mixer.flow(step, leaf), b)
+
+        def flow(φ: Array, b: Array) -> Array:
+            return mixer.sum(phase, _scaled_difference, φ, beside(b, φ))
+
+        return Vector(jax.tree.map(flow, φ.tree, scales)), jax.tree.map(lambda leaf: mixer.flow(phase, leaf), b)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and b in turn
@@ -240,9 +247,10 @@ class Scaled(Stateless):
         differences = [there - here for here, there in zip(mine, theirs, strict=True)]
         for φ in range(0, len(parts), 2):
             differences[φ] = jnp.minimum(mine[φ + 1], theirs[φ + 1]) * differences[φ]
-        flow, memory = _flow(channel, received, jnp.concatenate(differences, -1), memory)
+        flows, late = flows_by_link(channel, received, jnp.concatenate(differences, -1), memory.by_link)
+        flow = channel.links.sums.at_nodes(flows)
         answers = [unflatten(part) for (_, unflatten), part in zip(parts, _split(flow, ends), strict=True)]
-        return dict(zip(self.content, zip(answers[::2], answers[1::2], strict=True), strict=True)), memory
+        return dict(zip(self.content, zip(answers[::2], answers[1::2], strict=True), strict=True)), LinkMemory(late)
 
 
 def _scaled_difference(there: Arrays, here: Arrays) -> Array:
@@ -269,17 +277,19 @@ def by_kind(messages: dict[str, Message]) -> list[Message]:
     return list(together.values())
 
 
-def _flow(channel: Channel, received: Received, difference: Array, memory: LinkMemory) -> tuple[Array, LinkMemory]:
-    """Σ_j w_ij times the differences (*slots, entries) over the links that are up, of this step or of the step that
-    arrives now."""
-    weights, late = channel.links.weights_at(channel.step, difference.dtype), memory.by_link
+def flows_by_link(
+    channel: Channel, received: Received, difference: Array, late: Array | None
+) -> tuple[Array, Array | None]:
+    """(*slots, entries) w_ij times the differences over the links that are up, of this step or of the step that arrives
+    now; and the differences that are late, where faults delay any."""
+    weights = channel.weights(difference.dtype)
     arrives = channel.arrives if received.arrived is None else channel.arrives & received.arrived
     difference = jnp.where((weights != 0)[..., None], difference, 0)
     if late is not None:
         known = jnp.concatenate([difference[..., None, :], late], -2)
         difference = jnp.take_along_axis(known, channel.delay[..., None, None], -2)[..., 0, :]
         late = known[..., :-1, :]
-    return channel.links.sums.at_nodes(jnp.where(arrives, weights, 0)[..., None] * difference), LinkMemory(late)
+    return jnp.where(arrives, weights, 0)[..., None] * difference, late
 
 
 def _split(rows: Array, ends: np.ndarray) -> list[Array]:
@@ -288,23 +298,32 @@ def _split(rows: Array, ends: np.ndarray) -> list[Array]:
 
 def accumulate(channel: Channel, φ: Array, memory: Array | LateFlows) -> Array | LateFlows:
     """The flows of `Cumulative` after an exchange, with what is under way."""
-    F, in_flight, used = memory if isinstance(memory, LateFlows) else (memory, None, None)
-    weights, mine = channel.links.weights_at(channel.step, φ.dtype), channel.links.sums.at_slots(φ)
-    received, forgotten = channel.transport.links(jnp.concatenate([mine, F], -1)), channel.forgotten
+    F, late = (memory.flows, memory) if isinstance(memory, LateFlows) else (memory, None)
+    mine = channel.links.sums.at_slots(φ)
+    received = channel.transport.links(jnp.concatenate([mine, F], -1))
     states = received.states
+    forgotten = channel.forgotten
     if states is not None:
         forgotten = forgotten | (states == LinkState.DROPPED)
-    rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
-    theirs, back = jnp.split(rows, 2, -1)
+    under_way = None if late is None else late.in_flight
+    rows, number, under_way = arrivals(channel, received, numbers_sent(channel), under_way, forgotten)
+    theirs, their_F = jnp.split(rows, 2, -1)
     if states is not None:
-        is_ = lambda state: (states == state)[..., None]  # noqa: E731
-        F, back = jnp.where(is_(LinkState.RESTORE), -back, F), jnp.where(is_(LinkState.KEEPS), -F, back)
-        F, back = (jnp.where(is_(LinkState.RESET), 0, flow) for flow in (F, back))
-    last = 0 if used is None else jnp.where(forgotten, 0, used[..., 0])
-    renewed = weights[..., None] * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - back)
-    F = jnp.where((number > last)[..., None], renewed, F)
+        F, their_F = _restored(states[..., None], F, their_F)
+    last_used = 0 if late is None else jnp.where(forgotten, 0, late.used[..., 0])
+    weights = channel.weights(φ.dtype)[..., None]
+    renewed = weights * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - their_F)
+    F = jnp.where((number > last_used)[..., None], renewed, F)
     F = jnp.where(forgotten[..., None], 0, F)
-    return F if in_flight is None else LateFlows(F, in_flight, jnp.maximum(number, last)[..., None])
+    return F if under_way is None else LateFlows(F, under_way, jnp.maximum(number, last_used)[..., None])
+
+
+def _restored(states: Array, F: Array, their_F: Array) -> tuple[Array, Array]:
+    """Both ends' flows where a link begins again: one end has kept them, or neither."""
+    kept_there = jnp.where(states == LinkState.RESTORE, -their_F, F)
+    kept_here = jnp.where(states == LinkState.KEEPS, -F, their_F)
+    reset = states == LinkState.RESET
+    return jnp.where(reset, 0, kept_there), jnp.where(reset, 0, kept_here)
 
 
 def zeros(content: PyTree, *rows: int) -> Array:
@@ -315,7 +334,7 @@ def zeros(content: PyTree, *rows: int) -> Array:
 
 def size(content: PyTree) -> int:
     """The bytes of one node's vectors."""
-    return sum(leaf[0].size * leaf.dtype.itemsize for leaf in jax.tree.leaves(content))
+    return sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in jax.tree.leaves(content))
 
 
 def _keys(key: Array, channel: Channel) -> Array:

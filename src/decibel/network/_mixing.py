@@ -30,12 +30,12 @@ class Mixer(eqx.Module):
     """Sums over neighbours for one graph with all nodes on one device; leaves are (nodes, ...)."""
 
     @abstractmethod
-    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+    def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
         """Σ_j w_ij term(leaves of j, leaves of i), where the term is zero if both have the same."""
 
-    def flow(self, step: Array, leaf: Array) -> Array:
+    def flow(self, phase: Array, leaf: Array) -> Array:
         """δ(leaf)"""
-        return self.sum(step, _difference, leaf)
+        return self.sum(phase, _difference, leaf)
 
 
 def _difference(there: Arrays, here: Arrays) -> Array:
@@ -53,21 +53,26 @@ class Shifts(Mixer):
     offsets: tuple[int, ...] = eqx.field(static=True)
     weights: tuple[float, ...] = eqx.field(static=True)
 
-    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+    def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
         if not self.offsets:
             return jnp.zeros_like(leaves[0])
         sliced, gathered = partial(self._sliced, term), partial(self._gathered, term)
         return jax.lax.platform_dependent(*leaves, cpu=sliced, default=gathered)
 
     def _sliced(self, term: Term, *leaves: Array) -> Array:
-        nodes, before, after = leaves[0].shape[0], max(0, -min(self.offsets)), max(0, *self.offsets)
+        nodes = leaves[0].shape[0]
+        before = max(0, -min(self.offsets))
+        after = max(0, *self.offsets)
         around = jnp.arange(-before, nodes + after, dtype=jnp.int32) % nodes
         wide = tuple(_rows(leaf, around) for leaf in leaves)
         return self._sum(term, lambda k: tuple(leaf[before + k : before + k + nodes] for leaf in wide))
 
     def _gathered(self, term: Term, *leaves: Array) -> Array:
         nodes = jnp.arange(leaves[0].shape[0], dtype=jnp.int32)
-        rotated = lambda k: tuple(_rows(leaf, (nodes + k) % len(nodes)) for leaf in leaves) if k else leaves  # noqa: E731
+
+        def rotated(k: int) -> tuple[Array, ...]:
+            return tuple(_rows(leaf, (nodes + k) % len(nodes)) for leaf in leaves) if k else leaves
+
         return self._sum(term, rotated)
 
     def _sum(self, term: Term, rotated: Callable[[int], Arrays]) -> Array:
@@ -80,11 +85,14 @@ class Neighbours(Mixer):
     table: Array
     weights: Array
 
-    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
-        table, weights = (_at(step, one) for one in (self.table, self.weights))
+    def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
+        table, weights = (_at(phase, one) for one in (self.table, self.weights))
         nodes = jnp.arange(len(table), dtype=jnp.int32)
         here = tuple(_rows(leaf, nodes) for leaf in leaves)  # made once, not once per neighbour
-        there = lambda k: tuple(_rows(leaf, table[:, k]) for leaf in here)  # noqa: E731
+
+        def there(k: int) -> tuple[Array, ...]:
+            return tuple(_rows(leaf, table[:, k]) for leaf in here)
+
         return _total([_times(weights[:, k], term(there(k), here)) for k in range(table.shape[1])])
 
 
@@ -95,8 +103,8 @@ class Edges(Mixer):
     receivers: Array
     weights: Array
 
-    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
-        senders, receivers, weights = (_at(step, one) for one in (self.senders, self.receivers, self.weights))
+    def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
+        senders, receivers, weights = (_at(phase, one) for one in (self.senders, self.receivers, self.weights))
         there, here = (tuple(_rows(leaf, ends) for leaf in leaves) for ends in (senders, receivers))
         terms = _times(weights, term(there, here))
         return jax.ops.segment_sum(terms, receivers, leaves[0].shape[0], indices_are_sorted=True)
@@ -105,10 +113,10 @@ class Edges(Mixer):
 class Average(Mixer):
     """The complete graph with weights 1/N."""
 
-    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
+    def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
         return _of_pairs(term, leaves).mean(1)
 
-    def flow(self, step: Array, leaf: Array) -> Array:
+    def flow(self, phase: Array, leaf: Array) -> Array:
         # The mean of differences from the first node: exact at consensus.
         return (leaf - leaf[:1]).mean(0, keepdims=True) - (leaf - leaf[:1])
 
@@ -118,12 +126,12 @@ class Dense(Mixer):
 
     generator: Array  # W − I, (phases, nodes, nodes)
 
-    def sum(self, step: Array, term: Term, *leaves: Array) -> Array:
-        return _times(_at(step, self.generator), _of_pairs(term, leaves)).sum(1)
+    def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
+        return _times(_at(phase, self.generator), _of_pairs(term, leaves)).sum(1)
 
-    def flow(self, step: Array, leaf: Array) -> Array:
+    def flow(self, phase: Array, leaf: Array) -> Array:
         centred = (leaf - leaf.mean(0, keepdims=True)).reshape(leaf.shape[0], -1)
-        generator = _at(step, self.generator).astype(leaf.dtype)
+        generator = _at(phase, self.generator).astype(leaf.dtype)
         return jnp.matmul(generator, centred, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape)
 
 
@@ -132,8 +140,8 @@ def _of_pairs(term: Term, leaves: Arrays) -> Array:
     return term(tuple(leaf[None] for leaf in leaves), tuple(leaf[:, None] for leaf in leaves))
 
 
-def _at(step: Array, phases: Array) -> Array:
-    return phases[step % len(phases) if len(phases) > 1 else 0]
+def _at(phase: Array, phases: Array) -> Array:
+    return phases[phase % len(phases) if len(phases) > 1 else 0]
 
 
 def _times(weights: Array, terms: Array) -> Array:
@@ -189,8 +197,11 @@ def _edges(graph: Graph | GraphSequence) -> Edges:
         off = rows != csr.indices
         phases.append((csr.indices[off], rows[off], csr.data[off]))
     most = max(len(weights) for _, _, weights in phases)
+
     # Short phases are filled up with edges of weight zero from the last node to itself, which keeps receivers sorted.
-    fill = lambda a, value: np.pad(a, (0, most - len(a)), constant_values=value)  # noqa: E731
+    def fill(a: np.ndarray, value: float) -> np.ndarray:
+        return np.pad(a, (0, most - len(a)), constant_values=value)
+
     senders, receivers, weights = (
         np.stack([fill(phase[part], value) for phase in phases])
         for part, value in enumerate((graph.nodes - 1, graph.nodes - 1, 0.0))

@@ -12,7 +12,7 @@ from jax import Array
 
 from ..core._types import PyTree
 from ._codecs import ConcatCodec
-from ._links import Channel, Draws, LinkFaults, LinkMemory, Links, LinkStates, Received, Transport
+from ._links import Channel, Draws, LinkFaults, LinkMemory, Links, LinkStates, Received, Transport, Turn
 from ._messages import Copies, Message, Plain, by_kind
 
 LEVELS = ("x", "y", "z")
@@ -43,6 +43,7 @@ class Network(eqx.Module):
         messages: dict[str, Message],
         link_state: LinkStates | None,
         draws: Draws | None = None,
+        turn: Turn | None = None,
     ) -> tuple[dict[str, PyTree], LinkStates]:
         """Sends every level's message to the neighbours, levels on the same graph together.
 
@@ -52,11 +53,13 @@ class Network(eqx.Module):
             messages: by level.
             link_state: of the same exchange in the previous step; None where links remember nothing.
             draws: what the step's messages have drawn so far, so that no two draw alike; None for this exchange's own.
+            turn: which turn of these levels it is; None where they exchange messages in every step.
 
         Returns:
             What each level receives, and the new link state.
         """
         draws = draws or Draws()
+        phase = step if turn is None else turn.done
         received: dict[str, PyTree] = {}
         after: list[tuple[LinkMemory, ...]] = []
         for graph, here in enumerate(self._by_graph(messages)):
@@ -66,14 +69,15 @@ class Network(eqx.Module):
             if not self.links and not all(map(self.mixes, here.values())):
                 raise ValueError(
                     f"{type(self).__name__} has no links, which such messages need: build it with by_link(graphs, "
-                    "config.link_faults(numbers)) where method.needs_links."
+                    "config.link_faults(numbers)) where links remember method.messages."
                 )
             if not self.links:
-                received |= self.mix(step, graph, here)
+                received |= self.mix(phase, graph, here)
                 continue
-            channel, memories = self._channel(step, number, graph)._replace(draws=draws), []
+            memories: list[LinkMemory] = []
+            channel = self._channel(step, number, graph)._replace(draws=draws, turn=turn, phase=phase)
             for place, message in enumerate(by_kind(here)):
-                transport = self.transport(step, number, graph, message.after)
+                transport = self.transport(step, number, graph, message.after, phase)
                 channel = channel._replace(place=(graph, place), transport=transport)
                 memory = message.link_memory(channel) if link_state is None else link_state[graph][place]
                 contents, memory = message.receive(channel, memory)
@@ -107,12 +111,15 @@ class Network(eqx.Module):
         assert self.faults is not None
         return Channel(self.links[graph], step, number, self.faults, self.transport(step, number, graph))
 
-    def transport(self, step: Array, number: int, graph: int, after: PyTree = None) -> Transport:
+    def transport(
+        self, step: Array, number: int, graph: int, after: PyTree = None, phase: Array | None = None
+    ) -> Transport:
         """How rows reach the slots of a graph in an exchange; `after` is what is computed before they are used."""
+        phase = step if phase is None else phase
         return Transport(
-            partial(self.rows, step, graph),
-            partial(self.link_rows, step, graph),
-            partial(self.coded_rows, step, graph),
+            partial(self.rows, phase, graph),
+            partial(self.link_rows, phase, graph),
+            partial(self.coded_rows, phase, graph),
             partial(self.encoded, step),
         )
 
@@ -125,15 +132,15 @@ class Network(eqx.Module):
         return isinstance(message, Plain)
 
     @abstractmethod
-    def mix(self, step: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
+    def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
         """What every level receives, δ = Σ_j w_ij (m_j − m_i) for plain vectors, if all of them arrive."""
 
     @abstractmethod
-    def rows(self, step: Array, graph: int, buffer: Array) -> Received:
+    def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
         """Every neighbour's row of a (nodes, entries) buffer."""
 
     @abstractmethod
-    def link_rows(self, step: Array, graph: int, buffer: Array) -> Received:
+    def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
         """What each neighbour holds for this node in a (*slots, entries) buffer."""
 
     def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
@@ -141,7 +148,7 @@ class Network(eqx.Module):
         return jax.vmap(codec.encode)(new, keys, secrets)
 
     def coded_rows(
-        self, step: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
+        self, phase: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
         """(*slots, entries): neighbours' encoded rows, decoded by `decode`; `own` are this node's decoded rows."""
-        return decode(self.rows(step, graph, sent).rows)
+        return decode(self.rows(phase, graph, sent).rows)

@@ -1,8 +1,8 @@
-"""Differences that are clipped, written as integers on a grid, and sent with integer noise.
+"""Differences that are clipped, rounded to integers on a grid, and sent with integer noise.
 
-Floats with noise reveal by their low bits what noise there can be (Mironov, 2012); integers have none. On the grid a
-clipped difference has a norm of at most `limit`, the noise is a discrete Gaussian of σ = `scale`, and scale/limit is at
-least the strategy's `noise`: what differential privacy is about is exact, whatever the dtype of the run.
+The low bits of noisy floats reveal which noise is possible (Mironov, 2012); integers do not. On the grid a clipped
+difference has a norm of at most `limit`, the noise is a discrete Gaussian of σ = `scale`, and scale/limit is at least
+the strategy's `noise`. The privacy guarantee is exact, whatever the dtype of the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NONE = -(2**31)  # sent where the difference is not finite; no other integer is 
 
 
 class Grid(NamedTuple):
-    """A grid for messages of so many entries."""
+    """The integer grid of a message."""
 
     scale: int  # the deviation of the noise, in steps
     limit: int  # the largest norm of a difference, in steps
@@ -37,19 +37,19 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, clip: float, noise: float, entries: int) -> Grid:
-        """As fine as the noise needs, and as entries need of which there are many in the clipped norm."""
+        """A grid fine enough for the noise, and for the small entries of long messages."""
         needed = math.ceil(math.log2(max(TABLE, FINE * noise * math.sqrt(entries))))
         scale = min(2**needed, LARGEST_SCALE)
         return cls(scale, math.floor(scale / Fraction(noise)), clip * noise / scale)
 
     @classmethod
     def fine(cls, clip: float, noise: float) -> Grid:
-        """As fine as 64-bit integers allow, for what is not sent again if rounding leaves it out."""
+        """The finest grid of 64-bit integers, for values whose rounding error is not sent later."""
         scale = 2 ** min(LARGEST_SCALE.bit_length() - 1, 30 + math.floor(math.log2(noise)))
         return cls(scale, math.floor(scale / Fraction(noise)), clip * noise / scale)
 
     def integers(self, new: np.ndarray) -> np.ndarray:
-        """(entries,) a finite difference on the grid, clipped: of int64, the sum of its squares at most limit²."""
+        """(entries,) a finite difference, clipped and rounded to the grid, in int64: of squared norm at most limit²."""
         new = new.astype(np.float64)
         top = float(np.abs(new).max(initial=0.0))
         if top == 0:
@@ -59,7 +59,7 @@ class Grid(NamedTuple):
         less = 2.0**-40
         while True:
             steps = np.trunc(shape * factor).astype(np.int64)
-            if int(np.dot(steps, steps)) <= self.limit**2:  # below 2^62, with what rounding adds
+            if int(np.dot(steps, steps)) <= self.limit**2:  # below 2^62, rounding included
                 return steps
             factor, less = factor * (1 - less), 2 * less
 
@@ -85,8 +85,9 @@ class Noisy(Code):
         return np.clip(steps, -(2**31) + 1, 2**31 - 1).astype(np.int32).view(np.uint8)
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        """As `release` does it, up to rounding, with a normal number in float32 for each entry: a simulation."""
-        grid, top = self.grid(new.size), largest(jnp.abs(new))
+        """Simulates `release` up to rounding, with a normal float32 number for each entry."""
+        grid = self.grid(new.size)
+        top = largest(jnp.abs(new))
         shape = new / jnp.where(top > 0, top, 1)
         norm = jnp.where(top > 0, jnp.linalg.norm(shape), 1)
         factor = jnp.minimum(top / jnp.asarray(grid.step, new.dtype), jnp.asarray(grid.limit, new.dtype) / norm)

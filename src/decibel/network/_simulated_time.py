@@ -1,4 +1,4 @@
-"""How long the iterations of a run take where nodes are slow, in steps of a node that is not."""
+"""The simulated time of a run with slow nodes, in steps of a node that is not slow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .faults import Fault, Slow
 
 
 class SimulatedTime(NamedTuple):
-    """The time of a run whose nodes wait for each other in every iteration, or, if `asynchronous`, for nobody."""
+    """The time of a run whose nodes wait for each other in every iteration, or never if `asynchronous`."""
 
     faults: tuple[Slow, ...]
     nodes: np.ndarray
@@ -18,7 +18,7 @@ class SimulatedTime(NamedTuple):
     seed: int
 
     def between(self, first: int, length: int) -> float:
-        """Of so many iterations."""
+        """The time of `length` iterations."""
         if self.asynchronous:
             return float(length)
         return float(sum(self._slowest(k) for k in range(first, first + length)))
@@ -28,17 +28,19 @@ class SimulatedTime(NamedTuple):
         for number, fault in enumerate(self.faults):
             if not fault.during[0] <= k < fault.during[1]:
                 continue
-            of = slice(None) if fault.nodes is None else np.isin(self.nodes, fault.nodes)
-            chances = np.random.default_rng([self.seed, k, number]) if fault.random else None
-            drawn = fault.factor if chances is None else chances.geometric(1 / fault.factor, len(self.nodes))[of]
-            durations[of] = drawn
+            affected = slice(None) if fault.nodes is None else np.isin(self.nodes, fault.nodes)
+            if fault.random:
+                rng = np.random.default_rng([self.seed, k, number])
+                durations[affected] = rng.geometric(1 / fault.factor, len(self.nodes))[affected]
+            else:
+                durations[affected] = fault.factor
         return float(durations.max())
 
 
 def simulated_time(
     faults: tuple[Fault, ...], nodes: np.ndarray, *, asynchronous: bool, seed: int
 ) -> tuple[tuple[Fault, ...], SimulatedTime | None]:
-    """The faults that bear on the numbers of a run, and its time, if any node is slow."""
+    """The faults that change the numbers of a run, and its simulated time, if any node is slow."""
     slow = tuple(fault for fault in faults if isinstance(fault, Slow))
     acting = faults if asynchronous else tuple(fault for fault in faults if not isinstance(fault, Slow))
     return acting, SimulatedTime(slow, nodes, asynchronous, seed) if slow else None

@@ -85,7 +85,10 @@ class Late(LinkFault):
             again = jax.random.fold_in(key, 1)
             for number in (jnp.minimum(a, b), jnp.maximum(a, b)):
                 again = keys.fold_in_each(again, number)
-            draw = lambda one: jax.random.randint(one, (), self.least, self.delay + 1, jnp.int32)  # noqa: E731
+
+            def draw(one: Array) -> Array:
+                return jax.random.randint(one, (), self.least, self.delay + 1, jnp.int32)
+
             delay = jax.vmap(draw)(again.reshape(-1)).reshape(again.shape)
         return jnp.where(self.occurs(k, key, a, b), delay, 0)
 
@@ -292,6 +295,9 @@ def fault_schedule(faults: tuple[Fault, ...], seed: int) -> FaultSchedule:
 
 def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
     """One fault, several or none."""
+    if callable(faults) or not isinstance(faults, Fault | Iterable | None):
+        what = "a function that is not called" if callable(faults) else f"a {type(faults).__name__}"
+        raise TypeError(f"faults is {what}: give a fault such as db.faults.drop(0.2), or a list of them.")
     found = () if faults is None else (faults,) if isinstance(faults, Fault) else tuple(faults)
     for fault in found:
         if not isinstance(fault, Fault):

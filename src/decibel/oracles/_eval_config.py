@@ -51,15 +51,17 @@ class EvalConfig:
     micro_batch: int | None = None
 
     def over_nodes(self, function: Callable[..., T]) -> Callable[..., T]:
-        """A node's function of its point and batches, for all nodes; those of a chunk take their batches together."""
+        """Applies a node's function of its point and batches to all nodes, a chunk at a time."""
         if self.node_chunk is None:
             return jax.vmap(function)
 
-        def in_chunks(*given: PyTree) -> T:
-            takes = [whole.of_node if isinstance(whole, Batch) else lambda part: part for whole in given]
-            parts = tuple(whole.per_node if isinstance(whole, Batch) else whole for whole in given)
-            node = lambda parts: function(*(take(part) for take, part in zip(takes, parts, strict=True)))  # noqa: E731
-            return jax.lax.map(node, parts, batch_size=self.node_chunk)
+        def in_chunks(*arguments: PyTree) -> T:
+            def of_node(parts: tuple[PyTree, ...]) -> T:
+                pairs = zip(arguments, parts, strict=True)
+                return function(*(whole.of_node(part) if isinstance(whole, Batch) else part for whole, part in pairs))
+
+            parts = tuple(whole.per_node if isinstance(whole, Batch) else whole for whole in arguments)
+            return jax.lax.map(of_node, parts, batch_size=self.node_chunk)
 
         return in_chunks
 

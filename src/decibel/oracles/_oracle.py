@@ -47,8 +47,13 @@ class Oracle:
         k: Int[Array, ""] | int = 0,
         config: EvalConfig = EvalConfig(),  # noqa: B008
     ) -> None:
-        self.problem, self.nodes, self.batch_size, self.ledger = problem, nodes, batch_size, ledger
-        self.key, self.k, self.config = key, k, config
+        self.problem = problem
+        self.nodes = nodes
+        self.batch_size = batch_size
+        self.ledger = ledger
+        self.key = key
+        self.k = k
+        self.config = config
 
     def draw(self, tag: int | Int[Array, ""] = 0) -> Draw:
         """Independent batches of both levels for every node.
@@ -97,7 +102,10 @@ class Draw:
         place: int | Int[Array, ""] = 0,
         upper_of: Draw | None = None,
     ) -> None:
-        self.oracle, self.key, self.batch_size, self._counted = oracle, key, batch_size, counted
+        self.oracle = oracle
+        self.key = key
+        self.batch_size = batch_size
+        self._counted = counted
         self.place = place  # among the draws of one step, which are far apart in a shuffled order
         self.upper_of = upper_of  # the draw whose upper batch this one shares
         self.problem, self.ledger = oracle.problem, oracle.ledger
@@ -197,7 +205,10 @@ class Point:
 
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         self.draw, self.ledger = draw, draw.ledger
-        self._x, self._y, self._products, self._config = x, y, products, draw.oracle.config
+        self._x = x
+        self._y = y
+        self._products = products
+        self._config = draw.oracle.config
         self._trees = x.tree, None if y is None else y.tree
         self._known: dict[tuple[Both, int], tuple[tuple[Vector, Vector], Vector]] = {}
         self._counted: set[tuple[str, int]] = set()
@@ -272,7 +283,10 @@ class Point:
 
         def node(x: PyTree, y: PyTree, batch: Batch) -> tuple[PyTree, PyTree]:
             (singles,) = batch.singles()
-            mean = lambda x, ys: jax.vmap(lambda y, one: upper(x, y, one))(ys, singles).mean()  # noqa: E731
+
+            def mean(x: PyTree, ys: PyTree) -> Array:
+                return jax.vmap(lambda y, sample: upper(x, y, sample))(ys, singles).mean()
+
             copies = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], batch.samples, 0), y)
             fx, fy = jax.grad(mean, (0, 1))(x, copies)
             return fx, jax.tree.map(lambda leaf: batch.samples * leaf, fy)
@@ -285,7 +299,7 @@ class Point:
         self._count("hvps", z)
 
         def node(x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> PyTree:
-            return jax.vmap(lambda one, z: self._products_of_node(x, y, z, one)[1])(batch.singles()[0], z)
+            return jax.vmap(lambda sample, z: self._products_of_node(x, y, z, sample)[1])(batch.singles()[0], z)
 
         return Vector(self._over_nodes(node, z.tree, self.draw.lower))
 
@@ -295,7 +309,9 @@ class Point:
         gradient = jax.grad(self.draw.problem.lower_loss, 1)
 
         def node(x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> PyTree:
-            gradients = lambda x: jax.vmap(lambda one: gradient(x, y, one))(batch.singles()[0])  # noqa: E731
+            def gradients(x: PyTree) -> PyTree:
+                return jax.vmap(lambda sample: gradient(x, y, sample))(batch.singles()[0])
+
             return jax.vjp(gradients, x)[1](jax.tree.map(lambda leaf: leaf / batch.samples, z))[0]
 
         return Vector(self._over_nodes(node, z.tree, self.draw.lower))
@@ -359,8 +375,8 @@ class Point:
             u, p = jax.tree.map(jnp.subtract, fx, jacobian), jax.tree.map(jnp.subtract, hessian, fy)
             return (u, p), (fx, fy), (jacobian, hessian)
 
-        found = self._over_nodes(node, z.tree, self.draw.upper, self.draw.lower)
-        (u, p), vars(self)["_upper_gradients"], (jacobian, hessian) = found
+        derivatives = self._over_nodes(node, z.tree, self.draw.upper, self.draw.lower)
+        (u, p), vars(self)["_upper_gradients"], (jacobian, hessian) = derivatives
         self._known[self._product, id(z)] = (Vector(jacobian), Vector(hessian)), z
         return Vector(u), Vector(p)
 

@@ -1,16 +1,20 @@
 """The penalty form of the hypergradient: first derivatives only, also where the lower level is not strongly convex.
 
-The problem is replaced by min f(x, ỹ) + λ (g(x, ỹ) − min_y g(x, y)), whose two copies of y lie O(1/λ) apart. As
-variables of their own they need steps that shrink with λ. In the coordinates y and z = λ (y − ỹ) no step depends on λ,
-and the form is SPARKLE with H z and J z by one-sided differences of width 1/λ and the gradients of f taken at ỹ:
+The problem is replaced by min f(x, ỹ) + λ (g(x, ỹ) − min_y g(x, y)), whose two copies of y lie O(1/λ) apart, as in F2SA
+(Kwon et al., 2023) and other value-function methods. In the coordinates y and z = λ (y − ỹ) the form is SPARKLE with
+H z and J z by one-sided differences of width 1/λ and the gradients of f taken at ỹ:
 
     ỹ = y − z/λ
     u = ∇_x f(x, ỹ) − λ (∇_x g(x, y) − ∇_x g(x, ỹ))
     v = ∇_y g(x, y)
     p = λ (∇_y g(x, y) − ∇_y g(x, ỹ)) − ∇_y f(x, ỹ)
 
-The central version has the copies y ∓ z/λ, minimizers of g ± f/λ, and an error of O(1/λ²). All gradients of a step are
-taken on one draw: on different ones the noise would grow with λ.
+With γ = β it is two copies with equal steps on g and on g + f/λ. The coordinates keep the digits of the difference,
+suggest one draw for both copies, and give z a step size γ of its own.
+
+The central version has the copies y ∓ z/λ, minimizers of g ± f/λ, and an error of O(1/λ²): F2SA-p with p = 2 (Chen,
+Li, Chayti and Zhang, 2025), or equilibrium propagation that is nudged both ways (Laborieux et al., 2021). All gradients
+of a step are taken on one draw: on different ones the noise would grow with λ.
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ class AtCopies(NamedTuple):
         f, g = (jax.grad(loss, (0, 1)) for loss in (problem.upper_loss, problem.lower_loss))
 
         def node(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> AtCopies:
-            (fx, fy), (gx, gy), (gx_there, gz) = f(x, y, upper), g(x, y, lower), g(x, z, lower)
+            fx, fy = f(x, y, upper)
+            gx, gy = g(x, y, lower)
+            gx_there, gz = g(x, z, lower)
             return cls(Vector(fx), Vector(fy), Vector(gx) - Vector(gx_there), Vector(gy), Vector(gz))
 
         return config.over_nodes(node)(x.tree, y.tree, z.tree, draw.upper, draw.lower)
@@ -73,7 +79,9 @@ class Penalty(eqx.Module):
     def directions(self, draw: Draw, x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
         """u, v and p: what x, y and z move against."""
         draw.ledger.add(gradients=4 if self.central else 3)
-        problem, config, λ = draw.problem, draw.oracle.config, self.strength
+        problem = draw.problem
+        config = draw.oracle.config
+        λ = self.strength
 
         def gradients(sign: int, x: PyTree, y: Vector, upper: Batch, lower: Batch) -> tuple[Vector, Vector]:
             """Of λ g ± f, or of λ g alone."""
@@ -95,6 +103,14 @@ class Penalty(eqx.Module):
             return 0.5 * (ahead_x - behind_x), (0.5 / λ) * (ahead_y + behind_y), 0.5 * (behind_y - ahead_y)
 
         return config.over_nodes(node)(x.tree, y.tree, z.tree, draw.upper, draw.lower)
+
+    def lower_direction(self, draw: Draw, x: Vector, y: Vector, z: Vector) -> Vector:
+        """v alone: a gradient of g, unless copies are on both sides."""
+        if self.central:
+            return self.directions(draw, x, y, z)[1]
+        draw.ledger.add(gradients=1)
+        gradient = jax.grad(draw.problem.lower_loss, 1)
+        return Vector(draw.oracle.config.over_nodes(gradient)(x.tree, y.tree, draw.lower))
 
     def nearest(self, y: Vector, z: Vector, prox: Prox, rate: Scalar) -> tuple[Vector, Vector]:
         """y and z after the proximal map of both copies: each takes a step of its own objective, as large for both."""

@@ -99,7 +99,9 @@ class SeededNoise(RecordNoise):
         sums: Float[Array, "nodes *samples entries"],
         keys: Key[Array, " nodes"],
     ) -> Float[Array, "nodes entries"]:
-        draw = lambda key: jax.random.normal(key, sums.shape[1:], sums.dtype)  # noqa: E731
+        def draw(key: Array) -> Array:
+            return jax.random.normal(key, sums.shape[1:], sums.dtype)
+
         return sums + jnp.asarray(self.records.noise * release.clip, sums.dtype) * jax.vmap(draw)(keys)
 
 
@@ -115,9 +117,11 @@ def clipped(rows: Float[Array, "samples entries"], clip: float) -> Float[Array, 
 class PrivateOracle(Oracle):
     """An oracle that gives only noisy sums over clipped records."""
 
-    def __init__(self, *given: Any, noise: RecordNoise, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.noise, self._outermost, self._releases = noise, self.ledger.step_cost, 0
+    def __init__(self, *arguments: Any, noise: RecordNoise, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.noise = noise
+        self._outermost = self.ledger.step_cost
+        self._releases = 0
 
     def point(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> Point:
         return PrivatePoint(self, draw, x, y, products)
@@ -200,23 +204,28 @@ class PrivatePoint(Point):
 
     def _mean(self, level: int, clip: float, function: Callable[..., PyTree], shaped: PyTree, *more: PyTree) -> PyTree:
         """The noisy mean over a level's batch of a sample's `function(x, y, *more, sample)`, shaped like `shaped`."""
-        oracle, release = self._oracle, self._oracle.claim(self.draw, level, clip)
+        oracle = self._oracle
+        release = oracle.claim(self.draw, level, clip)
         batch = self.draw.upper_batch if level == UPPER else self.draw.lower_batch
-        structure, kinds = jax.tree.structure(shaped), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(shaped)]
 
-        def node(x: PyTree, y: PyTree, *given: PyTree) -> tuple[Array, Array]:
-            *more, batch = given
-            one = lambda sample: ravel_pytree(function(x, y, *more, sample))[0]  # noqa: E731
-            rows = [jax.vmap(one)(singles) for singles in batch.singles()]
+        def node(x: PyTree, y: PyTree, *arguments: PyTree) -> tuple[Array, Array]:
+            *more, batch = arguments
+
+            def value(sample: PyTree) -> Array:
+                return ravel_pytree(function(x, y, *more, sample))[0]
+
+            rows = [jax.vmap(value)(singles) for singles in batch.singles()]
             used = jnp.ones(1, bool) if batch.weights is None else batch.weights > 0
             count = jnp.sum(jnp.where(used, jnp.asarray([len(part) for part in rows], jnp.int32), 0))
             return oracle.noise.of_node(release, rows, used), count
 
         sums, counts = self._over_nodes(node, *more, batch)
         noisy = oracle.noise(oracle.k, release, sums, oracle.keys(release))
-        flat, leaves, start = noisy / counts[:, None].astype(noisy.dtype), list[Array](), 0
-        for shape, dtype in kinds:
-            end = start + math.prod(shape[1:])
-            leaves.append(flat[:, start:end].reshape(shape).astype(dtype))
+        flat = noisy / counts[:, None].astype(noisy.dtype)
+        leaves = list[Array]()
+        start = 0
+        for leaf in jax.tree.leaves(shaped):
+            end = start + math.prod(leaf.shape[1:])
+            leaves.append(flat[:, start:end].reshape(leaf.shape).astype(leaf.dtype))
             start = end
-        return jax.tree.unflatten(structure, leaves)
+        return jax.tree.unflatten(jax.tree.structure(shaped), leaves)

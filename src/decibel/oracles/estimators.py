@@ -90,10 +90,12 @@ class Recursive(Estimator):
     def start(self, point: PyTree, directions: PyTree) -> PyTree:
         return directions, point
 
-    def change(self, draw: Draw, kept: Scalar, memory: PyTree, point: PyTree, directions: Directions) -> PyTree:
+    def change(
+        self, draw: Draw, memory_weight: Scalar, memory: PyTree, point: PyTree, directions: Directions
+    ) -> PyTree:
         """d(ξ; now) + kept · (m − d(ξ; before))"""
         m, before = memory
-        return _map(lambda m, d, e: d + kept * (m - e), m, directions(draw, point), directions(draw, before))
+        return _map(lambda m, d, e: d + memory_weight * (m - e), m, directions(draw, point), directions(draw, before))
 
 
 class Storm(Recursive):
@@ -104,8 +106,10 @@ class Storm(Recursive):
     def __call__(
         self, k: Int[Array, ""], memory: PyTree, point: PyTree, oracle: Oracle, directions: Directions
     ) -> tuple[PyTree, PyTree]:
-        kept = jnp.where(k == 0, 0.0, 1.0 - jnp.asarray(_weight(self.theta, k)))  # there is no point before the first
-        new = self.change(oracle.draw(), kept, memory, point, directions)
+        memory_weight = jnp.where(
+            k == 0, 0.0, 1.0 - jnp.asarray(_weight(self.theta, k))
+        )  # there is no point before the first
+        new = self.change(oracle.draw(), memory_weight, memory, point, directions)
         return new, (new, point)
 
 
@@ -126,8 +130,8 @@ class Spider(Recursive):
             return _map(lambda m, d, e: m + (d - e), m, directions(draw, point), directions(draw, before))
 
         period = self.period or oracle.root_of_samples
-        now = k % period == 0
-        new = refresh(memory) if period == 1 else oracle.ledger.cond(now, refresh, change, memory)
+        restarts = k % period == 0
+        new = refresh(memory) if period == 1 else oracle.ledger.cond(restarts, refresh, change, memory)
         return new, (new, point)
 
 

@@ -17,10 +17,10 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from ..core._conjugate_gradients import conjugate_gradients
+from ..core._describe import in_words
 from ..core._ledger import Ledger
 from ..core._types import PyTree
 from ..core._vector import Vector, choose, each, flatten, positive, replicate
-from ..core._words import in_words
 from ..problem._problem import Problem
 from ._eval_config import Products
 from ._oracle import Oracle, Point
@@ -39,13 +39,13 @@ class Local(eqx.Module):
     """Base class of local hypergradients, which a node computes from its own data."""
 
     @abstractmethod
-    def inverse(self, here: Point) -> Vector | None:
+    def inverse(self, point: Point) -> Vector | None:
         """z ≈ H⁻¹ ∇_y f of every node; None stands for zero."""
 
-    def __call__(self, here: Point) -> Vector:
+    def __call__(self, point: Point) -> Vector:
         """∇_x f − J z of every node."""
-        z = self.inverse(here)
-        return here.fx if z is None else here.u(z)
+        z = self.inverse(point)
+        return point.fx if z is None else point.u(z)
 
     def error(
         self, problem: Problem, x: PyTree, y: PyTree, *, batch_size: int | None = None, seed: int = 0
@@ -77,12 +77,12 @@ class Exact(Local):
 
     dense_limit: int = eqx.field(static=True, default=DENSE_LIMIT)
 
-    def inverse(self, here: Point) -> Vector:
-        b, unflatten = flatten(here.fy)
+    def inverse(self, point: Point) -> Vector:
+        b, unflatten = flatten(point.fy)
         if b.shape[1] > self.dense_limit:
             tolerance = 1e-12 if b.dtype == jnp.float64 else 1e-6
-            return solve(here, 10 * b.shape[1], tolerance)
-        return unflatten(jnp.linalg.solve(here.hessian_matrix(), b[..., None])[..., 0])
+            return solve(point, 10 * b.shape[1], tolerance)
+        return unflatten(jnp.linalg.solve(point.hessian_matrix(), b[..., None])[..., 0])
 
 
 class ConjugateGradients(Local):
@@ -90,8 +90,8 @@ class ConjugateGradients(Local):
 
     steps: int = eqx.field(static=True)
 
-    def inverse(self, here: Point) -> Vector:
-        return solve(here, self.steps, 0.0)
+    def inverse(self, point: Point) -> Vector:
+        return solve(point, self.steps, 0.0)
 
 
 class Neumann(Local):
@@ -107,73 +107,75 @@ class Neumann(Local):
     randomized: bool = eqx.field(static=True, default=False)
     per_sample: bool = eqx.field(static=True, default=False)
 
-    def __call__(self, here: Point) -> Vector:
-        if not self.per_sample or here.draw.full:
-            return super().__call__(here)
-        fx, _ = here.upper_of_samples
-        return fx - here.jacobian_of_samples(self._random_by_sample(here, self._scale(here)))
+    def __call__(self, point: Point) -> Vector:
+        if not self.per_sample or point.draw.full:
+            return super().__call__(point)
+        fx, _ = point.upper_of_samples
+        return fx - point.jacobian_of_samples(self._random_by_sample(point, self._scale(point)))
 
-    def inverse(self, here: Point) -> Vector:
-        here = here.linearized() if here.draw.full else here
-        return (self._random if self.randomized else self._truncated)(here, self._scale(here))
+    def inverse(self, point: Point) -> Vector:
+        point = point.linearized() if point.draw.full else point
+        return (self._random if self.randomized else self._truncated)(point, self._scale(point))
 
-    def _scale(self, here: Point) -> Float[Array, "*nodes"]:
+    def _scale(self, point: Point) -> Float[Array, "*nodes"]:
         """L: given, or estimated once for all points of a draw, on samples of its own where it takes a batch."""
         if self.scale is not None:
             return jnp.asarray(self.scale)
-        draw = here.draw
+        draw = point.draw
         if draw.scale is None:
-            draw.scale = largest_curvature(here.moved_to(draw.fresh_lower(SCALE)), of_samples=self.per_sample)
+            draw.scale = largest_curvature(point.moved_to(draw.fresh_lower(SCALE)), of_samples=self.per_sample)
         return draw.scale
 
-    def _truncated(self, here: Point, L: Float[Array, "*nodes"]) -> Vector:
-        factor = _factors(here)
+    def _truncated(self, point: Point, L: Float[Array, "*nodes"]) -> Vector:
+        factor = _factors(point)
 
-        def add(j: Int[Array, ""], both: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-            term, total = both
+        def add(j: Int[Array, ""], term_and_sum: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+            term, total = term_and_sum
             term = term - each(1 / L, factor(j).hessian(term))
             return term, total + term
 
-        _, total = here.ledger.loop(self.terms - 1, add, (here.fy, here.fy))
+        _, total = point.ledger.loop(self.terms - 1, add, (point.fy, point.fy))
         return each(1 / L, total)
 
-    def _random(self, here: Point, L: Float[Array, "*nodes"]) -> Vector:
-        return self._product(here, L, self._lengths(here, ()), here.fy, lambda at, term: at.hessian(term))
+    def _random(self, point: Point, L: Float[Array, "*nodes"]) -> Vector:
+        return self._product(point, L, self._lengths(point, ()), point.fy, lambda at, term: at.hessian(term))
 
-    def _random_by_sample(self, here: Point, L: Float[Array, "*nodes"]) -> Vector:
-        _, fy = here.upper_of_samples
+    def _random_by_sample(self, point: Point, L: Float[Array, "*nodes"]) -> Vector:
+        _, fy = point.upper_of_samples
         samples = jax.tree.leaves(fy)[0].shape[1]
         # A node's L serves all its samples; (nodes, 1) stands beside (nodes, samples).
         L = L[:, None] if L.ndim else L
-        return self._product(here, L, self._lengths(here, (samples,)), fy, lambda at, term: at.hessian_of_samples(term))
+        return self._product(
+            point, L, self._lengths(point, (samples,)), fy, lambda at, term: at.hessian_of_samples(term)
+        )
 
-    def _lengths(self, here: Point, shape: tuple[int, ...]) -> Int[Array, " nodes *shape"]:
+    def _lengths(self, point: Point, shape: tuple[int, ...]) -> Int[Array, " nodes *shape"]:
         """Numbers k of factors."""
-        keys = here.draw.again(TRUNCATION).node_keys
+        keys = point.draw.again(TRUNCATION).node_keys
         return jax.vmap(lambda key: jax.random.randint(key, shape, 0, self.terms, jnp.int32))(keys)
 
     def _product(
         self,
-        here: Point,
+        point: Point,
         L: Float[Array, "*nodes"],
         k: Int[Array, " nodes *samples"],
         start: Vector,
         hessian: Callable[[Point, Vector], Vector],
     ) -> Vector:
-        factor = _factors(here)
+        factor = _factors(point)
 
         def multiply(j: Int[Array, ""], term: Vector) -> Vector:
             longer = term - each(1 / L, hessian(factor(j), term))
             return choose(j < k, longer, term)
 
-        term = here.ledger.loop(k.max(), multiply, start, counted=k.mean(dtype=jnp.float32))
+        term = point.ledger.loop(k.max(), multiply, start, counted=k.mean(dtype=jnp.float32))
         return each(self.terms / L, term)
 
 
 class Direct(Local):
     """∇_x f alone: right where ∇_y f vanishes at y*(x), as with f = g."""
 
-    def inverse(self, here: Point) -> None:
+    def inverse(self, point: Point) -> None:
         return None
 
 
@@ -187,11 +189,11 @@ class FullOrSampled(Local):
     def words(self) -> str:
         return f"on all samples {in_words(self.full)}; on batches {in_words(self.sampled)}"
 
-    def __call__(self, here: Point) -> Vector:
-        return (self.full if here.draw.full else self.sampled)(here)
+    def __call__(self, point: Point) -> Vector:
+        return (self.full if point.draw.full else self.sampled)(point)
 
-    def inverse(self, here: Point) -> Vector | None:
-        return (self.full if here.draw.full else self.sampled).inverse(here)
+    def inverse(self, point: Point) -> Vector | None:
+        return (self.full if point.draw.full else self.sampled).inverse(point)
 
 
 def auxiliary() -> Products:
@@ -214,9 +216,11 @@ def difference(delta: float = 1e-3, *, forward: bool = False) -> Products:
 def penalty(strength: float = 1e3, *, central: bool = False) -> Penalty:
     """z from gradients at two copies of y that a penalty λ holds together; for a shared lower level.
 
-    No second derivatives, and z stays bounded where g is flat or indefinite in y. The solution differs from that of the
-    bilevel problem by O(1/λ), or O(1/λ²) if `central`. No step size depends on λ; rounding errors grow with it, so that
-    in float32 1e4 is about the best, and 1e3 if `central`.
+    No second derivatives, and z stays bounded wherever g + f/λ has a minimum in y: where g is flat, f must have one.
+    The solution differs from that of the bilevel problem by O(1/λ), or O(1/λ²) if `central`. No step size depends on λ;
+    rounding errors grow with it, so that in float32 1e4 is about the best, and 1e3 if `central`.
+
+    Differs from F2SA (Kwon et al., 2023) and its kin: the difference of the copies is a variable, instead of a copy.
 
     Args:
         strength: λ.
@@ -286,36 +290,38 @@ def direct() -> Direct:
     return Direct()
 
 
-def largest_curvature(here: Point, *, of_samples: bool = False) -> Float[Array, " nodes"]:
+def largest_curvature(point: Point, *, of_samples: bool = False) -> Float[Array, " nodes"]:
     """The largest eigenvalue of H, estimated from above where power iteration has converged to within the
     margin; more than half of it, which is all a Neumann series needs, where it has not. `of_samples`: the largest of
     any single sample of the batch, for a series in single samples."""
-    samples = here.draw.batch_size if of_samples else None
-    many = samples is not None
-    here = here.sampled() if many else here.linearized()
-    product, axes = (here.hessian_of_samples, 2) if many else (here.hessian, 1)
+    samples = point.draw.batch_size if of_samples else None
+    by_sample = samples is not None
+    point = point.sampled() if by_sample else point.linearized()
+    product, axes = (point.hessian_of_samples, 2) if by_sample else (point.hessian, 1)
 
     def multiply(
-        j: Int[Array, ""], both: tuple[Vector, Float[Array, " nodes *samples"]]
+        j: Int[Array, ""], vector_and_curvature: tuple[Vector, Float[Array, " nodes *samples"]]
     ) -> tuple[Vector, Float[Array, " nodes *samples"]]:
-        hw = product(both[0])
+        hw = product(vector_and_curvature[0])
         size = jnp.sqrt(hw.squared_norms(axes))
         return each(1 / positive(size), hw), size
 
     # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
-    wave = lambda leaf: jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])  # noqa: E731
-    start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), here.y)
+    def wave(leaf: Array) -> Array:
+        return jnp.cos(jnp.arange(leaf[0].size, dtype=leaf.dtype)).reshape(leaf.shape[1:])
+
+    start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), point.y)
     if samples is not None:
         start = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], samples, 1), start)
     start = each(1 / jnp.sqrt(start.squared_norms(axes)), start)
-    _, size = here.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms(axes))))
-    return POWER_MARGIN * (size.max(1) if many else size)
+    _, size = point.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms(axes))))
+    return POWER_MARGIN * (size.max(1) if by_sample else size)
 
 
-def solve(here: Point, steps: int, tolerance: float) -> Vector:
+def solve(point: Point, steps: int, tolerance: float) -> Vector:
     """Every node's z with H z = ∇_y f, counted as it goes."""
-    here = here.linearized()
-    return conjugate_gradients(here.hessian, here.fy, steps, tolerance, here.ledger.loop_while)
+    point = point.linearized()
+    return conjugate_gradients(point.hessian, point.fy, steps, tolerance, point.ledger.loop_while)
 
 
 @eqx.filter_jit
@@ -324,10 +330,10 @@ def _error(
 ) -> Float[Array, " nodes"]:
     nodes = jnp.arange(problem.nodes, dtype=jnp.int32)
     oracle = Oracle(problem, nodes, jax.random.key(seed), batch_size, Ledger())
-    here = oracle.draw().at(x, y)
-    z = way.inverse(here)
-    left = here.fy if z is None else oracle.draw_all().at(x, y).p(z)
-    return jnp.sqrt(left.squared_norms() / positive(here.fy.squared_norms()))
+    point = oracle.draw().at(x, y)
+    z = way.inverse(point)
+    residual = point.fy if z is None else oracle.draw_all().at(x, y).p(z)
+    return jnp.sqrt(residual.squared_norms() / positive(point.fy.squared_norms()))
 
 
 def _stacked(tree: PyTree, like: PyTree, problem: Problem) -> Vector:
@@ -336,13 +342,13 @@ def _stacked(tree: PyTree, like: PyTree, problem: Problem) -> Vector:
     return Vector(jax.tree.map(jnp.asarray, tree)) if everywhere else replicate(tree, problem.upper_data.nodes)
 
 
-def _factors(here: Point) -> Callable[[Int[Array, ""]], Point]:
+def _factors(point: Point) -> Callable[[Int[Array, ""]], Point]:
     """The point on the j-th independent sample. A draw that serves two points draws its factors once."""
-    if here.draw.full:
-        return lambda j: here
-    first = not here.draw.factors_drawn
-    here.draw.factors_drawn = True
-    return lambda j: here.moved_to(here.draw.again(j, counted=first))
+    if point.draw.full:
+        return lambda j: point
+    first = not point.draw.factors_drawn
+    point.draw.factors_drawn = True
+    return lambda j: point.moved_to(point.draw.again(j, counted=first))
 
 
 def _positive_int(value: int, argument: str) -> int:

@@ -49,7 +49,10 @@ class Batch(eqx.Module):
             return self._value(loss, point, part, key)
         count = samples // size
         value = jax.checkpoint(partial(self._value, loss))
-        split = lambda leaf: leaf[: count * size].reshape(count, size, *leaf.shape[1:])  # noqa: E731
+
+        def split(leaf: Array) -> Array:
+            return leaf[: count * size].reshape(count, size, *leaf.shape[1:])
+
         numbers = jnp.arange(count, dtype=jnp.int32)
 
         def add(total: Array, piece: tuple[Array, PyTree]) -> tuple[Array, None]:
@@ -65,11 +68,11 @@ class Batch(eqx.Module):
         return (size * total + (samples - count * size) * last) / samples
 
     def _value(self, loss: Loss, point: tuple[PyTree, ...], samples: PyTree, key: Key[Array, ""] | None) -> Array:
-        given = {"key": key} if takes_key(loss) else {}
+        options = {"key": key} if takes_key(loss) else {}
         if not self.narrow:
-            return loss(*point, samples, **given)
+            return loss(*point, samples, **options)
         wide = jnp.result_type(*jax.tree.leaves(point[0]))
-        return loss(*_narrowed(point), _narrowed(samples), **given).astype(wide)
+        return loss(*_narrowed(point), _narrowed(samples), **options).astype(wide)
 
     def singles(self) -> tuple[Batch, ...]:
         """One node's parts, each as a batch for every sample: leaves (samples, 1, ...)."""
@@ -96,11 +99,16 @@ class Batch(eqx.Module):
         if self.rows is None:
             return mapped
         node, rows, weights, keys = mapped
-        take = lambda leaf, row: leaf.at[node, row].get(mode="promise_in_bounds")  # noqa: E731
+
+        def take(leaf: Array, row: Array) -> Array:
+            return leaf.at[node, row].get(mode="promise_in_bounds")
+
         parts = [jax.tree.map(partial(take, row=row), part) for part, row in zip(self.parts, rows, strict=True)]
         return replace(self, parts=tuple(parts), weights=weights, rows=None, keys=keys)
 
 
 def _narrowed(tree: PyTree) -> PyTree:
-    cast = lambda leaf: leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf  # noqa: E731
+    def cast(leaf: Array) -> Array:
+        return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
     return jax.tree.map(cast, tree)

@@ -17,10 +17,15 @@ from ..core._html import table
 from ..core._types import PyTree
 from ..core._vector import largest, replicate, smallest
 from . import _exact as exact
+from ._batch import Batch
 from ._losses import Losses
+from ._overlap import overlap
+from ._streams import StreamData
 
 FLAT = 1e-6  # of the largest curvature: what is less is taken for zero
 LANCZOS_STEPS = 32
+ZERO = 1e-12  # of a derivative along a random direction in float64: what is less is rounding
+QUICK_STEPS = 8  # where only the largest curvature is asked for
 PIECES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
 
 
@@ -51,10 +56,11 @@ def check(problem: Losses, *, seed: int, probes: int = 4) -> CheckReport:
     with jax.enable_x64(True):
         problem = jax.tree.map(_widen, problem)
         keys = jax.random.split(jax.random.key(seed), 2)
-        findings = [finding for key in keys for finding in _derivatives(problem, key)]
+        findings = _derivatives(problem, keys)
         if not problem.single_level:
             findings.append(_curvature(problem, keys[0], probes))
-    return CheckReport(tuple(dict.fromkeys(_worst(findings))))
+            findings += _shared_rows(problem)
+    return CheckReport(tuple(findings))
 
 
 def _widen(leaf: PyTree) -> PyTree:
@@ -62,9 +68,52 @@ def _widen(leaf: PyTree) -> PyTree:
     return jnp.asarray(leaf, jnp.float64) if is_float else leaf
 
 
-def _derivatives(problem: Losses, key: Key[Array, ""]) -> list[Finding]:
+def _derivatives(problem: Losses, keys: Key[Array, " points"]) -> list[Finding]:
+    """One finding per derivative: of the first point at which it is wrong, or of all where it is zero."""
     names = ("∇f",) if problem.single_level else PIECES
-    return [_compare(name, *map(float, pair)) for name, pair in zip(names, _pairs(problem, key), strict=True)]
+    at_points = [[tuple(map(float, pair)) for pair in _pairs(problem, key)] for key in keys]
+    pairs = dict(zip(names, zip(*at_points, strict=True), strict=True))
+    zero = {name for name, values in pairs.items() if np.abs(values).max() < ZERO}
+    return [
+        _zero(name, zero)
+        if name in zero
+        else min((_compare(name, *pair) for pair in values), key=lambda finding: finding.ok)
+        for name, values in pairs.items()
+    ]
+
+
+def _zero(name: str, zero: set[str]) -> Finding:
+    """What it means that a derivative is zero at all points."""
+    seen = f"{name} is zero at random points"
+    match name:
+        case "∇_x f":
+            return Finding(True, f"{seen}: f depends on x through y only.")
+        case "∇f":
+            return Finding(False, f"{seen}: upper does not depend on x.")
+        case "∇_y f":
+            return Finding(False, f"{seen}: upper does not depend on y, so that the lower level changes nothing.")
+        case "∇_y g":
+            return Finding(False, f"{seen}: lower does not depend on y.")
+        case "H z = ∇²_yy g z":
+            return Finding(False, f"{seen}: lower is linear in y, so that no y solves the lower level.")
+        case _:
+            rest = "zero" if "∇_x f" in zero else "∇_x f alone"
+            return Finding(
+                False,
+                f"{seen}: lower does not couple x and y, so that y*(x) is the same for every x and the hypergradient "
+                f"is {rest}; see whether lower uses x, and takes its arguments as lower(x, y, batch).",
+            )
+
+
+def _shared_rows(problem: Losses) -> list[Finding]:
+    """Whether validation data are also trained on, where the levels have arrays of their own."""
+    if problem.lower_data is problem.upper_data:
+        return []
+    shared, rows = overlap(problem.upper_data, problem.lower_data)
+    if not shared:
+        return []
+    text = f"{shared} of {rows} different rows of upper_data are also in lower_data: keep validation data apart."
+    return [Finding(False, text)]
 
 
 @eqx.filter_jit
@@ -73,16 +122,29 @@ def _pairs(problem: Losses, key: Key[Array, ""]) -> list[tuple[Float[Array, ""],
     xkey, ykey, dxkey, dykey, zkey = jax.random.split(key, 5)
     x, dx = _around(problem.x0, xkey, 0.1), _around(_zeros(problem.x0), dxkey, 1.0)
     if problem.single_level:
-        f = lambda x: exact.upper_mean(problem, x, None)  # noqa: E731
-        return [(_directional(f, x, dx), _dot(jax.grad(f)(x), dx))]
+
+        def loss(x: PyTree) -> Array:
+            return exact.upper_mean(problem, x, None)
+
+        return [(_directional(loss, x, dx), _dot(jax.grad(loss)(x), dx))]
     y0 = _per_node(problem) if problem.personal else problem.y0
-    y, dy, z = _around(y0, ykey, 0.1), _around(_zeros(y0), dykey, 1.0), _around(_zeros(y0), zkey, 1.0)
-    f = lambda x, y: exact.upper_mean(problem, x, y)  # noqa: E731
-    g = lambda x, y: exact.lower_mean(problem, x, y)  # noqa: E731
+    y = _around(y0, ykey, 0.1)
+    dy = _around(_zeros(y0), dykey, 1.0)
+    z = _around(_zeros(y0), zkey, 1.0)
+
+    def f(x: PyTree, y: PyTree) -> Array:
+        return exact.upper_mean(problem, x, y)
+
+    def g(x: PyTree, y: PyTree) -> Array:
+        return exact.lower_mean(problem, x, y)
+
     fx, fy = jax.grad(f, (0, 1))(x, y)
     gy, pull = jax.vjp(jax.grad(g, 1), x, y)
     jz, hz = pull(z)
-    slope = lambda x, y: _dot(jax.grad(g, 1)(x, y), z)  # noqa: E731
+
+    def slope(x: PyTree, y: PyTree) -> Array:
+        return _dot(jax.grad(g, 1)(x, y), z)
+
     return [
         (_directional(lambda x: f(x, y), x, dx), _dot(fx, dx)),
         (_directional(lambda y: f(x, y), y, dy), _dot(fy, dy)),
@@ -135,9 +197,12 @@ def _curvatures(problem: Losses, keys: Key[Array, " probes"]) -> tuple[Float[Arr
 
     def probe(key: Key[Array, ""]) -> tuple[Float[Array, ""], ...]:
         if problem.personal:
-            alone = lambda batch: curvatures(lambda y: problem.lower_loss(problem.x0, y, batch), key)  # noqa: E731
-            found = jax.vmap(alone)(problem.lower_data.full())
-            return smallest(found[:, 0]), largest(found[:, 1]), jnp.zeros(())
+
+            def alone(batch: Batch) -> Array:
+                return curvatures(lambda y: problem.lower_loss(problem.x0, y, batch), key)
+
+            extremes = jax.vmap(alone)(problem.lower_data.full())
+            return smallest(extremes[:, 0]), largest(extremes[:, 1]), jnp.zeros(())
         g = curvatures(lambda y: exact.lower_mean(problem, problem.x0, y), key)
         w, y = _around(_zeros(problem.y0), key, 1.0), _around(problem.y0, key, 0.5)
         f = jax.grad(lambda y: exact.upper_mean(problem, problem.x0, y))
@@ -146,15 +211,50 @@ def _curvatures(problem: Losses, keys: Key[Array, " probes"]) -> tuple[Float[Arr
     return jax.lax.map(probe, keys)
 
 
+def node_curvatures(problem: Losses) -> Float[np.ndarray, " nodes"] | None:
+    """About the largest curvature of each node's own loss at the start: of g in y, or of f in x of a single level.
+
+    None for data that are streamed.
+    """
+    data = problem.upper_data if problem.single_level else problem.lower_data
+    return None if isinstance(data, StreamData) else np.asarray(_largest_by_node(problem))
+
+
+@eqx.filter_jit
+def _largest_by_node(problem: Losses) -> Float[Array, " nodes"]:
+    single = problem.single_level
+    start, unravel = ravel_pytree(problem.x0 if single else problem.y0)
+    direction = jax.random.normal(jax.random.key(0), start.shape, start.dtype)
+    # By differences of gradients: a loss with a derivative of its own need not have a second one.
+    step = float(jnp.finfo(start.dtype).eps) ** (1 / 3) * jnp.maximum(1, jnp.linalg.norm(start))
+
+    def largest_curvature(batch: Batch) -> Float[Array, ""]:
+        def loss(variable: Float[Array, " q"]) -> Array:
+            if single:
+                return problem.upper_loss(unravel(variable), None, batch)
+            return problem.lower_loss(problem.x0, unravel(variable), batch)
+
+        gradient = jax.grad(loss)
+
+        def product(w: Float[Array, " q"]) -> Float[Array, " q"]:
+            return (gradient(start + step * w) - gradient(start - step * w)) / (2 * step)
+
+        return _extremes(product, direction, QUICK_STEPS)[1]
+
+    return jax.lax.map(largest_curvature, (problem.upper_data if single else problem.lower_data).full())
+
+
 def _extremes(
-    product: Callable[[Float[Array, " q"]], Float[Array, " q"]], start: Float[Array, " q"]
+    product: Callable[[Float[Array, " q"]], Float[Array, " q"]],
+    start: Float[Array, " q"],
+    most_steps: int = LANCZOS_STEPS,
 ) -> Float[Array, " 2"]:
     """About the smallest and the largest eigenvalue of a symmetric matrix, by Lanczos' method from a random start."""
-    steps = min(LANCZOS_STEPS, start.size)
+    steps = min(most_steps, start.size)
     basis, rows = jnp.zeros((2, steps + 1, start.size), start.dtype)
 
-    def extend(j: Int[Array, ""], both: tuple[Array, Array]) -> tuple[Array, Array]:
-        basis, rows = both
+    def extend(j: Int[Array, ""], basis_and_rows: tuple[Array, Array]) -> tuple[Array, Array]:
+        basis, rows = basis_and_rows
         row = product(basis[j])
         # Twice, so that the basis is orthogonal to rounding; a direction that is not new is left at zero.
         rest = row - basis.T @ (basis @ row)
@@ -164,27 +264,20 @@ def _extremes(
         return basis.at[j + 1].set(jnp.where(new, rest / jnp.where(new, size, 1.0), 0.0)), rows.at[j].set(row)
 
     basis = basis.at[0].set(start / jnp.linalg.norm(start))
-    known, rows = (found[:-1] for found in jax.lax.fori_loop(0, steps, extend, (basis, rows)))
-    small, used = known @ rows.T, jnp.linalg.norm(known, axis=1) > 0.5
+    basis_before, rows = (stacked[:-1] for stacked in jax.lax.fori_loop(0, steps, extend, (basis, rows)))
+    small, used = basis_before @ rows.T, jnp.linalg.norm(basis_before, axis=1) > 0.5
     # Directions that are not used get the first one's curvature, which lies between the extremes.
     values = jnp.linalg.eigvalsh(0.5 * (small + small.T) + jnp.diag(jnp.where(used, 0.0, small[0, 0])))
     return jnp.stack([values[0], values[-1]])
 
 
-def _worst(findings: list[Finding]) -> list[Finding]:
-    """One finding per derivative: the failing one, if any point failed."""
-    by_name: dict[str, Finding] = {}
-    for finding in findings:
-        name = finding.text.split(" agrees")[0].split(" differs")[0]
-        by_name[name] = min(by_name.get(name, finding), finding, key=lambda f: f.ok)
-    return list(by_name.values())
-
-
 def _directional(
     function: Callable[[PyTree], Array], point: PyTree, direction: PyTree, h: float = 1e-5
 ) -> Float[Array, ""]:
-    move = lambda sign: jax.tree.map(lambda p, d: p + sign * h * d, point, direction)  # noqa: E731
-    return (function(move(1.0)) - function(move(-1.0))) / (2 * h)
+    def moved(sign: float) -> PyTree:
+        return jax.tree.map(lambda p, d: p + sign * h * d, point, direction)
+
+    return (function(moved(1.0)) - function(moved(-1.0))) / (2 * h)
 
 
 def _around(tree: PyTree, key: Key[Array, ""], size: float) -> PyTree:

@@ -98,14 +98,23 @@ def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTr
     if problem.personal:
 
         def alone(y: PyTree, upper: Batch, lower: Batch) -> PyTree:
-            f = lambda x, y: problem.upper_loss(x, y, upper)  # noqa: E731
-            g = lambda x, y: problem.lower_loss(x, y, lower)  # noqa: E731
+            def f(x: PyTree, y: PyTree) -> Array:
+                return problem.upper_loss(x, y, upper)
+
+            def g(x: PyTree, y: PyTree) -> Array:
+                return problem.lower_loss(x, y, lower)
+
             return implicit_gradient(f, g, x, y, tolerance)
 
         each = jax.vmap(alone)(y, upper, lower)
         return jax.tree.map(lambda leaf: leaf.mean(0), each)
-    f = lambda x, y: upper_mean(problem, x, y)  # noqa: E731
-    g = lambda x, y: lower_mean(problem, x, y)  # noqa: E731
+
+    def f(x: PyTree, y: PyTree) -> Array:
+        return upper_mean(problem, x, y)
+
+    def g(x: PyTree, y: PyTree) -> Array:
+        return lower_mean(problem, x, y)
+
     return implicit_gradient(f, g, x, y, tolerance)
 
 
@@ -115,8 +124,12 @@ def node_gradients(problem: Losses, x: PyTree, tolerance: float) -> PyTree:
         return jax.vmap(jax.grad(lambda x, batch: problem.upper_loss(x, None, batch)))(x, problem.upper_data.full())
 
     def alone(x: PyTree, upper: Batch, lower: Batch) -> PyTree:
-        f = lambda x, y: problem.upper_loss(x, y, upper)  # noqa: E731
-        g = lambda x, y: problem.lower_loss(x, y, lower)  # noqa: E731
+        def f(x: PyTree, y: PyTree) -> Array:
+            return problem.upper_loss(x, y, upper)
+
+        def g(x: PyTree, y: PyTree) -> Array:
+            return problem.lower_loss(x, y, lower)
+
         y, _ = _minimise(lambda y: g(x, y), problem.y0, tolerance)
         return implicit_gradient(f, g, x, y, tolerance)
 
@@ -128,10 +141,15 @@ def implicit_gradient(
 ) -> PyTree:
     fx, fy = jax.grad(f, (0, 1))(x, y)
     _, pull = jax.vjp(jax.grad(g, 1), x, y)
-    one = lambda tree: Vector(jax.tree.map(lambda leaf: leaf[None], tree))  # noqa: E731
-    bare = lambda vector: jax.tree.map(lambda leaf: leaf[0], vector.tree)  # noqa: E731
+
+    def as_vector(tree: PyTree) -> Vector:
+        return Vector(jax.tree.map(lambda leaf: leaf[None], tree))
+
+    def as_tree(vector: Vector) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf[0], vector.tree)
+
     steps = 10 * sum(leaf.size for leaf in jax.tree.leaves(fy)) + 100
-    z = bare(conjugate_gradients(lambda z: one(pull(bare(z))[1]), one(fy), steps, tolerance))
+    z = as_tree(conjugate_gradients(lambda z: as_vector(pull(as_tree(z))[1]), as_vector(fy), steps, tolerance))
     jacobian_z, _ = pull(z)
     return jax.tree.map(jnp.subtract, fx, jacobian_z)
 

@@ -59,7 +59,9 @@ def loss_hashes(problem: Problem) -> LossHashes:
 
 
 def _hash(loss: Loss, point: tuple[PyTree, ...], data: Samples) -> str:
-    kind = lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))  # noqa: E731
+    def kind(leaf: PyTree) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+
     shapes = (*jax.tree.map(kind, point), data.sample)
     written = hashlib.sha256()
     for key in _keys() if takes_key(loss) else ({},):
@@ -98,23 +100,23 @@ def _written(jaxpr: core.Jaxpr, constants: list[PyTree]) -> str:
             return _value(atom.val)
         return str(numbers[atom])
 
-    lines = [f"in {[defined(one) for one in jaxpr.invars]}"]
-    lines += [f"{defined(one)} = {_value(held.get(one))}" for one in jaxpr.constvars]
+    lines = [f"in {[defined(var) for var in jaxpr.invars]}"]
+    lines += [f"{defined(var)} = {_value(held.get(var))}" for var in jaxpr.constvars]
     for line in jaxpr.eqns:
         settings = _settings(line.primitive.name, line.params)
-        arguments = [used(one) for one in line.invars]
-        lines.append(f"{[defined(one) for one in line.outvars]} = {line.primitive.name} {settings} {arguments}")
-    return "\n".join([*lines, f"out {[used(one) for one in jaxpr.outvars]}"])
+        arguments = [used(var) for var in line.invars]
+        lines.append(f"{[defined(var) for var in line.outvars]} = {line.primitive.name} {settings} {arguments}")
+    return "\n".join([*lines, f"out {[used(var) for var in jaxpr.outvars]}"])
 
 
 def _settings(operation: str, params: Mapping[str, PyTree]) -> str:
     """Of an operation that only calls others, these alone."""
     if any(call in operation for call in CALLS) and "callback" not in operation:
-        inner = [one for one in params.values() if isinstance(one, core.Jaxpr | core.ClosedJaxpr)]
+        inner = [param for param in params.values() if isinstance(param, core.Jaxpr | core.ClosedJaxpr)]
         if inner:
             return _value(inner)
-    kept = [name for name in params if name != "name" and not any(word in name for word in ELSEWHERE)]
-    return _value({name: params[name] for name in kept})
+    names = [name for name in params if name != "name" and not any(word in name for word in ELSEWHERE)]
+    return _value({name: params[name] for name in names})
 
 
 def _value(value: PyTree) -> str:
@@ -141,7 +143,7 @@ def _value(value: PyTree) -> str:
         case np.ndarray() | np.generic() | Array():
             return _array(value)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+            fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
             return f"{type(value).__name__}{_value(fields)}"
         case _ if callable(value):
             return _function(value)
@@ -158,5 +160,5 @@ def _array(value: np.ndarray | np.generic | Array) -> str:
     dtype = str(value.dtype)
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)  # pyright: ignore[reportArgumentType]
-    whole = np.ascontiguousarray(np.asarray(value))
-    return f"{dtype}{list(whole.shape)}#{hashlib.sha256(whole.tobytes()).hexdigest()}"
+    array = np.ascontiguousarray(np.asarray(value))
+    return f"{dtype}{list(array.shape)}#{hashlib.sha256(array.tobytes()).hexdigest()}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypedDict, Unpack
 
@@ -20,8 +20,8 @@ from ..core._types import Loss, PyTree
 from . import _exact as exact
 from ._batch import Batch
 from ._check import CheckReport, check
-from ._describe import describe
 from ._keyed import keyed_like, takes_key
+from ._notebook import describe
 from ._samples import NodeData
 from ._streams import Samples, StreamData, samples_of, validate_in_memory
 from .prox import Prox
@@ -123,7 +123,11 @@ class Problem(eqx.Module):
             raise ValueError("prox_y needs a lower level: give lower, lower_data and y0, or use prox_x.")
         if prox_y is not None and prox_y.nodes is not None:
             raise ValueError("prox_y cannot differ from node to node: give one term for all nodes.")
-        self.upper, self.lower, self.personal, self.prox_x, self.prox_y = upper, lower, personal, prox_x, prox_y
+        self.upper = upper
+        self.lower = lower
+        self.personal = personal
+        self.prox_x = prox_x
+        self.prox_y = prox_y
         self.x0 = _start(x0, "x0")
         self.y0 = None if y0 is None else _start(y0, "y0")
         self.upper_data = _data(upper_data, "upper_data", self.dtype, nodes)
@@ -299,7 +303,9 @@ class Problem(eqx.Module):
         return bound
 
     def _point(self, x: PyTree) -> PyTree:
-        shapes = lambda tree: jax.tree.map(jnp.shape, tree)  # noqa: E731
+        def shapes(tree: PyTree) -> PyTree:
+            return jax.tree.map(jnp.shape, tree)
+
         if jax.tree.structure(x) != jax.tree.structure(self.x0) or shapes(x) != shapes(self.x0):
             raise ValueError("x is not shaped like x0: give a pytree of the same structure and shapes.")
         return x
@@ -324,43 +330,117 @@ class Problem(eqx.Module):
             if loss is None or not isinstance(data, NodeData | StreamData):
                 continue
             point = (self.x0,) if self.single_level else (self.x0, self.y0)
-            out = _try(name, loss, *point, data.sample)
-            if isinstance(out, tuple):
-                raise TypeError(
-                    f"{name} returns a tuple: return the scalar alone, and measure the rest by metrics=... of db.solve."
-                )
-            if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
-                shape = getattr(out, "shape", jax.tree.structure(out))
-                raise ValueError(
-                    f"{name} must return a real scalar, the mean over its batch, but returned {shape}: "
-                    "end it with .mean()."
-                )
+            _validate_scalar(name, _try(name, loss, *point, data.sample))
+        if self.lower is not None:
+            _validate_same_order(self.upper, self.lower)
+
+
+def _validate_scalar(name: str, out: PyTree) -> None:
+    """Raises unless a loss returned one real number."""
+    if out is None:
+        raise TypeError(f"{name} returns nothing: end it with `return` and the mean over its batch.")
+    if isinstance(out, tuple):
+        raise TypeError(
+            f"{name} returns a tuple: return the scalar alone, and measure the rest by metrics=... of db.solve."
+        )
+    if not hasattr(out, "shape"):
+        raise TypeError(f"{name} returns a {type(out).__name__}: return a scalar, the mean over its batch.")
+    if out.shape != ():
+        raise ValueError(
+            f"{name} must return a real scalar, the mean over its batch, but returned an array of shape {out.shape}: "
+            "end it with .mean()."
+        )
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(f"{name} returns {out.dtype}: return a real floating-point scalar, the mean over its batch.")
 
 
 def _try(name: str, loss: Loss, *arguments: PyTree) -> PyTree:
     """What a loss returns on a batch of one sample, in shapes; a sentence where it fails."""
-    called = "x, batch" if len(arguments) == 2 else "x, y, batch"
+    names = ("x", "batch") if len(arguments) == 2 else ("x", "y", "batch")
     # Also without a key, as in evaluation.
     keys = ({"key": jax.random.key(0)}, {"key": None}) if takes_key(loss) else ({},)
-    called = f"{called}, key=key" if len(keys) == 2 else called
+    called = ", ".join(names) + (", key=key" if len(keys) == 2 else "")
     try:
         inspect.signature(loss).bind(*arguments, **keys[0])
     except TypeError:
         raise TypeError(f"{name} is called as {name}({called}): give it these arguments.") from None
     except ValueError:  # has no signature to be read
         pass
+    _validate_order(name, loss, names)
     try:
-        found = [jax.eval_shape(partial(loss, **given), *arguments) for given in keys]
-        return found[0]
-    except jax.errors.JAXTypeError as error:
-        fix = "write it with jax.numpy, and jnp.where instead of if"
-        raise TypeError(f"{name} uses Python control flow on a traced value: {fix}.") from error
+        shapes = [jax.eval_shape(partial(loss, **key), *arguments) for key in keys]
+        return shapes[0]
+    except (jax.errors.JAXTypeError, jax.errors.NonConcreteBooleanIndexError) as error:
+        raise TypeError(f"{name} {_needs_a_value(error)}") from error
     except (TypeError, ValueError) as error:
+        if _runs_with_exchanged(loss, arguments, keys[0]):
+            raise TypeError(
+                f"{name} runs only with x and y exchanged: it is called as {name}({called}), so write x before y."
+            ) from error
         reason = (str(error).splitlines() or [type(error).__name__])[0][:90].rstrip(".")
         fix = "fix it, or the shapes of the data and the start"
         if len(keys) == 2 and "key" in str(error).lower():
             fix += "; with key=None, evaluation, it must use no random numbers"
         raise ValueError(f"{name}({called}) fails on a batch of one sample ({reason}): {fix}.") from error
+
+
+def _needs_a_value(error: Exception) -> str:
+    """What in a loss asks for the value of an array that is traced, and has none."""
+    match error:
+        case jax.errors.TracerBoolConversionError():
+            return "branches on a traced value: write jnp.where instead of if, and jnp.maximum instead of max."
+        case jax.errors.TracerArrayConversionError():
+            return (
+                "calls a function of NumPy on a traced array: use that of jax.numpy, such as jnp.exp instead of np.exp."
+            )
+        case jax.errors.TracerIntegerConversionError():
+            return "uses a traced value as a Python integer: index an array of jax.numpy with it, not a list."
+        case jax.errors.NonConcreteBooleanIndexError():
+            return "selects entries by a mask, so that their number is not known: write jnp.where(mask, values, 0.0)."
+        case _:
+            return (
+                "asks for the number in a traced array, by float(), int(), .item() or a function of math: leave the "
+                "conversion out, and use jax.numpy."
+            )
+
+
+def _runs_with_exchanged(loss: Loss, arguments: tuple[PyTree, ...], key: Mapping[str, Array | None]) -> bool:
+    """Whether a loss that fails on x, y and a batch is right on y, x and a batch."""
+    if len(arguments) != 3:
+        return False
+    x, y, batch = arguments
+    try:
+        jax.eval_shape(partial(loss, **key), y, x, batch)
+    except Exception:  # whatever a loss raises
+        return False
+    return True
+
+
+def _argument_names(loss: Loss) -> list[str]:
+    try:
+        return list(inspect.signature(loss).parameters)
+    except (TypeError, ValueError):  # has no signature to be read
+        return []
+
+
+def _validate_same_order(upper: Loss, lower: Loss) -> None:
+    """Raises where the two losses name their first two arguments alike, and in the opposite order."""
+    first, second = _argument_names(upper)[:2], _argument_names(lower)[:2]
+    if len(first) == 2 and first[0] != first[1] and first == second[::-1]:
+        raise TypeError(
+            f"upper takes ({', '.join(first)}, ...) and lower ({', '.join(second)}, ...): both are called with x "
+            "first, so write the arguments of both in the order x, y, batch."
+        )
+
+
+def _validate_order(name: str, loss: Loss, names: tuple[str, ...]) -> None:
+    """Raises where the loss names its arguments x, y and batch in another order."""
+    written = _argument_names(loss)[: len(names)]
+    if any(word in names and names[place] != word for place, word in enumerate(written)):
+        raise TypeError(
+            f"{name} is written as {name}({', '.join(written)}) and called as {name}({', '.join(names)}): put its "
+            "arguments in this order."
+        )
 
 
 def _start(tree: PyTree, argument: str) -> PyTree:
@@ -373,6 +453,11 @@ def _start(tree: PyTree, argument: str) -> PyTree:
     if not leaves:
         raise ValueError(f"{argument} holds no arrays: give at least one.")
     for leaf in leaves:
+        if type(leaf).__module__.partition(".")[0] == "torch":
+            raise TypeError(
+                f"{argument} holds a tensor of PyTorch: give tensor.detach().numpy(), or make the problem by "
+                "db.torch.problem."
+            )
         if isinstance(leaf, str) or not (jnp.isscalar(leaf) or hasattr(leaf, "dtype")):
             raise TypeError(f"{argument} holds a {type(leaf).__name__}: give floating-point arrays.")
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):

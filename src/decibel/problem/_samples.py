@@ -55,7 +55,10 @@ class NodeData(eqx.Module):
         where nodes hold equally many."""
         if self.offsets is None and not later:
             start = size * (position % max(1, self.part_sizes[0] // size))
-            take = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)  # noqa: E731
+
+            def take(leaf: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(leaf, start, size, axis=1)
+
             return Batch((jax.tree.map(take, self.tree),))
         starts = size * (position % jnp.maximum(1, self.counts // size))
         return self._batch([starts[:, None] + jnp.arange(size, dtype=jnp.int32)], later)
@@ -94,7 +97,10 @@ def _scale(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, 
     """floor(bits · count / 2³²): a uniform index below `count`, in 32-bit arithmetic (count < 2³¹)."""
     low, high = jnp.uint32(0xFFFF), jnp.uint32(16)
     count = count.astype(jnp.uint32)
-    a, b, c, d = bits >> high, bits & low, count >> high, count & low
+    a = bits >> high
+    b = bits & low
+    c = count >> high
+    d = count & low
     middle = a * d + ((b * d) >> high)
     carry = (middle & low) + b * c
     return (a * c + (middle >> high) + (carry >> high)).astype(jnp.int32)
@@ -106,7 +112,7 @@ def node_data(source: PyTree, argument: str, dtype: DTypeLike) -> NodeData:
         per_node, counts = count_nodes(source, argument)
         tree = stack_nodes(per_node, counts, int(counts.max()))
     else:
-        tree = jax.tree.map(np.asarray, source)
+        tree = as_numpy(source, argument)
         leaves = jax.tree.leaves(tree)
         if not leaves:
             raise ValueError(f"{argument} holds no arrays: give leaves of shape (nodes, samples, ...).")
@@ -128,13 +134,25 @@ def count_nodes(source: list[PyTree], argument: str) -> tuple[list[PyTree], Int[
     """Every node's samples as NumPy arrays, and how many there are."""
     if not source:
         raise ValueError(f"{argument} is an empty list: give one pytree of samples per node.")
-    per_node = [jax.tree.map(np.asarray, node) for node in source]
+    per_node = [as_numpy(node, argument) for node in source]
     structures = {jax.tree.structure(node) for node in per_node}
     if len(structures) != 1:
         raise ValueError(f"{argument} has nodes of different structure: give every node the same pytree.")
     counts = np.array([_samples(node, f"{argument}[{i}]") for i, node in enumerate(per_node)])
     _validate_not_empty(counts, argument)
     return per_node, counts
+
+
+def as_numpy(tree: PyTree, argument: str) -> PyTree:
+    """With NumPy's arrays; a sentence where PyTorch does not give them."""
+    try:
+        return jax.tree.map(np.asarray, tree)
+    except (RuntimeError, TypeError) as error:
+        kinds = {type(leaf).__module__.partition(".")[0] for leaf in jax.tree.leaves(tree)}
+        if "torch" not in kinds:
+            raise
+        fix = "give tensor.detach().cpu().numpy()"
+        raise TypeError(f"{argument} holds tensors of PyTorch that are no arrays yet: {fix}.") from error
 
 
 def stack_nodes(per_node: list[PyTree], counts: Int[np.ndarray, " nodes"], most: int) -> PyTree:
@@ -160,7 +178,9 @@ def lay_out(tree: PyTree, counts: Int[np.ndarray, " nodes"]) -> NodeData:
 
 
 def _samples(node: PyTree, argument: str) -> int:
-    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(node)}
+    if any(leaf.ndim == 0 for leaf in jax.tree.leaves(node)):
+        raise TypeError(f"{argument} holds single numbers: give arrays, such as np.array({argument}).")
+    lengths = {leaf.shape[0] for leaf in jax.tree.leaves(node)}
     if not lengths:
         raise ValueError(f"{argument} holds no arrays: give every node leaves of shape (samples, ...).")
     if len(lengths) != 1:

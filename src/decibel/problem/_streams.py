@@ -4,8 +4,9 @@ when they are used (`Host`) or, where indices are known beforehand, ahead of it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Protocol, TypeAlias, TypeGuard
 
 import equinox as eqx
@@ -20,8 +21,8 @@ from jaxtyping import Float, Int, Key, UInt32
 
 from ..core._types import Loss, PyTree
 from ._batch import Batch
-from ._hosts import Host, Iterators, Sources
 from ._samples import NodeData, _scale, node_data, random_order
+from ._stream_backends import Host, Iterators, Sources
 from .sources import BatchIterator, Source, is_source
 
 PASS_BYTES = 64 * 2**20  # of the samples of all nodes that a pass over a stream takes at a time
@@ -124,7 +125,10 @@ class StreamData(eqx.Module):
             return self._means(loss, in_axes, *point)
         mesh, by_node = self.sharding.mesh, self.sharding.spec
         specs = tuple(PartitionSpec() if axis is None else by_node for axis in in_axes)
-        local = lambda data, *point: data._means(loss, in_axes, *point)  # noqa: E731
+
+        def local(data: StreamData, *point: PyTree) -> Float[Array, " nodes"]:
+            return data._means(loss, in_axes, *point)
+
         spread = jax.shard_map(local, mesh=mesh, in_specs=(by_node, *specs), out_specs=by_node, check_vma=False)
         return spread(self, *point)
 
@@ -133,10 +137,10 @@ class StreamData(eqx.Module):
         size = max(1, min(self.most, PASS_BYTES // max(1, self.nodes * self.host.sample_bytes)))
         places = jnp.arange(size, dtype=jnp.int32)
 
-        def node(*given: PyTree) -> Float[Array, " size"]:
-            *point, batch = given
+        def node(*arguments: PyTree) -> Float[Array, " size"]:
+            *point, batch = arguments
             (singles,) = batch.singles()
-            return jax.vmap(lambda one: loss(*point, one))(singles)
+            return jax.vmap(lambda sample: loss(*point, sample))(singles)
 
         def part(total: Float[Array, " nodes"], start: Int[Array, ""]) -> tuple[Float[Array, " nodes"], None]:
             rows = jnp.broadcast_to(start + places, (self.nodes, size))
@@ -161,19 +165,49 @@ def stream_data(
     return StreamData(*on_device, None, host, *sizes)
 
 
+def validate_kind(source: object, argument: str) -> None:
+    """Raises where data are neither arrays nor one pytree or source per node, and says how they become that."""
+    kind = type(source).__name__
+    per_node = "a list with one source for each node"
+    if isinstance(source, Iterator):
+        raise TypeError(f"{argument} is a {kind}, which can be read only once: give a list with one pytree per node.")
+    if isinstance(source, str | PathLike):
+        raise TypeError(f"{argument} is the name of a file: read it, such as by np.load({argument}), and give arrays.")
+    if isinstance(source, BatchIterator) or is_source(source):
+        raise TypeError(
+            f"{argument} is one {kind}: give {per_node}, such as [db.sources.items(part) for part in parts], or arrays."
+        )
+    if _is_loader(source):
+        raise TypeError(
+            f"{argument} is a {kind}: give {per_node}, such as [db.sources.iterator(loader) for loader in loaders]."
+        )
+    if isinstance(source, list) and any(map(_is_loader, source)):
+        raise TypeError(
+            f"{argument} holds a {type(source[0]).__name__}: wrap each, as in [db.sources.iterator(loader) for loader "
+            f"in {argument}]."
+        )
+
+
+def _is_loader(thing: object) -> bool:
+    """Whether this only gives batches in order, as PyTorch's `DataLoader` does."""
+    plain = isinstance(thing, str | bytes | set) or hasattr(thing, "__array__") or isinstance(thing, type)
+    iterable = isinstance(thing, Iterable) and not hasattr(thing, "__getitem__")
+    return iterable and not plain and jax.tree_util.all_leaves([thing])
+
+
 def are_sources(source: PyTree, argument: str) -> TypeGuard[list[Source | BatchIterator]]:
     """Whether this is a list of sources, of which none is anything else."""
-    found = [is_source(one) for one in source] if isinstance(source, list) else []
-    if any(found) and not all(found):
-        other = type(source[found.index(False)]).__name__
+    are_sources_ = [is_source(item) for item in source] if isinstance(source, list) else []
+    if any(are_sources_) and not all(are_sources_):
+        other = type(source[are_sources_.index(False)]).__name__
         raise TypeError(f"{argument} holds sources and a {other}: give a source for every node; see db.sources.arrays.")
-    return any(found)
+    return any(are_sources_)
 
 
 def host_of(of_node: Mapping[int, Source | BatchIterator], argument: str, dtype: DTypeLike) -> Host:
     """What the nodes that live here read from."""
-    iterators = {node: one for node, one in of_node.items() if isinstance(one, BatchIterator)}
-    indexed = {node: one for node, one in of_node.items() if not isinstance(one, BatchIterator)}
+    iterators = {node: source for node, source in of_node.items() if isinstance(source, BatchIterator)}
+    indexed = {node: source for node, source in of_node.items() if not isinstance(source, BatchIterator)}
     if iterators and indexed:
         raise TypeError(f"{argument} holds iterators and sources: give every node the same kind.")
     return Iterators(iterators, argument, dtype) if iterators else Sources(indexed, argument, dtype)
@@ -182,6 +216,7 @@ def host_of(of_node: Mapping[int, Source | BatchIterator], argument: str, dtype:
 def samples_of(source: PyTree, argument: str, dtype: DTypeLike, *, number: int = 0) -> Samples:
     """Samples from arrays (nodes, samples, ...), or from a list with one pytree or one source per node, the first of
     which is the node of that number."""
+    validate_kind(source, argument)
     if not are_sources(source, argument):
         return node_data(source, argument, dtype)
     host = host_of(dict(enumerate(source, number)), argument, dtype)
@@ -195,9 +230,9 @@ def host_counts(host: Host, nodes: int, first: int = 0) -> Int[np.ndarray, " nod
     return np.ones(nodes, np.int32)
 
 
-def validate_in_memory(many: Sequence[Samples], use: str) -> None:
+def validate_in_memory(samples: Sequence[Samples], use: str) -> None:
     """Raises where some are streams."""
-    for data in many:
+    for data in samples:
         if isinstance(data, StreamData):
             raise ValueError(
                 f"{use} needs all samples at once, and {data.host.argument} is a stream: make a problem of arrays, "

@@ -64,15 +64,15 @@ class Joined(eqx.Module):
     def __call__(self, *point_and_batch: PyTree) -> Array:
         return self.inner(*self._joined(point_and_batch))
 
-    def _joined(self, given: tuple[PyTree, ...]) -> list[PyTree]:
-        part = given[self.place]
+    def _joined(self, arguments: tuple[PyTree, ...]) -> list[PyTree]:
+        part = arguments[self.place]
         narrow = jnp.result_type(*jax.tree.leaves(part))  # where a run computes in less precision than it was given
 
         def cast(leaf: PyTree) -> PyTree:
             return leaf.astype(narrow) if eqx.is_array(leaf) and leaf.dtype == self.dtype else leaf
 
         frozen = self.frozen if narrow == self.dtype else jax.tree.map(cast, self.frozen)
-        return [*given[: self.place], eqx.combine(part, frozen), *given[self.place + 1 :]]
+        return [*arguments[: self.place], eqx.combine(part, frozen), *arguments[self.place + 1 :]]
 
 
 class KeyedJoined(Joined):
@@ -115,6 +115,6 @@ def trainable(model: PyTree, choose: PyTree | Callable[[str, PyTree], bool]) -> 
     start = jax.tree.map(jnp.asarray, start)
     if not jax.tree.leaves(start):
         raise ValueError("choose trains no floating-point array of the model: let it return True for one.")
-    kept = jax.tree.map(lambda one: one is not None, start, is_leaf=lambda one: one is None)
+    trained = jax.tree.map(lambda parameter: parameter is not None, start, is_leaf=lambda parameter: parameter is None)
     rest = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, model)
-    return Trainable(start, eqx.partition(rest, kept)[1])
+    return Trainable(start, eqx.partition(rest, trained)[1])

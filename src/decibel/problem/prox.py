@@ -28,9 +28,11 @@ class Prox(eqx.Module):
     """Base class of proximal maps.
 
     Attributes:
+        is_projection: whether it projects onto a convex set, so that it is the same for any step size.
         is_box: whether it projects every entry by itself, so that it is the same under any scaling of the entries.
     """
 
+    is_projection: ClassVar[bool] = False
     is_box: ClassVar[bool] = False
 
     @abstractmethod
@@ -52,8 +54,10 @@ class Prox(eqx.Module):
         return self
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
-        """prox_ρ of every node's variable, with leaves (nodes, ...)."""
-        return jax.vmap(lambda tree: self(tree, rate))(tree)
+        """prox_ρ of every node's variable, with leaves (nodes, ...); ρ is a number, or one for each node."""
+        if jnp.ndim(rate) == 0:
+            return jax.vmap(lambda tree: self(tree, rate))(tree)
+        return jax.vmap(lambda tree, rate: self(tree, rate))(tree, rate)
 
     def average(self) -> Prox | None:
         """The map of 1/N Σ_i h_i, where this one's parameters have a leading axis of nodes; None if not known."""
@@ -65,10 +69,13 @@ class Box(Prox):
 
     low: Array | float
     high: Array | float
+    is_projection: ClassVar[bool] = True
     is_box: ClassVar[bool] = True
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
-        clip = lambda leaf: jnp.clip(leaf, jnp.asarray(self.low, leaf.dtype), jnp.asarray(self.high, leaf.dtype))  # noqa: E731
+        def clip(leaf: Array) -> Array:
+            return jnp.clip(leaf, jnp.asarray(self.low, leaf.dtype), jnp.asarray(self.high, leaf.dtype))
+
         return jax.tree.map(clip, tree)
 
     def average(self) -> Box:
@@ -81,6 +88,7 @@ class Simplex(Prox):
 
     total: Array | float
     floor: Array | float = 0.0
+    is_projection: ClassVar[bool] = True
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
         entries = sum(leaf.size for leaf in jax.tree.leaves(tree))
@@ -105,6 +113,7 @@ class Ball(Prox):
     """‖x‖₂ ≤ radius."""
 
     radius: Array | float
+    is_projection: ClassVar[bool] = True
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
         with jax.numpy_dtype_promotion("standard"):
@@ -158,8 +167,8 @@ class PerNode(Prox):
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
         """prox_ρ of one node's variable, where these are one node's parameters (see `over_nodes`)."""
-        found = [kind(tree, rate) for kind in self.kinds]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *found)
+        results = [kind(tree, rate) for kind in self.kinds]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *results)
 
     @property
     def nodes(self) -> int:
@@ -169,7 +178,9 @@ class PerNode(Prox):
         return jax.tree.map(lambda leaf: leaf[nodes], self)
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
-        return jax.vmap(lambda own, tree: own(tree, rate))(self, tree)
+        if jnp.ndim(rate) == 0:
+            return jax.vmap(lambda term, tree: term(tree, rate))(self, tree)
+        return jax.vmap(lambda term, tree, rate: term(tree, rate))(self, tree, rate)
 
     def average(self) -> Prox | None:
         """None where there are terms of several kinds."""
@@ -244,16 +255,18 @@ def per_node(terms: Sequence[Prox | None]) -> Prox:
             raise TypeError(
                 f"terms[{node}] is a {type(term).__name__}: give one of db.prox for a single node, or None."
             )
-    given = [Box(-float("inf"), float("inf")) if term is None else term for term in terms]
-    if not given:
+    every = [Box(-float("inf"), float("inf")) if term is None else term for term in terms]
+    if not every:
         raise ValueError("terms is empty: give one for each node.")
-    known = list(dict.fromkeys(map(jax.tree.structure, given)))
-    which = [known.index(jax.tree.structure(term)) for term in given]
-    own = lambda k: [term if w == k else given[which.index(k)] for term, w in zip(given, which, strict=True)]  # noqa: E731
-    kinds = [_stacked(own(k)) for k in range(len(known))]
+    structures = list(dict.fromkeys(map(jax.tree.structure, every)))
+    kind_of = [structures.index(jax.tree.structure(term)) for term in every]
+    kinds = []
+    for kind in range(len(structures)):
+        filler = every[kind_of.index(kind)]  # for nodes whose term is of another kind
+        kinds.append(_stacked([term if k == kind else filler for term, k in zip(every, kind_of, strict=True)]))
     if any(map(_apart, kinds)):
         raise ValueError("terms has constraints without a point in common: give sets that overlap.")
-    return PerNode(tuple(kinds), jnp.asarray(which, jnp.int32))
+    return PerNode(tuple(kinds), jnp.asarray(kind_of, jnp.int32))
 
 
 def _stacked(terms: list[Prox]) -> Prox:
@@ -277,9 +290,9 @@ def _apart(kind: Prox) -> bool:
     return isinstance(kind, Simplex) and bool(jnp.ptp(jnp.asarray(kind.total)) > 0)
 
 
-def _like(tree: PyTree, found: PyTree) -> PyTree:
-    """In the precision of the variable, which parameters and integers may have raised."""
-    return jax.tree.map(lambda leaf, new: new.astype(leaf.dtype), tree, found)
+def _like(tree: PyTree, result: PyTree) -> PyTree:
+    """The result in the precision of the variable, which parameters and integers may have raised."""
+    return jax.tree.map(lambda leaf, new: new.astype(leaf.dtype), tree, result)
 
 
 def _positive(name: str, value: float) -> float:

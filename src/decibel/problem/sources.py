@@ -116,8 +116,8 @@ class _HDF5:
         chosen = [name for name in file if isinstance(file[name], h5py.Dataset)] if names is None else list(names)
         missing = [name for name in chosen if name not in file]
         if missing or not chosen:
-            what = f"no data set {missing[0]!r}" if missing else "no data sets"
-            raise ValueError(f"names={names!r}: {path} has {what}: choose from {sorted(file)}.")
+            problem = f"no data set {missing[0]!r}" if missing else "no data sets"
+            raise ValueError(f"names={names!r}: {path} has {problem}: choose from {sorted(file)}.")
         self._sets: dict[str, PyTree] = {name: file[name] for name in chosen}
         lengths = {len(leaf) for leaf in self._sets.values()}
         if len(lengths) != 1:
@@ -140,9 +140,9 @@ class _Items:
         return len(self._dataset)
 
     def __getitem__(self, indices: Int[np.ndarray, " samples"], /) -> PyTree:
-        wanted = cast(list[int], indices.tolist())
-        many = getattr(self._dataset, "__getitems__", None)
-        samples: list[PyTree] = [self._dataset[i] for i in wanted] if many is None else list(many(wanted))
+        rows = cast(list[int], indices.tolist())
+        get_items = getattr(self._dataset, "__getitems__", None)
+        samples: list[PyTree] = [self._dataset[i] for i in rows] if get_items is None else list(get_items(rows))
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
 
 
@@ -163,7 +163,9 @@ class BatchIterator:
     def __init__(self, batches: Iterable[PyTree]) -> None:
         if not isinstance(batches, Iterable):
             raise TypeError(f"db.sources.iterator got a {type(batches).__name__}: give an iterable of batches.")
-        self._batches, self._current, self.taken = batches, iter(batches), 0
+        self._batches = batches
+        self._current = iter(batches)
+        self.taken = 0
         self._waiting: list[PyTree] = []
 
     def first(self) -> PyTree:

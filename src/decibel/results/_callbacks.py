@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 
 from ..core._json import Provenance, Row
+from ..core._names import accepts
 from ..graphs._graph import Levels
 from ._status import Status
 from ._trace import Trace
@@ -94,6 +95,13 @@ class CallbackList:
         if callable(callbacks) or isinstance(callbacks, str):
             raise TypeError("callbacks is a single callback: give a list, such as [callback].")
         for callback in callbacks:
+            if isinstance(callback, type):
+                raise TypeError(f"callbacks holds the class {callback.__name__}: make one, {callback.__name__}(...).")
+            if callable(callback) and not accepts(callback, 0, {}):
+                name = getattr(callback, "__name__", type(callback).__name__)
+                raise TypeError(
+                    f"callbacks holds {name}, which is called as {name}(step, row): give it these two arguments."
+                )
             if not callable(callback):
                 kind = type(callback).__name__
                 raise TypeError(f"callbacks holds a {kind}: give functions of (step, row), or db.loggers.")
@@ -101,7 +109,9 @@ class CallbackList:
             callback if isinstance(callback, Callback) else FunctionCallback(callback) for callback in callbacks
         ]
         self._leaving = ExitStack()
-        self.status, self.message, self.reason = Status.COMPLETED, "", ""
+        self.status = Status.COMPLETED
+        self.message = ""
+        self.reason = ""
         if sum(member.keep_best for member in self._members) > 1:
             raise ValueError("callbacks holds two that keep the best state: give one of them keep_best=False.")
 

@@ -49,13 +49,18 @@ class EarlyStopping(Callback):
             raise ValueError(f"mode={mode!r} is not known: choose 'min' or 'max'.")
         if not 0 <= min_delta < math.inf:
             raise ValueError(f"min_delta={min_delta!r} must be finite and not negative.")
-        self.metric, self.patience, self.mode, self.min_delta = metric, patience, mode, min_delta
+        self.metric = metric
+        self.patience = patience
+        self.mode = mode
+        self.min_delta = min_delta
         self.keep_best = keep_best
         self._reset()
 
     def _reset(self) -> None:
         self.best: float | None = None
-        self.best_step, self.waited, self.reason = 0, 0, ""
+        self.best_step = 0
+        self.waited = 0
+        self.reason = ""
 
     def begin(self, about: Provenance, graphs: Levels) -> None:
         self._reset()
@@ -72,10 +77,14 @@ class EarlyStopping(Callback):
         value = row[self.metric]
         gain = 0.0 if self.best is None else (self.best - value) * (1 if self.mode == "min" else -1)
         if not math.isnan(value) and (self.best is None or gain > self.min_delta):
-            self.best, self.best_step, self.waited = value, step, 0
+            self.best = value
+            self.best_step = step
+            self.waited = 0
         else:
             self.waited += 1
         if self.waited >= self.patience:
-            found = "it has no value" if self.best is None else f"the best is {self.best:.6g}, at step {self.best_step}"
-            self.reason = f"{self.metric} has not improved in {self.waited} rows: {found}"
+            outcome = (
+                "it has no value" if self.best is None else f"the best is {self.best:.6g}, at step {self.best_step}"
+            )
+            self.reason = f"{self.metric} has not improved in {self.waited} rows: {outcome}"
         return self.waited >= self.patience

@@ -2,39 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
-from ..core._ledger import COSTS
 from ..core._optional import optional
 from ._trace import Trace
+from .metrics import COSTS, LABELS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-AXES = {
-    "step": "iterations",
-    "samples": "samples per node",
-    "gradients": "gradients per node",
-    "hvps": "Hessian-vector products per node",
-    "jvps": "Jacobian-vector products per node",
-    "rounds": "communication rounds",
-    "bytes": "bytes sent per node",
-    "seconds": "seconds",
-}
 LARGE = 10_000  # where the horizontal axis has 10 k instead
-NAMES = {
-    "stationarity": "stationarity ‖∇Φ(x̄)‖²",
-    "kkt_residual": "KKT residual ‖x̄ − prox(x̄ − ∇Φ(x̄))‖",
-    "lower_error": "lower error (1/N) Σ‖yᵢ − y*(x̄)‖²",
-    "distance": "distance (1/N) Σ‖xᵢ − x*‖²",
-    "upper": "upper loss f",
-    "lower": "lower loss g",
-    **{f"consensus_{level}": f"consensus error of {level}" for level in "xyz"},
-    **{f"invariant_{level}": f"drift of the carry of {level}" for level in "xyz"},
-}
+
+
+class Traced(Protocol):
+    """A result, of this process or from a file."""
+
+    @property
+    def method(self) -> object: ...
+
+    @property
+    def trace(self) -> Trace: ...
+
+
+def plot(results: Traced | Iterable[Traced] | Mapping[str, Traced], *columns: str, against: str = "step") -> Figure:
+    """Draws the traces of several runs over each other: one panel for each column, one curve for each run.
+
+    Args:
+        results: results of `solve` or of `Result.load`, or a dictionary of them by the names for the legend; without
+            names they are called by their methods.
+        *columns: names of columns; by default all metrics.
+        against: the column of the horizontal axis: `"step"` or a cost such as `"bytes"`.
+
+    Returns:
+        A matplotlib figure.
+    """
+    named = _named(results)
+    if not named:
+        raise ValueError("there is nothing to plot: give results of db.solve.")
+    for label, result in named.items():
+        if not isinstance(getattr(result, "trace", None), Trace):
+            raise TypeError(f"{label} is a {type(result).__name__}: give results of db.solve or db.Result.load.")
+    return plot_traces({label: result.trace for label, result in named.items()}, *columns, against=against)
+
+
+def _named(results: Traced | Iterable[Traced] | Mapping[str, Traced]) -> dict[str, Traced]:
+    if isinstance(results, Mapping):
+        return dict(cast("Mapping[str, Traced]", results))
+    single = hasattr(results, "trace") or not isinstance(results, Iterable)
+    several = [cast(Traced, results)] if single else list(cast("Iterable[Traced]", results))
+    named: dict[str, Traced] = {}
+    for number, result in enumerate(several, 1):
+        method = getattr(result, "method", f"result {number}")
+        label = str(getattr(method, "name", method))
+        named[f"{label}, {number}" if label in named else label] = result
+    return named
 
 
 def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step") -> Figure:
@@ -60,7 +84,7 @@ def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step
             axis.set_yscale("log")
         if end >= LARGE:
             axis.xaxis.set_major_formatter(EngFormatter())
-        axis.set(xlabel=AXES.get(against, against), ylabel=NAMES.get(column, column.replace("_", " ")))
+        axis.set(xlabel=LABELS.get(against, against), ylabel=LABELS.get(column, column.replace("_", " ")))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes[len(columns) :]:

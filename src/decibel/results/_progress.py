@@ -80,7 +80,9 @@ class _Notebook:
     """A bar in HTML, which needs nothing but the notebook."""
 
     def __init__(self, display: Display, title: str, steps: int) -> None:
-        self._display, self._title, self._steps = display, title, steps
+        self._display = display
+        self._title = title
+        self._steps = steps
         self._place: Shows | None = None
 
     def start(self) -> None:
@@ -99,8 +101,8 @@ class _Notebook:
     def _data(self, step: int, words: str) -> dict[str, str]:
         text = f"{self._title} {step}/{self._steps} {words}"
         bar = f'<progress value="{step}" max="{self._steps}"></progress>'
-        shown = f"<div>{escape(self._title)} {bar} {step}/{self._steps} {escape(words)}</div>"
-        return {"text/plain": text, "text/html": shown}
+        html = f"<div>{escape(self._title)} {bar} {step}/{self._steps} {escape(words)}</div>"
+        return {"text/plain": text, "text/html": html}
 
 
 class Display(Protocol):

@@ -10,7 +10,7 @@ from ._trace import Trace
 from .metrics import Metric, Snapshot, evaluate
 
 
-class Recorder:
+class TraceRecorder:
     """Measures snapshots of a run and appends them, with the cost so far, to its trace; `timed` has a column of
     simulated time."""
 

@@ -34,6 +34,8 @@ class Result:
         nodes: every node's copies: `nodes.x`, `nodes.y`, `nodes.z`.
         trace: the metrics and costs along the run.
         step: the last step.
+        steps_done: how many steps were done here: fewer than `step`, where other sites of a silo did some without this
+            one.
         status: how the run ended.
         message: why it ended early; empty if it did not.
         problem: the problem that was solved.
@@ -54,8 +56,14 @@ class Result:
         status: Status = Status.COMPLETED,
         message: str = "",
     ) -> None:
-        self.problem, self.method, self.state, self.step = problem, method, state, step
-        self.trace, self.status, self.message = trace, status, message
+        self.problem = problem
+        self.method = method
+        self.state = state
+        self.step = step
+        self.steps_done = step
+        self.trace = trace
+        self.status = status
+        self.message = message
         snapshot = Snapshot(problem, state)
         self.x: PyTree = snapshot.x
         self.y: PyTree = snapshot.y
@@ -87,7 +95,7 @@ class Result:
         size = float(jnp.sqrt(jnp.mean(jnp.square(ravel_pytree(self.problem.x0)[0]))))
         return self.step > 0 and self.moved < 0.01 * max(1.0, size)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], *, trace: bool = True) -> Path:
         """Writes the model (`x` and `y`), the trace and the status to an .npz file, atomically and without pickling.
 
         In a run of several processes all of them call it, and the first one writes. `result.best.save(path)` writes the
@@ -95,17 +103,20 @@ class Result:
 
         Args:
             path: the file; the suffix .npz is appended if missing.
+            trace: whether the rows of the trace are written, which are computed from samples without noise.
 
         Returns:
             The path written.
         """
+        rows = self.trace if trace else Trace(provenance=self.trace.provenance)
         about: dict[str, JSON] = {
             "method": self.method.name,
             "step": self.step,
+            "steps_done": self.steps_done,
             "status": str(self.status),
             "message": self.message,
         }
-        return save(path, {"x": self.x, "y": self.y}, about, self.trace)
+        return save(path, {"x": self.x, "y": self.y}, about, rows)
 
     @staticmethod
     def load(path: str | os.PathLike[str], problem: Problem | None = None) -> SavedResult:

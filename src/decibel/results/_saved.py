@@ -6,12 +6,10 @@ A file is an .npz whose entries are not compressed, so that it cannot unpack to 
 from __future__ import annotations
 
 import json
-import math
 import os
-import zipfile
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
-from ..core._files import atomic_writer
+from ..core._files import atomic_writer, read_arrays
 from ..core._json import JSON
 from ..core._types import PyTree
 from ..problem._problem import Problem
@@ -37,6 +35,7 @@ class SavedResult(NamedTuple):
         x: the average of x over nodes.
         y: the average of y over nodes, or every node's y if the lower level is personal; None for a single level.
         step: the step at which the model was saved.
+        steps_done: how many steps were done where it was saved.
         status: how the run ended.
         message: why it ended early; empty if it did not.
         method: the method's name.
@@ -46,10 +45,15 @@ class SavedResult(NamedTuple):
     x: PyTree
     y: PyTree
     step: int
+    steps_done: int
     status: Status
     message: str
     method: str
     trace: Trace
+
+    def __repr__(self) -> str:
+        numbers = "".join(f", {name}={value:.4g}" for name, value in self.trace.last.items() if name != "step")
+        return f"SavedResult({self.method}, {self.status} at step {self.step}{numbers})"
 
 
 def save(path: str | os.PathLike[str], levels: dict[str, PyTree], about: dict[str, JSON], trace: Trace) -> Path:
@@ -66,8 +70,8 @@ def save(path: str | os.PathLike[str], levels: dict[str, PyTree], about: dict[st
             # NumPy's format has no bfloat16 and its kin: their bits are written.
             arrays[f"{level}/{number}"] = array if array.dtype.isbuiltin else array.view(f"u{array.dtype.itemsize}")
         notes[level] = None if tree is None else described
-    whole = {"format": FORMAT, "levels": notes, "provenance": trace.provenance, **about}
-    arrays[ABOUT] = np.frombuffer(json.dumps(whole, default=str).encode(), np.uint8)
+    header = {"format": FORMAT, "levels": notes, "provenance": trace.provenance, **about}
+    arrays[ABOUT] = np.frombuffer(json.dumps(header, default=str).encode(), np.uint8)
     if jax.process_index() == 0:
         with atomic_writer(path) as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -77,14 +81,15 @@ def save(path: str | os.PathLike[str], levels: dict[str, PyTree], about: dict[st
 def load(path: str | os.PathLike[str], problem: Problem | None) -> SavedResult:
     """Reads what `save` wrote."""
     try:
-        arrays = _read(path)
+        arrays = read_arrays(path, largest=None)
         about = json.loads(arrays[ABOUT].tobytes())
         if about["format"] != FORMAT:
             raise ValueError(about["format"])
         levels = {level: _leaves(level, about["levels"][level], arrays) for level in ("x", "y")}
         columns = {name.removeprefix("trace/"): arrays[name] for name in arrays if name.startswith("trace/")}
         trace = Trace(columns, about["provenance"])
-        rest = int(about["step"]), Status(about["status"]), str(about["message"]), str(about["method"]), trace
+        steps = int(about["step"]), int(about["steps_done"])
+        rest = *steps, Status(about["status"]), str(about["message"]), str(about["method"]), trace
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is not a file: give the path of a result that Result.save wrote.") from None
     except Exception as error:
@@ -103,11 +108,11 @@ Leaves = list[tuple[list[Plain], np.ndarray]] | None  # of one level: the path o
 def _leaves(level: str, described: PyTree, arrays: dict[str, np.ndarray]) -> Leaves:
     if described is None:
         return None
-    found: list[tuple[list[Plain], np.ndarray]] = []
+    leaves: list[tuple[list[Plain], np.ndarray]] = []
     for number, note in enumerate(described):
         array, dtype = arrays[f"{level}/{number}"], jnp.dtype(note["dtype"])
-        found.append((_path(note["path"]), array if array.dtype == dtype else array.view(dtype)))
-    return found
+        leaves.append((_path(note["path"]), array if array.dtype == dtype else array.view(dtype)))
+    return leaves
 
 
 def _path(keys: PyTree) -> list[Plain]:
@@ -133,21 +138,21 @@ def _like(level: str, start: PyTree, leaves: Leaves) -> PyTree:
         )
     if start is None or leaves is None:
         return None
-    wanted, structure = jax.tree_util.tree_flatten_with_path(start)
-    names = {json.dumps([_plain(key) for key in keys]): leaf for keys, leaf in wanted}
-    found = {json.dumps(keys): array for keys, array in leaves}
-    if names.keys() != found.keys():
+    expected, structure = jax.tree_util.tree_flatten_with_path(start)
+    names = {json.dumps([_plain(key) for key in keys]): leaf for keys, leaf in expected}
+    arrays = {json.dumps(keys): array for keys, array in leaves}
+    if names.keys() != arrays.keys():
         raise ValueError(
             f"{level} of the file has other leaves than {level}0 of the problem: give the problem that was solved."
         )
     for name, leaf in names.items():
-        shape = found[name].shape
+        shape = arrays[name].shape
         if jnp.shape(leaf) not in (shape, shape[1:]):  # with an axis of nodes where y is personal
             raise ValueError(
                 f"{level} of the file has the shape {shape} at {name} and {level}0 {jnp.shape(leaf)}: give the problem "
                 "that was solved."
             )
-    return jax.tree.unflatten(structure, [jnp.asarray(found[name]) for name in names])
+    return jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in names])
 
 
 def _nested(leaves: Leaves) -> PyTree:
@@ -158,20 +163,22 @@ def _nested(leaves: Leaves) -> PyTree:
         return jnp.asarray(leaves[0][1])
     root: dict[Hashable, PyTree] = {}
     for keys, array in leaves:
-        here = root
+        branch = root
         for key in keys[:-1]:
-            here = here.setdefault(_hashable(key), {})
-        here[_hashable(keys[-1])] = jnp.asarray(array)
+            branch = branch.setdefault(_hashable(key), {})
+        branch[_hashable(keys[-1])] = jnp.asarray(array)
     return _lists(root)
 
 
 def _lists(tree: PyTree) -> PyTree:
     if not isinstance(tree, dict):
         return tree
-    made = {key: _lists(value) for key, value in tree.items()}
-    if made and all(isinstance(key, tuple) for key in made):  # places in a sequence; some may have held no array
-        return [made.get((place,)) for place in range(1 + max(place for (place,) in made))]
-    return made
+    children = {key: _lists(value) for key, value in tree.items()}
+    if children and all(
+        isinstance(key, tuple) for key in children
+    ):  # places in a sequence; some may have held no array
+        return [children.get((place,)) for place in range(1 + max(place for (place,) in children))]
+    return children
 
 
 def _hashable(key: Plain) -> Hashable:
@@ -196,29 +203,3 @@ def _whole(leaf: PyTree) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         leaf = multihost_utils.process_allgather(leaf, tiled=True)
     return np.asarray(leaf)
-
-
-def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The arrays of an uncompressed .npz file, each as large as its header says, and all within the file's size."""
-    with open(path, "rb") as raw, zipfile.ZipFile(raw) as archive:
-        entries = archive.infolist()
-        left = os.fstat(raw.fileno()).st_size - sum(entry.file_size for entry in entries)
-        if left < 0 or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ValueError("entries are compressed")
-        found: dict[str, np.ndarray] = {}
-        for entry in entries:
-            with archive.open(entry) as file:
-                found[entry.filename.removesuffix(".npy")] = _array(file, entry.file_size)
-        return found
-
-
-def _array(file: IO[bytes], size: int) -> np.ndarray:
-    headers: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype]]] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, fortran, dtype = headers[np.lib.format.read_magic(file)](file)
-    if dtype.hasobject or any(axis < 0 for axis in shape) or math.prod(shape) * dtype.itemsize != size - file.tell():
-        raise ValueError("an array is not as large as it says")
-    flat = np.frombuffer(file.read(), dtype)
-    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)

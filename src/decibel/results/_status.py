@@ -11,7 +11,7 @@ class Status(StrEnum):
     Attributes:
         COMPLETED: all steps were done.
         STOPPED: a callback returned True, or a site's privacy budget is spent.
-        INTERRUPTED: the process received a signal to terminate.
+        INTERRUPTED: the process received a signal to terminate, or Ctrl-C.
         DIVERGED: values became non-finite; the result holds the last finite state.
         FAILED: an exception ended the run; callbacks receive this status, and `solve` raises.
     """

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -54,6 +54,11 @@ class Trace(Mapping[str, np.ndarray]):
         if name not in self._columns:
             raise KeyError(f"the trace has no column {name!r}: {hint(name, self._columns)}")
         return np.asarray(self._columns[name])
+
+    def __getattr__(self, name: str) -> NoReturn:
+        columns = self.__dict__.get("_columns", {})
+        fix = f"write trace[{name!r}]" if name in columns else hint(name, columns)
+        raise AttributeError(f"the trace has no attribute {name!r}: {fix.removesuffix('.')}.", name=name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

@@ -18,33 +18,56 @@ from jaxtyping import Float
 
 from ..core._json import Row
 from ..core._ledger import COSTS
-from ..core._names import hint
+from ..core._names import accepts, hint
 from ..core._types import PyTree
 from ..core._vector import Vector, largest
 from ..graphs._graph import Graph
 from ..methods._method import State
 from ..problem import _exact as exact
 from ..problem._problem import Problem
-from ..problem._reading import source_error, streams_of
+from ..problem._stream_trace import source_error, streams_of
 from ..problem._streams import StreamData
 from ..problem.prox import Prox
 from ..strategies._table import Level
 
 __all__ = [
+    "COSTS",
+    "LABELS",
     "METRICS",
     "Nodes",
     "Snapshot",
     "consensus",
     "distance",
+    "evaluate",
     "interact",
     "invariant",
     "kkt_residual",
     "lagrangian",
     "lower",
     "lower_error",
+    "resolve",
     "stationarity",
     "upper",
 ]
+
+LABELS = {
+    "step": "iterations",
+    "samples": "samples per node",
+    "gradients": "gradients per node",
+    "hvps": "Hessian-vector products per node",
+    "jvps": "Jacobian-vector products per node",
+    "rounds": "communication rounds",
+    "bytes": "bytes sent per node",
+    "seconds": "seconds",
+    "stationarity": "stationarity ‖∇Φ(x̄)‖²",
+    "kkt_residual": "KKT residual ‖x̄ − prox(x̄ − ∇Φ(x̄))‖",
+    "lower_error": "lower error (1/N) Σ‖yᵢ − y*(x̄)‖²",
+    "distance": "distance (1/N) Σ‖xᵢ − x*‖²",
+    "upper": "upper loss f",
+    "lower": "lower loss g",
+    **{f"consensus_{level}": f"consensus error of {level}" for level in "xyz"},
+    **{f"invariant_{level}": f"drift of the carry of {level}" for level in "xyz"},
+}
 
 Measured: TypeAlias = SupportsFloat | Mapping[str, SupportsFloat]
 Metric: TypeAlias = Callable[["Snapshot"], Measured]
@@ -237,8 +260,17 @@ COMPARE_NODES = ("consensus", "invariant", "stationarity", "kkt_residual", "lowe
 def resolve(
     metrics: Sequence[str | Metric] | None, problem: Problem, state: State, *, alone: bool = False
 ) -> dict[str, Metric]:
-    """Names to functions; unknown ones raise; None is the cheap default set. `alone`: of several nodes only one
-    runs here, so that nodes cannot be compared, and losses are its own."""
+    """The metrics of a run by column: names become functions.
+
+    Args:
+        metrics: names of `METRICS` or functions of a snapshot; None is an inexpensive default.
+        problem: the problem of the run.
+        state: a state of the run, which says what levels there are.
+        alone: whether only one of several nodes runs here, so that nodes cannot be compared.
+
+    Raises:
+        ValueError: if a name is not known, or the metric does not fit the problem or the method.
+    """
     if isinstance(metrics, str) or callable(metrics):
         raise TypeError(f"metrics={metrics!r} is a single metric: give a list, such as ['upper'].")
     if isinstance(metrics, Mapping):
@@ -261,6 +293,10 @@ def resolve(
         if not isinstance(metric, str) and not callable(metric):
             raise TypeError(f"metrics holds {metric!r}: give names or functions of a snapshot.")
         own = getattr(metric, "__name__", type(metric).__name__.lower())
+        if not isinstance(metric, str) and not accepts(metric, None):
+            raise TypeError(
+                f"metric {own!r} is called as {own}(snapshot): give it one argument, with .x, .y, .nodes and .problem."
+            )
         name = metric if isinstance(metric, str) else own
         if name in COSTS:
             raise ValueError(f"metrics holds one named {name!r}, which is a cost column: give it another __name__.")
@@ -271,7 +307,14 @@ def resolve(
 
 
 def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> Row:
-    """Our own metrics in one compiled call; a user's plain functions as they are, with concrete arrays."""
+    """A row of a trace: the values of metrics, by column.
+
+    Those of this module and Equinox modules are computed in one compiled call, plain functions with concrete arrays.
+
+    Args:
+        metrics: by column, as `resolve` gives them.
+        snapshot: of the run.
+    """
     own = lambda name, metric: METRICS.get(name) is metric or isinstance(metric, eqx.Module)  # noqa: E731
     ours = {name: metric for name, metric in metrics.items() if own(name, metric)}
     whole = any(name.startswith("invariant") for name in ours)
@@ -298,7 +341,10 @@ def _number(name: str, value: SupportsFloat) -> float:
 
 def _positions(snapshot: Snapshot) -> Snapshot:
     """Without carries and memory, so that all methods share what is compiled for the metrics."""
-    bare = lambda level: None if level is None else Level(level.s, ())  # noqa: E731
+
+    def bare(level: Level | None) -> Level | None:
+        return None if level is None else Level(level.s, ())
+
     x, y, z = snapshot.state[:3]
     return Snapshot(snapshot.problem, State(Level(x.s, ()), bare(y), bare(z)))
 

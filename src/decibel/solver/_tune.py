@@ -23,7 +23,7 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
 from ..results.metrics import Metric, Snapshot, resolve
-from ._solve import levels_of, validate, validate_seed
+from ._validate import levels_of, validate, validate_seed, warn_of_problem
 
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 ROUNDS = 4  # at most
@@ -47,11 +47,24 @@ class Tuned:
     metric: str
     table: tuple[dict[str, float], ...]
 
+    @property
+    def best_rates(self) -> dict[str, float]:
+        """The settings of the best candidate."""
+        return {name: value for name, value in self.table[0].items() if name not in (self.metric, "spread")}
+
+    @property
+    def at_edge(self) -> tuple[str, ...]:
+        """The step sizes of which the best value is the smallest or the largest that was tried."""
+        return _at_edge(self.table, [name for name in self.table[0] if name in RATES and name not in WEIGHTS])
+
     def __str__(self) -> str:
         header = list(self.table[0])
         rows = [header, *([f"{row[name]:.4g}" for name in header] for row in self.table)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+        lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+        if self.at_edge:
+            lines.append(f"The best {' and '.join(self.at_edge)} lies at the edge of what was tried: search further.")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         head = list(self.table[0])
@@ -67,7 +80,7 @@ class Tuned:
 
 
 class AllDiverged(ValueError):
-    """No setting that a search tried stayed finite."""
+    """Raised by `tune` where no setting that it tried stayed finite."""
 
 
 @suggests_names
@@ -113,7 +126,7 @@ def tune(
         The method with the best settings, and the table of all candidates.
 
     Raises:
-        ValueError: if all candidates diverged.
+        AllDiverged: if all candidates diverged; it is a ValueError.
     """
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, None)
@@ -122,7 +135,9 @@ def tune(
             raise ValueError(f"{argument}={count!r} must be a positive integer.")
     if seeds is not None and (not hasattr(seeds, "__len__") or not len(seeds)):
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
-    problem, centre = problem.bind(graphs.nodes), _constant(method)
+    problem = problem.bind(graphs.nodes)
+    centre = _constant(method)
+    warn_of_problem(problem)
     candidates = _candidates(method, centre, budget, search, seed)
     if seeds is None:
         run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
@@ -195,9 +210,15 @@ def _moved(centre: dict[str, float], table: tuple[dict[str, float], ...], *, fin
     steps = [key for key, value in centre.items() if key not in WEIGHTS and value > 0]
     if not finite:
         return centre | {key: centre[key] * 10**-DECADES for key in steps}
-    tried, best = {key: [row[key] for row in table] for key in steps}, {key: table[0][key] for key in centre}
-    at_edge = any(best[key] in (min(tried[key]), max(tried[key])) for key in steps)
-    return best if at_edge else centre
+    return {key: table[0][key] for key in centre} if _at_edge(table, steps) else centre
+
+
+def _at_edge(table: tuple[dict[str, float], ...], names: Sequence[str]) -> tuple[str, ...]:
+    """Those of which the best row has the smallest or the largest value, of several that were tried."""
+    tried = {name: [row[name] for row in table] for name in names}
+    return tuple(
+        name for name, values in tried.items() if min(values) < max(values) and values[0] in (min(values), max(values))
+    )
 
 
 def _candidates(
@@ -208,6 +229,7 @@ def _candidates(
     seed: int,
 ) -> list[dict[str, float]]:
     """What to try, around the step sizes `own`."""
+    _validate_search(search)
     named = [search] if isinstance(search, Mapping) else [] if isinstance(search, str) else search
     unknown = [key for names in named for key in names if key not in own]
     if unknown:
@@ -222,13 +244,27 @@ def _candidates(
     if search == "grid":
         each = max(2, round(budget ** (1 / len(own))))
         offsets = np.linspace(-DECADES, DECADES, each)
-        grid = [[_within(key, value * 10**o) for o in offsets] for key, value in own.items()]
+        grid = [list(dict.fromkeys(_within(key, value * 10**o) for o in offsets)) for key, value in own.items()]
         return [dict(zip(own, point, strict=True)) for point in product(*grid)]
     if search == "random":
         rng = np.random.default_rng(seed)
         draw = lambda: {k: _within(k, v * 10 ** rng.uniform(-DECADES, DECADES)) for k, v in own.items()}  # noqa: E731
         return [own, *(draw() for _ in range(budget - 1))]
     raise ValueError(f"search={search!r} is not known: choose 'random', 'grid' or a mapping of values.")
+
+
+def _validate_search(search: object) -> None:
+    fix = "give 'random', 'grid', a mapping of values such as {'alpha': [0.1, 1.0]}, or a list of settings"
+    if isinstance(search, Mapping):
+        for name, values in search.items():
+            if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+                raise TypeError(
+                    f"search has {name}={values!r}, which is no list: give the values to try, [{values!r}]."
+                )
+    elif not isinstance(search, str | Sequence):
+        raise TypeError(f"search={search!r} is not known: {fix}.")
+    elif not isinstance(search, str) and not all(isinstance(settings, Mapping) for settings in search):
+        raise TypeError(f"search={search!r} holds what is no setting: {fix}.")
 
 
 def _within(name: str, value: float) -> float:

@@ -1,8 +1,8 @@
-"""Results of the papers as functions: transient complexity, step sizes, rates and complexities, and advice from them.
+"""Results of the papers as functions: bounds, transients, step sizes, rates and complexities, and advice from them.
 
 A decentralized stochastic method is asymptotically as fast as a centralized one; the *transient* is the number of steps
 before it is. The formulas give its order with constants dropped: they rank methods and graphs, and do not predict
-numbers of steps. n is the number of nodes and ρ = ‖W − 11ᵀ/n‖₂.
+numbers of steps. n is the number of nodes and ρ = ‖W − 11ᵀ/n‖₂. docs/theorems.md lists all theorems of the papers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import networkx as nx
 import numpy as np
 
 from ..core._html import table
-from ..core._names import hint
 from ..graphs import _families as families
 from ..graphs._graph import Graph, GraphSequence, Levels, Topology
 from ..methods._catalog import CATALOG
@@ -25,99 +24,55 @@ from ..methods._method import Method
 from ..methods._single_level import SingleLevel
 from ..methods._sparkle import Sparkle
 from ..results._trace import Trace
-from ._bounds import (
-    Bound,
+from ._bounds import Bound, Term, diminishing, dsoba, gossip_dsbo, sparkle
+from ._complexity import (
+    Samples,
+    asymptotic_rate,
+    communication,
+    computation,
+    positive_integer,
+    rival_samples,
+    spectral_gap,
+    uncovered_form,
+)
+from ._delays import wave_step_size
+from ._interact import (
     Constants,
     contraction,
-    diminishing,
-    gossip_dsbo,
     interact_bias,
     interact_rounds,
     interact_step_sizes,
     neumann_bias,
-)  # fmt: skip
-from ._complexity import asymptotic_rate, communication, computation, positive_integer, spectral_gap
-from ._svr_interact import svr_interact_rounds, svr_interact_step_sizes, svr_interact_terms
+    svr_interact_rounds,
+    svr_interact_step_sizes,
+    svr_interact_terms,
+)
 
-# Powers of 1/(1−ρ) in δ̂ (SPARKLE, Corollaries 2 to 4), by a level's strategy.
-UPPER_POWER = {"ed": 1.5, "extra": 1.5, "gt": 2.0, "semi-gt": 2.0, "non-gt": 2.0}
-LOWER_POWER = {"ed": 2.0, "extra": 2.0, "gt": 8 / 3, "semi-gt": 8 / 3, "non-gt": 8 / 3}
 UNCORRECTED = ("d-soba", "d-soba-fo", "dsgd")
-# Powers of n and of 1/(1−ρ). Gossip-DSBO's Theorem 5.1 has the consensus term n/((1−ρ)² T), which is at most 1/√(nT)
-# from T = n³/(1−ρ)⁴ on. MDBO's is as in SPARKLE's table. SPDB's Theorem 1 asks for T ≥ O(n⁴).
-OTHERS = {"gossip-dsbo": (3, 4), "mdbo": (3, 8), "spdb": (4, 0)}
+# Powers of n and of 1/(1−ρ) where a paper prints the transient and no bound from which it follows. MDBO: D-SOBA (talk),
+# slide "Comparison with existing algorithms". SPDB: §4, Theorem 1, which asks for T ≥ O(n⁴).
+PRINTED = {"mdbo": (3, 8), "spdb": (4, 0)}
 WITHOUT_NOISE = "INTERACT's rate is 1/T at constant step sizes, with no 1/√(nT) to reach"
 NO_TRANSIENT = {"interact": WITHOUT_NOISE, "svr-interact": WITHOUT_NOISE}
 
 __all__ = [
-    "Advice", "Bound", "Constants", "Measured", "advise", "asymptotic_rate", "communication", "computation",
-    "contraction", "diminishing", "dsoba", "gossip_dsbo", "interact_bias", "interact_rounds", "interact_step_sizes",
-    "measured_transient", "neumann_bias", "rates", "sparkle", "svr_interact_rounds", "svr_interact_step_sizes",
-    "svr_interact_terms", "transient",
+    "Advice", "Bound", "Constants", "Measured", "Samples", "Term", "advise", "asymptotic_rate", "communication",
+    "computation", "contraction", "diminishing", "dsoba", "gossip_dsbo", "interact_bias", "interact_rounds",
+    "interact_step_sizes", "measured_transient", "neumann_bias", "rates", "rival_samples", "sparkle",
+    "svr_interact_rounds", "svr_interact_step_sizes", "svr_interact_terms", "transient", "wave_step_size",
 ]  # fmt: skip
-
-
-def dsoba(nodes: int, rho: float, heterogeneity: float = 1.0) -> float:
-    """The transient of D-SOBA and of single-level D-SGD, max{n³/(1−ρ)², n³b⁴/(1−ρ)⁴}.
-
-    From D-SOBA's Theorem 1; the tables of D-SOBA and SPARKLE print b², which does not follow from it. As in SPARKLE's
-    table a factor ρ⁴ is dropped, which matters only for ρ near zero.
-
-    Args:
-        nodes: n.
-        rho: ρ of the graph.
-        heterogeneity: b, a bound on the distance of the nodes' gradients and Hessians from their mean.
-
-    References:
-        Kong et al., Decentralized Bilevel Optimization over Graphs: Loopless Algorithmic Update and Transient Iteration
-        Complexity, 2024.
-    """
-    # Theorem 1 bounds the mean of ‖∇Φ(x̄)‖² by 1/√(nT) and four terms, each of them at most 1/√(nT) from some T on:
-    #   ρ^⅔ / ((1−ρ)^⅓ T^⅔)       T^(1/6) ≥ n^½ ρ^⅔ / (1−ρ)^⅓        T ≥ n³ ρ⁴ / (1−ρ)²
-    #   ρ^⅔ b^⅔ / ((1−ρ)^⅔ T^⅔)   T^(1/6) ≥ n^½ ρ^⅔ b^⅔ / (1−ρ)^⅔    T ≥ n³ ρ⁴ b⁴ / (1−ρ)⁴
-    #   ρ / ((1−ρ) T)             T^½ ≥ n^½ ρ / (1−ρ)                T ≥ n ρ² / (1−ρ)²
-    #   1 / T                     T^½ ≥ n^½                          T ≥ n
-    # With ρ ≤ 1 in the numerators replaced by 1 the first covers the last two.
-    n, gap = positive_integer("nodes", nodes), spectral_gap(rho)
-    return max(n**3 / gap**2, n**3 * heterogeneity**4 / gap**4)
-
-
-def sparkle(
-    nodes: int, rho_x: float, rho_y: float | None = None, *, lower: str = "ed", upper: str | None = None
-) -> float:
-    """The transient of SPARKLE by its Corollary 1, max{n²δ_x, n³δ_y, n³δ_z, nδ̂_x, nδ̂_y, nδ̂_z}.
-
-    Here W_y = W_z and δ = (1−ρ)⁻²; δ̂_x = (1−ρ_x)^(−3/2) for ED and EXTRA on x and (1−ρ_x)⁻² for gradient tracking;
-    δ̂_y = (1−ρ_y)⁻² for ED and EXTRA on y and (1−ρ_y)^(−8/3) for gradient tracking. It does not depend on
-    heterogeneity. On one graph it is n³/(1−ρ)² with ED or EXTRA on y, and max{n³/(1−ρ)², n/(1−ρ)^(8/3)} with gradient
-    tracking on y.
-
-    Args:
-        nodes: n.
-        rho_x: ρ of the graph of x.
-        rho_y: ρ of the graph of y and z; None is that of x.
-        lower: the strategy of y and z.
-        upper: the strategy of x; None is that of y.
-
-    References:
-        Zhu et al., SPARKLE: A Unified Single-Loop Primal-Dual Framework for Decentralized Bilevel Optimization, 2024.
-    """
-    upper = lower if upper is None else upper
-    for name in (lower, upper):
-        if name not in LOWER_POWER:
-            raise ValueError(f"SPARKLE's theory does not cover the strategy {name!r}: {hint(name, LOWER_POWER)}")
-    n, x, y = positive_integer("nodes", nodes), spectral_gap(rho_x), spectral_gap(rho_x if rho_y is None else rho_y)
-    return max(n**2 / x**2, n**3 / y**2, n / x ** UPPER_POWER[upper], n / y ** LOWER_POWER[lower])
 
 
 def transient(
     method: str | Method, nodes: int, network: float | Topology | Levels, heterogeneity: float = 1.0
 ) -> float:
-    """The order of the transient of a method on a network.
+    """The order of the transient of a method on a network, to rank methods and graphs.
 
     SPARKLE takes the ρ of x and the larger of those of y and z; for other methods ρ is the largest of all, as in
     SPARKLE's table. The papers assume a fixed W; for a sequence of graphs ρ is its contraction per step, which is our
-    reading. For SPDB it is n⁴, which its Theorem 1 requires of T; of the network it requires only connectedness.
+    reading. D-SOBA's and D-SGD's is max{n³/(1−ρ)², n³b⁴/(1−ρ)⁴}, without the factor ρ⁴ ≤ 1 of `dsoba(...).transient`,
+    which other orders do not have either. For SPDB it is n⁴, which its Theorem 1 requires of T; of the network it
+    requires only connectedness. For κ, σ, G and the PL condition see `sparkle` and `gossip_dsbo`.
 
     Args:
         method: a method by its name in `db.CATALOG`, or as an object.
@@ -126,23 +81,33 @@ def transient(
         heterogeneity: b, for D-SOBA and D-SGD.
 
     Raises:
-        ValueError: if none is published: INTERACT's rate is 1/T, and the tables have none for SLAM, DSBO, MA-DSBO and
-            LoPA.
+        ValueError: if none is published: INTERACT's rate is 1/T, no theorem covers the penalty form or SPARKLE with
+            differences of gradients, and the tables have none for SLAM, DSBO, MA-DSBO and LoPA.
+
+    References:
+        SPARKLE (talk), Corollaries 1 to 4 and slide "Unified convergence analysis: Comparison", column Tran. Iter.;
+        D-SOBA (talk), slide "Theorem 1"; Gossip-DSBO, §5.1, Theorem 5.1; SPDB, §4, Theorem 1.
     """
-    made = CATALOG[method]() if isinstance(method, str) else method
+    method = CATALOG[method]() if isinstance(method, str) else method
     nodes = positive_integer("nodes", nodes)
-    x, y, z = _rhos(nodes, network)
-    name, rho = made.name, max(x, y, z)
+    rhos = _rhos(nodes, network)
+    rho = max(rhos.values())
+    name = method.name
     if name in UNCORRECTED:
-        return dsoba(nodes, rho, heterogeneity)
-    if isinstance(made, SingleLevel):  # a single level has the order of SPARKLE on one graph
-        return sparkle(nodes, rho, lower=made.strategies["x"].name)
-    if name in OTHERS:
-        power, gaps = OTHERS[name]
+        gap = spectral_gap(rho)
+        return max(nodes**3 / gap**2, nodes**3 * heterogeneity**4 / gap**4)
+    if name == "gossip-dsbo":
+        return gossip_dsbo(nodes, rho).transient
+    if name in PRINTED:
+        power, gaps = PRINTED[name]
         return nodes**power / spectral_gap(rho) ** gaps
-    if isinstance(made, Sparkle):
-        return sparkle(nodes, x, max(y, z), lower=made.lower.name, upper=made.upper.name)
-    why = NO_TRANSIENT.get(name, "the papers' tables have none")
+    if isinstance(method, SingleLevel):  # a single level has the order of SPARKLE on one graph, by its table
+        return sparkle(nodes, rho, lower=method.strategies["x"].name).transient
+    form = uncovered_form(method)
+    if isinstance(method, Sparkle) and form is None:
+        below = max(rhos["y"], rhos["z"])
+        return sparkle(nodes, rhos["x"], below, lower=method.lower.name, upper=method.upper.name).transient
+    why = NO_TRANSIENT.get(name, "the papers' tables have none") if form is None else f"no theorem covers {form}"
     choice = "choose SPARKLE, D-SOBA, Gossip-DSBO, MDBO, SPDB or a single level"
     raise ValueError(f"method={name!r} has no published transient ({why}): {choice}.")
 
@@ -162,7 +127,7 @@ def rates(
 
     - D-SOBA's Theorem 1 requires α = Θ(√(n/T)), and β, γ, θ multiples of α. SPARKLE's Theorem 1 only states that
       constant step sizes exist.
-    - Gossip-DSBO's (5) has C₀ √(n/T) for α and √(n/T) for the others, with β at most 1.
+    - Gossip-DSBO's (5) has C₀ √(n/T) for α and √(n/T) for the others; its β and γ are our `theta` and `beta`.
     - SPDB's Theorem 1 has steps of order √(n/T) on both levels. Its upper gradient is divided by n, so use
       alpha=c/nodes.
 
@@ -176,6 +141,10 @@ def rates(
 
     Returns:
         The step sizes by name.
+
+    References:
+        D-SOBA (talk), slide "Theorem 1"; SPARKLE (talk), slide "Unified convergence analysis: Assumptions", Theorem 1;
+        Gossip-DSBO, §5.1, (5); SPDB, §4, Theorem 1.
     """
     given = {"alpha": alpha, "beta": beta, "gamma": gamma, "theta": theta}
     constants = {name: value for name, value in given.items() if value is not None}
@@ -220,6 +189,14 @@ class Advice(NamedTuple):
 
 DIFFER = {"shared": "sparkle-ed", "personal": "spdb", "single": "ed"}
 ALIKE = {"shared": "d-soba", "personal": "d-sgd-bilevel", "single": "dsgd"}
+THEOREM = {
+    "sparkle-ed": "SPARKLE's Corollary 2",
+    "spdb": "SPDB's Theorem 1",
+    "ed": "SPARKLE's table",
+    "d-soba": "D-SOBA's Theorem 1",
+    "d-soba-fo": "D-SOBA's Theorem 1",
+    "dsgd": "D-SOBA's Theorem 1",
+}
 WHY_CORRECT = (
     "Nodes are heterogeneous: ED or EXTRA corrects for it, with one vector sent where gradient tracking sends two."
 )
@@ -259,6 +236,9 @@ def advise(
         second_derivatives: whether products with Hessians are affordable.
         itemsize: bytes per entry.
         candidates: undirected graphs to choose from; None is families of `db.graphs` and random regular graphs.
+
+    References:
+        SPARKLE (talk), slide "SPARKLE with the different topologies across levels", and the transients of `transient`.
     """
     form = "single" if single else "personal" if personal else "shared"
     if bytes_per_step is not None and dimension is None:
@@ -279,10 +259,10 @@ def advise(
     options = [Levels(x=x, y=y) for x, y in product(pool, pool)] if form == "shared" else [Levels(x=x) for x in pool]
 
     def sent(levels: Levels) -> int:
-        entries = {
-            s: (strategy.vectors or 0) * (p if s == "x" else q) + strategy.numbers
-            for s, strategy in made.strategies.items()
-        }
+        entries = {}
+        for s, strategy in made.strategies.items():
+            vectors, numbers = strategy.sends or (0, 0)
+            entries[s] = vectors * (p if s == "x" else q) + numbers
         return sum(itemsize * count * _busiest(getattr(levels, s)) for s, count in entries.items())
 
     def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap
@@ -293,7 +273,7 @@ def advise(
         least = min(map(sent, options))
         raise ValueError(f"bytes_per_step={bytes_per_step} is too little: {name} sends at least {least} on any graph.")
     best = min(within, key=lambda o: (round(math.log(order(o)), 9), sent(o), o.x.rho + o.y.rho))
-    known = name in OTHERS or not personal
+    known = name in PRINTED or not personal
     number = transient(made, nodes, best, float(heterogeneous)) if known else None
     total = sent(best) if dimension else None
     why = WHY_FIRST_ORDER if first_order else WHY_CORRECT if heterogeneous else WHY_PLAIN
@@ -317,7 +297,7 @@ def _graph_reasons(best: Levels, total: int | None) -> list[str]:
 def _transient_reason(name: str, number: float | None, personal: bool) -> str:
     if number is None:
         return f"No transient is published for {name}, so the largest spectral gap decides."
-    order = f"The transient is of order {number:.2g} steps, constants dropped"
+    order = f"By {THEOREM[name]} the transient is of order {number:.2g} steps, constants dropped"
     if personal:
         return f"{order}: n⁴ on every connected graph, so the largest spectral gap decides."
     return f"{order}: it ranks methods and graphs, and does not predict a number of steps."
@@ -371,13 +351,13 @@ def measured_transient(
     return Measured(first, f"{column} stays within {factor:g} times the reference from step {first} on.")
 
 
-def _rhos(nodes: int, network: float | Topology | Levels) -> tuple[float, float, float]:
+def _rhos(nodes: int, network: float | Topology | Levels) -> dict[str, float]:
     network = Levels(x=network) if isinstance(network, Graph | GraphSequence) else network
     if not isinstance(network, Levels):
-        return network, network, network
+        return dict.fromkeys("xyz", network)
     if network.nodes != nodes:
         raise ValueError(f"nodes={nodes}, but the graph has {network.nodes}: give the same number.")
-    return network.x.rho, network.y.rho, network.z.rho
+    return {level: getattr(network, level).rho for level in "xyz"}
 
 
 def _busiest(graph: Topology) -> int:

@@ -7,8 +7,15 @@ moments are of g − e, and neighbours agree on them. With bias corrections as A
     m ← β₁ m + (1−β₁) g,   r = m̂ − e,   v ← β₂ v + (1−β₂) (g − e)²,   b = √v̂ + ε,   φ = s − η r/b,
     F_i = Σ_j w_ij min(b_i, b_j)/η (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + η F/b,   √v̂⁺ = Σ_j w_ij b_j − ε.
 
-`adam-diffusion` (DADAM) averages after a local step of Adam, and `adam-gt` (GTAdam) takes Adam's steps along a tracked
-gradient: where nodes differ, neither ends where the average of the gradients vanishes unless its steps do.
+That neighbours average second moments is from Chen, Karimi, Zhao and Li (2022), who do so without a correction.
+
+With constant steps it is biased where noise is skewed, as Adam is: v holds the newest sample, so that steps are shorter
+after large ones (docs/adaptive.md).
+
+`adam-diffusion` (DADAM) averages after a local step of Adam: where nodes differ, it ends near Σ D_i g_i = 0 and not at
+the solution, however small its steps. `adam-gt` (GTAdam) takes Adam's steps along a tracked gradient h. The tracker
+does not see the steps: where it rests, h is common to all nodes and h Σ D_i = 0, so that gradients sum to zero,
+whatever the steps. With a constant step size it does not rest, since h vanishes together with its second moment.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ import jax.numpy as jnp
 from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
 from ._adaptive import Adaptive, divided
-from ._table import STRATEGIES, Carry, Flows, Level, direction_and_rate
+from ._table import STRATEGIES, Carry, Flows, Level
 
 
 class Adam(Adaptive):
@@ -35,6 +42,10 @@ class Adam(Adaptive):
     momentum: float = eqx.field(static=True, default=0.9)
     decay: float = eqx.field(static=True, default=0.99)
     epsilon: float = eqx.field(static=True, default=1e-8)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, momentum {self.momentum:g}, decay {self.decay:g}"
 
     def start(self, s: Vector) -> Level:
         corrections = (s.zeros(),) * (self.carries - 3)
@@ -51,7 +62,10 @@ class Adam(Adaptive):
         m = self.momentum * m + (1 - self.momentum) * g
         v = self.decay * v + (1 - self.decay) * Vector(jax.tree.map(jnp.square, size.tree))
         m_hat, v_hat = each(1 / _weight(self.momentum, steps), m), each(1 / _weight(self.decay, steps), v)
-        root = lambda leaf: jnp.sqrt(leaf) + jnp.asarray(self.epsilon, leaf.dtype)  # noqa: E731
+
+        def root(leaf: jax.Array) -> jax.Array:
+            return jnp.sqrt(leaf) + jnp.asarray(self.epsilon, leaf.dtype)
+
         return (m, v, steps), m_hat, Vector(jax.tree.map(root, v_hat.tree))
 
 
@@ -73,11 +87,6 @@ class AdamDiffusion(Adam):
 
 class AdamThenDiffusion(Adam):
     """s⁺ = W (s − η m̂/(√v̂ + ε))"""
-
-    @property
-    def integrates(self) -> bool:
-        """Its moments are of its own directions."""
-        return False
 
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         moments, m_hat, b = self.moments(carry, g, g)
@@ -110,7 +119,9 @@ def _weight(factor: float, steps: Vector) -> jax.Array:
 def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True) -> AdamDiffusion:
     """Exact Diffusion with Adam's steps, for neural networks. It needs a symmetric W with w_ii ≥ 1/3.
 
-    At a fixed point gradients sum to zero, whatever the steps. Like Adam, it needs falling step sizes to come to rest.
+    At a fixed point gradients sum to zero, whatever the steps. Like Adam, it needs falling step sizes to come to rest,
+    and it is biased where the noise of gradients is skewed: the longer tail counts for less. Smaller steps do not
+    remove the bias; a `decay` nearer to 1 and larger batches reduce it.
 
     Args:
         momentum: β₁ of Adam.
@@ -121,16 +132,21 @@ def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True) -
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")
     return AdamDiffusion(
-        "adam-ed" if agree else "adam-ed-alone", direction_and_rate, 4, (), (), (), pairwise=True, vectors=2,
-        requires_self_weight=1 / 3, default_rate=1e-3, proximal="after", momentum=momentum, decay=decay, agree=agree,
-    )  # fmt: skip
-
-
-def _row(kind: type[Adam], name: str, carries: int, vectors: int) -> Adam:
-    return kind(name, direction_and_rate, carries, (), (), (), vectors=vectors, default_rate=1e-3)
+        "adam-ed" if agree else "adam-ed-alone",
+        carries=4,
+        default_rate=1e-3,
+        proximal="after",
+        momentum=momentum,
+        decay=decay,
+        agree=agree,
+    )
 
 
 STRATEGIES |= {
     row.name: row
-    for row in (adam_ed(), _row(AdamThenDiffusion, "adam-diffusion", 3, 1), _row(AdamTracking, "adam-gt", 5, 2))
+    for row in (
+        adam_ed(),
+        AdamThenDiffusion("adam-diffusion", carries=3, default_rate=1e-3),
+        AdamTracking("adam-gt", carries=5, default_rate=1e-3),
+    )
 }

@@ -7,9 +7,12 @@ D = η/b the steps of a node for any b > 0,
     r = g − e,   φ = s − D r,   F_i = Σ_j w_ij min(b_i, b_j)/η (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + D F.
 
 Flows cancel over each link, whatever the steps, so Σ e_i = 0; where φ is common and F = 0, e_i = g_i, so Σ g_i = 0.
-Constant steps give Exact Diffusion. AdaGrad has b = √(Σ r²); r vanishes at the solution, so these sums converge and the
-rate stays linear. A node that has no gradient of its own would close its links by b = 0: b is at least half the average
-of the neighbours' and its own, of the steps before.
+One constant step gives Exact Diffusion, and a constant step for each node gives NIDS with uncoordinated steps (Li, Shi
+and Yan, 2019). Gradient tracking has such a form, too: `_gt_ada`.
+
+AdaGrad has b = √(Σ r²); r vanishes at the solution, so these sums converge and the rate stays linear. A node that has
+no gradient of its own would close its links by b = 0: b is at least half the average of the neighbours' and its own, of
+the steps before.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
-from ..network._short_scales import ShortScaled
+from ..network._quantized_scales import QuantizedScaled
 from ..problem.prox import Prox
-from ._table import STRATEGIES, Carry, Flows, Level, Strategy, direction_and_rate
+from ._table import STRATEGIES, Carry, Flows, Level, Strategy
 
 TINY = 1e-12
 
@@ -59,11 +62,6 @@ class AdaptiveDiffusion(Adaptive):
     scalar: bool = eqx.field(static=True, default=False)
     scale_every: int | None = eqx.field(static=True, default=None)
 
-    @property
-    def needs_links(self) -> bool:
-        """Whether links remember which scales have arrived."""
-        return self.scale_every is not None
-
     def start(self, s: Vector) -> Level:
         zeros = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
         return Level(s, (s.zeros(), zeros, zeros))
@@ -78,7 +76,7 @@ class AdaptiveDiffusion(Adaptive):
         r = g - e
         b, sums = self.scales(r, sums, floor)
         φ = s - η * self._divided(r, b)
-        G, δ = yield Scaled((φ, b)) if self.scale_every is None else ShortScaled((φ, b), self.scale_every)
+        G, δ = yield Scaled((φ, b)) if self.scale_every is None else QuantizedScaled((φ, b), self.scale_every)
         return self.nearest(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
 
     def scales(self, r: Vector, sums: Vector, floor: Vector) -> tuple[Vector, Vector]:
@@ -86,6 +84,14 @@ class AdaptiveDiffusion(Adaptive):
         sums = sums + (Vector(r.squared_norms()) if self.scalar else Vector(jax.tree.map(jnp.square, r.tree)))
         root = Vector(jax.tree.map(lambda v: jnp.sqrt(v) + jnp.asarray(TINY, v.dtype), sums.tree))
         return _largest(root, floor), sums
+
+    def allows(self, prox: Prox) -> bool:
+        """With one step for all coordinates of a node, any projection is exact.
+
+        At a fixed point φ is common, and n = φ − s is normal to the set at the common s. Then g_i − e_i = −n/D_i, so
+        Σ g_i = −n Σ 1/D_i is normal too, for numbers D_i.
+        """
+        return super().allows(prox) or (self.scalar and prox.is_projection)
 
     def _divided(self, r: Vector, b: Vector) -> Vector:
         return each(1 / b.tree, r) if self.scalar else divided(r, b)
@@ -119,10 +125,8 @@ def ada_ed(*, scalar: bool = False, scale_every: int | None = None) -> AdaptiveD
             raise ValueError(f"scale_every={scale_every!r} must be a positive integer.")
     name = "ada-ed-scalar" if scalar else "ada-ed" if scale_every is None else f"ada-ed-every-{scale_every}"
     return AdaptiveDiffusion(
-        name, direction_and_rate, 3, (), (), (), pairwise=True, requires_self_weight=1 / 3, default_rate=0.3,
-        vectors=None if scale_every else 1 if scalar else 2, numbers=1 if scalar else 0, scalar=scalar,
-        scale_every=scale_every, proximal="after",
-    )  # fmt: skip
+        name, carries=3, default_rate=0.3, proximal="after", scalar=scalar, scale_every=scale_every
+    )
 
 
 STRATEGIES |= {row.name: row for row in (ada_ed(), ada_ed(scalar=True))}

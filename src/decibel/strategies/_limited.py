@@ -1,4 +1,8 @@
-"""Strategies by link with a limit on every link's flow, so that no neighbour can move a node without bound."""
+"""Strategies with a limit on every link's flow, so that no neighbour can move a node without bound.
+
+Where links are at their limit B and nobody lies, the fixed point solves min Σ f_i(s_i) + B Σ ‖s_i − s_j‖ over links: a
+total-variation penalty (Ben-Ameur, Bianchi and Jakubowicz, 2016), whose multipliers are flows of at most B.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,15 @@ import equinox as eqx
 from ..core._names import hint
 from ..core._types import Scalar
 from ..core._vector import Vector
-from ..network._cut import Limit
-from ..network._limited import Limited
+from ..network._clip import Limit
+from ..network._limited import Limited, LimitedPlain
 from ..network._network import LEVELS
+from ..network._wave import Wave
 from ._table import STRATEGIES, Flows, Level, Strategy
 
 
 class LimitedStrategy(Strategy):
-    """A strategy by link whose flows are cut before they are used.
+    """A strategy whose links' flows are cut before they are used.
 
     Attributes:
         limit: the largest norm of a link's flow divided by the step size, for all levels or by level.
@@ -27,18 +32,18 @@ class LimitedStrategy(Strategy):
     limit: Limit = eqx.field(default=math.inf)
 
     @property
-    def integrates(self) -> bool:
-        """Up to its limit only."""
-        return not all(map(math.isfinite, self.limits.values()))
+    def bounded(self) -> bool:
+        """Whether every level has a limit; an infinite one only measures."""
+        return all(map(math.isfinite, self.limits.values()))
 
     @property
     def limits(self) -> dict[str, float]:
         """By level."""
-        given = self.limit if isinstance(self.limit, Mapping) else dict.fromkeys(LEVELS, self.limit)
-        return {level: float(value) for level, value in given.items()}
+        by_level = self.limit if isinstance(self.limit, Mapping) else dict.fromkeys(LEVELS, self.limit)
+        return {level: float(value) for level, value in by_level.items()}
 
 
-class LimitedDiffusion(LimitedStrategy):
+class LimitedEdges(LimitedStrategy):
     """`"edge-ed"`, F_ij ← clip(F_ij) before it is used."""
 
     def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
@@ -47,17 +52,21 @@ class LimitedDiffusion(LimitedStrategy):
         return s + c, (c,)
 
 
-class LimitedWave(LimitedStrategy):
-    """`"wave"`, in code or not, z_ij ← ρ_ij s_i + clip(z_ij − ρ_ij s_i) before it is used."""
+class LimitedMessage(LimitedStrategy):
+    """A strategy that sends one message in a step, whose flows are cut before they are used: `"diffusion"` and
+    `"consensus"`, w_ij (φ_j − φ_i), and `"wave"`, in code or not, z_ij ← ρ_ij s_i + clip(z_ij − ρ_ij s_i)."""
 
     def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         move = super().moved(level, direction, rate)
+        message = next(move)
+        within = (rate, self.limit)
+        limited = isinstance(message, Wave)
+        answer = yield replace(message, within=within) if limited else LimitedPlain(message, within=within)
         try:
-            F = yield replace(next(move), within=(rate, self.limit))
-            move.send(F)
+            move.send(answer)
         except StopIteration as end:
             return end.value
-        raise TypeError("a wave is one message.")
+        raise TypeError(f"{self.name} sends more than one message in a step.")
 
 
 def edge_ed(limit: float | Mapping[str, float]) -> LimitedStrategy:
@@ -89,25 +98,25 @@ def wave(limit: float | Mapping[str, float]) -> LimitedStrategy:
 
 
 def takes_limit(row: Strategy) -> bool:
-    """Whether its flows can be cut: `"edge-ed"`, and `"wave"`, in code or not."""
-    return row.move is STRATEGIES["edge-ed"].move or row.asynchronous
+    """Whether its flows can be cut: `"edge-ed"`, `"diffusion"`, `"consensus"`, and `"wave"`, in code or not."""
+    return row.asynchronous or row.move in [STRATEGIES[name].move for name in ("edge-ed", "diffusion", "consensus")]
 
 
 def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
     """The strategy with this limit, in the place of one that it may have."""
-    given = limit if isinstance(limit, Mapping) else {"every level": limit}
-    for level, value in given.items():
+    limits = limit if isinstance(limit, Mapping) else {"every level": limit}
+    for level, value in limits.items():
         if isinstance(limit, Mapping) and level not in LEVELS:
             raise ValueError(f"limit has {level!r}, which is no level: {hint(str(level), LEVELS)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise ValueError(f"limit={limit!r} must be positive: give the largest size of a flow, such as 3.0.")
-    if not given:
+    if not limits:
         raise ValueError("limit={} names no level: give one such as {'x': 3.0}.")
-    kept = {level: float(value) for level, value in limit.items()} if isinstance(limit, Mapping) else float(limit)
-    kind = LimitedWave if row.asynchronous else LimitedDiffusion
+    validated = {level: float(value) for level, value in limit.items()} if isinstance(limit, Mapping) else float(limit)
+    kind = LimitedEdges if row.move is STRATEGIES["edge-ed"].move else LimitedMessage
     parts = {field.name: getattr(row, field.name) for field in fields(Strategy)}
     name = row.name.removesuffix(_shown(row.limit)) if isinstance(row, LimitedStrategy) else row.name
-    return kind(**parts | {"name": name + _shown(kept), "limit": kept})
+    return kind(**parts | {"name": name + _shown(validated), "limit": validated})
 
 
 def _shown(limit: Limit) -> str:

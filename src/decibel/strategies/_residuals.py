@@ -1,4 +1,4 @@
-"""Compressed messages whose public copies the nodes keep themselves, so that a step may send them again and again."""
+"""Compressed messages whose public copies are part of the nodes' state, so that a step may repeat its exchanges."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from ._table import Carry, Flows, Strategy, strategy
 class Residuals(eqx.Module):
     """A strategy's move that sends encoded differences from reference points.
 
-    Beside its own carries a node keeps, for each vector φ that it sends, the reference point φ̂ and the flow δ(φ̂): what
-    the codes of φ − φ̂ so far add up to, here and between neighbours. W must not change.
+    In addition to its own carries a node keeps, for each vector φ that it sends, the reference point φ̂, the sum of the
+    decoded differences so far, and its flow δ(φ̂). W must not change.
     """
 
     base: Strategy
     code: Code
 
     def __call__(self, s: Vector, d: Vector, *carry: Vector) -> Flows:
-        kept = self.base.carries
-        move, answer, known, new = self.base.move(s, d, *carry[:kept]), None, list(carry[kept:]), []
+        move = self.base.move(s, d, *carry[: self.base.carries])
+        references = list(carry[self.base.carries :])
+        new_references: list[Vector] = []
+        answer = None
         while True:
             try:
                 message = move.send(answer)
             except StopIteration as end:
-                s, own = end.value
-                return s, (*own, *new)
+                s, base_carry = end.value
+                return s, (*base_carry, *new_references)
             vectors = message if isinstance(message, tuple) else (message,)
-            before = [(known.pop(0), known.pop(0)) for _ in vectors]
+            before = [(references.pop(0), references.pop(0)) for _ in vectors]
             residuals = tuple(φ - public for φ, (public, _) in zip(vectors, before, strict=True))
             decoded, flows = yield Increment(residuals, self.code)
             after = [(a + q, b + δ) for (a, b), q, δ in zip(before, decoded, flows, strict=True)]
-            new += [vector for pair in after for vector in pair]
+            new_references += [vector for pair in after for vector in pair]
             answer = tuple(δ for _, δ in after) if isinstance(message, tuple) else after[0][1]
 
 
@@ -44,10 +46,10 @@ class InResiduals(Strategy):
     """A strategy whose messages are `Residuals`."""
 
     def repair(self, carry: Carry) -> Carry:
-        """Reference points begin at zero again, at every node."""
+        """Reference points restart at zero, at every node."""
         assert isinstance(self.move, Residuals)
-        kept = self.move.base.carries
-        return (*super().repair(carry[:kept]), *(c.zeros() for c in carry[kept:]))
+        count = self.move.base.carries
+        return (*super().repair(carry[:count]), *(c.zeros() for c in carry[count:]))
 
 
 def top_residuals(base: str, share: float, mixing: float) -> Strategy:
@@ -62,13 +64,13 @@ def top_residuals(base: str, share: float, mixing: float) -> Strategy:
         if not (isinstance(value, int | float) and 0 < value <= 1):
             raise ValueError(f"{name}={value!r} must be above 0 and at most 1.")
     row = strategy(base)
-    given = {field.name: getattr(row, field.name) for field in fields(row)}
+    assert row.sends is not None
+    vectors, _ = row.sends
+    settings = {field.name: getattr(row, field.name) for field in fields(row)}
     changed = {
         "name": f"{row.name} (top {share:g} of residuals)",
         "move": Residuals(row, TopK(share=float(share), mixing=float(mixing))),
-        "carries": row.carries + 2 * (row.vectors or 0),
-        "coded": True,
-        "vectors": None,
+        "carries": row.carries + 2 * vectors,
         "proximal": None,
     }
-    return InResiduals(**given | changed)
+    return InResiduals(**settings | changed)

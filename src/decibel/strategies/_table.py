@@ -5,7 +5,7 @@ a generator: `delta = yield message` sends a message to the neighbours and recei
 The network runs the generators of several levels in lockstep, so that messages which may travel together do.
 
 Every carry is a sum of flows, and flows cancel over each edge, so its mean over nodes stays zero in any precision. The
-papers' two-step recursions have a double root at 1 instead, and integrate rounding errors (docs/drift.md).
+papers' two-step recursions have a second root at 1, and integrate rounding errors (docs/drift.md).
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from math import comb
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Int
 
 from ..core._names import hint
 from ..core._vector import Scalar, Vector
-from ..network._messages import Cumulative
+from ..network._coded_wave import CodedWave
+from ..network._messages import Coded, Copies, Cumulative, Message, Plain, Scaled, Stateless, as_message
+from ..network._quantized_scales import QuantizedScaled
 from ..network._wave import Wave
 from ..problem.prox import Prox
 
+ENTRIES = 1000  # of the vectors by which messages are counted; more than a message has single numbers
 Carry = tuple[Vector, ...]
 Flows = Generator[Any, Any, Any]  # yields messages, receives their flows
 
@@ -80,16 +88,26 @@ def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
 
 
 def identity(s: Vector) -> Vector:
-    """The proximal map of zero."""
+    """The proximal map of zero, and the share of a node that takes all."""
     return s
 
 
-def nids(s: Vector, d: Vector, c: Vector, e: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
-    """ED whose proximal map is exact for terms that differ from node to node; without one e = 0, and it is ED."""
-    φ = s - d + c - e
+def nids(
+    s: Vector,
+    d: Vector,
+    c: Vector,
+    e: Vector,
+    prox: Callable[[Vector], Vector] = identity,
+    share: Callable[[Vector], Vector] = identity,
+) -> Flows:
+    """ED whose proximal map is exact for terms that differ from node to node; without one e = 0, and it is ED.
+
+    A node may take a share of the step and of the carry (`_nids`).
+    """
+    φ = s - share(d) + share(c) - e
     δ = yield φ
     c = c + δ
-    v = s - d + c
+    v = s - share(d) + share(c)
     s = prox(v)
     return s, (c, v - s)
 
@@ -154,40 +172,33 @@ class Strategy(eqx.Module):
         A: the coefficients of A in I, W, W², …
         B2: the coefficients of B².
         C: the coefficients of C.
-        requires_spectrum: whether W must be symmetric with λ_min(W) > −1/3.
-        per_link: whether the network keeps its flows for each link.
-        coded: whether its messages are compressed or noised (`decibel.privacy`).
-        pairwise: whether what it receives is not linear in the messages, so that their average is not enough.
-        requires_self_weight: the least w_ii that it needs, of a symmetric W.
         default_rate: a step size that serves where none is given; None if there is no such.
-        vectors: how many vectors a node sends to each neighbour per step; None if that is not stated.
-        numbers: how many single numbers beside them.
         proximal: how it takes a proximal map of s: `"after"` the move, `"inside"` it (`move` then has an argument
             `prox`, and nodes may have maps of their own), or None if it cannot.
         prox: the proximal map of the level, which the problem gives.
-        local_steps: how many steps a node takes for each exchange; all but the last are `alone`.
-        asynchronous: whether a node may use the newest message of each neighbour, whenever that was sent.
     """
 
     name: str = eqx.field(static=True)
-    move: Callable[..., Flows] = eqx.field(static=True)
-    carries: int = eqx.field(static=True)
-    A: tuple[float, ...] = eqx.field(static=True)
-    B2: tuple[float, ...] = eqx.field(static=True)
-    C: tuple[float, ...] = eqx.field(static=True)
-    # ED and EXTRA iterate t² − 2λt + λ = 0, which leaves the unit disc at λ ≤ −1/3, and need real λ.
-    requires_spectrum: bool = eqx.field(static=True, default=False)
-    per_link: bool = eqx.field(static=True, default=False)  # its flows are remembered by the network, link by link
-    coded: bool = eqx.field(static=True, default=False)  # its messages travel in code, which the network remembers
-    pairwise: bool = eqx.field(static=True, default=False)
-    requires_self_weight: float = eqx.field(static=True, default=0.0)
+    move: Callable[..., Flows] = eqx.field(static=True, default=direction_and_rate)
+    carries: int = eqx.field(static=True, default=0)
+    A: tuple[float, ...] = eqx.field(static=True, default=())
+    B2: tuple[float, ...] = eqx.field(static=True, default=())
+    C: tuple[float, ...] = eqx.field(static=True, default=())
     default_rate: float | None = eqx.field(static=True, default=None)
-    vectors: int | None = eqx.field(static=True, default=None)
-    numbers: int = eqx.field(static=True, default=0)
     proximal: Literal["after", "inside"] | None = eqx.field(static=True, default=None)
     prox: Prox | None = None
-    local_steps: int = eqx.field(static=True, default=1)
-    asynchronous: bool = eqx.field(static=True, default=False)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What a step sends, in shapes: of two nodes, in vectors of `ENTRIES` numbers.
+
+        It is traced with every array in its fields replaced by a number, so that no shape of a problem matters. A move
+        that takes no such vectors, since it has arrays elsewhere, is taken to send one; the network raises on others.
+        """
+        return _messages(jax.tree.structure(replace(self, prox=None)))
+
+    def _yields(self, *kinds: type[Message]) -> bool:
+        return any(isinstance(message, kinds) for message in self.messages)
 
     @property
     def mixes(self) -> bool:
@@ -197,12 +208,71 @@ class Strategy(eqx.Module):
     @property
     def needs_links(self) -> bool:
         """Whether links remember something of its messages."""
-        return self.per_link or self.coded
+        return not all(isinstance(message, Stateless) for message in self.messages)
 
     @property
-    def integrates(self) -> bool:
-        """Whether it sums up what neighbours send, so that what one of them sends wrong is never forgotten."""
-        return self.carries > 0 or self.coded or self.per_link
+    def flows_by_link(self) -> bool:
+        """Whether the network keeps its flows for each link, so that lost messages do no harm."""
+        return self._yields(Cumulative, Wave)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether a node may use the newest message of each neighbour, whenever that was sent."""
+        return self._yields(Wave)
+
+    @property
+    def coded(self) -> bool:
+        """Whether messages travel in a code, compressed or noised (`decibel.privacy`)."""
+        return self._yields(Coded, CodedWave)
+
+    @property
+    def sends(self) -> tuple[int, int] | None:
+        """How many vectors, and how many single numbers, a node sends to each neighbour in a step.
+
+        None where messages are in a code or shortened, so that their length depends on more than the vector's.
+        """
+        if self._yields(Coded, CodedWave, QuantizedScaled):
+            return None
+        size = sum(message.bytes(Copies(1, 1, 1)) for message in self.messages)
+        vectors, numbers = divmod(round(size) // jnp.result_type(float).itemsize, ENTRIES)
+        return vectors, numbers
+
+    @property
+    def requires_self_weight(self) -> float:
+        """The least w_ii that it needs, of a symmetric W: flows that nodes scale need a third."""
+        return 1 / 3 if self._yields(Scaled, QuantizedScaled) else 0.0
+
+    @property
+    def requires_spectrum(self) -> bool:
+        """Whether W must be symmetric with eigenvalues at which it is stable, as ED and EXTRA need λ_min(W) > −1/3."""
+        return not all(self.stable_at(eigenvalue) for eigenvalue in np.linspace(-0.99, 0.99, 67))
+
+    def stable_at(self, eigenvalue: float) -> bool:
+        """Whether what it iterates on an eigenvector of W vanishes: the roots of t² − (1 + C − B²) t + C."""
+        if not any(self.B2) or eigenvalue > 1 - 1e-6:  # where all nodes agree, nothing has to vanish
+            return True
+        B2 = np.polynomial.Polynomial(self.B2)(eigenvalue)
+        C = np.polynomial.Polynomial(self.C)(eigenvalue)
+        return bool(np.all(abs(np.roots([1, B2 - C - 1, C])) < 1 - 1e-9))
+
+    @property
+    def local_steps(self) -> int:
+        """How many steps a node takes for each exchange; all but the last are `alone`."""
+        return 1
+
+    @property
+    def label(self) -> str:
+        """Its name in a method's settings, with what the name leaves open."""
+        return self.name
+
+    @property
+    def nodes(self) -> int | None:
+        """How many nodes have a step of their own in it; None if it is the same at all nodes."""
+        return None
+
+    def at(self, nodes: Int[Array, " nodes"]) -> Strategy:
+        """The strategy of those nodes, by their numbers."""
+        return self
 
     def start(self, s: Vector) -> Level:
         """The level at a variable that all nodes share, with zero carries."""
@@ -213,7 +283,8 @@ class Strategy(eqx.Module):
 
         A carry that the network keeps for each link is reset to zero with it.
         """
-        return tuple(c.zeros() if self.per_link else c.centred() for c in carry)
+        by_link = self.flows_by_link
+        return tuple(c.zeros() if by_link else c.centred() for c in carry)
 
     def __call__(self, level: Level, direction: Vector, rate: Scalar, *, relax: Scalar | None = None) -> Flows:
         """Moves a level along −direction.
@@ -253,6 +324,31 @@ class Strategy(eqx.Module):
         return self.proximal is not None if prox.nodes is None else self.proximal == "inside"
 
 
+@cache
+def _messages(structure: Any) -> tuple[Message, ...]:
+    """What a strategy of that structure sends, whatever its numbers are."""
+    strategy = jax.tree.unflatten(structure, [1.0] * structure.num_leaves).at(jnp.arange(2))
+
+    def step(s: Vector, rate: Array) -> tuple[Message, ...]:
+        move = strategy.moved(strategy.start(s), s, rate)
+        messages = []
+        answer = None
+        while True:
+            try:
+                message = as_message(move.send(answer))
+            except StopIteration:
+                return tuple(messages)
+            messages.append(message)
+            answer = message.placeholder()
+
+    dtype = jnp.result_type(float)
+    s = Vector(jax.ShapeDtypeStruct((2, ENTRIES), dtype))
+    try:
+        return eqx.filter_eval_shape(step, s, jax.ShapeDtypeStruct((), dtype))
+    except (TypeError, ValueError):  # a move with arrays of its own that fit one problem only
+        return (Plain(s),)
+
+
 I, W, W2 = (1.0,), (0.0, 1.0), (0.0, 0.0, 1.0)
 I_W, I_W2, ZERO = (1.0, -1.0), (1.0, -2.0, 1.0), (0.0,)
 
@@ -260,29 +356,17 @@ STRATEGIES = {
     row.name: row
     for row in (
         #        name         flow form               carries A   B²    C
-        Strategy("diffusion", diffusion, 0, W, ZERO, W, vectors=1, proximal="after"),
-        Strategy("consensus", consensus, 0, I, ZERO, W, vectors=1),
-        Strategy("local", local, 0, I, ZERO, I, vectors=0),
-        Strategy("ed", exact_diffusion, 1, W, I_W, W, requires_spectrum=True, vectors=1, proximal="after"),
-        Strategy("extra", extra, 2, I, I_W, W, requires_spectrum=True, vectors=1, proximal="inside"),
-        Strategy("nids", nids, 2, W, I_W, W, requires_spectrum=True, vectors=1, proximal="inside"),
-        Strategy("gt", gradient_tracking, 1, W2, I_W2, W2, vectors=2, proximal="after"),
-        Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2, vectors=2),
-        Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2, vectors=2),
-        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W, requires_spectrum=True, per_link=True, vectors=2),
-        Strategy(
-            "wave",
-            wave,
-            0,
-            I,
-            I_W,
-            W,
-            requires_spectrum=True,
-            per_link=True,
-            vectors=1,
-            proximal="inside",
-            asynchronous=True,
-        ),
+        Strategy("diffusion", diffusion, 0, W, ZERO, W, proximal="after"),
+        Strategy("consensus", consensus, 0, I, ZERO, W),
+        Strategy("local", local, 0, I, ZERO, I),
+        Strategy("ed", exact_diffusion, 1, W, I_W, W, proximal="after"),
+        Strategy("extra", extra, 2, I, I_W, W, proximal="inside"),
+        Strategy("nids", nids, 2, W, I_W, W, proximal="inside"),
+        Strategy("gt", gradient_tracking, 1, W2, I_W2, W2, proximal="after"),
+        Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2),
+        Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2),
+        Strategy("edge-ed", edge_exact_diffusion, 1, W, I_W, W),
+        Strategy("wave", wave, 0, I, I_W, W, proximal="inside"),
     )
 }
 
@@ -320,6 +404,24 @@ def _in_flows(coefficients: tuple[float, ...]) -> list[float]:
     return [sum(coefficients[k] * comb(k, j) for k in range(j, degree)) for j in range(degree)]
 
 
+class LocalSteps(Strategy):
+    """Exact Diffusion with several steps for each exchange.
+
+    Attributes:
+        steps: how many.
+    """
+
+    steps: int = eqx.field(static=True, default=1)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.steps} local steps"
+
+    @property
+    def local_steps(self) -> int:
+        return self.steps
+
+
 @cache
 def led(local_steps: int) -> Strategy:
     """Local Exact Diffusion: several steps for each exchange, and the exact solution.
@@ -332,7 +434,8 @@ def led(local_steps: int) -> Strategy:
     if local_steps == 1:
         return STRATEGIES["ed"]
     move = partial(local_exact_diffusion, steps=local_steps)
-    return replace(STRATEGIES["ed"], name="led", move=move, proximal=None, local_steps=local_steps)
+    row = STRATEGIES["ed"]
+    return LocalSteps("led", move, row.carries, row.A, row.B2, row.C, steps=local_steps)
 
 
 def strategy(name: str | Strategy) -> Strategy:

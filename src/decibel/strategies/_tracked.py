@@ -14,7 +14,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, each, positive
-from ._table import Flows, Level, Strategy, direction_and_rate
+from ._table import Flows, Level, Strategy
 
 
 class Tracking(Strategy):
@@ -63,14 +63,14 @@ class LocalTracking(Strategy):
 
 def normalized() -> NormalizedTracking:
     """Gradient tracking with steps of equal length."""
-    return NormalizedTracking("normalized-gt", direction_and_rate, 2, (), (), (), vectors=2)
+    return NormalizedTracking("normalized-gt", carries=2)
 
 
 def proximal() -> ProximalTracking:
     """Gradient tracking that goes part of the way to a proximal point."""
-    return ProximalTracking("proximal-gt", direction_and_rate, 2, (), (), (), vectors=2, proximal="inside")
+    return ProximalTracking("proximal-gt", carries=2, proximal="inside")
 
 
 def local_tracking() -> LocalTracking:
     """K-GT's correction and mixing after local steps."""
-    return LocalTracking("k-gt", direction_and_rate, 1, (), (), (), vectors=2)
+    return LocalTracking("k-gt", carries=1)

@@ -19,14 +19,14 @@ of a new message. `noisy` does not wrap it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeGuard
 
 import equinox as eqx
 import numpy as np
 
 from ..core import _zcdp
+from ..core._numbers import is_number, validate_delta, validate_positive
 from ..core._vector import Vector
 from ..network._codecs import Code, Quantized, RandomK, TopK
 from ..network._coded_wave import CodedWave
@@ -36,7 +36,7 @@ from ..oracles._records import Records
 from ._limited import LimitedStrategy, with_limit
 from ._table import Flows, Strategy, direction_and_rate, identity, strategy, wave
 
-__all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k"]
+__all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k", "total_epsilon"]
 
 NOISE = "give the deviation of the noise on an entry, divided by clip"
 LEAST_NOISE = 1e-6  # its integers fit into 32 bits
@@ -147,6 +147,17 @@ def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
     return _zcdp.epsilon(_zcdp.rho(float(noise), int(messages)), float(delta))
 
 
+def total_epsilon(messages: Mapping[float, int], delta: float = 1e-5) -> float:
+    """`epsilon` after messages with several sizes of noise.
+
+    Args:
+        messages: how many were sent, by their noise.
+        delta: δ.
+    """
+    validate_delta(delta)
+    return _zcdp.epsilon(sum(_zcdp.rho(noise, count) for noise, count in messages.items()), float(delta))
+
+
 def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
     """The smallest `noise` for which that many messages are (ε, δ)-differentially private.
 
@@ -159,11 +170,6 @@ def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
     _validate_messages(messages, 1)
     validate_delta(delta)
     return math.sqrt(2 * int(messages) / _zcdp.rho_for(float(ε), float(delta)))
-
-
-def validate_positive(name: str, value: object, fix: str) -> None:
-    if not (_is_number(value) and math.isfinite(value) and value > 0):
-        raise ValueError(f"{name}={value!r} must be a positive number: {fix}.")
 
 
 def _validate_noise(noise: object) -> None:
@@ -179,15 +185,6 @@ def _validate_messages(messages: object, least: int) -> None:
             f"messages={messages!r} must be an integer of at least {least}: give how many are sent, one per level and "
             "exchange."
         )
-
-
-def validate_delta(delta: object) -> None:
-    if not (_is_number(delta) and 0 < delta < 1):
-        raise ValueError(f"delta={delta!r} must be between 0 and 1: give one well below 1/samples, such as 1e-5.")
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 class InCode(eqx.Module):
@@ -221,31 +218,27 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     if row.move is wave:
         if isinstance(code, Noisy):
             raise ValueError("noise cannot be added to 'wave', which may send a message's content again: wrap 'ed'.")
-        coded = replace(row, name=f"wave ({name})", move=WaveInCode(code), coded=True, vectors=None)
+        coded = replace(row, name=f"wave ({name})", move=WaveInCode(code))
         return with_limit(coded, row.limit) if isinstance(row, LimitedStrategy) else coded
-    adapts = row.move is direction_and_rate
-    if row.needs_links or row.pairwise or not row.mixes or adapts:
-        reasons = {
-            "is encoded already": row.coded,
-            "sends cumulative flows, which cannot be encoded": row.per_link,
-            "sends scaled differences, which cannot be encoded": row.pairwise,
-            "makes steps of its own, which cannot be wrapped": adapts,
-        }
-        why = next((reason for reason, holds in reasons.items() if holds), "sends no message that can be encoded")
+    reasons = {
+        "is encoded already": row.coded,
+        "sends cumulative flows, which cannot be encoded": row.flows_by_link,
+        "makes steps of its own, which cannot be wrapped": row.move is direction_and_rate,
+        "sends no message that can be encoded": row.needs_links or not row.mixes,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if why is not None:
         raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
-    return Strategy(
-        f"{row.name} ({name})", InCode(row, code), row.carries, row.A, row.B2, row.C,
-        requires_spectrum=row.requires_spectrum, coded=True, local_steps=row.local_steps,
-    )  # fmt: skip
+    return replace(row, name=f"{row.name} ({name})", move=InCode(row, code), proximal=None)
 
 
 def _share(share: float) -> float:
-    if not (_is_number(share) and 0 < share <= 1):
+    if not (is_number(share) and 0 < share <= 1):
         raise ValueError(f"share={share!r} must be the share of entries to send, above 0 and at most 1.")
     return float(share)
 
 
 def _mixing(mixing: float) -> float:
-    if not (_is_number(mixing) and 0 < mixing <= 1):
+    if not (is_number(mixing) and 0 < mixing <= 1):
         raise ValueError(f"mixing={mixing!r} must be above 0 and at most 1.")
     return float(mixing)

@@ -1,8 +1,10 @@
 """Benchmark problems on real and synthetic data: each function returns a `Task`, a problem with its own metrics."""
 
-from . import data, partition
+from typing import TYPE_CHECKING
+
+from ..core._names import unknown_name
+from . import data, decoder, partition
 from .auprc import auprc
-from .domain_reweighting import domain_reweighting
 from .hyperparameter import hyperparameter_tuning
 from .label_cleaning import label_cleaning
 from .language_model import language_model
@@ -11,14 +13,13 @@ from .logistic_regression import logistic_regression
 from .meta_learning import meta_learning
 from .personalization import personalization
 from .policy_evaluation import policy_evaluation
-from .speech import speech
 from .task import Task
 
 __all__ = [
     "Task",
     "auprc",
     "data",
-    "domain_reweighting",
+    "decoder",
     "hyperparameter_tuning",
     "label_cleaning",
     "language_model",
@@ -28,5 +29,7 @@ __all__ = [
     "partition",
     "personalization",
     "policy_evaluation",
-    "speech",
 ]
+
+if not TYPE_CHECKING:  # which knows the names
+    __getattr__ = unknown_name("db.tasks", __all__)

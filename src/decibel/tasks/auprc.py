@@ -15,9 +15,9 @@ from jax import Array
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
+from .classification import Heterogeneity, alpha_of, find, spread, validate_binary
 from .evaluation import AveragePrecision, Layers, average_precision, flat, layers, predict
 from .partition import Partition
-from .sources import Heterogeneity, alpha_of, find, spread, validate_binary
 from .task import Task
 
 STEP_SIZES = {"alpha": 0.3, "beta": 0.1}
@@ -86,7 +86,10 @@ class TaskPrecision(eqx.Module):
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         scores = predict(snapshot.x, self.inputs)
         tasks = jnp.arange(scores.shape[1], dtype=self.labels.dtype)
-        of_task = lambda scores, task: average_precision(scores, (self.labels == task).astype(jnp.int32))  # noqa: E731
+
+        def of_task(scores: Array, task: Array) -> Array:
+            return average_precision(scores, (self.labels == task).astype(jnp.int32))
+
         return {"average_precision": jax.vmap(of_task, (1, 0))(scores, tasks).mean()}
 
 
@@ -192,16 +195,19 @@ def auprc(
     return Task(problem, (metric,), "auprc", summary, held, step_sizes=STEP_SIZES)
 
 
-def _anchors(held: Partition, positive: np.ndarray, wanted: int | None, seed: int) -> np.ndarray:
+def _anchors(held: Partition, positive: np.ndarray, number: int | None, seed: int) -> np.ndarray:
     """(nodes, anchors) places of positives in the training part."""
-    positives = [part[own[part]] for own, part in zip(positive, held.indices, strict=True)]
+    positives = [part[local[part]] for local, part in zip(positive, held.indices, strict=True)]
     fewest = min(map(len, positives))
-    count = min(fewest, MOST_ANCHORS) if wanted is None else wanted
+    count = min(fewest, MOST_ANCHORS) if number is None else number
     if not 1 <= count <= fewest:
         raise ValueError(
-            f"anchors={wanted} is too many: a node holds only {fewest} positives; use fewer nodes or "
+            f"anchors={number} is too many: a node holds only {fewest} positives; use fewer nodes or "
             "anchors, or less heterogeneity."
         )
     return np.stack(
-        [np.random.default_rng([seed, node]).choice(own, count, replace=False) for node, own in enumerate(positives)]
+        [
+            np.random.default_rng([seed, node]).choice(local, count, replace=False)
+            for node, local in enumerate(positives)
+        ]
     )

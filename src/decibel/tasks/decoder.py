@@ -11,12 +11,22 @@ import numpy as np
 import optax
 from jax import Array
 
+__all__ = ["SIZES", "Decoder", "Shape", "decode", "start_decoder", "token_losses"]
+
 Attention = Literal["xla", "cudnn"]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a decoder: `context` tokens are read; with `remat` a layer's activations are computed again for gradients."""
+    """The size of a decoder.
+
+    Args:
+        width: of the residual stream, a multiple of twice `heads`.
+        layers: the number of blocks.
+        heads: of the attention.
+        context: the number of tokens that are read.
+        remat: compute a layer's activations again for gradients, instead of keeping them.
+    """
 
     width: int
     layers: int
@@ -44,7 +54,13 @@ SIZES = {
 
 
 class Decoder(TypedDict):
-    """Weights: `blocks` have an axis of layers first."""
+    """The weights of a decoder.
+
+    Attributes:
+        embed: (vocabulary, width), which is the last layer, too.
+        blocks: weights of the layers, with an axis of layers first.
+        scale: of the last norm.
+    """
 
     embed: Array
     blocks: dict[str, Array]
@@ -52,12 +68,20 @@ class Decoder(TypedDict):
 
 
 def start_decoder(shape: Shape, vocabulary: int, seed: int) -> Decoder:
-    """Random weights of variance 1 / inputs; what adds to the residual stream is smaller, so that the sum is not."""
-    rng, width, heads = np.random.default_rng(seed), shape.width, shape.heads
+    """Random weights of variance 1 / inputs, smaller where they add to the residual stream.
+
+    Args:
+        shape: of the decoder.
+        vocabulary: the number of tokens.
+        seed: of the weights.
+    """
+    rng = np.random.default_rng(seed)
+    width = shape.width
+    heads = shape.heads
     shrink = 2 * shape.layers
 
     def normal(*size: int, inputs: int) -> Array:
-        # In single precision, since half a billion numbers in double take their time and their room.
+        # In single precision: large decoders would need much time and memory in double precision.
         return jnp.asarray(inputs**-0.5 * rng.standard_normal(size, np.float32), float)
 
     def stacked(*size: int, inputs: int) -> Array:
@@ -80,9 +104,14 @@ def start_decoder(shape: Shape, vocabulary: int, seed: int) -> Decoder:
 def decode(
     weights: Decoder, tokens: Array, *, compute: str | None = None, attention: Attention = "xla", remat: bool = False
 ) -> Array:
-    """(batch, time, vocabulary) logits of the next token, each from the tokens up to its own place.
+    """Logits (batch, time, vocabulary) of the next token, each from the tokens up to its own place.
 
-    Matrix products are in the type `compute`, norms and logits in that of the weights.
+    Args:
+        weights: of the decoder.
+        tokens: (batch, time).
+        compute: the type of matrix products; norms and logits have that of the weights, which None takes for all.
+        attention: `"xla"`, or `"cudnn"`, which is faster on GPUs in bfloat16 and has no second derivatives.
+        remat: compute a layer's activations again for gradients.
     """
     wide = weights["embed"].dtype
     narrow = jnp.dtype(compute) if compute else wide
@@ -107,7 +136,15 @@ def decode(
 def token_losses(
     weights: Decoder, windows: Array, *, compute: str | None = None, attention: Attention = "xla", remat: bool = False
 ) -> Array:
-    """(batch, time) cross entropy, in nats, of a window's tokens from the second on."""
+    """Cross entropy (batch, time), in nats, of a window's tokens from the second on.
+
+    Args:
+        weights: of the decoder.
+        windows: (batch, time + 1) tokens.
+        compute: as for `decode`.
+        attention: as for `decode`.
+        remat: as for `decode`.
+    """
     tokens = windows.astype(jnp.int32)
     logits = decode(weights, tokens[:, :-1], compute=compute, attention=attention, remat=remat)
     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:])

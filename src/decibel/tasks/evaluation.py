@@ -14,7 +14,7 @@ from jax import Array
 from ..core._types import Loss, PyTree
 from ..problem._samples import NodeData
 from ..results.metrics import Snapshot
-from .sources import flat
+from .classification import flat
 
 __all__ = [
     "Accuracy",
@@ -118,9 +118,9 @@ class Losses(eqx.Module):
     loss: Loss
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
-        problem, x, y = snapshot.problem, snapshot.x, snapshot.y
+        problem = snapshot.problem
 
         def over(samples: NodeData) -> Array:
-            return jax.vmap(lambda batch: batch.mean(self.loss, x, y))(samples.full()).mean()
+            return jax.vmap(lambda batch: batch.mean(self.loss, snapshot.x, snapshot.y))(samples.full()).mean()
 
         return {"training_loss": over(problem.lower_data), "validation_loss": over(problem.upper_data)}

@@ -16,8 +16,8 @@ from ..problem import prox
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
+from .classification import Heterogeneity, alpha_of, find, split_over_nodes, standardized, validate_binary
 from .evaluation import Accuracy, Losses
-from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardized, validate_binary
 from .task import Task
 
 STEP_SIZES = {"alpha": 10.0, "beta": 0.3, "gamma": 0.3}
@@ -125,9 +125,9 @@ def hyperparameter_tuning(
         Yang, Zhang and Wang, Decentralized Gossip-Based Stochastic Bilevel Optimization over Communication Networks,
         2022.
     """
-    for name, value, known in (("loss", loss, SURROGATES), ("positivity", positivity, MAPS)):
-        if value not in known:
-            raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, known))}.")
+    for name, value, choices in (("loss", loss, SURROGATES), ("positivity", positivity, MAPS)):
+        if value not in choices:
+            raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, choices))}.")
     if not strength > 0 or not ridge >= 0:
         raise ValueError(f"strength={strength} must be positive and ridge={ridge} not negative.")
     source = find(dataset)

@@ -14,8 +14,8 @@ from jax import Array
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
+from .classification import flat, split_over_nodes
 from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
-from .sources import flat, split_over_nodes
 from .task import Task
 
 STEP_SIZES = {"alpha": 100.0, "beta": 0.5, "gamma": 0.5}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import equinox as eqx
@@ -19,12 +20,13 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import partition
 from .decoder import SIZES, Attention, Decoder, Shape, start_decoder, token_losses
-from .domain_reweighting import apportion, cut_windows, entropy_of, first, shares_of
 from .task import Task
 from .texts import Text, find_texts
 from .tokens import BPE, tokenizer
 
 AT_ONCE = 32  # windows that are evaluated together
+PARTS = {"train": 0.8, "validation": 0.1, "test": 0.1}  # of a domain's text, in its order
+SOFTMAX_ALPHA = 0.5
 
 
 class Model(eqx.Module):
@@ -47,26 +49,51 @@ class Model(eqx.Module):
         return jax.lax.map(lambda window: self.losses(y, window[None])[0], windows, batch_size=AT_ONCE)
 
 
+class Simplex(eqx.Module):
+    """x is the mixture."""
+
+    def __call__(self, x: Array) -> Array:
+        return x
+
+
+class Softmax(eqx.Module):
+    """p = (1 − ε) softmax(x) + ε / domains: no domain's share ever falls below ε / domains."""
+
+    floor: float
+
+    def __call__(self, x: Array) -> Array:
+        return (1 - self.floor) * jax.nn.softmax(x) + self.floor / x.size
+
+    def point(self, shares: np.ndarray) -> np.ndarray:
+        """The x whose mixture these shares are, where each is above the floor."""
+        bare = shares - self.floor / len(shares)
+        if not (bare > 1e-9).all():
+            raise ValueError(f"start has a share of at most floor / domains = {self.floor / len(shares):g}: raise it.")
+        return np.log(bare) - np.log(bare).mean() if np.ptp(bare) else np.zeros(len(bare))  # exactly, if uniform
+
+
 class TargetText(eqx.Module):
     """f: mean loss a token on a node's sample of the target, minus τ · entropy of the mixture."""
 
     model: Model
     entropy: float
+    mixture: Simplex | Softmax
 
     def __call__(self, x: Array, y: Decoder, windows: Array) -> Array:
         loss = self.model.losses(y, windows).mean().astype(x.dtype)
-        return loss - self.entropy * entropy_of(x) if self.entropy else loss
+        return loss - self.entropy * _entropy(self.mixture(x)) if self.entropy else loss
 
 
 class MixedText(eqx.Module):
-    """g: a node's part of Σ_d x_d · mean loss a token of domain d, plus C/2 ‖y‖²."""
+    """g: a node's part of Σ_d p_d · mean loss a token of domain d, plus C/2 ‖y‖², with p the mixture."""
 
     model: Model
     decay: float
+    mixture: Simplex | Softmax
 
     def __call__(self, x: Array, y: Decoder, batch: dict[str, Array]) -> Array:
         losses = self.model.losses(y, batch["windows"]).astype(x.dtype)
-        loss = (batch["factor"] * x[batch["domain"]] * losses).mean()
+        loss = (batch["factor"] * self.mixture(x)[batch["domain"]] * losses).mean()
         return loss + 0.5 * self.decay * _square(y) if self.decay else loss
 
 
@@ -75,7 +102,7 @@ class HeldOut(eqx.Module):
 
     - `validation_loss`, `test_loss`: of the target, on the nodes' own sample of it and on one that no node has.
     - `loss_NAME`: of every domain, on text that no node has; `weight_NAME`: its share in the mixture.
-    - `entropy` of the mixture, in nats; `node_spread`: how far apart the nodes' mixtures are, at most.
+    - `entropy` of the mixture, in nats; `node_spread`: how far apart the nodes' x are, at most.
     """
 
     model: Model
@@ -83,13 +110,15 @@ class HeldOut(eqx.Module):
     test: Array
     unseen: Array  # (domains, windows, tokens)
     domains: tuple[str, ...] = eqx.field(static=True)
+    mixture: Simplex | Softmax = Simplex()
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         spread = jnp.ptp(snapshot.nodes.x, axis=0).max()
         return {**self.measured(snapshot.x, snapshot.y), "node_spread": spread}
 
     def measured(self, x: Array, y: Decoder) -> dict[str, Array]:
-        """Of a mixture and a model."""
+        """Of a point x and a model."""
+        p = self.mixture(x)
         parts = [self.validation, self.test, *self.unseen]
         losses = self.model.of_many(y, jnp.concatenate(parts))
         ends = np.cumsum([len(part) for part in parts])
@@ -98,17 +127,31 @@ class HeldOut(eqx.Module):
             "validation_loss": validation,
             "test_loss": test,
             **{f"loss_{name}": loss for name, loss in zip(self.domains, unseen, strict=True)},
-            **{f"weight_{name}": x[d] for d, name in enumerate(self.domains)},
-            "entropy": entropy_of(x),
+            **{f"weight_{name}": p[d] for d, name in enumerate(self.domains)},
+            "entropy": _entropy(p),
         }
 
 
 def mixture_method(
-    *, alpha: Rate = 0.01, beta: Rate = 2e-3, gamma: Rate = 2e-3, theta: Rate = 0.1, strength: float = 10.0
+    *,
+    alpha: Rate = 0.01,
+    beta: Rate = 2e-3,
+    gamma: Rate = 2e-3,
+    theta: Rate = 0.1,
+    strength: float = 10.0,
+    upper_every: int = 1,
 ) -> Sparkle:
     """SPARKLE's penalty form with Adam's steps below and Exact Diffusion, projected, above."""
-    form = penalty(strength)
-    return sparkle("adam-ed", "ed", alpha=alpha, beta=beta, gamma=gamma, theta=theta, hypergradient=form)
+    return sparkle(
+        "adam-ed",
+        "ed",
+        alpha=alpha,
+        beta=beta,
+        gamma=gamma,
+        theta=theta,
+        hypergradient=penalty(strength),
+        upper_every=upper_every,
+    )
 
 
 def language_model(
@@ -118,6 +161,7 @@ def language_model(
     size: str | Shape = "tiny",
     target: Mapping[str, float] | None = None,
     start: Mapping[str, float] | None = None,
+    weights: Literal["simplex", "softmax"] = "simplex",
     tokens: Literal["bytes", "bpe"] = "bytes",
     vocabulary: int = 2048,
     windows: int = 1_000,
@@ -145,14 +189,16 @@ def language_model(
 
     Args:
         domains: names of `decibel.tasks.data.load_text` or of text that every Python installation has (`"manual"`,
-            `"docstrings"`, `"sources"`, `"tables"`, `"licences"`; None is these), or by name documents, bytes, or the
-            `Path` of a file or a folder.
+            `"docstrings"`, `"sources"`, `"tables"`, `"licences"`; None is these), or by name documents, bytes, or a
+            file or a folder, as a `Path` or its name.
         nodes: the number of nodes; None is one per domain. Fewer nodes hold several domains each; of more, several
             share one.
         size: `"tiny"`, `"mini"`, `"small"`, `"medium"` or `"large"`: 0.1, 0.6, 4.8, 10.7 and 85 million weights with
             bytes; or a `decibel.tasks.decoder.Shape`.
         target: shares of the domains in the target; None is one half each of the first two.
         start: shares of the domains at the start; None is uniform.
+        weights: what x is: `"simplex"`, the shares themselves, for methods that take a constraint (`prox_x`); or
+            `"softmax"`, logits of the shares: p(x) = (1 − ε) softmax(x) + ε / domains, for any method.
         tokens: `"bytes"`, or `"bpe"`: frequent pairs of bytes become tokens, learned from this very text.
         vocabulary: the number of tokens of `"bpe"`.
         windows: training samples of context + 1 tokens per domain, fewer where its text is shorter.
@@ -180,15 +226,20 @@ def language_model(
     if isinstance(size, str) and size not in SIZES:
         raise ValueError(f"size={size!r} is not known: choose one of {', '.join(map(repr, SIZES))}.")
     shape = SIZES[size] if isinstance(size, str) else size
-    aim = shares_of(target or dict.fromkeys(names[:2], 1.0), names, "target")
-    x0 = shares_of(start or dict.fromkeys(names, 1.0), names, "start")
+    if weights not in ("simplex", "softmax"):
+        raise ValueError(f"weights={weights!r} is not known: choose 'simplex' or 'softmax'.")
+    aim = _shares(target or dict.fromkeys(names[:2], 1.0), names, "target")
+    x0 = _shares(start or dict.fromkeys(names, 1.0), names, "start")
     least = floor / len(names)
     if x0.min() < least - 1e-9:
         raise ValueError(f"start has a share below floor / domains = {least:g}: raise it.")
+    mixture = Softmax(floor) if weights == "softmax" else Simplex()
+    if isinstance(mixture, Softmax):
+        x0 = mixture.point(x0)
     nodes = len(names) if nodes is None else nodes
     code = tokenizer(tokens, list(texts.values()), vocabulary)
     rng = np.random.default_rng(seed)
-    pools = {name: cut_windows(code.encode(text), shape.context + 1, rng) for name, text in texts.items()}
+    pools = {name: _windows(code.encode(text), shape.context + 1, rng) for name, text in texts.items()}
 
     counts = [min(windows, len(pools[name]["train"])) for name in names]
     train = np.concatenate([pools[name]["train"][:count] for name, count in zip(names, counts, strict=True)])
@@ -205,21 +256,24 @@ def language_model(
     upper = _target(pools, names, aim, "validation", nodes, validation)
     model = Model(compute, attention, shape.remat)
     problem = Problem(
-        TargetText(model, float(entropy)),
-        MixedText(model, float(decay)),
-        upper_data=[sources.arrays(own) for own in upper] if streamed else upper,
-        lower_data=[sources.arrays(own) for own in lower] if streamed else lower,
+        TargetText(model, float(entropy), mixture),
+        MixedText(model, float(decay), mixture),
+        upper_data=[sources.arrays(node_data) for node_data in upper] if streamed else upper,
+        lower_data=[sources.arrays(node_data) for node_data in lower] if streamed else lower,
         x0=jnp.asarray(x0, float),
         y0=start_decoder(shape, code.size, seed),
-        prox_x=prox.simplex(floor=least),
+        prox_x=None if weights == "softmax" else prox.simplex(floor=least),
     )
-    unseen = np.stack([first(pools[name]["test"][::-1], _enough(pools, -(-test // 4)), "test", name) for name in names])
+    unseen = np.stack(
+        [_first(pools[name]["test"][::-1], _enough(pools, -(-test // 4)), "test", name) for name in names]
+    )
     metric = HeldOut(
         model,
         jnp.asarray(np.concatenate(upper)),
         jnp.asarray(_target(pools, names, aim, "test", 1, test)[0]),
         jnp.asarray(unseen),
         names,
+        mixture,
     )
     summary = {
         "domains": {name: len(text) for name, text in texts.items()},
@@ -230,6 +284,7 @@ def language_model(
         "model": {"width": shape.width, "layers": shape.layers, "heads": shape.heads, "context": shape.context},
         "weights": int(sum(leaf.size for leaf in jax.tree.leaves(problem.y0))),
         "partition": held.describe(),
+        "mixture": weights,
         "least_share": least,
         "entropy": entropy,
         "decay": decay,
@@ -241,7 +296,8 @@ def language_model(
                 [len(text) / len(code.encode(text[:20_000])) * min(1, 20_000 / len(text)) for text in texts.values()]
             )
         )
-    return Task(problem, (metric,), "language-model", summary, held, summary["target"], own_method=mixture_method)
+    method = partial(mixture_method, alpha=SOFTMAX_ALPHA) if weights == "softmax" else mixture_method
+    return Task(problem, (metric,), "language-model", summary, held, summary["target"], own_method=method)
 
 
 def _target(
@@ -249,9 +305,9 @@ def _target(
 ) -> list[np.ndarray]:
     """For each node so many windows of the target, by the domains' shares."""
     each = [
-        first(pools[name][part], nodes * own, part, name).reshape(nodes, own, -1)
-        for name, own in zip(names, apportion(aim, count), strict=True)
-        if own
+        _first(pools[name][part], nodes * size, part, name).reshape(nodes, size, -1)
+        for name, size in zip(names, _apportion(aim, count), strict=True)
+        if size
     ]
     return list(np.concatenate(each, 1))
 
@@ -263,3 +319,37 @@ def _enough(pools: Mapping[str, dict[str, np.ndarray]], count: int) -> int:
 
 def _square(tree: Decoder) -> Array:
     return jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]).sum()
+
+
+def _entropy(p: Array) -> Array:
+    """In nats."""
+    return jax.scipy.special.entr(p).sum()
+
+
+def _shares(requested: Mapping[str, float], names: tuple[str, ...], argument: str) -> np.ndarray:
+    strangers = set(requested) - set(names)
+    if strangers or min(requested.values(), default=-1) < 0 or not sum(requested.values()) > 0:
+        raise ValueError(f"{argument}={dict(requested)} must give shares, not negative, to some of {', '.join(names)}.")
+    shares = np.array([requested.get(name, 0.0) for name in names])
+    return shares / shares.sum()
+
+
+def _windows(text: np.ndarray, size: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Each part of a text of tokens as shuffled windows (count, size) that do not overlap."""
+    cuts = np.round(np.cumsum(list(PARTS.values()))[:-1] * len(text)).astype(int)
+    parts = [part[: len(part) // size * size].reshape(-1, size) for part in np.split(text, cuts)]
+    return {name: part[rng.permutation(len(part))] for name, part in zip(PARTS, parts, strict=True)}
+
+
+def _first(pool: np.ndarray, count: int, argument: str, name: str) -> np.ndarray:
+    if count > len(pool):
+        raise ValueError(f"{argument} asks for {count} samples of {name}, whose text has {len(pool)}: ask for fewer.")
+    return pool[:count]
+
+
+def _apportion(shares: np.ndarray, count: int) -> np.ndarray:
+    """Whole numbers near shares · count that sum to it (largest remainders)."""
+    exact = shares * count
+    counts = np.floor(exact).astype(int)
+    counts[np.argsort(counts - exact, kind="stable")[: count - counts.sum()]] += 1
+    return counts

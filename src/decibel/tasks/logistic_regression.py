@@ -10,9 +10,8 @@ from jax import Array
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
+from .classification import Heterogeneity, alpha_of, find, split_over_nodes, standardized
 from .evaluation import Accuracy, Losses, NodeAccuracy
-from .sources import Heterogeneity, alpha_of, find, split_over_nodes, standardized
-from .synthetic import classification
 from .task import Task
 
 STEP_SIZES = {"alpha": 10.0, "beta": 0.5, "gamma": 0.5}
@@ -88,7 +87,7 @@ def logistic_regression(
     """
     synthetic = isinstance(dataset, str) and dataset == "synthetic"
     if synthetic:
-        source = classification(samples, features, informative, classes, seed=seed)
+        source = data.synthetic(samples, features, informative, classes, seed=seed)
     else:
         source = find(dataset, test=0.2, seed=seed)
     if source.name in SCALED:

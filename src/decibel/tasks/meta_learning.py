@@ -135,16 +135,18 @@ def meta_learning(
         train=1 - validation, validation=validation, test=0.0, seed=seed
     )
     centre = flat(source.x_train).mean(0)
-    inputs, sizes = flat(source.x_train) - centre, [len(centre), *hidden, ways]
+    inputs = flat(source.x_train) - centre
+    sizes = [len(centre), *hidden, ways]
     numbers = _renumber(tasks, source.classes)
-    own = lambda part: [  # noqa: E731
-        (inputs[held], numbers[node][source.y_train[held]]) for node, held in enumerate(part.indices)
-    ]
+
+    def samples_of(part: partition.Partition) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(inputs[held], numbers[node][source.y_train[held]]) for node, held in enumerate(part.indices)]
+
     problem = Problem(
         validation_loss,
         AdaptationLoss(regularization),
-        upper_data=own(split.validation),
-        lower_data=own(split.train),
+        upper_data=samples_of(split.validation),
+        lower_data=samples_of(split.train),
         x0=start_body(sizes[:-1], np.random.default_rng(seed)),
         y0=start_zero(*sizes[-2:]),
         personal=True,

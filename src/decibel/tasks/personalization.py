@@ -129,8 +129,10 @@ def personalization(
         start_zero(*sizes[1:]),
         shared=shared,
     )
-    own = jnp.asarray(np.stack(test.indices), jnp.int32)
-    metrics = (PersonalAccuracy(jnp.asarray(flat(source.x_test), problem.dtype), jnp.asarray(source.y_test), own),)
+    own_samples = jnp.asarray(np.stack(test.indices), jnp.int32)
+    metrics = (
+        PersonalAccuracy(jnp.asarray(flat(source.x_test), problem.dtype), jnp.asarray(source.y_test), own_samples),
+    )
     summary = {
         "dataset": source.name,
         "layers": sizes,

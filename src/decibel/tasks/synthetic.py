@@ -1,4 +1,4 @@
-"""What synthetic tasks share: the parameter of heterogeneity, unequal sample counts, a small classification set."""
+"""What synthetic tasks share: the parameter of heterogeneity, and unequal sample counts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-
-from .data import Dataset
 
 WORDS = {"mild": 0.1, "severe": 1.0}
 
@@ -37,28 +35,3 @@ def counts_of(samples: int | Sequence[int], nodes: int, name: str = "samples") -
     if len(counts) != nodes or min(counts) < 1:
         raise ValueError(f"{name}={samples} must be a positive number, or one for each of {nodes} nodes.")
     return counts
-
-
-def classification(
-    samples: int = 4_000,
-    features: int = 50,
-    informative: int = 10,
-    classes: int = 4,
-    *,
-    test: float = 0.25,
-    seed: int = 0,
-) -> Dataset:
-    """Standard normal inputs, of which the first `informative` decide the class, drawn from a softmax; the others are
-    noise that a good regularizer shuts out."""
-    if not 1 <= informative <= features or classes < 2:
-        raise ValueError(
-            f"informative={informative} must lie between 1 and features={features}, and classes={classes} be 2 or more."
-        )
-    rng = np.random.default_rng(seed)
-    inputs = rng.normal(size=(samples, features)).astype(np.float32)
-    weight = 4 / np.sqrt(informative) * rng.normal(size=(informative, classes))
-    logits = inputs[:, :informative] @ weight + rng.gumbel(size=(samples, classes))
-    labels = logits.argmax(1).astype(np.int32)
-    cut = round(samples * (1 - test))
-    names = tuple(str(label) for label in range(classes))
-    return Dataset(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:], "synthetic", classes, names)

@@ -14,8 +14,6 @@ from ..results.metrics import Metric
 from .partition import Partition
 
 DEFAULT_METHODS = {"shared": "sparkle-ada-ed", "personal": "spdb", "single": "ada-ed"}
-# The step sizes of most methods where nothing is known about the problem; where others are, they mean something else.
-USUAL = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +49,9 @@ class Task:
     def settings(self, name: str) -> dict[str, JSON]:
         """The settings of a method of `db.CATALOG` where none are given: its own, with this task's step sizes in the
         place of the usual ones."""
-        own = dict(CATALOG[name].defaults)
-        return own | {key: size for key, size in self.step_sizes.items() if own.get(key) == USUAL[key]}
+        entry = CATALOG[name]
+        usual = {key: size for key, size in self.step_sizes.items() if key in entry.usual_steps}
+        return {**entry.defaults, **usual}
 
     def method(self, name: str | None = None, **settings: JSON) -> Method:
         """A method of `db.CATALOG` with step sizes that work on this task.

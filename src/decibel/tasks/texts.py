@@ -18,6 +18,7 @@ from . import data
 Documents = Sequence[str]
 Text = Documents | bytes | Path
 INSTALLED = ("manual", "docstrings", "sources", "tables", "licences")
+LONGEST_PATH = 250
 MOST = 4_000_000  # bytes of one kind that are read from the installation
 NOTICES = ("licen", "copying", "notice")
 
@@ -42,12 +43,21 @@ def _named(name: str) -> bytes:
 def _read(name: str, given: Text) -> bytes:
     if isinstance(given, bytes):
         return given
+    if isinstance(given, str):
+        given = Path(given) if _is_path(given) else [given]
     if not isinstance(given, Path):
-        return joined([given] if isinstance(given, str) else given)
+        return joined(given)
     files = sorted(path for path in given.rglob("*") if path.is_file()) if given.is_dir() else [given]
     if not files or not files[0].exists():
         raise ValueError(f"domains[{name!r}]={str(given)!r} holds no files: give a file, a folder or documents.")
     return b"\n\n".join(path.read_bytes() for path in files)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a string names a file or a folder, rather than being a document."""
+    if len(text) > LONGEST_PATH or "\n" in text:
+        return False
+    return Path(text).exists() or ("/" in text and " " not in text)
 
 
 def joined(documents: Documents) -> bytes:

@@ -53,10 +53,10 @@ class BPE:
         return np.asarray(tokens, np.uint16 if self.size <= 2**16 else np.uint32)
 
     def decode(self, tokens: Iterable[int]) -> bytes:
-        known = [bytes([b]) for b in range(BYTES)]
+        pieces = [bytes([b]) for b in range(BYTES)]
         for a, b in self.merges:
-            known.append(known[a] + known[b])
-        return b"".join(known[token] for token in tokens)
+            pieces.append(pieces[a] + pieces[b])
+        return b"".join(pieces[token] for token in tokens)
 
     def _encode_word(self, word: bytes) -> list[int]:
         tokens, last = list(word), len(self.merges)
@@ -73,11 +73,11 @@ class BPE:
         words = Counter(WORDS.findall(text))
         split, counts = [list(word) for word in words], list(words.values())
         total: Counter[Pair] = Counter()
-        where: defaultdict[Pair, set[int]] = defaultdict(set)
+        positions: defaultdict[Pair, set[int]] = defaultdict(set)
         for number, (tokens, count) in enumerate(zip(split, counts, strict=True)):
             for pair in pairwise(tokens):
                 total[pair] += count
-                where[pair].add(number)
+                positions[pair].add(number)
         heap = [(-count, pair) for pair, count in total.items()]
         heapq.heapify(heap)
         merges: list[Pair] = []
@@ -89,14 +89,14 @@ class BPE:
                 break
             merges.append(pair)
             changed: set[Pair] = set()
-            for number in where.pop(pair):
+            for number in positions.pop(pair):
                 before, after = split[number], _merged(split[number], pair, BYTES + len(merges) - 1)
                 for tokens, sign in ((before, -counts[number]), (after, counts[number])):
                     for other in pairwise(tokens):
                         total[other] += sign
                         changed.add(other)
                 for other in pairwise(after):
-                    where[other].add(number)
+                    positions[other].add(number)
                 split[number] = after
             total.pop(pair, None)
             for other in changed - {pair}:

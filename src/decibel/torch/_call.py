@@ -30,7 +30,7 @@ class Module(Protocol):
     def named_buffers(self) -> Iterator[tuple[str, PyTree]]: ...
 
 
-class Bound(NamedTuple):
+class BoundModule(NamedTuple):
     """A module, the arrays that take the place of its tensors, and which of its modules are in training mode."""
 
     module: Module
@@ -38,7 +38,9 @@ class Bound(NamedTuple):
     modes: tuple[bool, ...]
 
 
-def call(function: Callable[..., PyTree], bound: dict[str, Bound], arguments: PyTree, key: Array | None) -> PyTree:
+def call(
+    function: Callable[..., PyTree], bound: dict[str, BoundModule], arguments: PyTree, key: Array | None
+) -> PyTree:
     """`function(modules, arguments)`, both in PyTorch's terms, on arrays of JAX and to arrays of JAX.
 
     Args:
@@ -53,13 +55,14 @@ def call(function: Callable[..., PyTree], bound: dict[str, Bound], arguments: Py
     torch, torchax = libraries()
     environment = torchax.default_env()
 
-    class Host(torch.nn.Module):
+    class FunctionalModule(torch.nn.Module):
         def forward(self, arguments: PyTree) -> PyTree:
             return function({name: getattr(self, name) for name in bound}, arguments)
 
-    host, named = Host(), {f"{name}.{path}": leaf for name, one in bound.items() for path, leaf in one.arrays.items()}
-    for name, one in bound.items():
-        setattr(host, name, one.module)
+    host = FunctionalModule()
+    named = {f"{name}.{path}": leaf for name, module in bound.items() for path, leaf in module.arrays.items()}
+    for name, module in bound.items():
+        setattr(host, name, module.module)
     with jax.ensure_compile_time_eval():  # so that it leaves no trace where nothing is random
         fixed = jax.random.key(0)
     random = environment.override_property(prng=fixed if key is None else key)
@@ -67,8 +70,8 @@ def call(function: Callable[..., PyTree], bound: dict[str, Bound], arguments: Py
     with TRACING, _modes(bound), jax.numpy_dtype_promotion("standard"), random:
         try:
             with environment, torch.device("jax"):
-                given = torchax.interop.torch_view((named, arguments))
-                out = torch.func.functional_call(host, given[0], (given[1],))
+                tensors = torchax.interop.torch_view((named, arguments))
+                out = torch.func.functional_call(host, tensors[0], (tensors[1],))
             return torchax.interop.jax_view(out)
         except torchax.tensor.OperatorNotFound as error:
             fix = "write that part with other operations"
@@ -81,12 +84,12 @@ def call(function: Callable[..., PyTree], bound: dict[str, Bound], arguments: Py
 
 
 @contextmanager
-def _modes(bound: dict[str, Bound]) -> Generator[None]:
+def _modes(bound: dict[str, BoundModule]) -> Generator[None]:
     """Every module in its mode, and afterwards in the one that it had."""
-    before = [(module, module.training) for one in bound.values() for module in one.module.modules()]
+    before = [(module, module.training) for bound_module in bound.values() for module in bound_module.module.modules()]
     try:
-        for one in bound.values():
-            for module, training in zip(one.module.modules(), one.modes, strict=True):
+        for bound_module in bound.values():
+            for module, training in zip(bound_module.module.modules(), bound_module.modes, strict=True):
                 module.training = training
         yield
     finally:

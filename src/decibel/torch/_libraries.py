@@ -13,6 +13,7 @@ from ..core._optional import optional
 # torchax lists PyTorch's operators by name. 0.0.13 names those of named tensors, such as aten.prod.dim_Dimname, which
 # torch 2.13 no longer has, so that its import fails there.
 VERSIONS = {"torch": "2.12", "torchax": "0.0.13"}
+CPU_WHEEL = f"install torch {VERSIONS['torch']} by the command for pip and CPU on PyTorch's start page"
 
 
 @lru_cache(maxsize=1)
@@ -27,8 +28,8 @@ def libraries() -> tuple[ModuleType, ModuleType]:
         needed = " and ".join(f"{package} {wanted}" for package, wanted in VERSIONS.items())
         there = " and ".join(f"{package} {known}" for package, known in found.items() if known) or "neither"
         raise ImportError(
-            f'db.torch needs {needed} (found {there}): pip install "decibel-opt[torch]", after PyTorch\'s CPU wheel of '
-            f"torch {VERSIONS['torch']} where JAX runs on a CPU, since the default wheel brings CUDA."
+            f'db.torch needs {needed} (found {there}): {CPU_WHEEL}, and then pip install "decibel-opt[torch]", since '
+            "the default wheel of torch brings CUDA."
         )
     with optional("torch and torchax", caller="db.torch", extra="torch"):
         return import_module("torch"), import_module("torchax")

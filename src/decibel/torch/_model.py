@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from ..core._types import PyTree
-from ._call import Bound, Module, call
+from ._call import BoundModule, Module, call
 from ._libraries import libraries
 from ._tensors import arrays, is_tensor, to_array
 
@@ -86,8 +86,13 @@ class Model(eqx.Module):
                 is evaluation mode.
         """
         modes = self.training if key is not None else (False,) * len(self.training)
-        forward = lambda modules, inputs: modules["module"](*inputs)  # noqa: E731
-        return call(forward, {"module": Bound(self.module, self.tensors(y), modes)}, arrays(inputs, "an input"), key)
+
+        def forward(modules: dict[str, PyTree], inputs: PyTree) -> PyTree:
+            return modules["module"](*inputs)
+
+        return call(
+            forward, {"module": BoundModule(self.module, self.tensors(y), modes)}, arrays(inputs, "an input"), key
+        )
 
     def __call__(self, y: dict[str, Array], batch: PyTree, *, key: Array | None = None) -> Array:
         """The loss on a batch.
@@ -120,9 +125,9 @@ class Model(eqx.Module):
                 `batches` are missing.
         """
         torch, _ = libraries()
-        own = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        parameters = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
         if {name: np.shape(leaf) for name, leaf in y.items()} != {
-            name: tuple(leaf.shape) for name, leaf in own.items()
+            name: tuple(leaf.shape) for name, leaf in parameters.items()
         }:
             raise ValueError("y is not shaped like the module: give result.y or, of a personal level, one node's y.")
         stale = [part for part, on in zip(self.module.modules(), self.training, strict=True) if on and _tracks(part)]
@@ -132,7 +137,7 @@ class Model(eqx.Module):
                 "back(y, batches) inputs to take them from."
             )
         with torch.no_grad():
-            for name, parameter in own.items():
+            for name, parameter in parameters.items():
                 parameter.copy_(torch.from_numpy(np.array(y[name])))
         if stale and batches is not None:
             _recalibrate(self.module, stale, batches)
@@ -141,10 +146,13 @@ class Model(eqx.Module):
     def tensors(self, y: dict[str, Array]) -> dict[str, Array]:
         """What takes the place of the module's tensors; frozen ones are of the precision of y."""
         narrow = jnp.result_type(*y.values()) == jnp.bfloat16
-        cast = lambda leaf: leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf  # noqa: E731
+
+        def cast(leaf: Array) -> Array:
+            return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
         return {**(jax.tree.map(cast, self.frozen) if narrow else self.frozen), **y}
 
-    def bound(self, y: dict[str, Array], *, random: bool, by_batch: bool) -> Bound:
+    def bound(self, y: dict[str, Array], *, random: bool, by_batch: bool) -> BoundModule:
         """The module as a loss uses it.
 
         Args:
@@ -156,7 +164,7 @@ class Model(eqx.Module):
             on and (by_batch if _tracks(part) else random)
             for part, on in zip(self.module.modules(), self.training, strict=True)
         )
-        return Bound(self.module, self.tensors(y), modes)
+        return BoundModule(self.module, self.tensors(y), modes)
 
 
 def evaluate(
@@ -170,9 +178,10 @@ def evaluate(
 
     A sample alone may have none, and PyTorch raises; it takes the running ones, so that shapes can be tried on one.
     """
-    bound = lambda by_batch: {  # noqa: E731
-        name: model.bound(y, random=key is not None, by_batch=by_batch) for name, (model, y) in models.items()
-    }
+
+    def bound(by_batch: bool) -> dict[str, BoundModule]:
+        return {name: model.bound(y, random=key is not None, by_batch=by_batch) for name, (model, y) in models.items()}
+
     try:
         return call(function, bound(True), arguments, key)
     except ValueError as error:

@@ -65,14 +65,15 @@ def problem(
     bare = (outer and replace(outer, y0=None), replace(model, y0=None))  # their y0 is the problem's
     losses = [KeyedLoss(function, *bare) for function in (upper, lower)]
     convert = _Converted()
-    made = Problem(
+    traced = Problem(
         *losses, upper_data=convert(upper_data), lower_data=convert(lower_data), x0=start, y0=model.y0, **options
     )
     # A loss without dropout needs no key, and a draw of all samples need not be repeated for it.
     needed = [
-        _without_key(loss, made, data) for loss, data in zip(losses, (made.upper_data, made.lower_data), strict=True)
+        _without_key(loss, traced, data)
+        for loss, data in zip(losses, (traced.upper_data, traced.lower_data), strict=True)
     ]
-    return eqx.tree_at(lambda made: (made.upper, made.lower), made, tuple(needed))
+    return eqx.tree_at(lambda traced: (traced.upper, traced.lower), traced, tuple(needed))
 
 
 class Loss(eqx.Module):
@@ -90,8 +91,8 @@ class Loss(eqx.Module):
             {"inner": (self.inner, y)} if self.outer is None else {"inner": (self.inner, y), "outer": (self.outer, x)}
         )
 
-        def loss(modules: dict[str, Module], given: PyTree) -> PyTree:
-            x, batch = given
+        def loss(modules: dict[str, Module], arguments: PyTree) -> PyTree:
+            x, batch = arguments
             return self.function(modules.get("outer", x), modules["inner"], batch)
 
         return evaluate(loss, models, (x if self.outer is None else None, batch), batch, key)
@@ -109,9 +110,9 @@ def _without_key(loss: KeyedLoss, problem: Problem, data: Data) -> Loss:
     if not isinstance(data, NodeData):
         return loss
     sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
-    given = jax.random.key(0), problem.x0, problem.y0, sample
-    training = jax.make_jaxpr(lambda key, *given: loss(*given, key=key))(*given)
-    evaluation = jax.make_jaxpr(lambda key, *given: loss(*given, key=None))(*given)
+    arguments = jax.random.key(0), problem.x0, problem.y0, sample
+    training = jax.make_jaxpr(lambda key, *arguments: loss(*arguments, key=key))(*arguments)
+    evaluation = jax.make_jaxpr(lambda key, *arguments: loss(*arguments, key=None))(*arguments)
     return loss if str(training) != str(evaluation) else Loss(loss.function, loss.outer, loss.inner)
 
 

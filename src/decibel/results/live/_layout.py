@@ -1,4 +1,4 @@
-"""Where the page puts nodes: a circle, or by springs; many nodes as a block in the order of their numbers."""
+"""The positions of nodes on the live page: a circle, a spring layout, or a block of many nodes in order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_SHOWN = 2_500  # nodes in a block
 EXACT_SPRINGS = 60  # nodes up to which a better layout takes no more than a moment
 
 
-class Layout(TypedDict):
+class Drawing(TypedDict):
     """`shown`: the numbers of the nodes drawn; `places`: from -1 to 1, y upwards; `links`: pairs of positions in
-    `shown`, and none where they would cover each other."""
+    `shown`, or none if there are too many."""
 
     nodes: int
     block: bool
@@ -29,7 +29,7 @@ class Layout(TypedDict):
     links: list[tuple[int, int]]
 
 
-def layout(nodes: int, links: Sequence[tuple[int, int]]) -> Layout:
+def layout(nodes: int, links: Sequence[tuple[int, int]]) -> Drawing:
     if nodes > MOST_DRAWN:
         shown = np.unique(np.linspace(0, nodes - 1, min(nodes, MOST_SHOWN)).round().astype(int))
         return {"nodes": nodes, "block": True, "shown": shown.tolist(), "places": _block(len(shown)), "links": []}
@@ -38,15 +38,18 @@ def layout(nodes: int, links: Sequence[tuple[int, int]]) -> Layout:
     drawn = list(links) if len(links) <= MOST_LINKS else []
     places = circle(nodes) if nodes < 3 or _is_circulant(nodes, links) or not drawn else _springs(nodes, drawn)
     return {
-        "nodes": nodes, "block": False, "shown": list(range(nodes)), "places": np.round(_fitted(places), 4).tolist(),
+        "nodes": nodes,
+        "block": False,
+        "shown": list(range(nodes)),
+        "places": np.round(_fitted(places), 4).tolist(),
         "links": drawn,
-    }  # fmt: skip
+    }
 
 
 def _is_circulant(nodes: int, links: Sequence[tuple[int, int]]) -> bool:
     """Whether all nodes have neighbours at the same offsets, as on rings and exponential graphs."""
-    there = {frozenset(link) for link in links}
-    return bool(there) and all(frozenset(((i + 1) % nodes, (j + 1) % nodes)) in there for i, j in links)
+    pairs = {frozenset(link) for link in links}
+    return bool(pairs) and all(frozenset(((i + 1) % nodes, (j + 1) % nodes)) in pairs for i, j in links)
 
 
 def _springs(nodes: int, links: Sequence[tuple[int, int]]) -> Float[np.ndarray, "nodes 2"]:

@@ -106,7 +106,10 @@ def _read(line: bytes) -> dict[str, JSON] | None:
             return {"kind": "begin", "about": about if isinstance(about, dict) else {}, "graph": shown}
         case "row" if isinstance(row := read.get("row"), dict) and _number(read.get("step")) is not None:
             nodes = [_number(value) for value in _list(read.get("nodes"))]
-            positive = [value for value in nodes if value is not None and value > 0]
+            known = [value for value in nodes if value is not None]
+            positive = [value for value in known if value > 0]
+            if known and None not in nodes and "consensus_x" not in row:
+                row = row | {"consensus_x": sum(value**2 for value in known) / len(known)}
             return {
                 "kind": "row", "step": read["step"], "nodes": nodes or None,
                 "row": {str(name): _number(value) for name, value in row.items()},

@@ -16,7 +16,7 @@ from socket import socket
 from socketserver import TCPServer
 from urllib.parse import parse_qs, urlsplit
 
-from ._layout import Layout, layout
+from ._layout import Drawing, layout
 from ._log import News, newest_graph, news
 
 LOG = "log.jsonl"
@@ -76,8 +76,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int) -> None:
         self.log = folder / LOG
-        here = files("decibel.results.live")
-        self.page = {path: (here.joinpath(name).read_bytes(), kind) for path, (name, kind) in PAGE.items()}
+        resources = files("decibel.results.live")
+        self.page = {path: (resources.joinpath(name).read_bytes(), kind) for path, (name, kind) in PAGE.items()}
         self.asked, self.read = 0.0, 0  # when somebody asked last, and up to where it was told
         try:
             super().__init__((HOST, port), Handler)
@@ -100,9 +100,9 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def events(self, offset: int, run: str) -> News:
-        told = news(self.log, offset, run)
-        self.asked, self.read = time.monotonic(), told["offset"]
-        return told
+        latest = news(self.log, offset, run)
+        self.asked, self.read = time.monotonic(), latest["offset"]
+        return latest
 
     def wait_for_readers(self) -> None:
         """Waits briefly until a page that polled recently has read the whole file."""
@@ -128,16 +128,16 @@ class Handler(BaseHTTPRequestHandler):
         if address.path in self.server.page:
             return self._answer(200, *self.server.page[address.path])
         if address.path == "/events":
-            asked = {name: values[-1] for name, values in parse_qs(address.query).items()}
-            offset = asked.get("from", "0")
+            query = {name: values[-1] for name, values in parse_qs(address.query).items()}
+            offset = query.get("from", "0")
             if not (offset.isascii() and offset.isdigit() and len(offset) < 19):
                 return self._answer(400, b"from must be an integer.\n", "text/plain")
-            return self._json(self.server.events(int(offset), asked.get("run", "")))
+            return self._json(self.server.events(int(offset), query.get("run", "")))
         if address.path == "/layout":
             return self._json(layout(*newest_graph(self.server.log)))
         return self._answer(404, b"There is nothing here.\n", "text/plain")
 
-    def _json(self, value: News | Layout) -> None:
+    def _json(self, value: News | Drawing) -> None:
         self._answer(200, json.dumps(value, allow_nan=False, separators=(",", ":")).encode(), "application/json")
 
     def _answer(self, status: int, body: bytes, kind: str) -> None:

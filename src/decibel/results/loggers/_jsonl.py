@@ -54,10 +54,10 @@ class JSONL(Logger):
         if not self.writes:
             return
         before = resumed(about)
-        kept = [] if before is None else list(rows_until(self.path, before))
+        earlier_lines = [] if before is None else list(rows_until(self.path, before))
         first: dict[str, JSON] = {"kind": "begin", "about": {**about, **self._more}, "graph": _drawn(graphs)}
         try:
-            atomic_write(self.path, "".join(_line(entry) for entry in (first, *kept)))
+            atomic_write(self.path, "".join(_line(entry) for entry in (first, *earlier_lines)))
             self._file = self.path.open("a", encoding="utf-8")
         except OSError as error:
             reason = error.strerror or type(error).__name__
@@ -65,8 +65,8 @@ class JSONL(Logger):
 
     def see(self, step: int, snapshot: Snapshot) -> None:
         apart = _from_the_mean(snapshot.state.x.s)
-        here = multihost_utils.process_allgather(apart, tiled=True) if jax.process_count() > 1 else apart
-        numbers = np.asarray(here, np.float64).tolist()
+        distances = multihost_utils.process_allgather(apart, tiled=True) if jax.process_count() > 1 else apart
+        numbers = np.asarray(distances, np.float64).tolist()
         self._apart = numbers if len(numbers) == self._nodes else []
 
     def __call__(self, step: int, row: Row) -> None:

@@ -30,7 +30,9 @@ class MLflow(Logger):
     def __init__(self, experiment: str = "decibel", *, uri: str | None = None, name: str | None = None) -> None:
         with optional("mlflow", caller="db.loggers.MLflow", extra="mlflow"):
             self._library = import_module("mlflow")
-        self._experiment, self._uri, self._name = experiment, uri, name
+        self._experiment = experiment
+        self._uri = uri
+        self._name = name
         self._client: Any = None
         self._run = ""
 
@@ -38,17 +40,17 @@ class MLflow(Logger):
         if not self.writes:
             return
         self._client = self._library.MlflowClient(tracking_uri=self._uri)
-        found = self._client.get_experiment_by_name(self._experiment)
-        number = found.experiment_id if found else self._client.create_experiment(self._experiment)
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
         self._run = self._client.create_run(number, run_name=self._name or about["method"]).info.run_id
-        given = [(name, str(value)[:LONGEST]) for name, value in flat(about).items()]
-        self._client.log_batch(self._run, params=[self._library.entities.Param(*pair) for pair in given])
+        parameters = [(name, str(value)[:LONGEST]) for name, value in flat(about).items()]
+        self._client.log_batch(self._run, params=[self._library.entities.Param(*pair) for pair in parameters])
 
     def __call__(self, step: int, row: Row) -> None:
         if self._client is not None:
-            now = int(time.time() * 1000)
+            timestamp = int(time.time() * 1000)
             values = [(name, value) for name, value in finite(row).items() if name != "step"]
-            metrics = [self._library.entities.Metric(name, value, now, step) for name, value in values]
+            metrics = [self._library.entities.Metric(name, value, timestamp, step) for name, value in values]
             self._client.log_batch(self._run, metrics=metrics)
 
     def end(self, status: Status, message: str | None) -> None:

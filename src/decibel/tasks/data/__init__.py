@@ -3,7 +3,7 @@
 from .cache import Check, Status, available, cache_folder, fetch, verify
 from .errors import DamagedData, DataError, MissingData
 from .registry import DOMAINS, SOURCES, File, Source
-from .sets import Dataset, Recordings, digits, load, load_speech, load_text
+from .sets import Dataset, Recordings, digits, load, load_speech, load_text, synthetic
 
 __all__ = [
     "DOMAINS",
@@ -24,5 +24,6 @@ __all__ = [
     "load",
     "load_speech",
     "load_text",
+    "synthetic",
     "verify",
 ]

@@ -98,19 +98,19 @@ class _Bounded(io.RawIOBase):
 
 
 def _tar_members(path: Path) -> dict[str, bytes]:
-    wanted = {f"{CIFAR_FOLDER}/{name}": name for name in CIFAR_BATCHES}
-    found: dict[str, bytes] = {}
+    names = {f"{CIFAR_FOLDER}/{name}": name for name in CIFAR_BATCHES}
+    members: dict[str, bytes] = {}
     try:
         with gzip.open(path) as stream, tarfile.open(fileobj=_Bounded(stream), mode="r|") as archive:
             for member in archive:
-                if member.name in wanted and member.isreg():
+                if member.name in names and member.isreg():
                     if member.issparse() or member.size > BATCH_LIMIT:  # a sparse file of 100 bytes may claim any size
                         raise tarfile.ReadError(f"{member.name} claims {member.size} bytes")
                     body = archive.extractfile(member)
-                    found[wanted[member.name]] = body.read() if body else b""
+                    members[names[member.name]] = body.read() if body else b""
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         raise DamagedData(path, f"tar says {error}") from error
-    return found
+    return members
 
 
 def _cifar_batch(path: Path, name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +137,7 @@ def _cifar_batch(path: Path, name: str, data: bytes) -> tuple[np.ndarray, np.nda
 
 def read_recordings(path: Path) -> list[tuple[int, str, int, np.ndarray]]:
     """Digit, speaker, index and waveform of every recording, sorted."""
-    found: dict[tuple[int, str, int], np.ndarray] = {}
+    recordings: dict[tuple[int, str, int], np.ndarray] = {}
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
@@ -148,12 +148,12 @@ def read_recordings(path: Path) -> list[tuple[int, str, int, np.ndarray]]:
                 if match is None:
                     raise DamagedData(path, f"{entry.filename!r} is not recordings/DIGIT_SPEAKER_INDEX.wav")
                 key = (int(match[1]), match[2], int(match[3]))
-                if key in found:
+                if key in recordings:
                     raise DamagedData(path, f"{entry.filename!r} is there twice")
-                found[key] = _waveform(path, entry.filename, archive.read(entry))
+                recordings[key] = _waveform(path, entry.filename, archive.read(entry))
     except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
         raise DamagedData(path, f"zip says {error}") from error
-    return [(*key, found[key]) for key in sorted(found)]
+    return [(*key, recordings[key]) for key in sorted(recordings)]
 
 
 def _waveform(path: Path, name: str, data: bytes) -> np.ndarray:

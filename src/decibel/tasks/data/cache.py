@@ -174,11 +174,11 @@ def _download(origin: Source, file: File) -> Path:
     # Only a checked file ever gets its name; whatever else happens goes away with the temporary folder.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache_folder()) as folder:
         try:
-            known = f"sha256:{file.published}" if file.published else None
-            got = Path(pooch.retrieve(str(file.url), known, fname=target.name, path=folder))
+            checksum = f"sha256:{file.published}" if file.published else None
+            downloaded = Path(pooch.retrieve(str(file.url), checksum, fname=target.name, path=folder))
             if origin.kind == "text":
-                got.write_bytes(lzma.compress(got.read_bytes()))
-            check(origin, file, got)
+                downloaded.write_bytes(lzma.compress(downloaded.read_bytes()))
+            check(origin, file, downloaded)
         except (ValueError, OSError) as error:
             reason = "its sha256 is not the registered one" if isinstance(error, ValueError) else str(error)
             raise DataError(
@@ -186,7 +186,7 @@ def _download(origin: Source, file: File) -> Path:
                 f"or place {file.path} below {VARIABLE} by hand."
             ) from error
         target.parent.mkdir(exist_ok=True)
-        return durable_replace(got, target)
+        return durable_replace(downloaded, target)
 
 
 def available() -> list[Status]:

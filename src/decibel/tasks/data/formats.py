@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...core._files import read_arrays
 from .errors import DamagedData
 
 LIMIT = 512 * 2**20  # no file of ours unpacks to more, so anything beyond is a bomb
@@ -122,18 +123,14 @@ def canonical_libsvm(data: bytes) -> bytes:
 def read_npz(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
     """The arrays called `names`; object arrays raise, because they would have to be unpickled."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > LIMIT:
-            raise DamagedData(path, f"it unpacks to more than {LIMIT} bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            return tuple(arrays[name] for name in names)
+        arrays = read_arrays(path, LIMIT)
+        return tuple(arrays[name] for name in names)
     except KeyError as error:
         raise DamagedData(path, f"it does not hold {error.args[0]}") from error
     except DamagedData:
         raise
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, zlib.error, MemoryError) as error:
-        raise DamagedData(path, f"numpy says {error}") from error
+        raise DamagedData(path, f"it cannot be read: {error}") from error
 
 
 def read_text(path: Path) -> tuple[str, ...]:

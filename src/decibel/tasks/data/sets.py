@@ -94,6 +94,39 @@ def digits(*, test: float = 0.2, seed: int = 0) -> Dataset:
     return Dataset(x[:cut], y[:cut], x[cut:], y[cut:], "digits", len(DIGITS), DIGITS)
 
 
+def synthetic(
+    samples: int = 4_000,
+    features: int = 50,
+    informative: int = 10,
+    classes: int = 4,
+    *,
+    test: float = 0.25,
+    seed: int = 0,
+) -> Dataset:
+    """A synthetic dataset for classification: standard normal inputs, classes drawn from a softmax.
+
+    Args:
+        samples: the number of samples, training and test part together.
+        features: the number of features.
+        informative: the first so many features decide the class; the others are noise.
+        classes: the number of classes.
+        test: the share of the test part.
+        seed: of the samples.
+    """
+    if not 1 <= informative <= features or classes < 2:
+        raise ValueError(
+            f"informative={informative} must lie between 1 and features={features}, and classes={classes} be 2 or more."
+        )
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(samples, features)).astype(np.float32)
+    weight = 4 / np.sqrt(informative) * rng.normal(size=(informative, classes))
+    logits = inputs[:, :informative] @ weight + rng.gumbel(size=(samples, classes))
+    labels = logits.argmax(1).astype(np.int32)
+    cut = round(samples * (1 - test))
+    names = tuple(str(label) for label in range(classes))
+    return Dataset(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:], "synthetic", classes, names)
+
+
 def load_speech() -> Recordings:
     """The Free Spoken Digit recordings."""
     origin = source("fsdd")

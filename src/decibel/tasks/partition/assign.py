@@ -101,13 +101,13 @@ def by_group(
     names, codes = np.unique(np.asarray(groups), return_inverse=True)
     nodes = len(names) if nodes is None else nodes
     codes = check_labels(codes.astype(np.int64), nodes)
-    shown = codes if labels is None else check_labels(labels, nodes)
-    if len(shown) != len(codes):
-        raise ValueError(f"labels has {len(shown)} samples and groups {len(codes)}: they must agree.")
+    classes = codes if labels is None else check_labels(labels, nodes)
+    if len(classes) != len(codes):
+        raise ValueError(f"labels has {len(classes)} samples and groups {len(codes)}: they must agree.")
     rng = np.random.default_rng(seed)
     members = [rng.permutation(np.flatnonzero(codes == code)) for code in range(len(names))]
     held = _gather(members, nodes) if nodes <= len(names) else _scatter(members, nodes)
-    return make_partition(held, shown, "by_group", seed, groups=len(names))
+    return make_partition(held, classes, "by_group", seed, groups=len(names))
 
 
 def _gather(members: list[np.ndarray], nodes: int) -> list[np.ndarray]:

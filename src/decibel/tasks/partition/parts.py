@@ -171,16 +171,16 @@ class Split:
 
 
 def _cut(samples: np.ndarray, shares: list[float], node: int) -> list[np.ndarray]:
-    wanted = np.array(shares) > 0
-    if len(samples) < wanted.sum():
+    positive = np.array(shares) > 0
+    if len(samples) < positive.sum():
         raise ValueError(
-            f"node {node} holds {len(samples)} samples, too few for {wanted.sum()} parts: "
+            f"node {node} holds {len(samples)} samples, too few for {positive.sum()} parts: "
             "raise the partition's minimum or ask for fewer parts."
         )
     sizes = np.diff(np.round(np.cumsum([0.0, *shares]) * len(samples))).astype(int)
-    while (sizes[wanted] == 0).any():
+    while (sizes[positive] == 0).any():
         sizes[np.argmax(sizes)] -= 1
-        sizes[np.flatnonzero(wanted & (sizes == 0))[0]] += 1
+        sizes[np.flatnonzero(positive & (sizes == 0))[0]] += 1
     return [np.sort(piece) for piece in np.split(samples, np.cumsum(sizes)[:-1])]
 
 

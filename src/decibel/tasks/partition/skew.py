@@ -33,8 +33,8 @@ def label_skew(
             f"per_node={per_node} is not possible with fraction={fraction} on {nodes} nodes: "
             f"the labels allow 1 to {largest} samples a node."
         )
-    own = int(_own(fraction, np.array(size)))
-    held = _assign(labels, homes, own, size - own, np.random.default_rng(seed))
+    own_count = int(_own(fraction, np.array(size)))
+    held = _assign(labels, homes, own_count, size - own_count, np.random.default_rng(seed))
     return make_partition(held, labels, "label_skew", seed, fraction=fraction, per_node=size)
 
 
@@ -46,25 +46,27 @@ def _largest(counts: np.ndarray, homes: np.ndarray, fraction: float) -> int:
     """The largest node size for which own and other samples suffice (Hall's condition), or 0."""
     residents = np.bincount(homes, minlength=len(counts))
     size = np.arange(1, counts.sum() // len(homes) + 1)[:, None]  # (sizes, 1) against (classes,)
-    own = _own(fraction, size)
-    left = counts - residents * own  # (sizes, classes)
-    pool = left.sum(1, keepdims=True)
-    others = residents * (size - own) <= pool - left
-    fits = (left >= 0) & others & ((size - own) * len(homes) <= pool)
+    own_count = _own(fraction, size)
+    remaining = counts - residents * own_count  # (sizes, classes)
+    pool = remaining.sum(1, keepdims=True)
+    others = residents * (size - own_count) <= pool - remaining
+    fits = (remaining >= 0) & others & ((size - own_count) * len(homes) <= pool)
     return int(size[fits.all(1)].max(initial=0))
 
 
-def _assign(labels: np.ndarray, homes: np.ndarray, own: int, other: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _assign(
+    labels: np.ndarray, homes: np.ndarray, own_count: int, other: int, rng: np.random.Generator
+) -> list[np.ndarray]:
     order = rng.permutation(len(labels))
     held = []
     for node, home in enumerate(homes):
         turn = np.count_nonzero(homes[:node] == home)
-        held.append(order[labels[order] == home][turn * own : (turn + 1) * own])
+        held.append(order[labels[order] == home][turn * own_count : (turn + 1) * own_count])
     pool = rng.permutation(np.setdiff1d(order, np.concatenate(held)))
     taker = np.full(len(pool), -1)  # which node a pooled sample goes to; -1: left out
     taker[: len(homes) * other] = np.repeat(np.arange(len(homes)), other)
     pool = _send_abroad(pool, labels, np.where(taker < 0, -1, homes[taker]), rng)
-    return [np.concatenate([mine, pool[taker == node]]) for node, mine in enumerate(held)]
+    return [np.concatenate([rows, pool[taker == node]]) for node, rows in enumerate(held)]
 
 
 def _send_abroad(pool: np.ndarray, labels: np.ndarray, home: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -75,9 +77,9 @@ def _send_abroad(pool: np.ndarray, labels: np.ndarray, home: np.ndarray, rng: np
     """
     pool = pool.copy()
     for label in np.unique(home[home >= 0]):
-        here = labels[pool] == label
-        misplaced = np.flatnonzero(here & (home == label))
-        partners = np.flatnonzero(~here & (home != label))
+        of_class = labels[pool] == label
+        misplaced = np.flatnonzero(of_class & (home == label))
+        partners = np.flatnonzero(~of_class & (home != label))
         chosen = rng.choice(partners, len(misplaced), replace=False)
         pool[misplaced], pool[chosen] = pool[chosen], pool[misplaced]
     return pool

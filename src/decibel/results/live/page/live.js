@@ -53,7 +53,7 @@ function goBackTo(step) {
 
 // Words and numbers.
 
-const WORDS = { waits: "waiting", runs: "running", ended: "ended", stopped: "stopped" };
+const WORDS = { compiles: "compiling", waits: "waiting", runs: "running", ended: "ended", stopped: "stopped" };
 
 function number(value) {
   if (value === null || value === undefined) return "–";
@@ -99,6 +99,9 @@ function say(element, text) { if (element.textContent !== text) element.textCont
 
 // What the page shows.
 
+// Until the steps after the first row are done, most of the time goes into compiling them.
+const stage = () => (state === "runs" && columns.step.length <= 1 ? "compiles" : state);
+
 function show() {
   const last = columns.step.length - 1, info = about.about;
   const step = last < 0 ? 0 : columns.step[last];
@@ -106,9 +109,9 @@ function show() {
   say(at("title"), title);
   const graph = about.graph;
   if (graph) say(at("subtitle"), `over ${graph.name || "a graph"} of ${number(graph.nodes)} nodes`);
-  document.title = `${WORDS[state]} · ${title}`;
-  say(at("state"), WORDS[state]);
-  at("state").className = state;
+  document.title = `${WORDS[stage()]} · ${title}`;
+  say(at("state"), WORDS[stage()]);
+  at("state").className = stage();
   at("sheet").hidden = state === "waits";
   at("progress").hidden = steps === null;
   at("progress").value = steps ? step / steps : 0;

@@ -1,0 +1,80 @@
+"""Rows that the data of both levels have in common, as validation data must not."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Shaped, UInt32
+
+from ._samples import NodeData
+from ._streams import Samples
+
+COLUMNS = 16  # of each row that are compared first
+MOST_BYTES = 2**28  # of an array that a run looks at
+SAMPLED = 64  # rows that a run looks at
+
+
+class Overlap(NamedTuple):
+    """How many of so many rows of `upper_data` are in `lower_data`, too."""
+
+    shared: int
+    rows: int
+
+    @property
+    def share(self) -> float:
+        return self.shared / max(1, self.rows)
+
+
+def overlap(upper: Samples, lower: Samples, *, most_rows: int | None = None) -> Overlap:
+    """Compares the largest arrays of both that have rows of one shape; with `most_rows` only so many distinct rows,
+    of arrays that are not too large to look at."""
+    pair = _comparable(upper, lower)
+    if pair is None or (most_rows is not None and max(leaf.nbytes for leaf in pair) > MOST_BYTES):
+        return Overlap(0, 0)
+    ours, theirs = (np.asarray(leaf).reshape(-1, _entries(leaf)) for leaf in pair)
+    if most_rows is not None:
+        ours = ours[np.unique(np.linspace(0, len(ours) - 1, most_rows).astype(int))]
+    ours = np.unique(ours, axis=0)
+    return Overlap(int(_found(ours, theirs).sum()), len(ours))
+
+
+def _comparable(upper: Samples, lower: Samples) -> tuple[jax.Array, jax.Array] | None:
+    """The largest array of each that the other has in the same shape; None where rows are single numbers."""
+    if not isinstance(upper, NodeData) or not isinstance(lower, NodeData):
+        return None
+    pairs = [
+        (one, other)
+        for one in jax.tree.leaves(upper.tree)
+        for other in jax.tree.leaves(lower.tree)
+        if one.shape[2:] == other.shape[2:] and one.dtype == other.dtype and one.is_fully_addressable
+    ]
+    found = max(pairs, key=lambda pair: _entries(pair[0]), default=None)
+    return None if found is None or _entries(found[0]) < 2 else found
+
+
+def _entries(leaf: jax.Array) -> int:
+    """Of one row."""
+    return math.prod(leaf.shape[2:])
+
+
+def _found(
+    ours: Shaped[np.ndarray, "rows entries"], theirs: Shaped[np.ndarray, "others entries"]
+) -> Bool[np.ndarray, " rows"]:
+    """For each of our rows, whether it is one of theirs."""
+    columns = np.unique(np.linspace(0, ours.shape[1] - 1, COLUMNS).astype(int))
+    here, there = _digests(ours[:, columns]), _digests(theirs[:, columns])
+    order = np.argsort(there)
+    first, last = (np.searchsorted(there[order], here, side) for side in ("left", "right"))
+    return np.array(
+        [(theirs[order[a:b]] == row).all(1).any() for row, a, b in zip(ours, first, last, strict=True)], bool
+    )
+
+
+def _digests(rows: Shaped[np.ndarray, "rows columns"]) -> UInt32[np.ndarray, " rows"]:
+    """A number for each row, the same for equal rows."""
+    words = np.frombuffer(np.ascontiguousarray(rows).tobytes(), np.uint8).reshape(len(rows), -1)
+    weights = np.random.default_rng(0).integers(1, 2**32, words.shape[1], dtype=np.uint32) | np.uint32(1)
+    return words.astype(np.uint32) @ weights

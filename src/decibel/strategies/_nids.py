@@ -1,0 +1,91 @@
+"""NIDS (Li, Shi and Yan, 2019) with a step for each node.
+
+With steps D_i of the nodes and D the largest of them, the mixing matrix is W̃ = I − (D_i/D)(I − W), which is the paper's
+I − c Λ (I − W) for c = 1/D. The carry c is in units of the largest step, and node i uses its share D_i/D of it:
+
+    φ = s − D_i g + (D_i/D) c − e,   c⁺ = c + δ(φ),   v = s − D_i g + (D_i/D) c⁺,   s⁺ = prox(v; D_i),   e⁺ = v − s⁺.
+
+Where nothing moves, φ is common to all nodes. Without a proximal map D_i (g_i − c_i/D) = 0 at every node, and
+Σ c_i = 0, so Σ g_i = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from ..core._vector import Scalar, Vector, each
+from ._table import STRATEGIES, Flows, Level, Strategy, direction_and_rate
+from ._table import nids as move
+
+
+class NodeSteps(Strategy):
+    """`"nids"` with a step for each node.
+
+    Attributes:
+        node_steps: the step of every node of the graph, divided by the level's step size.
+        shares: of the nodes that are here, the step divided by the largest of all nodes.
+    """
+
+    node_steps: tuple[float, ...] = eqx.field(static=True, default=())
+    shares: Float[Array, " nodes"] | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, steps {', '.join(f'{step:g}' for step in self.node_steps)}"
+
+    @property
+    def nodes(self) -> int:
+        return len(self.node_steps)
+
+    def at(self, nodes: Int[Array, " nodes"]) -> Strategy:
+        largest = max(self.node_steps)
+        return replace(self, shares=jnp.asarray([step / largest for step in self.node_steps])[nodes])
+
+    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        assert self.shares is not None
+        largest = max(self.node_steps) * rate
+        c, e = level.carry
+        prox = partial(self.nearest, rate=largest * self.shares)
+        share = partial(each, self.shares)
+        return (yield from move(level.s, largest * direction, c, e, prox, share))
+
+
+def nids(node_steps: Sequence[float]) -> NodeSteps:
+    """NIDS with a step for each node: node i takes steps of `node_steps[i]` times the level's step size.
+
+    The fixed point is exact, also with a proximal map for each node. Steps below 2/L_i are stable for a smoothness L_i
+    of node i and a W without negative eigenvalues, whatever the graph. They must not change: see `ada_ed`.
+
+    Args:
+        node_steps: one positive number for each node, in the order of nodes.
+
+    References:
+        Li, Shi, Yan, A Decentralized Proximal-Gradient Method with Network Independent Step-Sizes and Separated
+        Convergence Rates, 2019.
+    """
+    row = STRATEGIES["nids"]
+    return NodeSteps(
+        row.name,
+        direction_and_rate,
+        row.carries,
+        row.A,
+        row.B2,
+        row.C,
+        proximal=row.proximal,
+        node_steps=positive_steps(node_steps),
+    )
+
+
+def positive_steps(node_steps: Sequence[float]) -> tuple[float, ...]:
+    """As numbers; raises a sentence unless all are positive and finite."""
+    steps = tuple(float(step) for step in node_steps)
+    if not steps or not all(0 < step < float("inf") for step in steps):
+        raise ValueError(f"node_steps={node_steps!r} must be positive numbers: give one for each node, such as 1/L_i.")
+    return steps
