@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-torch lint slow matrix simulate bench tables docs clean
+.PHONY: help demo test test-all test-torch lint slow matrix simulate planted bench tables docs clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,8 +24,9 @@ lint: $(VENV)/.installed-test ## check style and types only
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-slow: $(VENV)/.installed-test ## run only the slow tests, which `make test` leaves out
-	$(PYTEST) -m slow
+PART ?= 1/1
+slow: $(VENV)/.installed-test ## run only the slow tests, which `make test` leaves out; PART=1/4 runs a quarter of them
+	$(PYTEST) -m slow --part $(PART)
 
 test-torch: $(TORCH_VENV)/.installed ## run the tests of modules from PyTorch, in an environment of their own
 	$(TORCH_VENV)/bin/python -m pytest -n 2 -m "slow or not slow" tests/pytorch
@@ -35,9 +36,12 @@ matrix: ## test with every installed Python, and the oldest and newest JAX that 
 	python3 tests/matrix.py
 
 SEEDS ?= 10000
-simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000, and a tenth without a common clock), on a virtual clock
+simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000, and a sixth without a common clock), on a virtual clock
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --all
-	cd tests && ../$(BIN)/python -m simulation --seeds $$(($(SEEDS) / 10)) --all --asynchronous
+	cd tests && ../$(BIN)/python -m simulation --seeds $$(($(SEEDS) / 6)) --all --asynchronous
+
+planted: $(VENV)/.installed-test ## plant a hundred small faults, one at a time, and see that a default test finds each (goes on where it was)
+	cd tests && ../$(BIN)/python -m planted --again
 
 bench: $(VENV)/.installed ## measure a step and name what became slower than the committed results
 	$(BIN)/python -m benchmarks step --json build/bench.json
@@ -51,7 +55,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 
 clean: ## remove the virtual environment, caches and builds
 	rm -rf $(VENV) $(TORCH_VENV) build dist site .pytest_cache .ruff_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src studies tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each stamp stands for one set of installed packages; all share one environment. The version is in __init__.py.
 
@@ -62,9 +66,9 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt src/decibel/__init__.py
-	@echo "Installing decibel-opt (a minute or two, once) ..."
-	@$(PIP) -e '.[all]'
+$(VENV)/.installed: $(VENV)/.made pyproject.toml studies/pyproject.toml constraints.txt src/decibel/__init__.py
+	@echo "Installing decibel-opt and decibel-studies (a minute or two, once) ..."
+	@$(PIP) -e '.[all]' -e ./studies
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed pyproject.toml constraints.txt

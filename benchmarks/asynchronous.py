@@ -2,7 +2,7 @@
 
 Eight sites on a ring, as processes, over gRPC and mutual TLS, of which one may compute ten times slower, with a delay
 between sites or none. With one, each is in a network namespace of its own, for which it needs root
-(`decibel.studies.namespaces`). A site's computation is a pause of a stated length, since all share a few cores.
+(`decibel_studies.testbed.namespaces`). A site's computation is a pause of a stated length, since all share a few cores.
 Node i has ½ (x − e_i)ᵀ R_i (x − e_i), eigenvalues of R_i from 0.1 to 1. Time runs from the first step of the site that
 begins last until every site stays within 1e-6 of x*.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from decibel.studies.namespaces import Link, network
+from decibel_studies.testbed.namespaces import Link, network
 
 from . import records
 
@@ -61,7 +61,7 @@ def problem(nodes: int) -> Any:
 def method(strategy: str) -> Any:
     import decibel as db
 
-    return db.extra(alpha=ALPHA).with_strategies(lambda _: db.strategies.strategy(strategy))
+    return getattr(db, strategy)(alpha=ALPHA)
 
 
 def rounds(strategy: str, nodes: int) -> int:
@@ -84,7 +84,7 @@ def rounds(strategy: str, nodes: int) -> int:
 
 
 def federation(nodes: int, *, asynchronous: bool) -> Any:
-    from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress, StopRule
+    from decibel.silo._federation import FaultTolerance, Federation, SiteAddress, StopRule
 
     return Federation(
         "race",
@@ -140,8 +140,8 @@ def race(
 ) -> dict[str, Any]:
     """Seconds until all sites stay within the tolerance, wave without a common clock and others with one; on loopback,
     or by links."""
-    from decibel.cli._silo_command import prepare
-    from decibel.cli._silo_rehearsal import on_loopback
+    from decibel.silo.commands._join import prepare
+    from decibel.silo.commands._rehearse import on_loopback
 
     asynchronous = strategy == "wave"
     steps = 20_000 if asynchronous else rounds(strategy, nodes) + 10

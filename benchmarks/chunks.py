@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 import decibel as db
 from decibel.engines._program import RunConfig
 from decibel.engines._run import Run
 from decibel.graphs._graph import Levels
+from decibel_studies.experiments.transformer import Transformer, next_byte_loss, start_transformer
 
 from . import scale
 from .records import record
@@ -21,9 +24,29 @@ NODES, PART = 32, 4
 
 
 def language_model() -> db.Problem:
-    """Much is computed from few weights: a small transformer over bytes."""
-    texts = {"counting": ["one two three four. " * 9_000], "vowels": ["a e i o u. " * 18_000]}
-    return db.tasks.domain_reweighting(texts, NODES, windows=400, validation=8, test=8).problem
+    """Much is computed from few weights: a small transformer over bytes, on a mixture of two kinds of text."""
+    rng = np.random.default_rng(0)
+    context = 64
+    windows = rng.integers(0, 256, (NODES, 33, context + 1), np.uint8)
+    kind = np.broadcast_to(np.arange(NODES, dtype=np.int32)[:, None] % 2, (NODES, 25))
+    return db.Problem(
+        target_loss,
+        mixed_loss,
+        upper_data=windows[:, :8],
+        lower_data=(windows[:, 8:], kind),
+        x0=np.zeros(2),
+        y0=start_transformer(64, 2, 4, context, rng),
+    )
+
+
+def target_loss(x: Array, y: Transformer, windows: Array) -> Array:
+    return next_byte_loss(y, windows).mean()
+
+
+def mixed_loss(x: Array, y: Transformer, batch: tuple[Array, Array]) -> Array:
+    windows, kind = batch
+    loss = (jax.nn.softmax(x)[kind] * next_byte_loss(y, windows)).mean()
+    return loss + 1e-4 * jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(y)]).sum()
 
 
 CASES: dict[str, tuple[Callable[[], db.Problem], int]] = {  # and the size of a batch

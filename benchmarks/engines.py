@@ -16,9 +16,9 @@ from jax.experimental import multihost_utils
 
 import decibel as db
 from decibel.engines._program import RunConfig
-from decibel.studies.processes import answer, join, together
 
 from .cases import Case, label_cleaning, regression
+from .processes import answer, join, together
 from .records import record
 
 NODES = 8

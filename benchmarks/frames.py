@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from decibel.core._optional import optional
-from decibel.engines.silo._frames import Position, parse, write_data
+from decibel.silo.protocol._frames import Position, parse, write_data
 
 from .records import record
 

@@ -17,7 +17,7 @@ import numpy as np
 
 import decibel as db
 from decibel.engines._program import RunConfig
-from decibel.methods._matrix import MatrixMethod
+from decibel.methods._dense_hessian import MatrixMethod
 
 from .cases import Case, regression
 from .records import record

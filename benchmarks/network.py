@@ -20,9 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import decibel as db
 from decibel.engines.cluster._collectives import AXIS, Halo
-from decibel.studies.processes import answer, join, together
 
 from .model import Cost, Fit, costs, fit, predict
+from .processes import answer, join, together
 from .records import record
 
 RESNET_50 = 25_500_000  # entries

@@ -29,9 +29,9 @@ COMMAND = "python -m benchmarks.silo --turns {} --json benchmarks/results/silo.j
 
 
 def federation(folder: Path) -> Any:
-    from decibel.cli._silo_command import prepare
-    from decibel.cli._silo_rehearsal import on_loopback
-    from decibel.engines.silo._federation import FaultTolerance, Federation, SiteAddress
+    from decibel.silo._federation import FaultTolerance, Federation, SiteAddress
+    from decibel.silo.commands._join import prepare
+    from decibel.silo.commands._rehearse import on_loopback
 
     sites = (SiteAddress("left", "127.0.0.1:1"), SiteAddress("right"))
     made = on_loopback(Federation("pair", sites, ((0, 1),), fault_tolerance=FaultTolerance(beat=1.0, missed=30)))
@@ -43,7 +43,7 @@ def bare(home: Path, name: str, size: int, blocks: int) -> list[float]:
     """When each block of rounds ended, of a stream that carries bytes and nothing else."""
     import grpc
 
-    from decibel.engines.silo._credentials import Credentials
+    from decibel.silo.trust._credentials import Credentials
 
     own = Credentials.load(home, name)
     address, message = own.federation.sites[0].address or "", bytes(size)

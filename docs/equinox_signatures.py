@@ -1,10 +1,12 @@
-"""A griffe extension: the fields of an Equinox module are the parameters of its constructor."""
+"""Griffe extensions: fields of Equinox modules are parameters, and methods document common arguments once."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import griffe
+
+from decibel.methods._entry import documented
 
 
 class EquinoxSignatures(griffe.Extension):
@@ -26,3 +28,11 @@ def _parameter(field: griffe.Attribute) -> griffe.Parameter:
         default = given[0].value if given else None
     kind = griffe.ParameterKind.positional_or_keyword
     return griffe.Parameter(field.name, annotation=field.annotation, kind=kind, default=default)
+
+
+class MethodArguments(griffe.Extension):
+    """Constructors of methods have docstrings that leave out common arguments."""
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        if func.docstring is not None and func.path.startswith("decibel.methods._") and not func.name.startswith("_"):
+            func.docstring.value = documented(func.docstring.value, [parameter.name for parameter in func.parameters])

@@ -74,7 +74,7 @@ def stub(text: str) -> str:
     made = [f"from {module} import {', '.join(sorted(names))}" for module, names in found.items()]
     first = lines.index(mine[0])
     body = "\n".join([*lines[:first], *sorted([*kept, *made]), *lines[first + len(mine) :]])
-    listed = "".join(f'    "{name}",\n' for name in sorted(_names(body)))
+    listed = "".join(f'    "{name}",\n' for name in sorted(_names(body), key=lambda name: (not name.isupper(), name)))
     return re.sub(r"__all__ = \[\n.*?\]", f"__all__ = [\n{listed}]", body, flags=re.DOTALL) + "\n"
 
 

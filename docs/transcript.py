@@ -71,7 +71,7 @@ INSTALL = 'pip install -q "decibel-opt[all]"'
 STEPS = ("python -m venv fresh && . fresh/bin/activate", INSTALL, "head -2 patients.csv", "python patients.py", "ls")
 SECONDS = re.compile(r"^# [\d.]+ s$", re.MULTILINE)
 
-HEAD = """\
+HEAD = f"""\
 # From install to a figure
 
 A recorded session, with the time that each command took on two cores: an empty environment, a file of one's own, two
@@ -79,7 +79,10 @@ losses, a figure. It was written by `python docs/transcript.py`, and a test runs
 
 `patients.csv` stands for a file that you have: 442 patients, ten measurements each, and how their illness progressed
 in a year. Six clinics hold them, and each trains on half of its patients. The penalties x of a linear model y are tuned
-such that it does well on the other halves, and no clinic shows a patient to another.
+such that it does well on the other halves, and no clinic shows a patient to another. These lines write such a file:
+
+```python title="make_patients.py"
+{DATA}```
 
 ```python title="patients.py"
 """

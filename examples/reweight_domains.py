@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import decibel as db
-from decibel.tasks import domain_reweighting
+from decibel.tasks.decoder import Shape
 
 rng = np.random.default_rng(0)
 NOUNS = ["the cat", "a dog", "my friend", "the old man", "her sister", "this house", "the sea", "a bird"]
@@ -31,9 +31,19 @@ def noise():
 
 
 domains = {kind.__name__: [kind() for _ in range(500)] for kind in (prose, code, noise)}
-sizes = dict(context=16, width=16, heads=2, windows=400, validation=32, test=64)
-task = domain_reweighting(domains, nodes=6, target={"prose": 1, "code": 1}, floor=0.1, regularization=1e-3, **sizes)
-print(f"a transformer of {task.summary['weights']} weights; every domain keeps a share of at least 3.3 %")
+task = db.tasks.language_model(
+    domains,
+    nodes=6,
+    size=Shape(width=16, layers=2, heads=2, context=16),
+    target={"prose": 1, "code": 1},
+    weights="softmax",
+    windows=400,
+    validation=32,
+    test=64,
+    floor=0.1,
+    decay=2e-3,
+)
+print(f"a decoder of {task.summary['weights']} weights; every domain keeps a share of at least 3.3 %")
 
 # x: the logits of the mixture. y: the model. α = 0 leaves the mixture uniform.
 options = dict(steps=500, batch_size=8, metrics=task.metrics, eval_every=50)
@@ -48,8 +58,8 @@ learned, uniform = (
 )
 for name in domains:
     print(f"weight of {name}: {learned.trace.last[f'weight_{name}']:.1%}")
-print(f"perplexity of held-out text: {learned.trace.last['test_perplexity']:.2f} with the learned mixture,")
-print(f"                             {uniform.trace.last['test_perplexity']:.2f} with the uniform one")
+print(f"perplexity of held-out text: {np.exp(learned.trace.last['test_loss']):.2f} with the learned mixture,")
+print(f"                             {np.exp(uniform.trace.last['test_loss']):.2f} with the uniform one")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 for name in domains:
@@ -58,7 +68,7 @@ left.axhline(0.1 / 3, color="grey", linestyle=":", label="floor")
 left.set(xlabel="iterations", ylabel="weight in the mixture", ylim=(0, None))
 for label, result in {"learned mixture": learned, "uniform mixture": uniform}.items():
     right.plot(result.trace["step"], result.trace["test_loss"], label=label)
-right.set(xlabel="iterations", ylabel="test loss, nats a byte", ylim=(0, None))
+right.set(xlabel="iterations", ylabel="test loss, nats per byte", ylim=(0, None))
 for axis in (left, right):
     axis.legend(frameon=False)
 figure.savefig("reweight_domains.png", dpi=150)

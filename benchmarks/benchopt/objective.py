@@ -10,7 +10,7 @@ class Objective(BaseObjective):
     sampling_strategy = "iteration"
 
     def set_data(self, problem, W, batch_size, seed):
-        from decibel.studies.league.goal import least
+        from decibel_studies.league.goal import least
 
         self.problem, self.W, self.batch_size, self.seed = problem, W, batch_size, seed
         self.start, self.least = least(problem)
@@ -23,7 +23,7 @@ class Objective(BaseObjective):
         """`x`: every node's, with leaves (nodes, ...)."""
         import jax
 
-        from decibel.studies.league.goal import value
+        from decibel_studies.league.goal import value
 
         average = jax.tree.map(lambda leaf: leaf.mean(0), x)
         apart = jax.tree.map(lambda leaf: float(((leaf - leaf.mean(0)) ** 2).sum() / len(leaf)), x)

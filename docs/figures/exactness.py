@@ -74,7 +74,12 @@ def distance(strategy, trouble):
         x0=jnp.zeros(shared.SIZE), y0=jnp.zeros(shared.SIZE),
     )  # fmt: skip
     method = db.sparkle(STRATEGIES[strategy], **shared.RATES)
-    acting, clock = simulated_time(TROUBLES[trouble], np.arange(NODES), asynchronous=method.asynchronous, seed=0)
+    acting, clock = simulated_time(
+        TROUBLES[trouble],
+        np.arange(NODES),
+        asynchronous=all(row.asynchronous for row in method.strategies.values()),
+        seed=0,
+    )
     run = db.Simulator().start(problem, method, db.Levels(x=db.graphs.ring(NODES)), RunConfig(faults=acting))
     left = STEPS
     if trouble == BACK:

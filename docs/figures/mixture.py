@@ -1,4 +1,4 @@
-"""Draws mixture.svg, of docs/mixtures.md, from the traces of apps/mixtures in docs/results.
+"""Draws mixture.svg, of docs/mixtures.md, from the traces of apps/mixtures in studies/results.
 
 python docs/figures/mixture.py
 """
@@ -11,9 +11,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from decibel.studies import find
-from decibel.studies.apps_mixtures import BASELINES, CASE, LEARNED, SETUPS, TARGET
-from decibel.studies.reproduce import load
+from decibel_studies import find
+from decibel_studies.experiments.apps_mixtures import BASELINES, CASE, LEARNED, SETUPS, TARGET
+from decibel_studies.testbed.reproduce import load
 
 HERE = Path(__file__).parent
 INK = "#6b7683"
@@ -27,7 +27,8 @@ WORDS = {
 
 
 def main() -> None:
-    runs = {run.label: run for run in load(find("apps/mixtures"), HERE.parent / "results")[2] if run.case == CASE}
+    loaded = load(find("apps/mixtures"), HERE.parents[1] / "studies" / "results")
+    runs = {run.label: run for run in loaded.runs if run.case == CASE}
 
     def table(label: str, column: str) -> np.ndarray:
         """(seeds, rows)"""

@@ -15,8 +15,8 @@ from pathlib import Path
 import jax
 
 from decibel.core._files import atomic_write
-from decibel.studies.apps_mixtures import CASE, SETUPS
-from decibel.studies.mixing import Mixing
+from decibel_studies.experiments.apps_mixtures import CASE, SETUPS
+from decibel_studies.experiments.data_mixtures import Mixture
 
 SEED = 4001
 LARGE = replace(
@@ -37,7 +37,7 @@ def main() -> None:
         if way in found:
             continue
         begun = time.time()
-        trace = Mixing(CASE, way, way, setup).one(SEED)
+        trace = Mixture(CASE, way, way, setup).run_seed(SEED)
         found[way] = {name: [float(f"{value:.6g}") for value in trace[name]] for name in trace}
         found["about"] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "seed": SEED}
         found[way]["wall_seconds"] = round(time.time() - begun, 1)

@@ -1,6 +1,6 @@
 """Rounds on shaped links beside the α–β model, and steps per second at two shares of computing.
 
-python docs/figures/network.py    # from docs/results/systems, in a second
+python docs/figures/network.py    # from studies/results/systems, in a second
 """
 
 from pathlib import Path
@@ -8,14 +8,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from decibel.studies import find
-from decibel.studies.namespaces import Link
-from decibel.studies.results import Runs
-from decibel.studies.shaped import expected
-from decibel.studies.systems_gossip_vs_allreduce import EVERYBODY, LABELS, NEIGHBOURS, PEER, case
+from decibel_studies import find
+from decibel_studies.experiments.systems_gossip_vs_allreduce import EVERYBODY, LABELS, NEIGHBOURS, PEER, case
+from decibel_studies.judging.results import Runs
+from decibel_studies.testbed.namespaces import Link
+from decibel_studies.testbed.shaped import expected
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results" / "systems" / "gossip-vs-allreduce" / "runs"
+RESULTS = HERE.parents[1] / "studies" / "results" / "systems" / "gossip-vs-allreduce" / "runs"
 COLOURS = {NEIGHBOURS: "#00695c", PEER: "#c77700", EVERYBODY: "#5e60ce"}
 
 

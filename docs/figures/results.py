@@ -1,4 +1,4 @@
-"""Draws results_*.svg from the traces in docs/results.
+"""Draws results_*.svg from the traces in studies/results.
 
 python docs/figures/results.py
 """
@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from decibel.graphs import adjusted_ring
-from decibel.studies import find
-from decibel.studies.dsoba_speedup import NODES, OURS, SINGLE, transients
-from decibel.studies.reproduce import Results, load
-from decibel.studies.runs import Runs
+from decibel_studies import find
+from decibel_studies.experiments.dsoba_speedup import NODES, OURS, SINGLE, transients
+from decibel_studies.judging.results import Results, Runs
+from decibel_studies.testbed.reproduce import load
 
 HERE = Path(__file__).parent
 COLOURS = ("#0b6e6e", "#c2571a", "#5b4a9e", "#b0892f", "#777777", "#3b78b5")
@@ -24,7 +24,7 @@ COLOURS = ("#0b6e6e", "#c2571a", "#5b4a9e", "#b0892f", "#777777", "#3b78b5")
 
 def results(name: str) -> Results:
     study = find(name)
-    _, _, runs = load(study, HERE.parent / "results")
+    runs = load(study, HERE.parents[1] / "studies" / "results").runs
     return Results(study.setup("full"), {(run.case, run.label): run for run in runs})
 
 

@@ -18,7 +18,7 @@ class Dataset(BaseDataset):
 
     def get_data(self):
         import decibel as db
-        from decibel.studies.league.tasks import DIVISIONS, NODES
+        from decibel_studies.league.tasks import DIVISIONS, NODES
 
         task = DIVISIONS[self.division].tasks[self.task](seed=self.seed)
         return {"problem": task.problem, "W": db.graphs.ring(NODES).W, "batch_size": 16, "seed": self.seed}
