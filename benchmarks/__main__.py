@@ -25,6 +25,7 @@ from . import (
     mixture,
     network,
     records,
+    rings,
     steps,
     streams,
     tables,
@@ -69,6 +70,15 @@ def _streams(full: bool, note: Note) -> dict[str, Any]:
     return streams.measure(streams.LARGE if full else streams.SMALL, 9 if full else 3, note)
 
 
+def _rings(full: bool, note: Note) -> dict[str, Any]:
+    import jax
+
+    if not full:
+        return rings.measure(rings.SIZES[:1], 3, note)
+    largest = () if jax.default_backend() == "cpu" else (rings.LARGEST,)
+    return rings.measure((*rings.SIZES, *largest), 15, note)
+
+
 BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "step": (steps.measure, "an iteration against a scan by hand and against its matrix products"),
     "torch": (steps.measure_torch, "the same, against programs in PyTorch"),
@@ -79,6 +89,7 @@ BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "forms": (lambda full, note: forms.measure(15 if full else 3, note), "steps by Hessian products and by penalty"),
     "frames": (lambda full, note: frames.measure(9 if full else 3, note), "a silo's messages and protocol buffers"),
     "keys": (lambda full, note: keys.measure(21 if full else 5, note), "steps with our random keys and with JAX's"),
+    "rings": (_rings, "rings of up to ten million nodes, against copying the state"),
     "growth": (_growth, "time and memory against nodes, degree, dimension, batch and Neumann terms"),
     "streams": (_streams, "samples that are read from files, ahead or by callback, against samples in memory"),
     "updates": (_updates, "simultaneous and alternating SPARKLE, for equal samples, bytes and seconds"),

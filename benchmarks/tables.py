@@ -284,6 +284,23 @@ def keys(content: dict[str, Any]) -> Table:
     ]
 
 
+def rings(content: dict[str, Any]) -> Table:
+    return [
+        ["nodes", "step, ms", "÷ copy of the state", "state, MB", "beside it, MB", "to build, s", "to compile, s"]
+    ] + [
+        [
+            f"{row['nodes']:,}",
+            f"{1e3 * row['seconds']:,.3g}",
+            f"{row['against']:.2f}",
+            f"{row['state_bytes'] / 1e6:,.3g}",
+            f"{row['beside_bytes'] / 1e6:,.3g}",
+            f"{row['build']:.3g}",
+            f"{row['compile']:.3g}",
+        ]
+        for row in content["rows"]
+    ]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "step": step,
     "torch": torch,
@@ -296,6 +313,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "frames": frames,
     "keys": keys,
     "growth": growth,
+    "rings": rings,
     "streams": streams,
     "updates": updates,
     "target": target,
