@@ -1,5 +1,5 @@
-"""Runs schedules: `python -m simulation --seeds 10000`, `--seed 17` for one, with its trace, or `--bugs` for those that
-find planted bugs."""
+"""Runs schedules: `python -m simulation --seeds 10000`, `--from 5000 --seeds 1000` for a part of them, `--seed 17` for
+one, with its trace, or `--bugs` for those that find planted bugs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from .planted import BUGS, SEEDS
 from .schedule import ASYNC_KINDS, KINDS
 
 BATCH = 20  # schedules that a process runs before it reports
+PROGRESS = 30.0  # seconds between two lines of progress
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, help=f"how many schedules: 1000, and {SEEDS} for every bug")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--from", dest="first", metavar="SEED", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="this one only, and its last events")
     parser.add_argument("--kind", choices=(*KINDS, *ASYNC_KINDS), help="schedules of this kind only")
     parser.add_argument("--asynchronous", action="store_true", help="sites without a common clock")
+    parser.add_argument("--coded", action="store_true", help="all messages in code; with --asynchronous")
     parser.add_argument("--bugs", action="store_true", help="how many schedules find each bug that is planted")
     parser.add_argument("--all", action="store_true", help="do not end at the first seed that fails")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     given = parser.parse_args()
+    if given.coded and not given.asynchronous:
+        parser.error("--coded needs --asynchronous")
     if given.seed is not None:
-        return _show(Schedule.of(given.seed, given.kind, asynchronous=given.asynchronous))
+        return _show(Schedule.of(given.seed, given.kind, asynchronous=given.asynchronous, coded=given.coded))
     if given.bugs:
         names = [name for name, bug in BUGS.items() if bug.kind in (ASYNC_KINDS if given.asynchronous else KINDS)]
         return _find_bugs(names, range(given.first, given.first + (given.seeds or SEEDS)), given.jobs)
-    begun = time.monotonic()
+    begun = told = time.monotonic()
     kinds: Counter[str] = Counter()
     coded = events = failed = 0
-    run = partial(run_seeds, given.kind, asynchronous=given.asynchronous)
+    run = partial(run_seeds, given.kind, asynchronous=given.asynchronous, coded=given.coded)
     last = given.first + (given.seeds or 1000)
     batches = [range(first, min(first + BATCH, last)) for first in range(given.first, last, BATCH)]
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as processes:
@@ -53,6 +57,9 @@ def main() -> int:
                 if not given.all:
                     processes.shutdown(cancel_futures=True)
                     break
+            if time.monotonic() > told + PROGRESS:
+                told = time.monotonic()
+                print(f"{kinds.total()} of {last - given.first} schedules, {failed} failed", flush=True)
     names = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     print(f"{kinds.total()} schedules ({names}; {coded} in code), {events} events", end=" ")
     print(f"in {time.monotonic() - begun:.0f} s; {failed} failed")

@@ -21,9 +21,9 @@ class Report(NamedTuple):
     failure: str
 
 
-def run_seeds(kind: str | None, seeds: range, *, asynchronous: bool) -> list[Report]:
+def run_seeds(kind: str | None, seeds: range, *, asynchronous: bool, coded: bool) -> list[Report]:
     logging.getLogger("absl").disabled = True  # orbax tells of every torn file
-    return [_run(Schedule.of(seed, kind, asynchronous=asynchronous)) for seed in seeds]
+    return [_run(Schedule.of(seed, kind, asynchronous=asynchronous, coded=coded)) for seed in seeds]
 
 
 def _run(schedule: Schedule, bug: str | None = None) -> Report:

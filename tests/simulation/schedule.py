@@ -97,12 +97,12 @@ class Schedule:
         )
 
     @classmethod
-    def of(cls, seed: int, kind: str | None = None, *, asynchronous: bool = False) -> Schedule:
-        """Of that kind, or of any with a common clock, or of any without."""
+    def of(cls, seed: int, kind: str | None = None, *, asynchronous: bool = False, coded: bool = False) -> Schedule:
+        """Of that kind, or of any with a common clock, or of any without; there messages may all be `coded`."""
         chance = random.Random(f"schedule {seed}")
         drawn = chance.choices(*((ASYNC_KINDS, ASYNC_WEIGHTS) if asynchronous else (KINDS, WEIGHTS)))[0]
         kind = kind or drawn
-        made = (_async_run if kind in ASYNC_KINDS else _run)(seed, kind, chance)
+        made = _async_run(seed, kind, chance, coded=coded) if kind in ASYNC_KINDS else _run(seed, kind, chance)
         for adds in ADDS[made.kind]:
             adds(made, chance)
         made.faults.sort(key=lambda fault: fault.at)
@@ -136,14 +136,14 @@ def _run(seed: int, kind: str, chance: random.Random) -> Schedule:
     )  # fmt: skip
 
 
-def _async_run(seed: int, kind: str, chance: random.Random) -> Schedule:
+def _async_run(seed: int, kind: str, chance: random.Random, *, coded: bool) -> Schedule:
     sites = chance.choice([2, 3, 3, 4, 4, 5])
     hostile = kind == "async-hostile"
     tolerance = FaultTolerance(
         "continue" if hostile else chance.choice(["continue", "continue", "wait"]), chance.choice([0.5, 1.0]),
         chance.choice([3, 5, 8]), 2.0 if hostile else chance.choice([2.0, 500.0]),
     )  # fmt: skip
-    code = chance.choice(["", *CODES])
+    code = chance.choice([*CODES] if coded else ["", *CODES])
     often = 0.0 if hostile else 0.2 if kind in ("async-lossy", "async-disk", "async-storm") else 0.5  # it is long
     rests = (1e-4 if code else 1e-5) if chance.random() < often else 0.0
     lossy = kind in ("async-lossy", "async-storm")
