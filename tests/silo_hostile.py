@@ -11,11 +11,14 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
 import numpy as np
+from silo_sites import Folders, ring
 
+from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol._frame_limits import NOWHERE
 from decibel.silo.protocol._frames import (
     Beat,
@@ -33,9 +36,38 @@ from decibel.silo.protocol._frames import (
     write,
 )
 from decibel.silo.run._connections import METHOD
+from decibel.silo.trust._certificates import der, make_request
 from decibel.silo.trust._credentials import Credentials
+from decibel.silo.trust._signing import load_key, new_key, sign
 
 NEVER = 2**32 - 1
+PROBLEM = b"p" * 32
+
+
+class Everyone:
+    """A large ring, and the keys of all its sites but site 0. Those of these names have folders."""
+
+    def __init__(self, folder, sites, names=("site-0",)):
+        rules = FaultTolerance("continue", beat=1.0, missed=10, deadline=60.0)
+        self.federation = ring(sites, fault_tolerance=rules, steps=10**6)
+        self.folders = Folders(folder, self.federation, names=list(names))
+        self.keys = {site: new_key() for site in range(1, sites)}
+        self.certificates = {site: self._certificate(site) for site in self.keys}
+
+    def _certificate(self, site):
+        name = self.federation.sites[site].name
+        if (home := self.folders.home(name)).exists():
+            self.keys[site] = load_key(home / "key.pem")
+        request = make_request(self.keys[site], name, "test")
+        return der(self.folders.authority.certify(request, name, timedelta(days=1)))
+
+    def statement(self, site, **fields):
+        one = Statement(site, 1, 50 + site, **fields)
+        signature = sign(self.keys[site], "statement", self.federation.hash + PROBLEM + one.text())
+        return one._replace(signature=signature, certificate=self.certificates[site])
+
+    def everyone(self, heard, **fields):
+        return tuple(self.statement(site, heard=heard, **fields) for site in self.keys)
 
 
 class Member:

@@ -92,27 +92,30 @@ def run_sites(folders, method, steps, problems, engines=None, **options):
     """Every site in a thread of its own; their results."""
     results = {}
 
-    def run(number, name):
+    def run(name):
         try:
             engine = db.Silo(folders.home(name), name, say=lambda sentence: None, **(engines or {}))
             own = {key: value(name) if callable(value) else value for key, value in options.items()}
-            results[number] = db.solve(
-                problems[number], method, folders.federation.graph, steps=steps, engine=engine, **own
-            )
+            problem = problems[folders.federation.number(name)]
+            results[name] = db.solve(problem, method, folders.federation.graph, steps=steps, engine=engine, **own)
         except BaseException as error:
-            results[number] = error
+            results[name] = error
 
-    threads = [
-        threading.Thread(target=run, args=(number, site.name)) for number, site in enumerate(folders.federation.sites)
-    ]
+    names = folders.federation.names
+    in_threads(run, names)
+    failed = [results[name] for name in names if isinstance(results[name], BaseException)]
+    if failed:
+        raise failed[0]
+    return [results[name] for name in names]
+
+
+def in_threads(run, names):
+    """Each of these at once, to their ends."""
+    threads = [threading.Thread(target=run, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(240)
-    failed = [result for _, result in sorted(results.items()) if isinstance(result, BaseException)]
-    if failed:
-        raise failed[0]
-    return [results[number] for number in range(len(threads))]
 
 
 class Loopback:

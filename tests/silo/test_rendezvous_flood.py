@@ -1,68 +1,25 @@
 """A member that floods a site with statements of everyone: what it costs in signatures, and in time under the lock.
 
-`python tests/silo/test_rendezvous_flood.py` measures steps a second with and without such a flood.
+`python -m benchmarks.rolls` measures steps a second with and without such a flood.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-import tempfile
 import threading
-import time
-from datetime import timedelta
-from pathlib import Path
 
-import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from silo_hostile import Conversation, Member
-from silo_sites import Folders, ring
+from silo_hostile import PROBLEM, Everyone
 
 from decibel.silo._errors import Rejected
-from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol._clock import Clock
 from decibel.silo.protocol._edge import Edge
 from decibel.silo.protocol._frame_limits import PROOFS
-from decibel.silo.protocol._frames import Beat, Hello, Roll, Stand, Statement, nonces_of, parse, write
+from decibel.silo.protocol._frames import Hello, Roll, Stand, Statement, nonces_of, parse, write
 from decibel.silo.protocol._lockstep_site import LockstepSite
-from decibel.silo.run._connections import Streams
 from decibel.silo.trust import _certificates, _credentials
-from decibel.silo.trust._certificates import der, make_request
 from decibel.silo.trust._credentials import Credentials
-from decibel.silo.trust._signing import load_key, new_key, sign
 
-SITES, STEPS = 100, 10**6
-PROBLEM = b"p" * 32
-RULES = FaultTolerance("continue", beat=1.0, missed=10, deadline=60.0)
-
-
-class Members:
-    """The keys and certificates of everyone but site 0. Those of these names have folders."""
-
-    def __init__(self, folder, names=("site-0",)):
-        self.federation = ring(SITES, fault_tolerance=RULES, steps=STEPS)
-        self.folders = Folders(folder, self.federation, names=list(names))
-        self.keys = {site: new_key() for site in range(1, SITES)}
-        self.certificates = {site: self._certificate(site) for site in self.keys}
-
-    def _certificate(self, site):
-        name = self.federation.sites[site].name
-        if (home := self.folders.home(name)).exists():
-            self.keys[site] = load_key(home / "key.pem")
-        request = make_request(self.keys[site], name, "test")
-        return der(self.folders.authority.certify(request, name, timedelta(days=1)))
-
-    def statement(self, site, **fields):
-        one = Statement(site, 1, 50 + site, **fields)
-        text = self.federation.hash + PROBLEM + one.text()
-        signature = sign(self.keys[site], "statement", text)
-        return one._replace(signature=signature, certificate=self.certificates[site])
-
-    def everyone(self, heard, **fields):
-        return tuple(self.statement(site, heard=heard, **fields) for site in self.keys)
+SITES = 100
 
 
 class Held(threading.Condition):
@@ -141,7 +98,7 @@ class Victim:
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):
-    return Members(tmp_path_factory.mktemp("flood"))
+    return Everyone(tmp_path_factory.mktemp("flood"), SITES)
 
 
 def test_at_the_start_every_signature_is_verified_once_and_none_under_the_lock(members, monkeypatch):
@@ -181,75 +138,3 @@ def test_a_library_of_old_statements_is_paid_for_by_who_sends_it(members, monkey
             told = Statement(2, 1, 52, serial, heard=bytes(8 * SITES), certificate=b"none")
             victim.site._rendezvous._signer.check_statement = lambda *_: True
             victim.site._hear(victim.edge, [told], victim.line)
-
-
-# The measurement
-
-
-def walks(folder, federation, number, steps, cpu, ends):
-    """A site with its streams, in a process of its own: a step is an exchange, and some time on an accelerator. Counts
-    its steps and the seconds of its processor."""
-    credentials = Credentials.load(folder / f"site-{number}", f"site-{number}")
-    site = LockstepSite(federation, number, PROBLEM, credentials, incarnation=1, lossy=True, say=print)
-    site.expect(np.float64, (1000,))
-    site._rendezvous.say(0, [])
-    site._rendezvous.start = 0  # most of the hundred do not run
-    streams = Streams(site, credentials, print)
-    streams.start()
-    others = tuple(site.edges)
-    out = np.empty((len(others), 1000)), np.empty(len(others), bool), np.empty(len(others), np.int32)
-    step = 0
-    while not ends.is_set():
-        step = site.begin(step) + 1
-        time.sleep(0.006)
-        site.exchange(others, np.zeros(1000), None, out)
-        steps[number], cpu[number] = step, time.process_time()
-    site.goodbye(False)
-    streams.close()
-
-
-def measure(seconds=3.0, rounds=10, rate=20):
-    """Steps of site 0 of a hundred, beside site 1, for each second and for each second of its processor, which other
-    programs on the machine change less. Statements of all come once a beat; in every other phase, site 99 also sends
-    rolls with all of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        members = Members(Path(folder), names=["site-0", "site-1", "site-99"])
-        process = multiprocessing.get_context("spawn")
-        ends, steps, cpu = process.Event(), process.Array("l", 2), process.Array("d", 2)
-        started = [
-            process.Process(target=walks, args=(Path(folder), members.federation, number, steps, cpu, ends))
-            for number in range(2)
-        ]
-        for one in started:
-            one.start()
-        while min(steps) < 50:
-            time.sleep(0.1)
-        line = Conversation(Member(Path(folder) / "site-99", "site-99"), 0, PROBLEM).read()
-        rates = {"quiet": [], "flooded": []}
-        serial = 0
-        for kind in ["quiet", "flooded"] * rounds:
-            begun, first, before, sent = time.monotonic(), steps[0], cpu[0], 0
-            while (now := time.monotonic()) < begun + seconds:
-                if now >= begun + sent / rate:
-                    if sent % rate == 0:
-                        serial += 1
-                        statements = members.everyone(bytes(8 * SITES), serial=serial, step=serial, running=True)
-                        line.say(Stand(statements), Beat())
-                    sent += 1
-                    if kind == "flooded":
-                        line.say(Roll(True, statements))
-                time.sleep(0.001)
-            done = steps[0] - first
-            rates[kind].append((done / (time.monotonic() - begun), done / (cpu[0] - before)))
-        assert line.call.is_active()  # or nothing was measured
-        ends.set()
-        line.close()
-        for one in started:
-            one.join(20)
-            one.kill()
-    return rates
-
-
-if __name__ == "__main__":
-    medians = {kind: np.median(found, axis=0) for kind, found in measure().items()}
-    print(medians, "shares", medians["flooded"] / medians["quiet"])
