@@ -191,7 +191,7 @@ def test_more_steps_continue_to_the_last_bit(tmp_path):
         np.testing.assert_array_equal(mine.nodes.x, expected.nodes.x)
 
 
-@pytest.mark.slow_except("edge-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["edge-ed", "wave"])
 def test_flows_continue_with_other_members_and_another_graph(tmp_path, strategy):
     """One in the middle leaves, two come, and two that stay are no longer neighbours."""

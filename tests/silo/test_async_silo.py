@@ -74,18 +74,21 @@ class Paced(db.Silo):
         return run
 
 
-@pytest.mark.slow_except("simultaneous")
-@pytest.mark.parametrize("updates", ["simultaneous", "alternating"])
+@pytest.mark.slow_except("one level")
+@pytest.mark.parametrize("updates", ["one level", "simultaneous", "alternating"])
 def test_with_messages_of_the_same_step_it_is_the_simulator(tmp_path, monkeypatch, updates):
-    """What is sent before a step is what the step would send, on all three levels."""
+    """What is sent before a step is what the step would send, on one level or on all three."""
     monkeypatch.setattr(db, "Silo", InStep)
     monkeypatch.setattr(_async_edge, "NEWEST_PER_SECOND", 1e12)  # all are sent, however quick the steps
-    quadratic, method = random_quadratic(2, seed=1, spread=2.0), db.sparkle("wave", updates=updates, **RATES)
+    quadratic = random_quadratic(2, seed=1, spread=2.0)
+    problem, method, levels = quadratic.single(), db.wave(alpha=0.2), "x"
+    if updates != "one level":
+        problem, method, levels = quadratic.problem(), db.sparkle("wave", updates=updates, **RATES), "xyz"
     folders = Folders(tmp_path, ring(2, asynchronous=True))
-    sites = run_sites(folders, method, 25, [quadratic.problem()] * 2, metrics=[], eval_every=10)
-    expected = db.solve(quadratic.problem(), method, folders.federation.graph, steps=25, metrics=[])
+    sites = run_sites(folders, method, 25, [problem] * 2, metrics=[], eval_every=10)
+    expected = db.solve(problem, method, folders.federation.graph, steps=25, metrics=[])
     for number, site in enumerate(sites):
-        for level in "xyz":
+        for level in levels:
             found, wanted = getattr(site.nodes, level)[0], getattr(expected.nodes, level)[number]
             np.testing.assert_allclose(found, wanted, atol=1e-12)
 
@@ -130,7 +133,7 @@ class Lossy(Paced):
         return run
 
 
-@pytest.mark.slow_except("4 bits")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -136,20 +136,17 @@ class TestSign:
         silo("sign", "a", "a.pem", "--fingerprint", fingerprint(key.public_key()))
         assert load_certificate(Path("certificate.pem")).subject == distinguished("a", "f")
 
-    @pytest.mark.parametrize(
-        ("options", "answer", "sentence"),
-        [
+    def test_without_the_right_fingerprint_nothing_is_signed(self, silo):
+        for options, answer, sentence in (
             (["--fingerprint", "1 2 3"], None, "another key than the fingerprint you gave"),
             (["--fingerprint", ""], "y\n", "another key than the fingerprint you gave"),
             ([], "n\n", "is not signed"),
             ([], "\n", "is not signed"),
             ([], "", "nobody confirmed the fingerprint: give the one you were told by --fingerprint"),
-        ],
-    )
-    def test_without_the_right_fingerprint_nothing_is_signed(self, silo, options, answer, sentence):
-        shown = silo("sign", "a", "silo/a/request.pem", *options, code=1, said=answer)
-        assert sentence in shown
-        assert spoken(fingerprint(load_request(Path("silo/a/request.pem")).public_key())) in shown
+        ):
+            shown = silo("sign", "a", "silo/a/request.pem", *options, code=1, said=answer)
+            assert sentence in shown
+            assert spoken(fingerprint(load_request(Path("silo/a/request.pem")).public_key())) in shown
         assert not Path("silo/a/certificate.pem").exists() and "certificate" not in silo("ledger")
 
 
@@ -246,6 +243,7 @@ class TestNoise:
             "run", "a", "--problem", "noisy_problem:problem", "--budget", "1", code=1
         )
 
+    @pytest.mark.slow
     def test_of_messages(self, silo):
         self.prepare(silo, "messages = { clip = 0.5, noise = 40 }")
         budget = db.privacy.epsilon(40.0, 5)
@@ -255,6 +253,7 @@ class TestNoise:
             "run", "a", "--problem", "noisy_problem:problem", "--record-budget", "1", code=1
         )
 
+    @pytest.mark.slow
     def test_a_plan_counts_what_a_run_counts(self, silo):
         """Three batches of a pass, in each of 12 steps."""
         shown = silo(
@@ -266,10 +265,9 @@ class TestNoise:
         (sums,), (messages,) = counted["records"], counted["sent"]
         assert f"{sums['sums']} sums" in shown and f"{messages['messages']} messages" in shown
 
-    @pytest.mark.parametrize("value", ["0", "-1", "nan"])
-    def test_budgets_that_are_none(self, silo, value):
+    def test_budgets_that_are_none(self, silo):
         self.prepare(silo, "messages = { clip = 0.5, noise = 40 }")
-        for option in ("--budget", "--record-budget"):
+        for option, value in (("--budget", "0"), ("--record-budget", "nan")):
             assert "must be a positive number" in silo("run", "a", "--problem", "m:f", option, value, code=1)
 
 

@@ -67,16 +67,12 @@ def noted():
     return json.loads(Path("silo/a/status.json").read_text())
 
 
-def test_a_run_and_its_last_line(silo):
-    said = silo("run", "a", "--problem", problem("run_one"))
+def test_a_run_its_last_line_and_its_model(silo):
+    """The model is a saved result, without the rows of the trace, which no noise hides."""
+    said = silo("run", "a", "--problem", problem("run_saved"))
     assert "INFO a: finished 12 steps; nobody was missing" in said
     assert said.splitlines()[-1] == "a: nobody was missing."
     assert "finished" in silo("status") and noted()["state"] == "finished" and noted()["step"] == 12
-
-
-def test_the_model_is_a_saved_result(silo):
-    """Without the rows of the trace, which no noise hides."""
-    silo("run", "a", "--problem", problem("run_saved"))
     made = importlib.import_module("run_saved").problem()
     for given in (None, made):
         model = db.Result.load("silo/a/solution.npz", given)
@@ -99,21 +95,16 @@ def test_a_finished_run_is_not_begun_again(silo):
             path.name in ("status.json", "federation-status.json", "incarnation", "privacy.json")
             or path.read_bytes() == content
         ), path
+    model = db.Result.load("silo/a/solution.npz")
+    Path("silo/a/solution.npz").unlink()  # as if it had been killed after its last step
+    assert "a has finished this run before" in silo("run", "a", "--problem", made)
+    assert np.array_equal(db.Result.load("silo/a/solution.npz").x, model.x)
+    kept[Path("silo/a/solution.npz")] = Path("silo/a/solution.npz").read_bytes()
     Path("silo/a/checkpoints").rename("elsewhere")
     assert "its last checkpoint, of step 12, is gone" in silo("run", "a", "--problem", made, code=1)
     assert Path("silo/a/solution.npz").read_bytes() == kept[Path("silo/a/solution.npz")]
     Path("silo/a/finished.json").unlink()  # on purpose
     assert "a is at step 12" in silo("run", "a", "--problem", made)
-
-
-def test_a_model_that_was_not_saved_is_saved_at_the_next_start(silo):
-    """The site was killed after its last step."""
-    made = problem("run_killed")
-    silo("run", "a", "--problem", made)
-    model = db.Result.load("silo/a/solution.npz")
-    Path("silo/a/solution.npz").unlink()
-    assert "a has finished this run before" in silo("run", "a", "--problem", made)
-    assert np.array_equal(db.Result.load("silo/a/solution.npz").y, model.y)
 
 
 def test_lines_of_json(silo):

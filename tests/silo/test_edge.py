@@ -83,7 +83,7 @@ class TestEdge:
         with pytest.raises(Rejected, match=sentence):
             edge.receive(data, KNOWN, 0.0)
 
-    @pytest.mark.slow_except("nan-ed (top 0.4)", "inf-ed (4 bits)")
+    @pytest.mark.slow_except("nan-ed (top 0.4)")
     @pytest.mark.parametrize("made", CODES, ids=lambda made: made.name)
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_what_is_not_finite_raises_in_code_too(self, made, bad):

@@ -287,6 +287,7 @@ def test_over_grpc(tmp_path):
             one.streams.close()
 
 
+@pytest.mark.slow_except("local")
 @pytest.mark.parametrize("strategy", ["edge-ed", "local"])
 def test_what_is_given_is_what_all_sites_agree_on(strategy):
     """A level that is not mixed stays with its site."""

@@ -198,6 +198,7 @@ def tls(home=None):
     return context
 
 
+@pytest.mark.slow
 def test_nothing_that_strangers_do_leaves_the_format_of_the_log(tmp_path):
     """Handshakes without a certificate, of a foreign authority and with nonsense, to a site that is a process."""
     folders = Folders(tmp_path, ring(2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 import tomllib
 from dataclasses import replace
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from liars import Lie, LyingSite, huge
 from quadratics import random_quadratic
-from silo_sites import Folders, ring, run_sites
+from silo_sites import Folders, in_threads, ring, run_sites
 from typer.testing import CliRunner
 
 import decibel as db
@@ -146,7 +145,7 @@ def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path, 
     assert f"{name} finished (saturated: y)" in " ".join(said.split())
 
 
-@pytest.mark.slow_except("edge-ed", "wave-asynchronous")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "asynchronous"),
     [("edge-ed", False), ("wave", False), ("wave", True), ("diffusion", False)],
@@ -161,21 +160,18 @@ def test_a_site_that_lies_moves_others_no_further_than_the_limit(tmp_path, monke
     single, problem = SingleLevel(alpha, 1.0, db.strategies.strategy(strategy)), QUADRATIC.single()
     results = {}
 
-    def run(number, name):
-        kind, lies = (LyingSite, {"lie": Lie(2, huge, jnp.zeros(3))}) if number == 2 else (db.Silo, {})
+    def run(name):
+        kind, lies = (LyingSite, {"lie": Lie(2, huge, jnp.zeros(3))}) if name == "site-2" else (db.Silo, {})
         engine = kind(folders.home(name), name, say=lambda sentence: None, **lies)
-        results[number] = db.solve(problem, single, federation.graph, steps=200, engine=engine, metrics=[])
+        results[name] = db.solve(problem, single, federation.graph, steps=200, engine=engine, metrics=[])
 
-    threads = [threading.Thread(target=run, args=(i, site.name)) for i, site in enumerate(federation.sites)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(240)
+    in_threads(run, federation.names)
     curvature = np.linalg.eigvalsh(QUADRATIC.R)
     assert alpha * curvature.max() <= 1 and len(results) == 4
     for honest in (0, 1, 3):
-        far = np.linalg.norm(np.asarray(results[honest].nodes.x)[0] - QUADRATIC.e[honest])
-        assert results[honest].step == 200 and far <= 2 * limit / curvature[honest, 0]
+        result = results[f"site-{honest}"]
+        far = np.linalg.norm(np.asarray(result.nodes.x)[0] - QUADRATIC.e[honest])
+        assert result.step == 200 and far <= 2 * limit / curvature[honest, 0]
     for neighbour in ("site-1", "site-3"):
         assert saturated(status(folders, neighbour)["neighbours"]["site-2"]["flows"]) == " (saturated: x)"
 

@@ -58,7 +58,7 @@ def suspended(monkeypatch, times_slower, steps, rules=RULES):
 
 
 def test_a_site_that_is_fifteen_times_slower_is_waited_for(monkeypatch):
-    said, _ = suspended(monkeypatch, 15.0, steps=120)
+    said, _ = suspended(monkeypatch, 15.0, steps=60)
     assert said == []
 
 
