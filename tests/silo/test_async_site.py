@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from silo_sites import ring
 
 from decibel.network._links import LinkState
 from decibel.silo._errors import NotFinite, Rejected, SiteLost
-from decibel.silo._federation import Federation, StopRule
+from decibel.silo._federation import StopRule
 from decibel.silo.commands._run_site import status as show
 from decibel.silo.observe._site_metrics import metrics
 from decibel.silo.observe._site_status import note, status
@@ -331,17 +330,6 @@ class TestNoPeerEndsAnother:
         stream.end()
         assert list(stream) == [bytes([9_999 % 256]) * 1000, b"other", b"last"]
 
-    def test_a_frame_that_waits_is_handed_on_while_others_send(self):
-        stream, found = Outgoing(lambda: None), []
-        reader = threading.Thread(target=lambda: found.extend(stream))
-        reader.start()
-        for step in range(1000):
-            stream.send_newest(0, step.to_bytes(2, "big"))
-        stream.end()
-        reader.join(10)
-        numbers = [int.from_bytes(one, "big") for one in found]
-        assert numbers == sorted(set(numbers)) and numbers[-1] == 999
-
 
 class TestTheStopRule:
     def at_rest(self, end, *, used=(1, 2), read=(1, 2)):
@@ -468,11 +456,6 @@ class TestTheStopRule:
         with pytest.raises(ValueError, match=r"average=0 of \[stop\] must be a number of steps"):
             replace(FEDERATION, stop=StopRule(1e-6, 2.0, average=0))
 
-    def test_without_a_rule_nobody_rests(self):
-        rest = Rest(None)
-        rest.note(0.0, 0.0, {})
-        assert not rest.holds(())
-
     def test_it_tells_whether_it_is_done_and_when_it_has_finished(self):
         end = Alone()
         self.at_rest(end)
@@ -554,37 +537,3 @@ def test_status_has_steps_and_staleness(tmp_path):
     said = "site-1 talking (step 8, 0 steps old, 0.5 s old, used 2 steps ago), site-2 talking"
     assert said in console.file.getvalue()
     assert 'decibel_silo_message_age_seconds{neighbour="site-1"} 0.5' in metrics(end.site)
-
-
-class TestFederation:
-    def test_it_is_signed(self):
-        common = replace(FEDERATION, asynchronous=False, stop=None)
-        others = [replace(common, asynchronous=True), FEDERATION, replace(FEDERATION, stop=StopRule(1e-3))]
-        assert len({common.hash, *(one.hash for one in others)}) == 4
-        assert all(Federation.from_text(one.text) == one for one in others)
-
-    @pytest.mark.parametrize(
-        ("changes", "sentence"),
-        [
-            ({"asynchronous": 1}, "asynchronous=1 must be true or false"),
-            ({"asynchronous": False}, "add asynchronous = true"),
-            ({"stop": StopRule(0.0)}, r"tolerance=0.0 of \[stop\] must be a positive number"),
-            ({"stop": StopRule(1e-6, -1.0)}, r"seconds=-1.0 of \[stop\] must be a positive number"),
-        ],
-    )
-    def test_what_is_wrong_raises(self, changes, sentence):
-        with pytest.raises(ValueError, match=sentence):
-            replace(FEDERATION, **changes)
-
-    def test_from_toml(self, tmp_path):
-        text = 'name = "t"\nedges = [["a", "b"]]\nasynchronous = true\n'
-        sites = '[[sites]]\nname = "a"\naddress = 7401\n[[sites]]\nname = "b"\n'
-        path = tmp_path / "federation.toml"
-        path.write_text(f"{text}[stop]\ntolerance = 1e-7\n{sites}")
-        assert Federation.from_toml(path).stop == StopRule(1e-7, 10.0)
-        path.write_text(f"{text}[stop]\nseconds = 3.0\n{sites}")
-        with pytest.raises(ValueError, match="lacks 'tolerance'"):
-            Federation.from_toml(path)
-        path.write_text(f"{text}[stop]\ntolerence = 1e-7\n{sites}")
-        with pytest.raises(ValueError, match="'tolerence', which is not known"):
-            Federation.from_toml(path)

@@ -10,17 +10,24 @@ import pytest
 from silo_sites import Folders, ring
 
 from decibel.core._files import atomic_write
-from decibel.silo._federation import Federation, SiteAddress
+from decibel.silo._federation import Federation, SiteAddress, StopRule
 from decibel.silo.commands._rehearse import on_loopback
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._credentials import Credentials
 
 
 class TestFederation:
-    def test_text_and_back(self):
-        federation = ring(4, method="ed", settings={"alpha": 0.1}, steps=10)
-        assert Federation.from_text(federation.text) == federation
-        assert replace(federation, steps=11).hash != federation.hash
+    def test_all_of_it_is_signed_and_comes_back(self):
+        plain = ring(4, method="ed", settings={"alpha": 0.1}, steps=10)
+        changes = [
+            {"steps": 11},
+            {"trust_members": False},
+            *({"flow_limit": limit} for limit in (1.0, 2.0, {"x": 1.0})),
+        ]
+        changes += [{"asynchronous": True}, *({"asynchronous": True, "stop": StopRule(rest)} for rest in (1e-6, 1e-3))]
+        others = [replace(plain, **change) for change in changes]
+        assert len({one.hash for one in (plain, *others)}) == 1 + len(others)
+        assert all(Federation.from_text(one.text) == one for one in (plain, *others))
 
     @pytest.mark.parametrize("version", [0, 2, "1", None])
     def test_a_text_of_another_version(self, version):
@@ -62,10 +69,20 @@ class TestFederation:
             ('privacy={records={clip=1,noise="much"}}', "noise='much' must be a positive number"),
             ("privacy={messages={clip=0,noise=1}}", "clip=0 must be a positive number"),
             ("privacy={records={clip=1,noise=1}}\nbatch_size=3", "add sampling = 'shuffle-once'"),
+            ("asynchronous=1", "asynchronous=1 must be true or false"),
+            ("stop={tolerance=1e-6}", "add asynchronous = true"),
+            ("asynchronous=true\nstop={tolerance=0.0}", r"tolerance=0.0 of \[stop\] must be a positive number"),
+            ("asynchronous=true\nstop={tolerance=1,seconds=-1}", r"seconds=-1 of \[stop\] must be a positive number"),
+            ("asynchronous=true\nstop={seconds=3}", "lacks 'tolerance'"),
+            ("asynchronous=true\nstop={tolerence=1e-7}", "'tolerence', which is not known"),
+            *((f"flow_limit={limit}", "flow_limit=.* must be a positive number")
+              for limit in ("0", "-1.0", "true", "inf", "nan", "{}", "{x=0.0}", '"3"')),
+            ("flow_limit={w=1.0}", "flow_limit has 'w'"),
+            ('trust_members="yes"', "trust_members='yes' must be true or false"),
             ('sites=[{name="a",address="nowhere"},{name="b"}]', "host:port"),
             ('sites=[{name="a",address=1},{name="b"},{name="b"}]', "two sites of the same name"),
         ],
-    )
+    )  # fmt: skip
     def test_raises_in_a_sentence(self, tmp_path, change, sentence):
         written = {"name": '"f"', "edges": '[["a","b"]]', "sites": '[{name="a",address=7401},{name="b"}]'}
         key, _, value = change.partition("=")

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 import decibel as db
 from decibel.cli._app import app
 from decibel.methods._single_level import SingleLevel
-from decibel.silo._federation import Federation
 from decibel.silo.commands._flows import largest, report, saturated
 from decibel.silo.protocol._async_site import AsyncSite
 from decibel.silo.run._flow_limits import protected
@@ -54,10 +53,6 @@ class TestWhatASiloRuns:
     def test_what_sends_nothing_runs(self):
         protected(db.sparkle("local", "local", **RATES), untrusting())
 
-    @pytest.mark.parametrize("method", [db.dsgd(alpha=0.1), db.wave(alpha=0.1)], ids=["dsgd", "wave"])
-    def test_methods_of_a_single_level(self, method):
-        assert protected(method, untrusting(flow_limit=3.0)).strategies["x"].limits["x"] == 3
-
     @pytest.mark.parametrize("strategy", ["edge-ed", "wave", "diffusion", "consensus", db.privacy.quantize("wave", 4)])
     def test_a_limit_is_put_on_every_level(self, strategy):
         limited = protected(db.sparkle(strategy, **RATES), untrusting(flow_limit={"x": 1.0, "y": 2.0, "z": 3.0}))
@@ -80,34 +75,6 @@ class TestWhatASiloRuns:
 
     def test_a_site_alone_has_nobody_to_trust(self):
         protected(db.ed(alpha=0.1), replace(untrusting(2), sites=untrusting(2).sites[:1], edges=()))
-
-
-class TestFederation:
-    def test_limits_are_part_of_the_hash(self):
-        one = untrusting()
-        others = [replace(one, flow_limit=limit) for limit in (1.0, 2.0, {"x": 1.0})] + [
-            replace(one, trust_members=True)
-        ]
-        assert len({one.hash, *(other.hash for other in others)}) == 5
-        assert all(Federation.from_text(other.text) == other for other in others)
-
-    @pytest.mark.parametrize("limit", [0, -1.0, True, float("inf"), float("nan"), {}, {"x": 0.0}, "3"])
-    def test_limits_that_are_none_raise(self, limit):
-        with pytest.raises(ValueError, match=r"flow_limit=.* must be a positive number"):
-            untrusting(flow_limit=limit)
-
-    def test_other_fields_raise(self):
-        with pytest.raises(ValueError, match="flow_limit has 'w'"):
-            untrusting(flow_limit={"w": 1.0})
-        with pytest.raises(ValueError, match="trust_members='yes' must be true or false"):
-            ring(4, trust_members="yes")
-
-    def test_from_toml(self, tmp_path):
-        written = (
-            'name="f"\nedges=[["a","b"]]\n[flow_limit]\nx=1.5\n[[sites]]\nname="a"\naddress=7401\n[[sites]]\nname="b"\n'
-        )
-        (tmp_path / "f.toml").write_text(written)
-        assert Federation.from_toml(tmp_path / "f.toml").flow_limit == {"x": 1.5}
 
 
 def status(folders, name):
