@@ -50,6 +50,29 @@ class Talking:
         self.streams.close()
 
 
+class Group:
+    """Sites of a federation in this process, to be started one by one; called with a number, it starts that one."""
+
+    def __init__(self, folders):
+        self.folders = folders
+        self.started: list[Talking] = []
+
+    def __call__(self, number, **options):
+        self.started.append(Talking(self.folders, number, **options))
+        return self.started[-1]
+
+    def close(self):
+        for one in self.started:
+            one.close()
+        self.started.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
 class Walk(threading.Thread):
     """The steps of a site that computes nothing: it agrees with the others where to start, and exchanges zeros."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from silo_ends import PROBLEM, End, Line, at_the_start, signed
 from silo_sites import Folders, ring
-from silo_talking import Talking, Walk, wait_until
+from silo_talking import Group, Walk, wait_until
 
 from decibel.silo._errors import NothingInCommon
 from decibel.silo._federation import FaultTolerance
@@ -20,37 +20,25 @@ COMPLETE = tuple((a, b) for a in range(5) for b in range(a + 1, 5))
 
 
 @pytest.fixture
-def sites(tmp_path):
-    """Starts sites of a federation over gRPC."""
+def federated(tmp_path):
+    """The sites of a ring of so many, over gRPC."""
+    groups = []
 
-    class Sites:
-        started: list[Talking] = []  # noqa: RUF012
+    def found(count, **options):
+        groups.append(Group(Folders(tmp_path, replace(ring(count, fault_tolerance=RULES, steps=STEPS), **options))))
+        return groups[-1]
 
-        def found(self, count, **options):
-            federation = replace(ring(count, fault_tolerance=RULES, steps=STEPS), **options)
-            self.folders = Folders(tmp_path, federation)
-
-        def start(self, *numbers, **options):
-            found = [Talking(self.folders, number, **options) for number in numbers]
-            self.started += found
-            return found
-
-        def close(self):
-            for one in self.started:
-                one.close()
-            self.started.clear()
-
-    made = Sites()
-    yield made
-    made.close()
+    yield found
+    for group in groups:
+        group.close()
 
 
 class TestOfAnEarlierRun:
-    def test_a_site_that_starts_first_waits_though_a_member_replays_what_the_others_said(self, sites):
+    def test_a_site_that_starts_first_waits_though_a_member_replays_what_the_others_said(self, federated):
         """In the first run all four do their steps. In the second, a member passes on what the two others said at the
         end of it, and says that it runs, one step before the last."""
-        sites.found(4)
-        first = sites.start(0, 1, 2, 3)
+        sites = federated(4)
+        first = [sites(number) for number in range(4)]
         walks = [Walk(one, STEPS) for one in first]
         for walk in walks:
             walk.join(30)
@@ -58,7 +46,7 @@ class TestOfAnEarlierRun:
         replayed = {site: one for site, one in first[3].site._rendezvous.known.items() if site != 3}
         assert min(one.step for one in replayed.values()) > 1
         sites.close()
-        victim, hostile = sites.start(0, 3)
+        victim, hostile = sites(0), sites(3)
         hostile.site._rendezvous.known.update({site: one for site, one in replayed.items() if site != 0})
         hostile.site._rendezvous.start = STEPS - 1
         walks = [Walk(victim, STEPS), Walk(hostile, STEPS)]
@@ -66,14 +54,14 @@ class TestOfAnEarlierRun:
         time.sleep(10 * RULES.beat)
         assert walks[0].steps == [] and not victim.site._rendezvous.settled
         assert victim.site.health.absent(running=False) == ["site-1", "site-2"]
-        walks += [Walk(one, STEPS) for one in sites.start(1, 2)]
+        walks += [Walk(one, STEPS) for one in (sites(1), sites(2))]
         wait_until(lambda: walks[0].steps)
         victim.site.stop()
         assert walks[0].steps[0] == 0  # from where all start, now that they are there
 
-    def test_one_member_that_says_that_it_runs_starts_nobody(self, sites):
-        sites.found(3)
-        victim, hostile = sites.start(0, 1)
+    def test_one_member_that_says_that_it_runs_starts_nobody(self, federated):
+        sites = federated(3)
+        victim, hostile = sites(0), sites(1)
         hostile.site._rendezvous.start = 0
         walks = [Walk(victim, STEPS), Walk(hostile, STEPS)]
         wait_until(lambda: victim.site.edges[1].running)
@@ -82,10 +70,10 @@ class TestOfAnEarlierRun:
 
 
 class TestSavedSteps:
-    def test_one_that_has_saved_nothing_sends_nobody_back_to_the_beginning(self, sites):
+    def test_one_that_has_saved_nothing_sends_nobody_back_to_the_beginning(self, federated):
         """Two of three have saved steps 20 and 30; people decide whether all begin again."""
-        sites.found(3)
-        talking = sites.start(0, 1, 2)
+        sites = federated(3)
+        talking = [sites(number) for number in range(3)]
         walks = [Walk(one, STEPS, saved) for one, saved in zip(talking, ([20, 30], [20, 30], []), strict=True)]
         for walk in walks[:2]:
             walk.join(10)
@@ -93,15 +81,15 @@ class TestSavedSteps:
             assert "saved steps 20, 30, and site-2 saved none of them" in str(walk.error)
             assert "--restart" in str(walk.error)
         sites.close()
-        talking = sites.start(0, 1, 2, restart=True)
+        talking = [sites(number, restart=True) for number in range(3)]
         walks = [Walk(one, STEPS, saved) for one, saved in zip(talking, ([20, 30], [20, 30], []), strict=True)]
         for walk in walks:
             walk.join(30)
         assert [walk.steps for walk in walks] == [list(range(STEPS))] * 3
 
-    def test_older_steps_are_taken_without_a_question(self, sites):
-        sites.found(3)
-        talking = sites.start(0, 1, 2)
+    def test_older_steps_are_taken_without_a_question(self, federated):
+        sites = federated(3)
+        talking = [sites(number) for number in range(3)]
         walks = [Walk(one, 25, saved) for one, saved in zip(talking, ([20, 24], [20, 22], [20]), strict=True)]
         for walk in walks:
             walk.join(10)
@@ -109,11 +97,11 @@ class TestSavedSteps:
 
 
 class TestTwoWhoLieTogether:
-    def test_make_nobody_skip_a_step(self, sites):
+    def test_make_nobody_skip_a_step(self, federated):
         """Two of five, all neighbours of each other, say that they are at the last step, in what they sign and to each
         neighbour."""
-        sites.found(5, edges=COMPLETE)
-        talking = sites.start(*range(5))
+        sites = federated(5, edges=COMPLETE)
+        talking = [sites(number) for number in range(5)]
         honest = [Walk(one, STEPS) for one in (talking[0], talking[2], talking[3])]
         liars = [Walk(talking[number], 10) for number in (1, 4)]
         for walk in liars:

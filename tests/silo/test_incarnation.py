@@ -6,22 +6,15 @@ import time
 
 import pytest
 from silo_sites import Folders, ring
-from silo_talking import Talking, wait_until
+from silo_talking import Group, wait_until
 
 from decibel.silo.protocol._incarnation import INCARNATION, next_incarnation
 
 
 @pytest.fixture
 def start(tmp_path):
-    folders, started = Folders(tmp_path, ring(2)), []
-
-    def begin(number):
-        started.append(Talking(folders, number))
-        return started[-1]
-
-    yield begin
-    for one in started:
-        one.close()
+    with Group(Folders(tmp_path, ring(2))) as group:
+        yield group
 
 
 def introduce(talking, saved):

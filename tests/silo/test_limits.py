@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from silo_sites import Folders, ring
-from silo_talking import Talking, wait_until
+from silo_talking import Group, wait_until
 
 from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._frames import Hello
@@ -23,16 +23,8 @@ DESCRIPTORS = Path("/proc/self/fd")
 
 @pytest.fixture
 def sites(tmp_path):
-    folders, made = Folders(tmp_path, ring(4)), []
-
-    def make(number):
-        made.append(Talking(folders, number))
-        return made[-1]
-
-    make.folders = folders
-    yield make
-    for one in made:
-        one.close()
+    with Group(Folders(tmp_path, ring(4))) as group:
+        yield group
 
 
 def channel_of(folders, name, to="site-0"):

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from silo_sites import Folders, ring
-from silo_talking import Talking, wait_until
+from silo_talking import Group, wait_until
 
 from decibel.core._files import atomic_write
 from decibel.silo._errors import NotTrusted
@@ -27,16 +27,8 @@ from decibel.silo.trust._signing import new_key, save_key
 @pytest.fixture
 def start(tmp_path):
     """Site 0 listens, site 1 dials."""
-    folders, talking = Folders(tmp_path, ring(2)), []
-
-    def one(*arguments, **options):
-        talking.append(Talking(folders, *arguments, **options))
-        return talking[-1]
-
-    one.folders = folders
-    yield one
-    for each in talking:
-        each.close()
+    with Group(Folders(tmp_path, ring(2))) as group:
+        yield group
 
 
 def met(talking, number):

@@ -17,9 +17,8 @@ from decibel.silo._errors import NotTrusted
 from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._frame_limits import NOWHERE
 from decibel.silo.protocol._frames import Beat, Hello, Join, Roll, Statement
-from decibel.silo.protocol._lockstep_site import LockstepSite
 from decibel.silo.protocol._outgoing import Outgoing
-from decibel.silo.run._connections import METHOD, Streams
+from decibel.silo.run._connections import METHOD
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._credentials import Credentials
 
@@ -88,31 +87,31 @@ class TestWhoIsLetIn:
         received, code, _ = listener.call(listener.hello, certificate=False)
         assert not received and code is GONE
 
-    def test_of_a_foreign_authority(self, listener, tmp_path):
-        listener.folders.site("site-1", authority=Authority.make("test"), home=tmp_path)
+    @pytest.mark.parametrize(
+        "papers",
+        [{"authority": Authority.make("test")}, {"lifetime": timedelta(seconds=-1)}],
+        ids=["foreign", "expired"],
+    )
+    def test_with_papers_that_do_not_hold(self, listener, tmp_path, papers):
+        listener.folders.site("site-1", home=tmp_path, **papers)
         received, code, _ = listener.call(listener.hello, home=tmp_path)
         assert not received and code is GONE
 
-    def test_expired(self, listener, tmp_path):
-        listener.folders.site("site-1", lifetime=timedelta(seconds=-1), home=tmp_path)
-        received, code, _ = listener.call(listener.hello, home=tmp_path)
-        assert not received and code is GONE
-
-    def test_revoked(self, listener, tmp_path):
+    @pytest.mark.parametrize("awaited", [False, True], ids=["before", "while hello is awaited"])
+    def test_revoked(self, listener, tmp_path, awaited):
         certificate = listener.folders.site("site-1", home=tmp_path)
-        listener.folders.revoke(listener.folders.home("site-0"), certificate)
-        received, code, details = listener.call(listener.hello, home=tmp_path)
-        assert not received and code is DENIED and "revoked" in details
 
-    def test_revoked_while_hello_is_awaited(self, listener, tmp_path):
-        certificate = listener.folders.site("site-1", home=tmp_path)
+        def revoke():
+            listener.folders.revoke(listener.folders.home("site-0"), certificate)
 
         def hello():
             wait_until(lambda: 1 in listener.streams._greeting)
-            listener.folders.revoke(listener.folders.home("site-0"), certificate)
+            revoke()
             return listener.hello
 
-        received, code, details = listener.call(hello, home=tmp_path)
+        if not awaited:
+            revoke()
+        received, code, details = listener.call(hello if awaited else listener.hello, home=tmp_path)
         assert not received and code is DENIED and "revoked" in details
 
     def test_valid_but_no_neighbour(self, listener):
@@ -171,41 +170,29 @@ class TestWhoIsLetIn:
 
     def test_a_listener_is_checked_too(self, listener, tmp_path):
         """The connecting end rejects a listener whose certificate is revoked or of another site."""
-        folders, said = listener.folders, []
-        folders.site("site-1", home=tmp_path)
-        dialler = Credentials.load(tmp_path, "site-1")
-        folders.revoke(tmp_path, Credentials.load(folders.home("site-0"), "site-0").certificate)
-        site = LockstepSite(folders.federation, 1, b"p" * 32, dialler, incarnation=1, lossy=True, say=said.append)
-        streams = Streams(site, dialler, said.append)
-        streams.start()
-        wait_until(lambda: said)
-        streams.close()
-        assert "site-0 was rejected: the certificate is revoked" in said[0] and site.edges[0].stream is None
+        listener.folders.site("site-1", home=tmp_path)
+        listener.folders.revoke(tmp_path, listener.credentials.certificate)
+        dialler = Talking(listener.folders, 1, home=tmp_path)
+        wait_until(lambda: dialler.said)
+        dialler.close()
+        assert "site-0 was rejected: the certificate is revoked" in dialler.said[0]
+        assert dialler.site.edges[0].stream is None
 
     def test_a_certificate_that_is_revoked_while_its_holder_talks(self, listener, tmp_path):
-        folders, said = listener.folders, []
-        folders.site("site-3", home=tmp_path)
-        dialler = Credentials.load(tmp_path, "site-3")
-        site = LockstepSite(folders.federation, 3, b"p" * 32, dialler, incarnation=1, lossy=True, say=said.append)
-        streams = Streams(site, dialler, said.append)
-        streams.start()
-        wait_until(lambda: site.edges[0].stream)
-        folders.revoke(tmp_path, Credentials.load(folders.home("site-0"), "site-0").certificate)
-        wait_until(lambda: site.edges[0].stream is None, 2)
-        streams.close()
-        assert "site-0 was rejected: the certificate is revoked." in said
+        listener.folders.site("site-3", home=tmp_path)
+        dialler = Talking(listener.folders, 3, home=tmp_path)
+        wait_until(lambda: dialler.site.edges[0].stream)
+        listener.folders.revoke(tmp_path, listener.credentials.certificate)
+        wait_until(lambda: dialler.site.edges[0].stream is None, 2)
+        dialler.close()
+        assert "site-0 was rejected: the certificate is revoked." in dialler.said
 
     def test_no_proxy_is_asked_for_this_machine(self, listener, monkeypatch):
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
         monkeypatch.delenv("no_proxy", raising=False)
-        dialler = Credentials.load(listener.folders.home("site-3"), "site-3")
-        site = LockstepSite(
-            listener.folders.federation, 3, b"p" * 32, dialler, incarnation=1, lossy=True, say=lambda sentence: None
-        )
-        streams = Streams(site, dialler, lambda sentence: None)
-        streams.start()
-        wait_until(lambda: site.edges[0].stream)
-        streams.close()
+        dialler = Talking(listener.folders, 3)
+        wait_until(lambda: dialler.site.edges[0].stream)
+        dialler.close()
 
     def test_listens_where_the_federation_says_and_nowhere_else(self, listener):
         port = int(listener.folders.federation.sites[0].address.split(":")[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from silo_sites import Folders, ring
-from silo_talking import Talking, wait_until
+from silo_talking import Group, wait_until
 
 from decibel.silo._errors import Rejected
 from decibel.silo.observe._site_status import status
@@ -18,16 +18,8 @@ OWN = Build("1.0", "0.10.2", b"u" * 32, b"l" * 32)
 
 @pytest.fixture
 def start(tmp_path):
-    folders, made = Folders(tmp_path, ring(2)), []
-
-    def begin(number, **options):
-        made.append(Talking(folders, number, **options))
-        return made[-1]
-
-    begin.folders = folders
-    yield begin
-    for one in made:
-        one.close()
+    with Group(Folders(tmp_path, ring(2))) as group:
+        yield group
 
 
 def connected(one):
@@ -105,8 +97,7 @@ class TestWhoIsRejectedIsTold:
         listener = start(0)
         dialler = start(1)
         wait_until(lambda: connected(listener) and connected(dialler))
-        made = start.folders.revoked.next([_print(start.folders, "site-0")])
-        (dialler.home / "revoked.json").write_bytes(start.folders.authority.sign_revoked(made).encode())
+        start.folders.revoke(dialler.home, listener.credentials.certificate)
         wait_until(lambda: any("site-1 rejected this site: the certificate is revoked." in s for s in listener.said))
         assert not connected(dialler)
 
@@ -124,9 +115,3 @@ class TestWhoIsRejectedIsTold:
         stream = listener.site.edges[1].stream
         stream.conclude(frames.write(Refuse("for a reason")))
         wait_until(lambda: any("site-0 rejected this site: for a reason" in line for line in dialler.said))
-
-
-def _print(folders, name):
-    from decibel.silo.trust._certificates import key_print, load_certificate
-
-    return key_print(load_certificate(folders.home(name) / "certificate.pem"))
