@@ -209,7 +209,7 @@ def _ratios(rows: list[dict[str, Any]], cases: Sequence[tuple[float, bool]]) -> 
 
 
 def table(content: dict[str, Any]) -> list[str]:
-    """The rows of docs/wave.md."""
+    """The rows of docs/evidence/wave.md."""
     found = []
     for delay, slow in CASES:
         here = [row for row in content["rows"] if (row["delay"], row["slow"]) == (delay, slow)]

@@ -205,7 +205,7 @@ def test_committed_results_are_of_benchmarks_that_exist(path):
 
 
 def test_tables_of_the_cost_page_are_the_committed_results():
-    page = (ROOT / "docs" / "cost.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "cost.md").read_text()
     sys.path.insert(0, str(ROOT / "docs" / "figures"))
     try:
         from cost import filled
@@ -216,7 +216,7 @@ def test_tables_of_the_cost_page_are_the_committed_results():
 
 def test_wall_times_of_sites_are_the_committed_results():
     content = records.read(records.RESULTS / "asynchronous.json")
-    page = (ROOT / "docs" / "wave.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "wave.md").read_text()
     assert all(row in page for row in asynchronous.table(content))
     assert content["ratios"]["asynchronous wave ÷ extra, 0 ms, one slow"] < 1 / 3
 

@@ -32,8 +32,8 @@ RUN_ELSEWHERE = {'title="patients.py"', 'title="make_patients.py"'}  # by test_j
 TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"', *SIDE_BY_SIDE, *RUN_ELSEWHERE}  # run below
 
 
-@pytest.mark.slow_except("README.md", "tutorial.md", "index.md", "concepts.md", "graphs.md", "silo.md", "errata.md")
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+@pytest.mark.slow_except("README.md", "tutorial.md", "index.md", "concepts.md", "graphs.md", "silo.md", "evidence/errata.md")
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix().removeprefix("docs/"))
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, namespace = page.read_text(), {}
@@ -72,7 +72,7 @@ def test_worker_of_the_cluster_page_runs(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "title", "check"), [("flax.md", "Flax", "import flax"), ("pytorch.md", "PyTorch", TORCH)]
+    ("page", "title", "check"), [("equinox.md", "Flax", "import flax"), ("pytorch.md", "PyTorch", TORCH)]
 )
 def test_page_that_needs_more_runs(page, title, check, tmp_path):
     if subprocess.run([sys.executable, "-c", check], capture_output=True).returncode:
@@ -96,10 +96,10 @@ def test_examples_from_pytorch_change_ten_lines_at_most(name):
 def test_the_loop_in_pytorch_has_the_same_numbers(tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="needs PyTorch: pip install torch")
     monkeypatch.chdir(tmp_path)
-    page, namespace = (ROOT / "docs" / "coming-from-pytorch.md").read_text(), {}
+    page, namespace = (ROOT / "docs" / "pytorch.md").read_text(), {}
     blocks = re.findall(r'^```python title="in (?:PyTorch|Decibel)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL)
     for block in blocks:
-        exec(compile(block, "coming-from-pytorch.md", "exec"), namespace)
+        exec(compile(block, "pytorch.md", "exec"), namespace)
     assert len(blocks) == 2 and namespace["result"].step == 200
 
 
@@ -112,7 +112,7 @@ def test_links_between_pages_exist():
 
 
 def test_the_table_of_theorems_names_what_exists_and_every_formula():
-    page = (ROOT / "docs" / "theorems.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "theorems.md").read_text()
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| ") and "| place |" not in line]
     assert all(len(row) == 6 for row in rows)
     functions = set(re.findall(r"`((?:theory|metrics|db)\.\w+)`", " ".join(row[2] for row in rows)))
@@ -216,13 +216,13 @@ def test_table_of_faults_is_what_was_measured():
 def test_tables_of_wave_are_what_was_measured(name):
     figures = ROOT / "docs" / "figures"
     script, found = figure(name), json.loads((figures / f"{name}.json").read_text())
-    page = (ROOT / "docs" / "wave.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "wave.md").read_text()
     for row in script.table(found) if name == "exactness" else script.tables(found):
         assert row in page
 
 
 def test_table_of_colluders_is_what_was_measured():
-    script, page = figure("colluders"), (ROOT / "docs" / "silo.md").read_text()
+    script, page = figure("colluders"), (ROOT / "docs" / "silo-security.md").read_text()
     for row in script.table(json.loads((ROOT / "docs" / "figures" / "colluders.json").read_text())):
         assert row in page
 
@@ -253,7 +253,7 @@ def figure(name):
 
 
 def test_table_of_precisions_is_what_was_measured():
-    page = (ROOT / "docs" / "drift.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "drift.md").read_text()
     for row in json.loads((ROOT / "docs" / "figures" / "compute_precision.json").read_text())["rows"]:
         first, second, _, last = row["distance"]
         cells = f"{first:.1e}, {second:.1e}, {last:.1e} | {row['mean_of_carry']:.1e}"
@@ -261,7 +261,7 @@ def test_table_of_precisions_is_what_was_measured():
 
 
 def test_table_of_adaptive_steps_is_what_was_measured():
-    page = (ROOT / "docs" / "adaptive.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "adaptive.md").read_text()
     measured = json.loads((ROOT / "docs" / "figures" / "adaptive.json").read_text())["steps_to_1e-6"]
     for name in ("ada-ed", "gt-ada"):
         for kind, label in (("default", r"$\eta = 0.3$"), ("best", r"the best of six $\eta$")):
@@ -282,7 +282,7 @@ def test_what_is_written_from_the_methods_is_up_to_date(tables):
     assert not tables.outdated(), "run `make tables`"
     assert {entry.name for entry in tables.entries()} == {name for name, entry in CATALOG.items() if not entry.mixture}
     marked = {(page.name, kind) for page in PAGES for _, kind, _ in tables.MARK.findall(page.read_text())}
-    assert marked >= {("cluster.md", "messages"), ("which-method.md", "catalogue")}
+    assert marked >= {("catalogue.md", "messages"), ("catalogue.md", "catalogue")}
 
 
 def test_the_catalogue_and_the_credits_agree_on_what_is_ours():

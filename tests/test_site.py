@@ -29,7 +29,7 @@ console.log(JSON.stringify(failed));
 
 
 def formulas():
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         for found in FORMULA.finditer(CODE.sub("", page.read_text())):
             yield page.name, found["block"] or found["inline"], found["block"] is not None
 

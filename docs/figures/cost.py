@@ -1,8 +1,8 @@
-"""The figures and tables of cost.md, from the committed results of the benchmarks.
+"""The figures and tables of evidence/cost.md, from the committed results of the benchmarks.
 
     python docs/figures/cost.py
 
-Draws cost_network.svg and cost_growth.svg beside it and fills in the tables of cost.md between their marks.
+Draws cost_network.svg and cost_growth.svg beside it and fills in the tables of evidence/cost.md between their marks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import records, tables  # noqa: E402
 
-PAGE = HERE.parent / "cost.md"
+PAGE = HERE.parent / "evidence" / "cost.md"
 MARK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 GREY = "#555555"
 # Okabe and Ito's colours

@@ -578,7 +578,7 @@ def measured_bias(problem, method, steps, seeds):
 
 @pytest.mark.slow
 def test_adam_leaves_a_bias_where_noise_is_skewed():
-    """As docs/adaptive.md has it: steps are shorter where the last sample is large, and so on the side of the longer
+    """As docs/evidence/adaptive.md has it: steps are shorter where the last sample is large, and so on the side of the longer
     tail of the noise. Where both tails are the same there is no bias."""
     method = db.sparkle("adam-ed", alpha=0.05, beta=0.05, gamma=0.05)
     bias, error = measured_bias(quadratic.problem_with_outliers(mirrored=False), method, 8_000, 16)

@@ -332,7 +332,7 @@ def test_waves_in_code_have_the_bound():
 @pytest.mark.slow
 @both
 def test_the_table_of_the_docs(limited):
-    """docs/silo.md, "A limit on lies": how far honest nodes end from their solution."""
+    """docs/evidence/malicious-members.md: how far honest nodes end from their solution."""
     alpha, first = (ALPHA, -6) if limited is edge_ed else (0.2, -3)
     μ = np.linalg.eigvalsh(QUADRATIC.R[HONEST].mean(0))[0]
     measured = {name: [] for name in ("bound", *ATTACKS)}
@@ -342,7 +342,7 @@ def test_the_table_of_the_docs(limited):
         for name in ATTACKS:
             result = single(limited(B), lie(name), graph=graph, steps=3000, alpha=alpha)
             measured[name].append(distances(np.asarray(result.nodes.x)).max())
-    text = (Path(__file__).parents[2] / "docs" / "silo.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "evidence" / "malicious-members.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     written = {
         row[0].strip("`"): list(map(float, row[-6:][first + 6 : first + 9]))

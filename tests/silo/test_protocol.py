@@ -1,4 +1,4 @@
-"""The protocol as a model: every row of the table in docs/silo-protocol.md."""
+"""The protocol as a model: every row of the table in docs/reference/silo-protocol.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from decibel.silo.protocol._frames import (
     Want,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "silo-protocol.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "silo-protocol.md"
 
 
 def table():

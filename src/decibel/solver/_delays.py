@@ -1,4 +1,4 @@
-"""Graphs and step sizes for which `"wave"` is stable when messages are late (docs/proofs.md).
+"""Graphs and step sizes for which `"wave"` is stable when messages are late (docs/evidence/proofs.md).
 
 With R_i = 2 (1 − w_ii) and a loss of curvature at most L_i, every node must have α L_i + 3/2 R_i < 2. For quadratic
 losses that is enough for constant delays of any length, and two nodes diverge beyond it without any delay.

@@ -89,7 +89,7 @@ def interact_step_sizes(constants: Constants, nodes: int, rho: float, *, beta: f
 
     They are far smaller than what works: the paper's own experiments use 0.5. Two limits differ from the printed ones,
     with which the theorem is false or its proof incomplete: m(1−λ)/(4 L_ℓ²) where L_ℓ is printed, and α ≤ (1−λ)²/2,
-    which is missing (docs/errata.md).
+    which is missing (docs/evidence/errata.md).
 
     Args:
         constants: of the losses.

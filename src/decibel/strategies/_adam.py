@@ -10,7 +10,7 @@ moments are of g − e, and neighbours agree on them. With bias corrections as A
 That neighbours average second moments is from Chen, Karimi, Zhao and Li (2022), who do so without a correction.
 
 With constant steps it is biased where noise is skewed, as Adam is: v holds the newest sample, so that steps are shorter
-after large ones (docs/adaptive.md).
+after large ones (docs/evidence/adaptive.md).
 
 `adam-diffusion` (DADAM) averages after a local step of Adam: where nodes differ, it ends near Σ D_i g_i = 0 and not at
 the solution, however small its steps. `adam-gt` (GTAdam) takes Adam's steps along a tracked gradient h. The tracker

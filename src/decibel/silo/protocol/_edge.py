@@ -3,7 +3,7 @@
 Both ends pair what they send by position (step, exchange). An end waits only for a neighbour that is behind it; one
 that is ahead has skipped this position and sends nothing in it. The site that is furthest behind therefore never waits,
 and no two can wait for each other, whoever leaves, returns or jumps ahead. The states, and what leads from one to the
-other, are in docs/silo-protocol.md.
+other, are in docs/reference/silo-protocol.md.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ class Edge:
 
     @property
     def state(self) -> str:
-        """One of those in docs/silo-protocol.md."""
+        """One of those in docs/reference/silo-protocol.md."""
         if self.finished:
             return "finished"
         if self.open:

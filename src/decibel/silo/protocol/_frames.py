@@ -1,7 +1,7 @@
 """What travels over an edge: small frames of fixed layout, little-endian. Nothing in them is ever executed.
 
 `parse` takes any bytes and gives a frame or raises `Malformed`; it allocates nothing larger than what it was given.
-Which values a field may have is in `_limits`, and which frame may come when in `_edge` (docs/silo-protocol.md).
+Which values a field may have is in `_limits`, and which frame may come when in `_edge` (docs/reference/silo-protocol.md).
 """
 
 from __future__ import annotations
