@@ -99,7 +99,8 @@ def test_a_planted_bug_is_found(name):
 
 
 def test_the_page_names_bugs_as_they_are():
-    page = (TESTS.parent / "docs" / "reference" / "silo-protocol.md").read_text().split("## Simulated")[1].split("\n## ")[0]
+    protocol = (TESTS.parent / "docs" / "reference" / "silo-protocol.md").read_text()
+    page = protocol.split("## Simulated")[1].split("\n## ")[0]
     named = re.findall(r"^\| `(\w+)`[^|]*\| ([\w-]+) \|", page, re.MULTILINE)
     assert len(named) >= 10 and all(BUGS[name].kind == kind for name, kind in named)
     assert f"{len(BUGS)} bugs are planted" in page
