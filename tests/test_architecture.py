@@ -69,7 +69,9 @@ def cycles(needs: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_imports_point_one_way():
-    assert {module: lines for module, path in MODULES.items() if module != API and (lines := upward(path, module))} == {}
+    assert {
+        module: lines for module, path in MODULES.items() if module != API and (lines := upward(path, module))
+    } == {}
 
 
 def test_no_modules_import_each_other():

@@ -184,6 +184,29 @@ def test_large_graphs_without_dense_factorizations():
     assert fitted.lambda_min == pytest.approx(1 / 3)
 
 
+TRANSLATED = {
+    "torus": lambda: graphs.torus(4, 6),
+    "flat torus": lambda: graphs.torus(2, 5, weights="uniform"),
+    "hypercube": lambda: graphs.hypercube(16, weights="laplacian"),
+    "directed torus": lambda: graphs.from_matrix(
+        0.5 * np.eye(12) + np.kron(np.roll(np.eye(3), 1, axis=1), 0.3 * np.eye(4) + 0.2 * np.roll(np.eye(4), 1, axis=1))
+    ),
+    "tori in turn": lambda: graphs.cycle(graphs.torus(3, 4), graphs.torus(3, 4, weights="uniform")),
+    "torus and ring": lambda: graphs.cycle(graphs.torus(3, 4), graphs.ring(12)),
+    "torus and its transpose": lambda: graphs.cycle(graphs.torus(3, 4), graphs.torus(4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_spectra_by_fourier_transform(name):
+    graph = TRANSLATED[name]()
+    assert all(phase._eigenvalues is not None for phase in graph.phases)
+    product = np.linalg.multi_dot([np.eye(graph.nodes), *(phase.W for phase in reversed(graph.phases))])
+    assert graph.rho == pytest.approx(naive_rho(product) ** (1 / graph.period), abs=1e-14)
+    lowest = min(np.linalg.eigvalsh((phase.W + phase.W.T) / 2)[0] for phase in graph.phases)
+    assert graph.lambda_min == pytest.approx(lowest, abs=1e-14)
+
+
 def test_circulant_offsets():
     one_way = sparse.csr_array(np.roll(np.eye(6), 2, axis=1) * 0.3 + np.eye(6) * 0.6 + np.full((6, 6), 0.1 / 6))
     offsets = graphs.from_matrix(one_way).circulant_offsets()

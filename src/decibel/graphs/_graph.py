@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from ..core._html import picture, table
 from ._doubly_stochastic import doubly_stochastic, symmetrized
 from ._drawing import Sketch, draw_graph, draw_sequence
-from ._spectrum import disagreement_norm, largest_eigenvalues
+from ._spectrum import candidate_sides, disagreement_norm, largest_eigenvalues, translation_kernel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +150,11 @@ class Graph:
 
     def circulant_offsets(self) -> tuple[tuple[int, float], ...] | None:
         """Pairs (offset, weight) with W[i, (i + offset) % N] = weight for every i, by offset; None if not circulant."""
-        return self._offsets
+        if self._kernel is None or self._kernel.ndim > 1:
+            return None
+        offsets = np.flatnonzero(self._kernel)
+        signed = np.where(2 * offsets <= self.nodes, offsets, offsets - self.nodes)
+        return tuple(sorted(zip(signed.tolist(), self._kernel[offsets].tolist(), strict=True)))
 
     def summary(self) -> str:
         """One line with name, number of nodes and ρ."""
@@ -187,38 +191,28 @@ class Graph:
         return int(connected_components(self.matrix, directed=True, connection="strong")[0])
 
     @cached_property
-    def _offsets(self) -> tuple[tuple[int, float], ...] | None:
-        row, column = self._links
+    def _kernel(self) -> Float[np.ndarray, "*sides"] | None:
+        """The first row of a W that is the same seen from every node of a circle, torus or hypercube."""
         if np.any(self.degrees != self.degrees[0]):
             return None
-        shape = (self.nodes, int(self.degrees[0]))
-        # The diagonal is left out: rows sum to one, so it follows, but only up to rounding.
-        everyone = np.repeat(np.arange(self.nodes), np.diff(self.matrix.indptr))
-        weight = self.matrix.data[everyone != self.matrix.indices]
-        offset = ((column - row) % self.nodes).reshape(shape)
-        order = np.argsort(offset, axis=1)
-        offset = np.take_along_axis(offset, order, axis=1)
-        weight = np.take_along_axis(weight.reshape(shape), order, axis=1)
-        if np.any(offset != offset[0]) or np.any(weight != weight[0]):
-            return None
-        signed = [int(o) if 2 * o <= self.nodes else int(o) - self.nodes for o in offset[0]]
-        return tuple(sorted(zip(signed, weight[0].tolist(), strict=True)))
+        for sides in candidate_sides(self.matrix):
+            kernel = translation_kernel(self.matrix, sides)
+            if kernel is not None:
+                return kernel
+        return None
 
     @cached_property
-    def _eigenvalues(self) -> Complex[np.ndarray, " nodes"] | None:
-        """Of a circulant W, by FFT, the one of the constant vector first; otherwise None."""
-        if self._offsets is None:
+    def _eigenvalues(self) -> Complex[np.ndarray, "*sides"] | None:
+        """By FFT, the one of the constant vector first, where W has a kernel."""
+        if self._kernel is None:
             return None
-        row = np.zeros(self.nodes)
-        for offset, weight in self._offsets:
-            row[offset] += weight
-        return 1.0 - row.sum() + np.fft.fft(row)
+        return 1.0 - self._kernel.sum() + np.fft.fftn(self._kernel)
 
     @cached_property
     def _spectrum(self) -> tuple[float, float]:
         """(rho, lambda_min)."""
         if self._eigenvalues is not None:
-            norm = np.max(np.abs(self._eigenvalues[1:]), initial=0.0)
+            norm = _largest_but_first(self._eigenvalues)
             return _snapped(norm, self.nodes), float(np.min(np.real(self._eigenvalues)))
         lowest = -float(largest_eigenvalues(-(self.matrix + self.matrix.T) / 2, 1)[0])
         if not self.symmetric:
@@ -296,8 +290,8 @@ class GraphSequence:
         """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂^(1/τ): the contraction per step; zero if one period averages exactly."""
         spectra = [phase._eigenvalues for phase in self.phases]
         closed_forms = [values for values in spectra if values is not None]
-        if len(closed_forms) == self.period:
-            norm = np.max(np.abs(np.prod(closed_forms, axis=0)[1:]), initial=0.0)
+        if len(closed_forms) == self.period and len({values.shape for values in closed_forms}) == 1:
+            norm = _largest_but_first(np.prod(closed_forms, axis=0))
         else:
             norm = disagreement_norm([phase.matrix for phase in self.phases])
         return _snapped(norm, self.nodes) ** (1.0 / self.period)
@@ -378,6 +372,10 @@ class Levels:
         """The distinct graphs, and the indices among them of those of x, y and z."""
         graphs = list(dict.fromkeys((self.x, self.y, self.z)))
         return graphs, (graphs.index(self.x), graphs.index(self.y), graphs.index(self.z))
+
+
+def _largest_but_first(eigenvalues: Complex[np.ndarray, "*sides"]) -> float:
+    return float(np.max(np.abs(eigenvalues.ravel()[1:]), initial=0.0))
 
 
 def _snapped(norm: float, nodes: int) -> float:

@@ -1,14 +1,15 @@
-"""Extreme eigenvalues and singular values of mixing matrices, dense or sparse by their size."""
+"""Extreme eigenvalues and singular values of mixing matrices: in closed form, dense or sparse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from typing import cast
 
 import numpy as np
 from jaxtyping import Float
 from scipy import sparse
+from scipy.linalg import eigvalsh_tridiagonal
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, svds
 
 DENSE_LIMIT = 400
@@ -17,11 +18,48 @@ DENSE_LIMIT = 400
 _operator = cast("Callable[..., LinearOperator]", LinearOperator)  # whose __new__ hides its keywords
 
 
+def candidate_sides(matrix: sparse.csr_array) -> Iterator[tuple[int, ...]]:
+    """Sides of a circle, of tori and of a hypercube that the nodes may form, numbered row by row."""
+    size = len(matrix.indptr) - 1
+    yield (size,)
+    for neighbour in matrix.indices[: matrix.indptr[1]].tolist():  # in a torus, the node below node 0 is one
+        if neighbour > 1 and size % neighbour == 0:
+            yield (size // neighbour, neighbour)
+    dimension = size.bit_length() - 1
+    if size == 2**dimension > 4:
+        yield (2,) * dimension
+
+
+def translation_kernel(matrix: sparse.csr_array, sides: tuple[int, ...]) -> Float[np.ndarray, "*sides"] | None:
+    """The first row of a matrix if every other is its translate on a torus of these sides, otherwise None.
+
+    The diagonal is zero: rows sum to one, so it follows, but only up to rounding.
+    """
+    size = len(matrix.indptr) - 1
+    row, column = matrix.tocoo().coords
+    link = row != column
+    here = np.unravel_index(row[link], sides)
+    there = np.unravel_index(column[link], sides)
+    hops = tuple((end - start) % side for start, end, side in zip(here, there, sides, strict=True))
+    offset = np.ravel_multi_index(hops, sides)
+    weight = matrix.data[link]
+    kernel = np.zeros(size)
+    kernel[offset[row[link] == 0]] = weight[row[link] == 0]
+    if len(weight) != size * np.count_nonzero(kernel) or np.any(kernel[offset] != weight):
+        return None
+    return kernel.reshape(sides)
+
+
 def largest_eigenvalues(matrix: sparse.csr_array, count: int) -> Float[np.ndarray, " count"]:
     """The `count` largest eigenvalues of a symmetric matrix, largest first."""
     size = len(matrix.indptr) - 1
     if size <= DENSE_LIMIT:
         return np.linalg.eigvalsh(matrix.toarray())[::-1][:count]
+    row, column = matrix.nonzero()
+    if np.all(np.abs(row - column) <= 1):
+        edge = (size - count, size - 1)
+        values = eigvalsh_tridiagonal(matrix.diagonal(), matrix.diagonal(1), select="i", select_range=edge)
+        return np.asarray(values)[::-1]
     start = np.random.default_rng(0).standard_normal(size)
     values_of = partial(
         eigsh,
