@@ -17,8 +17,9 @@ from decibel import CATALOG, __version__
 
 from ..files import write_file
 from .benchopt import table
-from .page import page, svg
-from .run import Extremes, Setup, collect, keep, league, levels, place
+from .page import page, standings, svg
+from .run import Extremes, Setup, collect, keep, levels, place
+from .run import league as run_missing
 from .score import League, pack, read
 from .tasks import DIVISIONS
 
@@ -40,7 +41,7 @@ def run(
     if path.exists():
         unpack(path, out, setup, other_machines=table_only)
     if not table_only:
-        deque(league(out, setup, say=say, methods=methods), maxlen=0)
+        deque(run_missing(out, setup, say=say, methods=methods), maxlen=0)
     records = collect(out, setup)
     if not records:
         raise ValueError(f"--out {out} holds no records of this set-up: run `decibel league` without --table-only.")
@@ -84,9 +85,10 @@ def unpack(data: Path, out: Path, setup: Setup, *, other_machines: bool = False)
 
 def write(data: Path, out: Path) -> list[Path]:
     """The page, its figure and benchopt's table, from the data."""
-    standings = League(read(data))
+    league = League(read(data))
     return [
-        write_file(out / "league.md", page(standings)),
-        write_file(out / "figures" / "league.svg", svg(standings)),
-        write_file(out / "league.csv", table(standings)),
+        write_file(out / "league.md", page(league)),
+        write_file(out / "figures" / "league.svg", svg(league)),
+        write_file(out / "standings.csv", standings(league)),
+        write_file(out / "league.csv", table(league)),
     ]

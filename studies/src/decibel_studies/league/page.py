@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from io import BytesIO
+import csv
+from collections.abc import Mapping, Sequence
+from io import BytesIO, StringIO
 
 import matplotlib
 import numpy as np
@@ -17,38 +18,77 @@ from .tasks import DIVISIONS
 TITLES = {"shared": "Shared lower level", "personal": "Personal lower level", "single": "Single level"}
 HEADS: dict[Against, str] = {"step": "iterations", "bytes": "bytes", "seconds": "CPU seconds"}
 COLOURS: dict[Against, str] = {"step": "#00695c", "bytes": "#c77700", "seconds": "#5e60ce"}
-MIXED = ("diffusion", "consensus", "ed", "extra", "gt", "semi-gt", "non-gt")
+ENDS = ("median share", "least share", "largest share")
+
+# The methods that a newcomer chooses between, and what they stand for.
+CHOSEN: dict[str, tuple[str, ...]] = {
+    "shared": (
+        "sparkle-ed",
+        "sparkle-gt",
+        "sparkle-led",
+        "sparkle-ada-ed",
+        "d-soba",
+        "ma-dsbo",
+        "mdbo",
+        "gossip-dsbo",
+    ),
+    "personal": ("interact", "spdb"),
+}
 
 HEAD = """# League table
 
-Every method of the catalogue on eight small tasks of its own form, at three equal budgets. One command makes it,
-continues where it was interrupted, and writes this page, the figure, the data and a file for [benchopt](#benchopt):
+Every method of the catalogue on eight small tasks of its own form, at three equal budgets. A number is the share of
+the gap in the upper loss that a method *leaves* when the budget is spent: 100 % is the start, 0 % the best that is
+known.
+
+{chosen}
+In brackets: the least and the largest of {seeds} seeds. † The budget was not spent on some task.
+
+**What to take from it**
+
+- ED and gradient tracking end level at equal iterations. At equal bytes ED is ahead ({ed} against {gt}), since it
+  sends half.
+- D-SOBA, which does not correct for nodes that differ, leaves nearly twice as much ({soba}).
+- Without a search for step sizes, `sparkle-ada-ed` leaves {ada} at equal iterations, and {ada_bytes} at equal bytes: it
+  sends more.
+- Inner loops and long series cost bytes: `gossip-dsbo` leaves {gossip} at equal bytes.
+- More local steps between messages win where messages count, not where computing does: `sparkle-led` leaves {led} at
+  equal bytes and {led_seconds} at equal CPU seconds, `sparkle-ed` {ed} and {ed_seconds}.
+
+**What not to take from it.** A few tens of percent between two methods are less than what another search would change.
+The brackets are over seeds only; tasks are eight, chosen by us, and none is large: here overhead is most of a step's
+time. Where iterations are compared, methods with several steps in an iteration have computed more.
+
+All methods, mixtures and tasks: [standings.csv](standings.csv), a line for each method and task with the median over
+seeds, and one for each method with the mean over tasks.
+
+![What every method leaves of the gap](figures/league.svg)
+
+## How it was made
 
     decibel league --out decibel-league
 
+The command takes about an hour on one core. It continues where it was interrupted, and writes this page, the figure,
+`standings.csv` and a file for [benchopt](#benchopt).
+
 **What is measured.** Φ(x̄), with the lower level solved by Newton's method at the average x̄ of the nodes, on all
-samples. A method's number on a task is the share of the gap Φ(x₀) − Φ_min that is *left* when a budget is spent: 100
-% is the start, 0 % the least Φ that {lbfgs} iterations of L-BFGS with exact hypergradients or any method here found.
-The tables show the geometric mean over tasks, the median of {seeds} seeds and, in brackets, the least and the
-largest. Shares below {solved} count as {solved}: the task is solved. A run that diverged counts as 100 %. Consensus
-is not part of the number.
+samples. The best known is the least Φ that {lbfgs} iterations of L-BFGS with exact hypergradients or any method here
+found. Means over tasks are geometric. Shares below {solved} count as {solved}: the task is solved. A run that diverged
+counts as 100 %. Consensus is not part of the number.
 
 **Budgets.** {iterations} iterations; the bytes that {references} sends in {iterations} iterations; the CPU seconds
 (of one process, all threads) that it needs for them. Every run goes on to {twice} iterations if it needs them to
-spend the other two budgets; where even these were not enough on some task, the number has a †.
+spend the other two budgets.
 
 **Step sizes.** The same search for all: {candidates} candidates, {iterations} iterations each, on data of a seed that
 is not judged, by Φ(x̄) at the end. The centre is the task's own step sizes (found for SPARKLE-ED, SPDB and, at one
-level, those of the lower level), times the ratio of the method's default to the usual default; α is multiplied by
-{upper}, β and γ by {lower}. A method with α alone tries {candidates} values of it over the same range, and one
-without step sizes runs as it is. θ, inner loops, Neumann terms and penalties stay at their defaults: a method that
-depends on them may do better than here.
+level, those of the lower level), times the ratio of the method's default to the usual default; methods whose steps have
+a length of their own, such as Adam's, are searched around their own defaults. α is multiplied by {upper}, β and γ by
+{lower}. A method with α alone tries {candidates} values of it over the same range, and one without step sizes runs as
+it is. θ, inner loops, Neumann terms and penalties stay at their defaults: a method that depends on them may do better
+than here.
 
-**Set-up.** A ring of {nodes} nodes with lazy Metropolis weights, batches of {batch} samples, float32, {made}. Small
-problems show the order of costs of a method, not its speed on an accelerator: here overhead is most of a step's time.
-
-**What not to conclude.** A few tens of percent between two methods is less than what another search would change. The
-figure's brackets are over seeds only; tasks are eight, chosen by us, and none is large.
+**Set-up.** A ring of {nodes} nodes with lazy Metropolis weights, batches of {batch} samples, float32, {made}.
 
 **What is kept.** A record is used again where its set-up is the same, whatever the code or JAX that made it:
 after a change to a method, a task or the search, delete its files below `runs/` of the folder, or take a new one.
@@ -97,6 +137,8 @@ def page(league: League) -> str:
     setup = league.setup
     references = ", ".join(f"`{division.reference}` ({name})" for name, division in DIVISIONS.items())
     text = HEAD.format(
+        **_takeaways(league),
+        chosen=_chosen(league),
         lbfgs=200,
         seeds=len(setup.seeds),
         solved=_percent(SOLVED),
@@ -110,12 +152,38 @@ def page(league: League) -> str:
         batch=setup.batch_size,
         made=", ".join(league.made[name] for name in ("versions", "date", "machine")),
     )
-    text += _missing(league)
-    parts = [text, "\n![What every method leaves of the gap](figures/league.svg)\n"]
-    for division in DIVISIONS:
-        if any(form == division for form, _ in league.start) and league.methods(division):
-            parts += ["\n", *_division(league, division)]
-    return "".join([*parts, BENCHOPT])
+    return "".join([text, _missing(league), BENCHOPT])
+
+
+def _takeaways(league: League) -> dict[str, str]:
+    """The numbers of the sentences, where there are rows."""
+
+    def left(method: str, against: Against) -> str:
+        ready = method in league.methods("shared")
+        return _percent(league.row("shared", method).median(against)) if ready else "–"
+
+    return {
+        "ed": left("sparkle-ed", "bytes"),
+        "ed_seconds": left("sparkle-ed", "seconds"),
+        "gt": left("sparkle-gt", "bytes"),
+        "soba": left("d-soba", "step"),
+        "ada": left("sparkle-ada-ed", "step"),
+        "ada_bytes": left("sparkle-ada-ed", "bytes"),
+        "gossip": left("gossip-dsbo", "bytes"),
+        "led": left("sparkle-led", "bytes"),
+        "led_seconds": left("sparkle-led", "seconds"),
+    }
+
+
+def _chosen(league: League) -> str:
+    heads = " | ".join(HEADS[against] for against in BUDGETS)
+    lines = [f"| method | level | {heads} | |", "|---|---|---|---|---|---|"]
+    for division, names in CHOSEN.items():
+        ready = league.methods(division) if division in DIVISIONS else []
+        for row in league.standing(division, [name for name in names if name in ready]):
+            cells = " | ".join(_cell(row, against) for against in BUDGETS)
+            lines.append(f"| `{row.method}` | {division} | {cells} | {_remarks(row)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _listed(factors: Sequence[float]) -> str:
@@ -137,65 +205,40 @@ def _missing(league: League) -> str:
     )
 
 
-def _division(league: League, division: str) -> list[str]:
-    named = [name for name in league.methods(division) if not CATALOG[name].mixture]
-    parts = [f"## {TITLES[division]}\n\n", _standing(league.standing(division, named)), "\nThe best on each task:\n\n"]
-    parts.append(_tasks(league, division))
-    if division == "shared":
-        parts += ["\n", *_mixtures(league)]
-    return parts
-
-
-def _standing(rows: list[Standing]) -> str:
-    heads = " | ".join(HEADS[against] for against in BUDGETS)
-    lines = [f"| method | {heads} | |", "|---|---|---|---|---|"]
-    for row in rows:
-        cells = [_cell(row, against) if row.applies else "–" for against in BUDGETS]
-        lines.append(f"| `{row.method}` | {' | '.join(cells)} | {_remarks(row)} |")
-    return "\n".join(lines) + "\n"
-
-
 def _cell(row: Standing, against: Against) -> str:
     low, high = (_percent(end).removesuffix(" %") for end in (row.left[against].min(), row.left[against].max()))
     return f"{_percent(row.median(against))} ({low}–{high}){' †' if row.short[against] else ''}"
 
 
 def _remarks(row: Standing) -> str:
-    said = ["all samples in every step"] if row.full else []
+    said = [f"{row.inner} steps in an iteration"] if row.inner > 1 else []
+    said += ["all samples in every step"] if row.full else []
     said += [f"diverged: {'; '.join(row.diverged)}"] if row.diverged else []
-    reasons: dict[str, list[str]] = {}
-    for task, why in row.why.items():
-        reasons.setdefault(why, []).append(task)
-    for why, tasks in reasons.items():
-        where = f"to {'; '.join(tasks)}" if row.applies else "here"
-        said.append(f"does not apply {where}: {why}")
     return ". ".join(said)
 
 
-def _tasks(league: League, division: str) -> str:
-    heads = " | ".join(f"least after the {HEADS[against]}" for against in BUDGETS)
-    lines = [f"| task | Φ(x₀) | least Φ | {heads} |", "|---|---|---|---|---|---|"]
-    for form, task in league.start:
-        if form == division:
-            ends = [league.best(division, task, against) for against in BUDGETS]
-            cells = " | ".join(f"`{name}` {_percent(max(left, SOLVED))}" for name, left in ends)
-            start, least = np.median(league.start[form, task]), np.median(league.least[form, task])
-            lines.append(f"| {task} | {start:.3g} | {least:.3g} | {cells} |")
-    return "\n".join(lines) + "\n"
+def standings(league: League) -> str:
+    """CSV: a line for each method and task, and one for each method over all tasks."""
+    file = StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    shares = [f"{end} of the gap left after equal {HEADS[against]}" for against in BUDGETS for end in ENDS]
+    writer.writerow(["level", "method", "task", "steps in an iteration", *shares, "remark"])
+    for division in DIVISIONS:
+        for row in league.standing(division):
+            about = [division, row.method]
+            for task, left in row.tasks.items():
+                remark = "diverged" if task in row.diverged else ""
+                writer.writerow([*about, task, row.inner, *_ends(left), remark])
+            for task, why in row.why.items():
+                writer.writerow([*about, task, row.inner, *[""] * len(shares), why])
+            if row.applies:
+                writer.writerow([*about, "all", row.inner, *_ends(row.left), _remarks(row)])
+    return file.getvalue()
 
 
-def _mixtures(league: League) -> list[str]:
-    ready = set(league.methods("shared"))
-
-    def cell(name: str) -> str:
-        return _percent(league.row("shared", name).median("step")) if name in ready else "–"
-
-    lines = [f"| y, z \\ x | {' | '.join(MIXED)} |", "|---|" + "---|" * len(MIXED)]
-    for lower in MIXED:
-        names = [f"sparkle-{lower}" if lower == upper else f"sparkle-{lower}-{upper}" for upper in MIXED]
-        lines.append(f"| {lower} | {' | '.join(cell(name) for name in names)} |")
-    about = "Mixtures, at equal iterations: the strategy of y and z in the row, that of x in the column.\n\n"
-    return [about, "\n".join(lines) + "\n"]
+def _ends(left: Mapping[Against, np.ndarray]) -> list[str]:
+    """Of every budget the median over seeds, the least and the largest."""
+    return [f"{end(left[against]):.3g}" for against in BUDGETS for end in (np.median, np.min, np.max)]
 
 
 def _percent(share: float) -> str:

@@ -29,7 +29,8 @@ from .tasks import DIVISIONS, NODES, Division
 
 GRAPH = Levels(x=ring(NODES))
 STEP_SIZES = ("alpha", "beta", "gamma")
-NORMALIZED = ("normalized-dsvrbgd", "d-adast")  # their step sizes are lengths of steps, whatever the gradient
+# Their step sizes are lengths of steps, whatever the gradient: the search is around their own defaults.
+NORMALIZED = ("normalized-dsvrbgd", "d-adast", "adam-ed", "dadam", "gt-adam", "sparkle-adam-ed")
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,10 @@ def _tasks(division: str, name: str, seeds: tuple[int, ...]) -> tuple[Task, ...]
 def step_sizes(entry: Entry, task: Task) -> dict[str, float]:
     """The centre of the search: the task's step sizes, times what the method's defaults are of the usual ones."""
     usual = CATALOG["sparkle-ed"].defaults
-    defaults = {name: size for name, size in entry.defaults.items() if name in STEP_SIZES}
     if entry.name in NORMALIZED:
-        return {name: float(size) for name, size in defaults.items()}
+        method = entry()
+        return {name: float(getattr(method, name)) for name in STEP_SIZES if hasattr(method, name)}
+    defaults = {name: size for name, size in entry.defaults.items() if name in STEP_SIZES}
     given = {"gamma": task.step_sizes.get("beta", 0.1), **task.step_sizes}
     return {name: float(given.get(name, usual[name]) * size / usual[name]) for name, size in defaults.items()}
 

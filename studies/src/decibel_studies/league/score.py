@@ -10,6 +10,8 @@ from typing import Literal, TypedDict, cast
 
 import numpy as np
 
+from decibel import CATALOG
+
 from ..files import write_file
 from .run import Budget, Curves, Extremes, MethodRecord, Setup, budget_of
 from .tasks import DIVISIONS
@@ -54,7 +56,8 @@ class Standing:
     - `left`: by budget, the geometric mean over tasks of the share of the gap that is left, seed by seed.
     - `diverged`: tasks on which at least half of the runs diverged. `why`: tasks that it does not apply to.
     - `applies`: whether it does to any task.
-    - `full`: whether its steps take all samples.
+    - `full`: whether its steps take all samples. `inner`: the steps of its longest loop within an iteration.
+    - `tasks`: of every task the share that is left, by budget and seed.
     - `short`: by budget, whether it did not spend it on some task within twice the iterations.
     """
 
@@ -64,6 +67,8 @@ class Standing:
     why: dict[str, str]
     applies: bool
     full: bool
+    inner: int
+    tasks: dict[str, dict[Against, np.ndarray]]
     short: dict[Against, bool]
 
     def median(self, against: Against) -> float:
@@ -105,7 +110,7 @@ class League:
         return float(self.setup.every * self.setup.rows) if against == "step" else budget[against]
 
     def row(self, division: str, method: str) -> Standing:
-        shares: dict[Against, list[np.ndarray]] = {against: [] for against in BUDGETS}
+        tasks: dict[str, dict[Against, np.ndarray]] = {}
         diverged: list[str] = []
         why: dict[str, str] = {}
         short, full = dict.fromkeys(BUDGETS, False), False
@@ -117,33 +122,32 @@ class League:
                 why[task] = record["why"] or ""
                 continue
             full |= "batch_size" in record["settings"]
+            gaps = {against: self.gap(division, task, method, against) for against in BUDGETS}
+            tasks[task] = {k: np.clip(np.nan_to_num(gap, nan=1.0), SOLVED, 1.0) for k, gap in gaps.items()}
+            alive = np.isfinite(_values(curves)[-1]).any()
             for against in BUDGETS:
-                gaps = self.gap(division, task, method, against)
-                shares[against].append(np.clip(np.nan_to_num(gaps, nan=1.0), SOLVED, 1.0))
-                alive = np.isfinite(_values(curves)[-1]).any()
                 short[against] |= bool(alive and curves[against][-1] < self._limit(self.budgets[form, task], against))
-            if np.isnan(self.gap(division, task, method, "step")).mean() >= 0.5:
+            if np.isnan(gaps["step"]).mean() >= 0.5:
                 diverged.append(task)
         left: dict[Against, np.ndarray] = {
-            against: np.exp(np.mean(np.log(many), axis=0)) if many else np.ones(len(self.setup.seeds))
-            for against, many in shares.items()
+            against: np.exp(np.mean([np.log(shares[against]) for shares in tasks.values()], axis=0))
+            if tasks
+            else np.ones(len(self.setup.seeds))
+            for against in BUDGETS
         }
-        return Standing(method, left, tuple(diverged), why, bool(shares["step"]), full, short)
+        return Standing(method, left, tuple(diverged), why, bool(tasks), full, steps_inside(method), tasks, short)
 
     def standing(self, division: str, names: Iterable[str] | None = None) -> list[Standing]:
         """The rows of a division, the best at equal iterations first."""
         rows = [self.row(division, name) for name in (self.methods(division) if names is None else names)]
         return sorted(rows, key=lambda row: (row.median("step"), row.method))
 
-    def best(self, division: str, task: str, against: Against) -> tuple[str, float]:
-        """Who leaves least on a task, by the median over seeds, and how much."""
-        medians = {
-            name: float(np.median(np.nan_to_num(self.gap(division, task, name, against), nan=np.inf)))
-            for name in self.methods(division)
-            if self.records[division, task, name]["curves"] is not None
-        }
-        name = min(medians, key=medians.__getitem__)
-        return name, medians[name]
+
+def steps_inside(method: str) -> int:
+    """The steps of the longest loop within an iteration: 1 where an iteration is one step."""
+    made = CATALOG[method]()
+    loops = [getattr(made, name, None) or 1 for name in ("local_steps", "lower_steps", "auxiliary_steps")]
+    return max([*loops, *(strategy.local_steps for strategy in made.strategies.values())])
 
 
 def at_cost(spent: np.ndarray, share: np.ndarray, limit: float) -> np.ndarray:
