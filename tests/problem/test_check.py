@@ -104,6 +104,26 @@ def test_a_lower_level_that_is_flat_along_some_directions_is_seen():
     assert f"and {most:.3g} at 4 random points" in text and f"off by about {3 / most:.1g}/λ where g is most" in text
 
 
+def test_unequal_nodes_are_checked_by_one_program():
+    """Losses are traced as often as with equal nodes, of which the parts of an exact mean would need many more."""
+
+    def traces(sizes):
+        shapes = []
+
+        def lower(x, y, batch):
+            shapes.append(batch.shape)
+            return jnp.mean((y - batch - x) ** 2)
+
+        data = [np.random.default_rng(size).normal(size=(size, 2)) for size in sizes]
+        start = dict(x0=jnp.zeros(2), y0=jnp.zeros(2))
+        unequal = db.Problem(lambda x, y, batch: jnp.sum(y**2), lower, upper_data=data, lower_data=data, **start)
+        shapes.clear()
+        unequal.check()
+        return shapes
+
+    assert traces((3, 9, 40)) == traces((40, 40, 40)) and set(traces((3, 9, 40))) == {(40, 2)}
+
+
 @pytest.mark.slow
 def test_one_bad_node_of_a_personal_problem_is_seen():
     """Every node must solve its own lower level, so the average over nodes proves nothing."""

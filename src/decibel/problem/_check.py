@@ -11,21 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Float, Int, Key
+from jaxtyping import Float, Int
 
 from ..core._html import table
 from ..core._types import PyTree
-from ..core._vector import largest, replicate, smallest
+from ..core._vector import largest, smallest
 from . import _exact as exact
 from ._batch import Batch
 from ._losses import Losses
 from ._overlap import overlap
+from ._samples import NodeData
 from ._streams import StreamData
 
 FLAT = 1e-6  # of the largest curvature: what is less is taken for zero
 LANCZOS_STEPS = 32
 ZERO = 1e-12  # of a derivative along a random direction in float64: what is less is rounding
 QUICK_STEPS = 8  # where only the largest curvature is asked for
+WIDTH = 1e-5  # of finite differences
 PIECES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
 
 
@@ -51,28 +53,47 @@ class CheckReport(NamedTuple):
         return table(title, [("ok" if ok else "look", text) for ok, text in self.findings], ("", "finding"))
 
 
+class Point(NamedTuple):
+    """Both losses and their derivatives at one x and y, with H = ∇²_yy g and J = ∇²_xy g at a z."""
+
+    f: Array
+    fx: PyTree
+    fy: PyTree = None
+    g: PyTree = None
+    gy: PyTree = None
+    jz: PyTree = None
+    hz: PyTree = None
+
+
 def check(problem: Losses, *, seed: int, probes: int = 4) -> CheckReport:
-    """All in float64, where finite differences are sharp, at two random points around the start."""
+    """All in float64, where finite differences are sharp, at two random points around the start.
+
+    Short nodes repeat their samples up to the number of the longest: one shape, of which a mean over all parts of a
+    node's samples would need many. Points come from NumPy, so that two programs are all that is compiled.
+    """
     with jax.enable_x64(True):
-        problem = jax.tree.map(_widen, problem)
-        keys = jax.random.split(jax.random.key(seed), 2)
-        findings = _derivatives(problem, keys)
+        wide = jax.tree.map(_prepared, problem, is_leaf=lambda leaf: isinstance(leaf, NodeData))
+        draw = np.random.default_rng(seed)
+        findings = _derivatives(wide, draw)
         if not problem.single_level:
-            findings.append(_curvature(problem, keys[0], probes))
+            findings.append(_curvature(wide, draw, probes))
             findings += _shared_rows(problem)
     return CheckReport(tuple(findings))
 
 
+def _prepared(leaf: PyTree) -> PyTree:
+    return jax.tree.map(_widen, leaf.repeated() if isinstance(leaf, NodeData) else leaf)
+
+
 def _widen(leaf: PyTree) -> PyTree:
     is_float = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
-    return jnp.asarray(leaf, jnp.float64) if is_float else leaf
+    return np.asarray(leaf, np.float64) if is_float else leaf
 
 
-def _derivatives(problem: Losses, keys: Key[Array, " points"]) -> list[Finding]:
+def _derivatives(problem: Losses, draw: np.random.Generator) -> list[Finding]:
     """One finding per derivative: of the first point at which it is wrong, or of all where it is zero."""
     names = ("∇f",) if problem.single_level else PIECES
-    at_points = [[tuple(map(float, pair)) for pair in _pairs(problem, key)] for key in keys]
-    pairs = dict(zip(names, zip(*at_points, strict=True), strict=True))
+    pairs = dict(zip(names, zip(*(_pairs(problem, draw) for _ in range(2)), strict=True), strict=True))
     zero = {name for name, values in pairs.items() if np.abs(values).max() < ZERO}
     return [
         _zero(name, zero)
@@ -116,42 +137,41 @@ def _shared_rows(problem: Losses) -> list[Finding]:
     return [Finding(False, text)]
 
 
-@eqx.filter_jit
-def _pairs(problem: Losses, key: Key[Array, ""]) -> list[tuple[Float[Array, ""], Float[Array, ""]]]:
+def _pairs(problem: Losses, draw: np.random.Generator) -> list[tuple[float, float]]:
     """Each of PIECES along a random direction: by finite differences and by differentiation."""
-    xkey, ykey, dxkey, dykey, zkey = jax.random.split(key, 5)
-    x, dx = _around(problem.x0, xkey, 0.1), _around(_zeros(problem.x0), dxkey, 1.0)
+    x = _around(problem.x0, draw, 0.1)
+    dx = _direction(x, draw)
     if problem.single_level:
-
-        def loss(x: PyTree) -> Array:
-            return exact.upper_mean(problem, x, None)
-
-        return [(_directional(loss, x, dx), _dot(jax.grad(loss)(x), dx))]
+        slope = _slope(_at(problem, _moved(x, dx, 1)).f, _at(problem, _moved(x, dx, -1)).f)
+        return [(slope, _dot(_at(problem, x).fx, dx))]
     y0 = _per_node(problem) if problem.personal else problem.y0
-    y = _around(y0, ykey, 0.1)
-    dy = _around(_zeros(y0), dykey, 1.0)
-    z = _around(_zeros(y0), zkey, 1.0)
-
-    def f(x: PyTree, y: PyTree) -> Array:
-        return exact.upper_mean(problem, x, y)
-
-    def g(x: PyTree, y: PyTree) -> Array:
-        return exact.lower_mean(problem, x, y)
-
-    fx, fy = jax.grad(f, (0, 1))(x, y)
-    gy, pull = jax.vjp(jax.grad(g, 1), x, y)
-    jz, hz = pull(z)
-
-    def slope(x: PyTree, y: PyTree) -> Array:
-        return _dot(jax.grad(g, 1)(x, y), z)
-
+    y = _around(y0, draw, 0.1)
+    dy = _direction(y, draw)
+    z = _direction(y, draw)
+    at = _at(problem, x, y, z)
+    ahead_x, behind_x = (_at(problem, _moved(x, dx, sign), y, z) for sign in (1, -1))
+    ahead_y, behind_y = (_at(problem, x, _moved(y, dy, sign), z) for sign in (1, -1))
     return [
-        (_directional(lambda x: f(x, y), x, dx), _dot(fx, dx)),
-        (_directional(lambda y: f(x, y), y, dy), _dot(fy, dy)),
-        (_directional(lambda y: g(x, y), y, dy), _dot(gy, dy)),
-        (_directional(lambda y: slope(x, y), y, dy), _dot(hz, dy)),
-        (_directional(lambda x: slope(x, y), x, dx), _dot(jz, dx)),
+        (_slope(ahead_x.f, behind_x.f), _dot(at.fx, dx)),
+        (_slope(ahead_y.f, behind_y.f), _dot(at.fy, dy)),
+        (_slope(ahead_y.g, behind_y.g), _dot(at.gy, dy)),
+        (_slope(_dot(ahead_y.gy, z), _dot(behind_y.gy, z)), _dot(at.hz, dy)),
+        (_slope(_dot(ahead_x.gy, z), _dot(behind_x.gy, z)), _dot(at.jz, dx)),
     ]
+
+
+@eqx.filter_jit
+def _at(problem: Losses, x: PyTree, y: PyTree = None, z: PyTree = None) -> Point:
+    if problem.single_level:
+        return Point(*jax.value_and_grad(lambda x: exact.upper_mean(problem, x, None))(x))
+    f, (fx, fy) = jax.value_and_grad(lambda x, y: exact.upper_mean(problem, x, y), (0, 1))(x, y)
+
+    def lower(x: PyTree, y: PyTree) -> tuple[PyTree, Array]:
+        g, gy = jax.value_and_grad(lambda y: exact.lower_mean(problem, x, y))(y)
+        return gy, g
+
+    gy, pull, g = jax.vjp(lower, x, y, has_aux=True)
+    return Point(f, fx, fy, g, gy, *pull(z))
 
 
 def _compare(name: str, a: float, b: float) -> Finding:
@@ -166,17 +186,20 @@ def _compare(name: str, a: float, b: float) -> Finding:
     )
 
 
-def _curvature(problem: Losses, key: Key[Array, ""], probes: int) -> Finding:
+def _curvature(problem: Losses, draw: np.random.Generator, probes: int) -> Finding:
     """wᵀHw/‖w‖² of g along random directions and its flattest ones; of every node's own g_i where personal."""
-    low, high, upper = map(np.asarray, _curvatures(problem, jax.random.split(key, probes)))
-    least, most = float(low.min()), float(high.max())
+    points = [_around(problem.y0, draw, 0.5) for _ in range(probes)]
+    directions = [_direction(problem.y0, draw) for _ in range(probes)]
+    extremes = np.asarray(_curvatures(problem, _stacked(points), _stacked(directions)))
+    least, most = float(extremes[:, 0].min()), float(extremes[:, 1].max())
     seen = f"curvature of g in y between {least:.3g} and {most:.3g} at {probes} random points"
     if least > FLAT * most:
         return Finding(True, f"g looks strongly convex in y: {seen}.")
     regularize = "add a regularizer such as 1e-3 ‖y‖² to lower"
     if problem.personal:
         return Finding(False, f"g is not strongly convex in y: {seen}; {regularize}.")
-    bias = f"about {np.abs(upper).max() / most:.1g}/λ where g is most curved and more" if most > 0 else "O(1/λ)"
+    upper = max(abs(_upper_curvature(problem, *pair)) for pair in zip(points, directions, strict=True))
+    bias = f"about {upper / most:.1g}/λ where g is most curved and more" if most > 0 else "O(1/λ)"
     form = "db.sparkle('ed', hypergradient=db.hypergradient.penalty(λ), ...)"
     return Finding(
         False,
@@ -186,29 +209,31 @@ def _curvature(problem: Losses, key: Key[Array, ""], probes: int) -> Finding:
 
 
 @eqx.filter_jit
-def _curvatures(problem: Losses, keys: Key[Array, " probes"]) -> tuple[Float[Array, " probes"], ...]:
-    """The smallest and the largest curvature of g found at each point, and that of f along a random direction."""
+def _curvatures(problem: Losses, points: PyTree, directions: PyTree) -> Float[Array, "probes 2"]:
+    """The smallest and the largest curvature of g found at each point, by Lanczos' method from that direction."""
 
-    def curvatures(g: Callable[[PyTree], Array], key: Key[Array, ""]) -> Float[Array, " 2"]:
-        ykey, wkey = jax.random.split(key)
-        y, unravel = ravel_pytree(_around(problem.y0, ykey, 0.5))
+    def curvatures(g: Callable[[PyTree], Array], y: PyTree, w: PyTree) -> Float[Array, " 2"]:
+        flat, unravel = ravel_pytree(y)
         gradient = jax.grad(lambda y: g(unravel(y)))
-        return _extremes(lambda w: jax.jvp(gradient, (y,), (w,))[1], jax.random.normal(wkey, y.shape, y.dtype))
+        return _extremes(lambda w: jax.jvp(gradient, (flat,), (w,))[1], ravel_pytree(w)[0])
 
-    def probe(key: Key[Array, ""]) -> tuple[Float[Array, ""], ...]:
-        if problem.personal:
+    def probe(point_and_direction: tuple[PyTree, PyTree]) -> Float[Array, " 2"]:
+        if not problem.personal:
+            return curvatures(lambda y: exact.lower_mean(problem, problem.x0, y), *point_and_direction)
 
-            def alone(batch: Batch) -> Array:
-                return curvatures(lambda y: problem.lower_loss(problem.x0, y, batch), key)
+        def alone(batch: Batch) -> Array:
+            return curvatures(lambda y: problem.lower_loss(problem.x0, y, batch), *point_and_direction)
 
-            extremes = jax.vmap(alone)(problem.lower_data.full())
-            return smallest(extremes[:, 0]), largest(extremes[:, 1]), jnp.zeros(())
-        g = curvatures(lambda y: exact.lower_mean(problem, problem.x0, y), key)
-        w, y = _around(_zeros(problem.y0), key, 1.0), _around(problem.y0, key, 0.5)
-        f = jax.grad(lambda y: exact.upper_mean(problem, problem.x0, y))
-        return g[0], g[1], _dot(w, jax.jvp(f, (y,), (w,))[1]) / _dot(w, w)
+        extremes = jax.vmap(alone)(problem.lower_data.full())
+        return jnp.stack([smallest(extremes[:, 0]), largest(extremes[:, 1])])
 
-    return jax.lax.map(probe, keys)
+    return jax.lax.map(probe, (points, directions))
+
+
+def _upper_curvature(problem: Losses, y: PyTree, w: PyTree) -> float:
+    """wᵀ∇²_yy f w/‖w‖²."""
+    ahead, behind = (_at(problem, problem.x0, _moved(y, w, sign), w) for sign in (1, -1))
+    return _slope(_dot(ahead.fy, w), _dot(behind.fy, w)) / _dot(w, w)
 
 
 def node_curvatures(problem: Losses) -> Float[np.ndarray, " nodes"] | None:
@@ -271,29 +296,29 @@ def _extremes(
     return jnp.stack([values[0], values[-1]])
 
 
-def _directional(
-    function: Callable[[PyTree], Array], point: PyTree, direction: PyTree, h: float = 1e-5
-) -> Float[Array, ""]:
-    def moved(sign: float) -> PyTree:
-        return jax.tree.map(lambda p, d: p + sign * h * d, point, direction)
-
-    return (function(moved(1.0)) - function(moved(-1.0))) / (2 * h)
+def _moved(point: PyTree, direction: PyTree, sign: int) -> PyTree:
+    return jax.tree.map(lambda p, d: p + sign * WIDTH * d, point, direction)
 
 
-def _around(tree: PyTree, key: Key[Array, ""], size: float) -> PyTree:
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    moved = [a + size * jax.random.normal(k, a.shape, a.dtype) for a, k in zip(leaves, keys, strict=True)]
-    return jax.tree.unflatten(structure, moved)
+def _slope(ahead: PyTree, behind: PyTree) -> float:
+    return float(ahead - behind) / (2 * WIDTH)
+
+
+def _around(tree: PyTree, draw: np.random.Generator, size: float) -> PyTree:
+    return jax.tree.map(lambda leaf: np.asarray(leaf) + size * draw.standard_normal(leaf.shape), tree)
+
+
+def _direction(tree: PyTree, draw: np.random.Generator) -> PyTree:
+    return jax.tree.map(lambda leaf: draw.standard_normal(leaf.shape), tree)
+
+
+def _stacked(trees: list[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def _per_node(problem: Losses) -> PyTree:
-    return replicate(problem.y0, problem.upper_data.nodes).tree
+    return jax.tree.map(lambda leaf: np.stack([leaf] * problem.upper_data.nodes), problem.y0)
 
 
-def _zeros(tree: PyTree) -> PyTree:
-    return jax.tree.map(jnp.zeros_like, tree)
-
-
-def _dot(a: PyTree, b: PyTree) -> Float[Array, ""]:
-    return jax.tree.reduce(jnp.add, jax.tree.map(lambda x, y: jnp.vdot(x, y), a, b))
+def _dot(a: PyTree, b: PyTree) -> float:
+    return sum(float(np.vdot(x, y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))

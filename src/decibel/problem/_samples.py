@@ -46,6 +46,11 @@ class NodeData(eqx.Module):
         spans = [self.offsets[:, k, None] + jnp.arange(size, dtype=jnp.int32) for k, size in enumerate(self.part_sizes)]
         return self._batch(spans, later, self.weights)
 
+    def repeated(self) -> NodeData:
+        """The same samples, of which short nodes repeat theirs up to the number of the longest: a single part."""
+        most = jax.tree.leaves(self.tree)[0].shape[1]
+        return NodeData(self.tree, jnp.full_like(self.counts, most), None, None, (most,), float(most))
+
     def draw(self, bits: UInt32[Array, "nodes batch"], *, later: bool = False) -> Batch:
         """A batch drawn with replacement by uniform `bits`."""
         return self._batch([_scale(bits, self.counts[:, None])], later)
