@@ -225,6 +225,20 @@ ORACLES = (
         "SPIDER takes all samples at the end of a period instead of its beginning.",
     ),
     Fault(
+        "difference of two samples",
+        "Spider.__call__",
+        "directions(draw, before)",
+        "directions(oracle.draw(7), before)",
+        "SPIDER takes other samples at the point before, and sums up their noise.",
+    ),
+    Fault(
+        "difference at one point",
+        "Spider.__call__",
+        "directions(draw, before)",
+        "directions(draw, point)",
+        "SPIDER takes both gradients at the same point, and never moves.",
+    ),
+    Fault(
         "first step by the coin",
         "Grace.__call__",
         "(k == 0) | coin",
@@ -448,9 +462,9 @@ METHODS = (
     ),
     Fault(
         "second copy from zero",
-        "TwoCopies.start",
-        'levels["z"].start(y)',
-        'levels["z"].start(y.zeros())',
+        "TwoCopies.first_z",
+        "return y",
+        "return y.zeros()",
         "The second copy of y begins at zero.",
     ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..strategies._table import Strategy, strategy
 from ._copies import TwoCopies
 from ._entry import register
 from ._method import Rate
@@ -20,10 +19,7 @@ class Ahead(TwoCopies):
         "Separation, 2024"
     )
     defaults: ClassVar = {"alpha": 0.02, "beta": 0.01}  # slow, faster (times λ), fastest
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xyz", strategy("consensus"))
+    moved_by: ClassVar = dict.fromkeys("xyz", "consensus")
 
 
 @register(Ahead)

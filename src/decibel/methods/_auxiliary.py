@@ -14,7 +14,7 @@ from ..oracles._eval_config import Products
 from ..oracles._oracle import Draw, Oracle
 from ..oracles._penalty import Penalty
 from ..strategies._table import Level
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 
 class Auxiliary(Method):
@@ -32,10 +32,8 @@ class Auxiliary(Method):
     hypergradient: Products | Penalty
     takes_prox: ClassVar = True
 
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        levels = self.strategies
-        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y.zeros()), memory=x.zeros())
+    def first_memory(self, x: Vector, y: Vector | None) -> Vector:
+        return x.zeros()
 
     def validate_prox_y(self) -> None:
         if not isinstance(self.hypergradient, Penalty):
@@ -47,16 +45,15 @@ class Auxiliary(Method):
         if callable(self.beta) or callable(self.gamma) or np.any(np.asarray(self.beta) != np.asarray(self.gamma)):
             raise ValueError("prox_y needs beta and gamma to be the same number: give both the same.")
 
-    def rates(self, k: Array) -> tuple[Any, Any, Any, Any]:
-        """α, β, γ and θ of step k."""
-        return rate(self.alpha, k), rate(self.beta, k), rate(self.gamma, k), rate(self.theta, k)
-
     def directions(self, draw: Draw, x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
         """u, v and p: what x, y and z move against, all at the old point and on one draw."""
         if isinstance(self.hypergradient, Penalty):
             return self.hypergradient.directions(draw, x, y, z)
         point = draw.at(x, y, self.hypergradient)
         return point.u(z), point.v, point.p(z)
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        return self.simultaneous(k, state, oracle, network)
 
     def lower_direction(self, draw: Draw, x: Vector, y: Vector, z: Vector) -> Vector:
         """v: what y moves against."""
@@ -68,7 +65,7 @@ class Auxiliary(Method):
         """y alone moves: nothing is computed, drawn or sent for x and z."""
         x, y, z, r = state[:4]
         level = self.levels(oracle)["y"]
-        β = rate(self.beta, k)
+        _, β, *_ = self.rates(k)
 
         def direction(number: int | Array, y: Level) -> Vector:
             return self.lower_direction(oracle.draw(number), x.s, y.s, z.s)
@@ -88,7 +85,8 @@ class Auxiliary(Method):
 
         With local steps all levels move several times on their own, each on a new draw, before they exchange.
         """
-        levels, (α, β, γ, θ) = self.levels(oracle), self.rates(k)
+        levels = self.levels(oracle)
+        α, β, γ, θ, *_ = self.rates(k)
 
         def directions(number: int | Array, state: State) -> tuple[Vector, Vector, Vector]:
             u, v, p = self.directions(oracle.draw(number), state.x.s, state.y.s, state.z.s)
@@ -116,7 +114,7 @@ class Auxiliary(Method):
     def alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
         """Each direction at the newest point: v(x, y), p(x, y⁺, z), u(x, y⁺, z⁺). x goes that `part` of its way."""
         (x, y, z, r), levels = state[:4], self.levels(oracle)
-        α, β, γ, θ = self.rates(k)
+        α, β, γ, θ, *_ = self.rates(k)
         assert isinstance(self.hypergradient, Products)
         draw = oracle.draw()
         y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))

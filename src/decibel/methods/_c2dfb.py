@@ -59,14 +59,13 @@ class C2dfb(Method):
                     "share=1 and mixing=1."
                 )
 
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        levels = self.strategies
-        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y))
+    def first_z(self, x: Vector, y: Vector) -> Vector:
+        return y
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z), levels = state[:3], self.strategies
-        α, β, γ, λ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.strength))
+        α, β, γ = self.rates(k)
+        λ = rate(self.strength, k)
 
         def lower(j: Array, copies: tuple[Level, Level]) -> tuple[Level, Level]:
             y, z = copies

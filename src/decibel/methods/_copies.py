@@ -30,10 +30,8 @@ class TwoCopies(Method):
     def __check_init__(self) -> None:
         validate_strength(self.strength)
 
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        levels = self.strategies
-        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y))
+    def first_z(self, x: Vector, y: Vector) -> Vector:
+        return y
 
     def directions(self, λ: Scalar, point: AtCopies, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
         """What x, y and z move against."""
@@ -43,7 +41,7 @@ class TwoCopies(Method):
         (x, y, z), levels = state[:3], self.levels(oracle)
         point = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
         u, v, w = self.directions(rate(self.strength, k), point, y.s, z.s)
-        α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
+        α, β, γ = self.rates(k)
         return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, w, γ)))
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from jax import Array
-
-from ..network._communicator import Communicator
 from ..oracles import estimators
-from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import direct
 from ..strategies._table import Strategy
 from ..strategies._table import strategy as named
 from ._entry import register
 from ._implicit import Implicit
-from ._method import Rate, State
+from ._method import Rate
 
 
 class Dama(Implicit):
@@ -33,9 +29,6 @@ class Dama(Implicit):
     @property
     def strategies(self) -> dict[str, Strategy]:
         return dict.fromkeys("xy", self.mixing)
-
-    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        return self.simultaneous(k, state, oracle, network)
 
 
 @register(Dama)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import Local
-from ..strategies._table import Level, Strategy, strategy
+from ..strategies._table import Level, strategy
 from ._entry import register
 from ._gossip_dsbo import GossipDsbo
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 
 class DbsaBase(Method):
@@ -28,6 +27,7 @@ class DbsaBase(Method):
 
     paper = GossipDsbo.paper
     loops = 2
+    moved_by: ClassVar = dict.fromkeys("xy", "consensus")
 
     alpha: Rate
     beta: Rate
@@ -37,18 +37,10 @@ class DbsaBase(Method):
     def inner_steps(self, k: Array) -> Any:
         """How many steps on y iteration k takes."""
 
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xy", strategy("consensus"))
-
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        return State(self.strategies["x"].start(x), self.strategies["y"].start(y))
-
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, y = state.x, state.y
         mix = strategy("consensus")
-        α, β = rate(self.alpha, k), rate(self.beta, k)
+        α, β = self.rates(k)
 
         def lower(j: Array, y: Level) -> Level:
             return network(y=mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β))

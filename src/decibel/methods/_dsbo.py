@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -12,10 +12,10 @@ from jax import Array
 from ..core._vector import Vector, flatten
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
-from ..strategies._table import Level, Strategy, strategy
+from ..strategies._table import Level
 from ._dense_hessian import MatrixMethod
 from ._entry import register
-from ._method import Rate, State, rate
+from ._method import Rate, State
 
 
 class Dsbo(MatrixMethod):
@@ -29,6 +29,7 @@ class Dsbo(MatrixMethod):
     summary = "tracks the matrix J H⁻¹ (biased where nodes differ)"
     paper = "Chen, Huang, Ma, Decentralized Bilevel Optimization, 2022"
     loops = 2
+    moved_by: ClassVar = {"x": "consensus", "y": "consensus", "z": "non-gt"}
 
     alpha: Rate
     beta: Rate
@@ -37,28 +38,21 @@ class Dsbo(MatrixMethod):
     auxiliary_steps: int = eqx.field(static=True)
 
     @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("consensus"), "y": strategy("consensus"), "z": strategy("non-gt")}
-
-    @property
     def sends(self) -> str:
         return "p + T q + 2 N pq numbers"
 
     def matrices(self, p: int, q: int) -> int:
         return 4 * p * q + q * q  # Z, its two carries and J; H
 
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
+    def first_z(self, x: Vector, y: Vector) -> Vector:
         flat_x, flat_y = flatten(x)[0], flatten(y)[0]
-        Z = Vector(jnp.zeros((*flat_x.shape, flat_y.shape[1]), flat_x.dtype))
-        levels = self.strategies
-        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(Z))
+        return Vector(jnp.zeros((*flat_x.shape, flat_y.shape[1]), flat_x.dtype))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, y, z, _ = state[:4]
         mix = self.strategies["x"]
         track = self.strategies["z"]
-        α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
+        α, β, γ = self.rates(k)
 
         def lower(j: Array, y: Level) -> Level:
             return network(y=mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β))

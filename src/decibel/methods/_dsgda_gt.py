@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..strategies._table import Strategy, strategy
 from ._copies import TwoCopies
 from ._entry import register
 from ._method import Rate
@@ -17,10 +16,7 @@ class DsgdaGt(TwoCopies):
     summary = "first derivatives only: two copies of y and a penalty, tracked on every level (error O(1/λ))"
     paper = "Wang, Chen, Ma, Zhang, Fully First-Order Methods for Decentralized Bilevel Optimization, 2024"
     defaults: ClassVar = {"beta": 0.01}
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xyz", strategy("gt"))
+    moved_by: ClassVar = dict.fromkeys("xyz", "gt")
 
 
 @register(DsgdaGt)

@@ -9,7 +9,6 @@ from jax import Array
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import auxiliary, difference
-from ..strategies._table import Strategy, strategy
 from ._auxiliary import Auxiliary
 from ._entry import register
 from ._method import Rate, State
@@ -25,10 +24,7 @@ class Dsoba(Auxiliary):
         "Iteration Complexity, 2024"
     )
     defaults: ClassVar = {"theta": 0.3}
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xyz", strategy("diffusion"))
+    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, h), levels = state[:4], self.levels(oracle)

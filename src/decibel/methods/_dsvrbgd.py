@@ -12,10 +12,10 @@ from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles._oracle import Draw, Oracle
 from ..oracles.estimators import Estimator
-from ..strategies._table import Strategy, strategy
+from ..strategies._table import Strategy
 from ..strategies._tracked import normalized
 from ._entry import register
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 
 class DsvrbgdBase(Method):
@@ -29,15 +29,14 @@ class DsvrbgdBase(Method):
     estimator: Estimator
     relax: Rate
 
-    def start(self, x: Vector, y: Vector | None) -> State:
+    def first_memory(self, x: Vector, y: Vector | None) -> PyTree:
         assert y is not None
-        levels, z = self.strategies, y.zeros()
-        memory = self.estimator.start((x, y, z), (x.zeros(), y.zeros(), z))
-        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(z), memory)
+        z = y.zeros()
+        return self.estimator.start((x, y, z), (x.zeros(), y.zeros(), z))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, memory), levels = state[:4], self.strategies
-        α, β, γ, η = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.relax))
+        α, β, γ, η = self.rates(k)
         (u, v, p), memory = self.estimator(k, memory, (x.s, y.s, z.s), oracle, _directions)
         x, y, z = network(
             x=levels["x"](x, u, α, relax=η), y=levels["y"](y, v, β, relax=η), z=levels["z"](z, p, γ, relax=η)
@@ -52,9 +51,7 @@ class Dsvrbgd(DsvrbgdBase):
     summary = "STORM and gradient tracking on all three levels"
     paper = "Zhang, Thai, Wu, Gao, On the Communication Complexity of Decentralized Bilevel Optimization, 2023"
 
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xyz", strategy("non-gt"))
+    moved_by: ClassVar = dict.fromkeys("xyz", "non-gt")
 
 
 class NormalizedDsvrbgd(DsvrbgdBase):

@@ -6,12 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..strategies._table import Strategy, strategy
 from ._entry import register
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 
 class Duet(Method):
@@ -35,14 +34,9 @@ class Duet(Method):
         below = strategy("local" if self.personal else "gt")
         return {"x": strategy("gt"), "y": below, "z": below}
 
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        levels = self.strategies
-        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y.zeros()))
-
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z), levels = state[:3], self.strategies
-        α, β, γ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma))
+        α, β, γ = self.rates(k)
         μ = self.ridge * jnp.asarray(1 + k, float) ** -self.decay
         point = oracle.draw().at(x.s, y.s)
         u = point.u(z.s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..strategies._table import Strategy, strategy
 from ._copies import TwoCopies
 from ._entry import register
 from ._method import Rate
@@ -18,10 +17,7 @@ class F2sa(TwoCopies):
     paper = "Kwon, Kwon, Wright, Nowak, A Fully First-Order Method for Stochastic Bilevel Optimization, 2023"
     centralized = True
     defaults: ClassVar = {"beta": 0.01}
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xyz", strategy("diffusion"))
+    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
 
 
 @register(F2sa)

@@ -12,10 +12,10 @@ from jax import Array
 from ..core._vector import Vector, flatten
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle, Point
-from ..strategies._table import Level, Strategy, strategy
+from ..strategies._table import Level
 from ._dense_hessian import MatrixMethod
 from ._entry import register
-from ._method import Rate, State, rate
+from ._method import Rate, State
 
 
 class GossipDsbo(MatrixMethod):
@@ -32,6 +32,7 @@ class GossipDsbo(MatrixMethod):
         "Yang, Zhang, Wang, Decentralized Gossip-Based Stochastic Bilevel Optimization over Communication Networks, "
         "2022"
     )
+    moved_by: ClassVar = dict.fromkeys("xy", "consensus")
     defaults: ClassVar = {"alpha": 0.02, "theta": 0.1, "terms": 20, "smoothness": 4.0, "convexity": 0.1}
 
     alpha: Rate
@@ -42,29 +43,24 @@ class GossipDsbo(MatrixMethod):
     terms: int = eqx.field(static=True)
 
     @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xy", strategy("consensus"))
-
-    @property
     def sends(self) -> str:
         return "2p + 2q + pq + b q² numbers"
 
     def matrices(self, p: int, q: int) -> int:
         return p * q + self.terms * q * q
 
-    def start(self, x: Vector, y: Vector | None) -> State:
+    def first_memory(self, x: Vector, y: Vector | None) -> tuple[Vector, ...]:
         assert y is not None
         flat_x, flat_y = flatten(x)[0], flatten(y)[0]
         (nodes, p), q = flat_x.shape, flat_y.shape[1]
         U = jnp.zeros((nodes, p, q), flat_x.dtype)
         identity = jnp.asarray(self.convexity, flat_y.dtype) * jnp.eye(q, dtype=flat_y.dtype)
         V = jnp.broadcast_to(identity, (nodes, self.terms, q, q))
-        memory = (x.zeros(), y.zeros(), Vector(U), Vector(V))
-        return State(strategy("consensus").start(x), strategy("consensus").start(y), memory=memory)
+        return x.zeros(), y.zeros(), Vector(U), Vector(V)
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, _, (s, h, U, V)), draw = state[:4], oracle.draw()
-        α, β, θ = (rate(value, k) for value in (self.alpha, self.beta, self.theta))
+        α, β, θ = self.rates(k)
         point = draw.at(x.s, y.s)
         fresh_V = Vector(self._hessians(point))
         δ = network.flow({"x": (x.s, s, U), "y": (y.s, h, V)})

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 from jax import Array
 
+from ..core._types import PyTree
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles._oracle import Draw, Oracle
 from ..oracles.estimators import Estimator
-from ..strategies._table import Strategy, strategy
 from ._entry import register
 from ._method import Method, Rate, State, rate
 
@@ -24,17 +24,14 @@ class GtHsgd(Method):
     paper = (
         "Xin, Khan, Kar, A Hybrid Variance-Reduced Method for Decentralized Stochastic Non-Convex Optimization, 2021"
     )
+    moved_by: ClassVar = {"x": "gt"}
     defaults: ClassVar = {"theta": 0.1}
 
     alpha: Rate
     estimator: Estimator
 
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("gt")}
-
-    def start(self, x: Vector, y: Vector | None) -> State:
-        return State(self.strategies["x"].start(x), memory=self.estimator.start(x, x.zeros()))
+    def first_memory(self, x: Vector, y: Vector | None) -> PyTree:
+        return self.estimator.start(x, x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x = state.x

@@ -10,12 +10,13 @@ from typing import Any
 
 from jax import Array
 
+from ..core._types import PyTree
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Draw, Oracle
 from ..oracles.estimators import Estimator
 from ..oracles.hypergradient import Local
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 
 class Implicit(Method):
@@ -30,15 +31,17 @@ class Implicit(Method):
     hypergradient: Local
     estimator: Estimator
 
-    def start(self, x: Vector, y: Vector | None) -> State:
+    def first_memory(self, x: Vector, y: Vector | None) -> PyTree:
         assert y is not None
-        levels, memory = self.strategies, self.estimator.start((x, y), (y.zeros(), x.zeros()))
-        return State(levels["x"].start(x), levels["y"].start(y), memory=memory)
+        return self.estimator.start((x, y), (y.zeros(), x.zeros()))
+
+    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        return self.simultaneous(k, state, oracle, network)
 
     def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
         """Both levels at (x, y), each that `part` of its way."""
         (x, y, _, memory), levels = state[:4], self.levels(oracle)
-        α, β = rate(self.alpha, k), rate(self.beta, k)
+        α, β, *_ = self.rates(k)
         (v, u), memory = self.estimator(k, memory, (x.s, y.s), oracle, self._directions)
         x, y = network(x=levels["x"](x, u, α, relax=part), y=levels["y"](y, v, β, relax=part))
         return State(x, y, memory=memory)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from jax import Array
-
 from ..graphs._graph import Levels
-from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
-from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import Local
 from ..problem._problem import Problem
-from ..strategies._table import Strategy, strategy
 from ._entry import register
 from ._implicit import Implicit
-from ._method import Rate, State
+from ._method import Rate
 
 
 class InteractBase(Implicit):
@@ -26,14 +21,7 @@ class InteractBase(Implicit):
         "Liu et al., INTERACT: Achieving Low Sample and Communication Complexities in Decentralized Bilevel Learning "
         "over Networks, 2022"
     )
-    mixing: ClassVar = "non-gt"  # of x
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy(self.mixing), "y": strategy("local")}
-
-    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        return self.simultaneous(k, state, oracle, network)
+    moved_by: ClassVar = {"x": "non-gt", "y": "local"}
 
 
 class Interact(InteractBase):
@@ -69,7 +57,7 @@ class DsgdBilevel(InteractBase):
 
     catalog_name = "d-sgd-bilevel"
     summary = "no tracking (biased where nodes differ)"
-    mixing: ClassVar = "consensus"
+    moved_by: ClassVar = {"x": "consensus", "y": "local"}
 
 
 @register(Interact)
@@ -81,7 +69,7 @@ def interact(*, alpha: Rate, beta: Rate, hypergradient: Local | None = None) -> 
     Args:
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None inverts exactly.
     """
-    inverse = inverses.personal() if hypergradient is None else hypergradient
+    inverse = hypergradient or inverses.personal()
     return Interact(alpha, beta, inverse, estimators.plain())
 
 
@@ -108,7 +96,7 @@ def svr_interact(
             and inverts exactly on all samples.
         period: steps between full batches; None takes ⌈√n⌉ for n samples.
     """
-    inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
+    inverse = hypergradient or inverses.personal(terms, scale)
     return SvrInteract(alpha, beta, inverse, estimators.spider(period))
 
 
@@ -123,7 +111,7 @@ def gt_dsgd(
     Args:
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22).
     """
-    inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
+    inverse = hypergradient or inverses.personal(terms, scale)
     return GtDsgd(alpha, beta, inverse, estimators.plain())
 
 
@@ -137,5 +125,5 @@ def dsgd_bilevel(
     Args:
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes (22).
     """
-    inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
+    inverse = hypergradient or inverses.personal(terms, scale)
     return DsgdBilevel(alpha, beta, inverse, estimators.plain())

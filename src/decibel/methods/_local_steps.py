@@ -12,10 +12,10 @@ from ..core._types import Scalar
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
-from ..strategies._table import Level, Strategy, strategy
+from ..strategies._table import Level, Strategy
 from ..strategies._tracked import local_tracking
 from ._entry import register
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 COIN = 2**29  # the draw that decides whether a step communicates
 
@@ -37,12 +37,9 @@ class KGt(Method):
     def strategies(self) -> dict[str, Strategy]:
         return {"x": local_tracking()}
 
-    def start(self, x: Vector, y: Vector | None) -> State:
-        return State(self.strategies["x"].start(x))
-
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, (c,)), K = state.x, self.local_steps
-        α, η = rate(self.alpha, k), rate(self.relax, k)
+        α, η = self.rates(k)
 
         def descend(j: Array, point_and_sum: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
             w, total = point_and_sum
@@ -64,20 +61,15 @@ class ProxSkip(Method):
         "Acceleration! Finally!, 2022"
     )
     skips_messages: ClassVar = True
+    moved_by: ClassVar = {"x": "ed"}
 
     alpha: Rate
     probability: Scalar
 
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("ed")}
-
-    def start(self, x: Vector, y: Vector | None) -> State:
-        return State(self.strategies["x"].start(x))
-
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, (c,) = state.x
-        φ = x - rate(self.alpha, k) * oracle.draw().at(x).fx + c
+        (α,) = self.rates(k)
+        φ = x - α * oracle.draw().at(x).fx + c
 
         def mix(φ: Vector) -> Level:
             δ = network.flow({"x": φ})["x"]

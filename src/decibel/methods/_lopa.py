@@ -9,7 +9,6 @@ from jax import Array
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import auxiliary
-from ..strategies._table import Strategy, strategy
 from ._auxiliary import Auxiliary
 from ._entry import register
 from ._method import Rate, State, rate
@@ -35,10 +34,7 @@ class Lopa(LopaBase):
 
     catalog_name = "lopa"
     summary = "a personal auxiliary level, no tracking (biased where nodes differ)"
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("consensus"), "y": strategy("local"), "z": strategy("local")}
+    moved_by: ClassVar = {"x": "consensus", "y": "local", "z": "local"}
 
 
 class LopaGt(LopaBase):
@@ -46,10 +42,7 @@ class LopaGt(LopaBase):
 
     catalog_name = "lopa-gt"
     summary = "LoPA with gradient tracking"
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("non-gt"), "y": strategy("local"), "z": strategy("local")}
+    moved_by: ClassVar = {"x": "non-gt", "y": "local", "z": "local"}
 
 
 @register(Lopa, tracking=False)

@@ -10,9 +10,9 @@ from jax import Array
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
-from ..strategies._table import Level, Strategy, strategy
+from ..strategies._table import Level
 from ._entry import register
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 
 class MaDsboBase(Method):
@@ -29,7 +29,6 @@ class MaDsboBase(Method):
     )
     loops = 2
     defaults: ClassVar = {"theta": 0.3}
-    mixing: ClassVar[str]  # of y and z
 
     alpha: Rate
     beta: Rate
@@ -38,18 +37,12 @@ class MaDsboBase(Method):
     lower_steps: int = eqx.field(static=True)
     auxiliary_steps: int = eqx.field(static=True)
 
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("consensus"), "y": strategy(self.mixing), "z": strategy(self.mixing)}
-
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        levels = self.strategies
-        return State(levels["x"].start(x), levels["y"].start(y), levels["z"].start(y.zeros()), memory=x.zeros())
+    def first_memory(self, x: Vector, y: Vector | None) -> Vector:
+        return x.zeros()
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         (x, y, z, r), levels = state[:4], self.strategies
-        α, β, γ, θ = (rate(value, k) for value in (self.alpha, self.beta, self.gamma, self.theta))
+        α, β, γ, θ = self.rates(k)
 
         def lower(j: Array, y: Level) -> Level:
             return network(y=levels["y"](y, oracle.draw(3 * j).at(x.s, y.s).v, β))
@@ -68,7 +61,7 @@ class MaDsbo(MaDsboBase):
 
     catalog_name = "ma-dsbo"
     summary = "inner loops on y and z, moving average above (biased where nodes differ)"
-    mixing = "consensus"
+    moved_by: ClassVar = dict.fromkeys("xyz", "consensus")
 
     @property
     def sends(self) -> str:
@@ -80,7 +73,7 @@ class MaDsboGt(MaDsboBase):
 
     catalog_name = "ma-dsbo-gt"
     summary = "MA-DSBO with gradient tracking in the inner loops (biased above)"
-    mixing = "non-gt"
+    moved_by: ClassVar = {"x": "consensus", "y": "non-gt", "z": "non-gt"}
 
     @property
     def sends(self) -> str:

@@ -10,7 +10,6 @@ from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
-from ..strategies._table import Strategy, strategy
 from ._entry import register
 from ._implicit import Implicit
 from ._method import Rate, State, rate
@@ -23,13 +22,10 @@ class MdboBase(Implicit):
         "Gao, Gu, Thai, On the Convergence of Distributed Stochastic Bilevel Optimization Algorithms over a Network, "
         "2022"
     )
+    moved_by: ClassVar = dict.fromkeys("xy", "non-gt")
     defaults: ClassVar = {"theta": 0.3}
 
     relax: Rate
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xy", strategy("non-gt"))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         return self.simultaneous(k, state, oracle, network, rate(self.relax, k))

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import equinox as eqx
 import numpy as np
@@ -14,6 +14,7 @@ from jax import Array
 
 from ..core._describe import in_words
 from ..core._json import JSON
+from ..core._types import PyTree
 from ..core._vector import Vector
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..network._communicator import Communicator
@@ -22,6 +23,7 @@ from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..problem.prox import Prox
 from ..strategies._table import Level, Strategy
+from ..strategies._table import strategy as named
 
 RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")  # the step sizes, by the names they have in every method
 WEIGHTS = {
@@ -68,6 +70,7 @@ class Method(eqx.Module):
     takes_prox: ClassVar[bool] = False  # whether its step applies the problem's proximal map, by `levels`
     skips_messages: ClassVar[bool] = False  # whether a step may send nothing, which sites take for a loss
     centralized: ClassVar[bool] = False  # runs on the complete graph only, which is taken where none is given
+    moved_by: ClassVar[Mapping[str, str]] = MappingProxyType({})  # by level, the name of its strategy
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # in the catalogue, beside the usual step sizes
 
     def __check_init__(self) -> None:
@@ -116,9 +119,9 @@ class Method(eqx.Module):
         return " + ".join([*parts, *([str(numbers)] if numbers else [])]) + " numbers"
 
     @property
-    @abstractmethod
     def strategies(self) -> dict[str, Strategy]:
-        """The strategy of each level that exists."""
+        """The strategy of each level that exists: those that `moved_by` names."""
+        return {level: named(name) for level, name in self.moved_by.items()}
 
     def levels(self, oracle: Oracle) -> dict[str, Strategy]:
         """The strategy of each level at the nodes that are here, with the problem's proximal map on x."""
@@ -147,8 +150,26 @@ class Method(eqx.Module):
         """What the strategies of all levels send in a step, in shapes."""
         return tuple(message for strategy in self.strategies.values() for message in strategy.messages)
 
-    @abstractmethod
-    def start(self, x: Vector, y: Vector | None) -> State: ...
+    def start(self, x: Vector, y: Vector | None) -> State:
+        """The levels, with zero carries, and the memory before the first step."""
+        strategies = self.strategies
+        first = {"x": x, "y": y}
+        if "z" in strategies:
+            first["z"] = self.first_z(x, cast(Vector, y))
+        levels = {level: strategy.start(cast(Vector, first[level])) for level, strategy in strategies.items()}
+        return State(**levels, memory=self.first_memory(x, y))
+
+    def first_z(self, x: Vector, y: Vector) -> Vector:
+        """z before the first step, of methods that have one."""
+        return y.zeros()
+
+    def first_memory(self, x: Vector, y: Vector | None) -> PyTree:
+        """What the method remembers before the first step."""
+        return ()
+
+    def rates(self, k: Array) -> tuple[Any, ...]:
+        """Its step sizes at step k, in the order of `RATES`."""
+        return tuple(rate(getattr(self, name), k) for name in RATES if hasattr(self, name))
 
     @abstractmethod
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State: ...

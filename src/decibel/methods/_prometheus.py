@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jax import Array
 
-from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
@@ -17,7 +15,7 @@ from ..strategies._table import Strategy, strategy
 from ..strategies._tracked import proximal
 from ._entry import register
 from ._implicit import Implicit
-from ._method import Rate, State, rate
+from ._method import Rate, rate
 
 
 class Prometheus(Implicit):
@@ -42,9 +40,6 @@ class Prometheus(Implicit):
         """With the problem's proximal map and this step's ν on x."""
         levels = super().levels(oracle)
         return levels | {"x": replace(levels["x"], part=rate(self.relax, jnp.asarray(oracle.k)))}
-
-    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        return self.simultaneous(k, state, oracle, network)
 
 
 @register(Prometheus)
@@ -72,5 +67,5 @@ def prometheus(
             on batches and inverts exactly on all samples.
         period: steps between full batches; None takes ⌈√n⌉ for n samples.
     """
-    inverse = inverses.personal(terms, scale) if hypergradient is None else hypergradient
+    inverse = hypergradient or inverses.personal(terms, scale)
     return Prometheus(alpha, beta, inverse, estimators.spider(period), relax)

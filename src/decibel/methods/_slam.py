@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from jax import Array
+from typing import ClassVar
 
-from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
-from ..oracles._oracle import Oracle
-from ..strategies._table import Strategy, strategy
 from ._entry import register
 from ._implicit import Implicit
-from ._method import Rate, State
+from ._method import Rate
 
 
 class Slam(Implicit):
@@ -22,13 +19,7 @@ class Slam(Implicit):
     paper = (
         "Lu et al., A Stochastic Linearized Augmented Lagrangian Method for Decentralized Bilevel Optimization, 2022"
     )
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xy", strategy("extra"))
-
-    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        return self.simultaneous(k, state, oracle, network)
+    moved_by: ClassVar = dict.fromkeys("xy", "extra")
 
 
 @register(Slam)

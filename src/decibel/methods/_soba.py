@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from jax import Array
+from typing import ClassVar
 
-from ..network._communicator import Communicator
-from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import auxiliary
-from ..strategies._table import Strategy, strategy
 from ._auxiliary import Auxiliary
 from ._entry import register
-from ._method import Rate, State
+from ._method import Rate
 
 
 class Soba(Auxiliary):
@@ -23,13 +20,7 @@ class Soba(Auxiliary):
         "Variance Reduction Algorithms, 2022"
     )
     centralized = True
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys("xyz", strategy("diffusion"))
-
-    def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        return self.simultaneous(k, state, oracle, network)
+    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
 
 
 @register(Soba)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from jax import Array
 
-from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
 from ..oracles.hypergradient import Local
-from ..strategies._table import Strategy, strategy
 from ._entry import register
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 
 class Spdb(Method):
@@ -20,23 +20,16 @@ class Spdb(Method):
     catalog_name = "spdb"
     summary = "EXTRA on x, a personal lower level"
     paper = "Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022"
+    moved_by: ClassVar = {"x": "extra", "y": "local"}
 
     alpha: Rate
     beta: Rate
     hypergradient: Local
 
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return {"x": strategy("extra"), "y": strategy("local")}
-
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        return State(self.strategies["x"].start(x), self.strategies["y"].start(y))
-
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, y = state.x, state.y
         levels = self.strategies
-        α, β = rate(self.alpha, k), rate(self.beta, k)
+        α, β = self.rates(k)
         draw = oracle.draw()
         y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
         x = network(x=levels["x"](x, self.hypergradient(draw.fresh_lower(0).at(x.s, y.s)), α))
@@ -57,4 +50,4 @@ def spdb(
         hypergradient: how a node finds its hypergradient, such as `db.hypergradient.cg(10)`; None takes INTERACT's
             (22).
     """
-    return Spdb(alpha, beta, inverses.personal(terms, scale) if hypergradient is None else hypergradient)
+    return Spdb(alpha, beta, hypergradient or inverses.personal(terms, scale))

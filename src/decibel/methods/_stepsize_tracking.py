@@ -18,9 +18,9 @@ from jaxtyping import Float
 from ..core._vector import Vector, each, positive
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle, Point
-from ..strategies._table import Level, Strategy, strategy
+from ..strategies._table import Level
 from ._entry import register
-from ._method import Method, Rate, State, rate
+from ._method import Method, Rate, State
 
 Sums = dict[str, Float[Array, " nodes"]]
 
@@ -28,20 +28,9 @@ Sums = dict[str, Float[Array, " nodes"]]
 class StepsizeTracking(Method):
     """s⁺ = W (s − a d), where a is a node's step: the level's rate times what `shares` makes of the mixed sums."""
 
-    levels_moved: ClassVar[str]
-
-    @property
-    def strategies(self) -> dict[str, Strategy]:
-        return dict.fromkeys(self.levels_moved, strategy("diffusion"))
-
     @property
     def sends(self) -> str:
-        return f"{super().sends.removesuffix(' numbers')} + {len(self.levels_moved)} numbers"
-
-    @property
-    @abstractmethod
-    def rates(self) -> dict[str, Rate]:
-        """The step size of each level."""
+        return f"{super().sends.removesuffix(' numbers')} + {len(self.moved_by)} numbers"
 
     @abstractmethod
     def shares(self, sums: Sums) -> Sums:
@@ -51,26 +40,21 @@ class StepsizeTracking(Method):
     def directions(self, point: Point, levels: dict[str, Level]) -> dict[str, Vector]:
         """The direction of each level."""
 
-    def start(self, x: Vector, y: Vector | None) -> State:
-        assert y is not None
-        first = {"x": x, "y": y, "z": y.zeros()}
-        levels = {name: self.strategies[name].start(first[name]) for name in self.levels_moved}
-        sums = {name: Vector(jnp.zeros_like(x.squared_norms())) for name in self.levels_moved}
-        return State(levels["x"], levels["y"], levels.get("z"), sums)
+    def first_memory(self, x: Vector, y: Vector | None) -> dict[str, Vector]:
+        return {level: Vector(jnp.zeros_like(x.squared_norms())) for level in self.moved_by}
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        levels = {name: getattr(state, name) for name in self.levels_moved}
+        levels = {name: getattr(state, name) for name in self.moved_by}
         d = self.directions(oracle.draw().at(state.x.s, state.y.s), levels)
         sums = {name: m + Vector(d[name].squared_norms()) for name, m in state.memory.items()}
         flows = network.flow(dict(sums))
         sums = {name: m + flows[name] for name, m in sums.items()}
         share = self.shares({name: positive(m.tree) for name, m in sums.items()})
         moves = {
-            name: self.strategies[name](level, each(share[name], d[name]), rate(self.rates[name], k))
-            for name, level in levels.items()
+            name: self.strategies[name](levels[name], each(share[name], d[name]), rate)
+            for name, rate in zip(levels, self.rates(k), strict=True)
         }
-        moved = dict(zip(moves, network(**moves), strict=True))
-        return State(moved["x"], moved["y"], moved.get("z"), sums)
+        return State(**dict(zip(moves, network(**moves), strict=True)), memory=sums)
 
 
 class DAdast(StepsizeTracking):
@@ -83,14 +67,10 @@ class DAdast(StepsizeTracking):
         "Adaptive Stepsizes, 2024"
     )
     defaults: ClassVar = {"alpha": 0.5, "beta": 0.5}
-    levels_moved: ClassVar = "xy"
+    moved_by: ClassVar = dict.fromkeys("xy", "diffusion")
 
     alpha: Rate
     beta: Rate
-
-    @property
-    def rates(self) -> dict[str, Rate]:
-        return {"x": self.alpha, "y": self.beta}
 
     def shares(self, sums: Sums) -> Sums:
         return {"x": jnp.maximum(sums["x"], sums["y"]) ** -0.6, "y": sums["y"] ** -0.4}
@@ -105,15 +85,11 @@ class AdaSdbo(StepsizeTracking):
     catalog_name = "adasdbo"
     summary = "adaptive steps on which nodes agree, and none to tune (a bias that vanishes slowly)"
     paper = "Zhai, Yan, Zhang, Problem-Parameter-Free Decentralized Bilevel Optimization, 2025"
-    levels_moved: ClassVar = "xyz"
+    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
 
     alpha: Rate
     beta: Rate
     gamma: Rate
-
-    @property
-    def rates(self) -> dict[str, Rate]:
-        return {"x": self.alpha, "y": self.beta, "z": self.gamma}
 
     def shares(self, sums: Sums) -> Sums:
         a, b, c = (jnp.sqrt(sums[level]) for level in "xyz")
