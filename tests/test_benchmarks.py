@@ -185,6 +185,7 @@ def test_a_target_is_reached_or_its_distance_said():
     assert hopeless["steps"] is None and hopeless["bytes"] is None
 
 
+@pytest.mark.slow  # tests/core/test_keys.py
 def test_both_kinds_of_keys_give_the_same_run():
     found = keys.compare(regression("tiny", 4, 3, 2, 5), steps=3, turns=1)
     assert found["bit for bit"] and set(found["µs"]) == {keys.OURS, keys.JAXS}

@@ -57,20 +57,21 @@ from IPython.core.pylabtools import select_figure_formats
 import decibel as db
 
 shell = InteractiveShell.instance()
-if {pyplot}:
-    import matplotlib.pyplot
-    select_figure_formats(shell, {{"png"}})  # as the inline backend does
-assert ("matplotlib.pyplot" in sys.modules) == {pyplot}
 shell.display_formatter.active_types = list(shell.display_formatter.formatters)
-data, _ = shell.display_formatter.format(db.graphs.ring(5).draw())
-print(sorted(data))
+
+def shown():
+    data, _ = shell.display_formatter.format(db.graphs.ring(5).draw())
+    return sorted(data)
+
+assert shown() == ["image/png", "text/plain"], shown()
+assert "matplotlib.pyplot" not in sys.modules
+import matplotlib.pyplot
+select_figure_formats(shell, {"png"})  # as the inline backend does
+assert shown() == ["image/png", "text/plain"], shown()
 """
 
 
-@pytest.mark.parametrize("pyplot", [False, True])
-def test_a_notebook_has_one_picture_with_pyplot_and_without(pyplot):
+def test_a_notebook_has_one_picture_with_pyplot_and_without():
     pytest.importorskip("IPython", reason='needs ipykernel: pip install "decibel-opt[test]"')
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SHELL.format(pyplot=pyplot)], capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "['image/png', 'text/plain']", done.stderr
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SHELL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines._program import RunConfig
 
-P, Q, NODES, STEPS = 2, 3, 4, 3
+P, Q, NODES = 2, 3, 4
 QUADRATIC = random_quadratic(NODES, p=P, q=Q)
 PROBLEM, SINGLE = QUADRATIC.problem(samples=5), QUADRATIC.single()
 RING = db.graphs.ring(NODES)
@@ -47,35 +45,23 @@ CASES = {
 }
 
 
-def costs(problem, method, graph=RING, **options):
-    trace = db.solve(problem, method, graph, steps=STEPS, metrics=[], progress=False, eval_every=STEPS, **options).trace
-    assert all(trace[name][0] == 0 for name in trace)
-    return {name: values[-1] / STEPS for name, values in trace.items() if name not in ("step", "seconds")}
-
-
-def traced(problem, method, batch_size):
-    """What one step reports while it is traced; nothing is compiled."""
-    run = db.Simulator().start(problem, method, db.Levels(x=RING), RunConfig(batch_size))
-    pages = []
-    jax.eval_shape(lambda k, state: pages.append(run.program.step(k, state)[1]), jnp.int32(0), run.state)
-    assert not pages[0].repeated
-    return pages[0].fixed
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_counts_by_hand(name):
     method, expected, numbers = CASES[name]
     problem = SINGLE if name.startswith("single") else PROBLEM
-    assert traced(problem, method, 4) == expected | {"bytes": 2 * 8 * numbers}
+    assert db.cost(problem, method, RING, batch_size=4) == expected | {"bytes": 2 * 8 * numbers}
 
 
 @pytest.mark.slow_except("ed-gt")
 @pytest.mark.parametrize("name", ["ed-gt", "d-soba-fo"])
-def test_the_trace_shows_the_same_counts(name):
+def test_the_trace_shows_the_same_counts_and_adds_them_up(name):
     method, expected, numbers = CASES[name]
     expected = expected | {"bytes": 2 * 8 * numbers}
-    assert costs(PROBLEM, method, batch_size=4) == expected
-    assert db.cost(PROBLEM, method, RING, batch_size=4) == expected
+    trace = db.solve(PROBLEM, method, RING, steps=7, batch_size=4, eval_every=3, metrics=[]).trace
+    assert trace["step"].tolist() == [0, 3, 6, 7]
+    for column, count in expected.items():
+        assert trace[column].tolist() == [0, 3 * count, 6 * count, 7 * count]
+    assert np.all(np.diff(trace["seconds"]) > 0)
 
 
 @pytest.mark.parametrize(
@@ -91,29 +77,22 @@ def test_the_trace_shows_the_same_counts(name):
 )
 def test_bytes_by_graph(graph, neighbours):
     """What a node sends on average: its vector, once to each neighbour."""
-    assert costs(SINGLE, db.dsgd(alpha=0.01), graph)["bytes"] == pytest.approx(neighbours * P * 8)
+    assert db.cost(SINGLE, db.dsgd(alpha=0.01), graph)["bytes"] == pytest.approx(neighbours * P * 8)
 
 
 def test_a_graph_per_level_is_paid_per_level():
     levels = db.Levels(x=db.graphs.complete(NODES), y=RING, z=db.graphs.star(NODES))
     expected = 8 * (3 * P + 2 * Q + 1.5 * Q)
-    assert costs(PROBLEM, db.sparkle("ed", **RATES), levels)["bytes"] == expected
+    assert db.cost(PROBLEM, db.sparkle("ed", **RATES), levels)["bytes"] == expected
 
 
 def test_full_batches_cost_all_samples():
     data = [{"a": np.ones((n, 2))} for n in (1, 2, 3, 6)]
     problem = db.Problem(lambda x, batch: jnp.mean(batch["a"] @ x), upper_data=data, x0=jnp.zeros(2))
-    assert costs(problem, db.ed(alpha=0.01))["samples"] == 3.0  # on average over nodes
-    assert costs(PROBLEM, db.sparkle("ed", **RATES))["samples"] == 10.0  # five of each level
+    assert db.cost(problem, db.ed(alpha=0.01), RING)["samples"] == 3.0  # on average over nodes
+    assert db.cost(PROBLEM, db.sparkle("ed", **RATES), RING)["samples"] == 10.0  # five of each level
 
 
 def test_float32_sends_half():
-    found = costs(QUADRATIC.single(dtype=jnp.float32), db.ed(alpha=0.01))["bytes"]
-    assert 2 * found == costs(SINGLE, db.ed(alpha=0.01))["bytes"]
-
-
-def test_costs_add_up_over_chunks():
-    trace = db.solve(SINGLE, db.gt(alpha=0.01), RING, steps=7, eval_every=3, metrics=[], progress=False).trace
-    assert trace["step"].tolist() == [0, 3, 6, 7]
-    assert trace["rounds"].tolist() == [0, 6, 12, 14]
-    assert np.all(np.diff(trace["seconds"]) > 0)
+    found = db.cost(QUADRATIC.single(dtype=jnp.float32), db.ed(alpha=0.01), RING)["bytes"]
+    assert 2 * found == db.cost(SINGLE, db.ed(alpha=0.01), RING)["bytes"]

@@ -17,19 +17,19 @@ MANY = 4096
 PLACES = [0, 1, 17, MANY // 2, MANY - 1]
 
 
-def spoilt(place, dtype=jnp.float64):
-    return jnp.asarray(np.random.default_rng(place).normal(size=MANY), dtype).at[place].set(jnp.nan)
+def spoilt(dtype=jnp.float64):
+    """A row for each place, with a NaN there."""
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(len(PLACES), MANY)), dtype)
+    return rows.at[jnp.arange(len(PLACES)), jnp.asarray(PLACES)].set(jnp.nan)
 
 
-@pytest.mark.slow_except("17-float32", "4095-float64")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("place", PLACES)
-def test_reductions_keep_it(place, dtype):
-    values = spoilt(place, dtype)
+def test_reductions_keep_it(dtype):
+    values = spoilt(dtype)
     for reduce in (largest, smallest):
-        assert jnp.isnan(reduce(values)) and jnp.isnan(jax.jit(reduce)(values))
-        rows = jax.jit(jax.vmap(reduce))(jnp.stack([values, jnp.ones_like(values)]))
-        assert jnp.isnan(rows[0]) and rows[1] == 1 and rows.dtype == dtype
+        assert jnp.isnan(reduce(values[1]))
+        rows = jax.jit(jax.vmap(reduce))(jnp.concatenate([values, jnp.ones((1, MANY), dtype)]))
+        assert jnp.isnan(rows[:-1]).all() and rows[-1] == 1 and rows.dtype == dtype
 
 
 def test_reductions_are_those_of_numpy():
@@ -38,22 +38,26 @@ def test_reductions_are_those_of_numpy():
     assert float(largest(jnp.asarray([1.0, jnp.inf]))) == np.inf and float(smallest(jnp.asarray([3.0]))) == 3.0
 
 
-@pytest.mark.slow_except("2-17", "8-4095")
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("bits", [2, 4, 8])
-def test_a_quantized_message_tells_it(bits, place):
+@pytest.mark.parametrize("bits", [2, 8])
+def test_a_quantized_message_tells_it(bits):
     code = db.privacy.quantize("ed", bits).move.code
-    row = jax.jit(code.encode)(spoilt(place), jax.random.key(0), jax.random.key(1))
-    assert jnp.isnan(code.decode(row, jax.random.key(0), MANY, jnp.float64)).all()
+
+    def received(message):
+        row = code.encode(message, jax.random.key(0), jax.random.key(1))
+        return code.decode(row, jax.random.key(0), MANY, jnp.float64)
+
+    assert jnp.isnan(jax.jit(jax.vmap(received))(spoilt())).all()
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_the_invariant_shows_it(place):
+def test_the_invariant_shows_it():
     level = strategy("ed").start(replicate(jnp.zeros(MANY), 3))
-    level = level._replace(carry=(replicate(spoilt(place), 3),))
-    state = db.ed(alpha=0.1).start(level.s, None)._replace(x=level)
     problem = db.Problem(lambda x, batch: (x * batch).sum(), upper_data=np.ones((3, 1, 1)), x0=jnp.zeros(MANY))
-    assert jnp.isnan(jax.jit(lambda state: invariant("x")(Snapshot(problem, state)))(state))
+
+    def of(row):
+        state = db.ed(alpha=0.1).start(level.s, None)._replace(x=level._replace(carry=(replicate(row, 3),)))
+        return invariant("x")(Snapshot(problem, state))
+
+    assert jnp.isnan(jax.jit(jax.vmap(of))(spoilt())).all()
 
 
 def personal(nodes):
@@ -89,5 +93,5 @@ def test_the_least_coefficient_shows_it():
         x0=jnp.zeros(MANY),
         y0=jnp.zeros(MANY),
     )
-    state = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1).start(replicate(spoilt(7), 3), replicate(problem.y0, 3))
+    state = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1).start(replicate(spoilt()[2], 3), replicate(problem.y0, 3))
     assert jnp.isnan(ValidationAccuracy(jnp.exp, 0.1)(Snapshot(problem, state))["least_coefficient"])

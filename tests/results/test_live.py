@@ -262,6 +262,7 @@ def test_what_a_run_writes_is_what_the_page_reads(client, tmp_path):
     assert len(json.loads(client.get("/layout")[2])["links"]) == 4
 
 
+@pytest.mark.slow
 def test_watching_ends_with_ctrl_c(tmp_path):
     add(tmp_path, begin())
     script = "import sys; from pathlib import Path; from decibel.results.live import watch; watch(Path(sys.argv[1]))"

@@ -16,8 +16,7 @@ ROOT = Path(__file__).parents[2]
 # The advisor.
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 7, 16, 30])
-@pytest.mark.parametrize("degree", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize(("nodes", "degree"), [(2, 2), (3, 4), (7, 3), (16, 2), (16, 6), (30, 8)])
 def test_degree_is_obeyed(nodes, degree):
     advice = theory.advise(nodes, degree=degree)
     assert advice.graphs.nodes == nodes
@@ -36,7 +35,7 @@ def test_y_gets_the_largest_gap():
         assert advice.graphs.y.spectral_gap == best
 
 
-@pytest.mark.parametrize("nodes", [9, 16, 36])
+@pytest.mark.parametrize("nodes", [9, 16])
 def test_x_is_sparser_at_no_loss(nodes):
     advice = theory.advise(nodes)
     x, y = advice.graphs.x, advice.graphs.y
@@ -46,15 +45,16 @@ def test_x_is_sparser_at_no_loss(nodes):
 
 
 def test_more_budget_never_hurts():
-    orders = [theory.advise(36, degree=degree).transient for degree in range(2, 36)]
+    orders = [theory.advise(16, degree=degree).transient for degree in (2, 3, 4, 6, 9, 15)]
     assert np.all(np.diff(orders) <= 0)
-    sizes = [theory.advise(36, bytes_per_step=b, dimension=(10, 30)) for b in (600, 1_000, 2_000, 5_000, 20_000)]
+    sizes = [theory.advise(16, bytes_per_step=b, dimension=(10, 30)) for b in (600, 1_000, 2_000, 5_000)]
     assert np.all(np.diff([advice.transient for advice in sizes]) <= 0)
 
 
+@pytest.mark.slow_except("True-shared", "False-single")
 @pytest.mark.parametrize("form", ["shared", "personal", "single"])
 @pytest.mark.parametrize("heterogeneous", [True, False])
-def test_advice_runs_and_bytes_are_the_ledgers(form, heterogeneous):
+def test_bytes_of_advice_are_the_ledgers(form, heterogeneous):
     nodes, (p, q) = 6, (3, 4)
     quadratic = random_quadratic(nodes, p, q)
     problem = quadratic.single() if form == "single" else quadratic.problem(personal=form == "personal")
@@ -71,8 +71,6 @@ def test_advice_runs_and_bytes_are_the_ledgers(form, heterogeneous):
     assert method.name == advice.method and form == method.form and db.CATALOG[advice.method].form == form
     cost = db.cost(problem, method, advice.graphs)
     assert cost["bytes"] == advice.bytes_per_step <= 400  # equal, since every node has as many neighbours
-    result = db.solve(problem, method, advice.graphs, steps=2, eval_every=1, metrics=[])
-    assert result.status == "completed"
 
 
 def test_settings_can_be_changed():
@@ -104,7 +102,7 @@ def test_candidates_with_a_negative_eigenvalue_become_lazy():
     thirds = g.ring(8, weights="metropolis")
     advice = theory.advise(8, candidates=[thirds])
     assert advice.graphs.y == thirds.lazy()
-    db.solve(random_quadratic(8).problem(), advice.make(), advice.graphs, steps=1, metrics=[])
+    db.cost(random_quadratic(8).problem(), advice.make(), advice.graphs)  # it fits
 
 
 @pytest.mark.parametrize(

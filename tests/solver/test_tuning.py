@@ -12,7 +12,6 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines._batch import BatchRun
 
 QUADRATIC = random_quadratic(4, seed=2)
 PROBLEM, GRAPH = QUADRATIC.problem(samples=4), db.graphs.ring(4)
@@ -127,13 +126,16 @@ class TestSeeds:
     SEARCH = {"search": {"alpha": [0.01]}, "steps": 3, "metric": "upper"}  # noqa: RUF012
 
     def ran(self, monkeypatch, problem, method, **options):
-        seen = []
-        monkeypatch.setattr(
-            "decibel.solver._tune.BatchRun",
-            lambda *given, seeds, **rest: seen.extend(seeds) or BatchRun(*given, seeds=seeds, **rest),
-        )
-        db.tune(problem, method, GRAPH, **self.SEARCH, **options)
-        return seen
+        class Seen(Exception):
+            pass
+
+        def see(*given, seeds, **rest):
+            raise Seen(*seeds)
+
+        monkeypatch.setattr("decibel.solver._tune.BatchRun", see)
+        with pytest.raises(Seen) as seen:
+            db.tune(problem, method, GRAPH, **self.SEARCH, **options)
+        return list(seen.value.args)
 
     def test_one_where_nothing_is_random(self, monkeypatch):
         assert self.ran(monkeypatch, PROBLEM, METHOD) == [0]

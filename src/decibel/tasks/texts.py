@@ -10,8 +10,6 @@ from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
 
-import numpy as np
-
 from ..core._names import hint
 from . import data
 
@@ -113,14 +111,3 @@ def _notices() -> Iterator[tuple[str, str]]:
                 path = Path(str(package.locate_file(file)))
                 if path.is_file():
                     yield str(file), path.read_text(errors="replace")
-
-
-def shuffled_letters(text: bytes, seed: int = 0) -> bytes:
-    """The same bytes, in which the letters of the whole text are in a random order: its frequencies, and no words."""
-    letters = np.frombuffer(text, np.uint8)
-    return letters[np.random.default_rng(seed).permutation(len(letters))].tobytes()
-
-
-def repeated(text: bytes, size: int, times: int) -> bytes:
-    """The beginning of the text, `times` over."""
-    return text[:size] * times

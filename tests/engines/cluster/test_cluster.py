@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from compiled import permutes
 from quadratics import random_quadratic
-from xla import environment
 
 import decibel as db
 from decibel.engines._program import RunConfig
@@ -131,57 +126,3 @@ def test_nodes_that_do_not_fit_raise():
         db.Cluster(devices=4).mesh(6)
     with pytest.raises(ValueError, match=r"devices=9, but JAX sees 8: choose from 1 to 8"):
         db.Cluster(devices=9).mesh(9)
-
-
-WORKER = """
-import sys, jax, numpy as np
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_cpu_collectives_implementation", "gloo")
-rank, count, port = map(int, sys.argv[1:4])
-jax.distributed.initialize(f"127.0.0.1:{port}", count, rank)
-sys.path.insert(0, sys.argv[4])
-from quadratics import lower, upper, random_quadratic
-import decibel as db
-q = random_quadratic(8, seed=3)
-asked = []
-def data(names):
-    def of(node):
-        asked.append(node)
-        return {name: getattr(q, name)[node][None] for name in names}
-    return of
-problem = db.Problem(upper, lower, upper_data=data("MaRe"), lower_data=data("HBc"), x0=np.zeros(3), y0=np.zeros(4))
-method = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, theta=0.5)
-result = db.solve(problem, method, db.graphs.torus(2, 4), steps=20, eval_every=10, engine=db.Cluster())
-mine = range(rank * 8 // count, (rank + 1) * 8 // count)
-assert sorted(set(asked)) == list(mine), asked
-if rank == 0:
-    print("x", " ".join(repr(float(v)) for v in np.asarray(result.x)), flush=True)
-"""
-
-
-@pytest.mark.slow  # `decibel launch` starts two in the tests of launching
-def test_real_processes_give_the_simulators_numbers(tmp_path):
-    """Each builds only its own nodes' data, and all agree with one device."""
-    count = 2
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    here = str(Path(__file__).parents[2])
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(count), str(port), here],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    outputs = [worker.communicate(timeout=240) for worker in workers]
-    assert all(worker.returncode == 0 for worker in workers), outputs
-    found = [float(v) for v in re.search(r"^x (.*)$", outputs[0][0], re.MULTILINE)[1].split()]
-    method = db.sparkle("ed", **RATES)
-    expected = db.solve(QUADRATIC.problem(), method, GRAPHS["torus"], steps=20, eval_every=10, metrics=[]).x
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
