@@ -23,6 +23,7 @@ from ..problem._samples import NodeData, lay_out
 from ..problem._stream_trace import source_error, validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
+from ._convolutions import compile_step
 from ._program import Program, RunConfig
 from ._run import Compiled
 from ._simulator import Simulator
@@ -143,7 +144,7 @@ def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, len
 
     every = jax.vmap(one, in_axes=(along, 0, 0, 0, None))
     first, alive = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct(program.key.shape[:1], bool)
-    compiled = jax.jit(every, donate_argnums=2).lower(arrays, rates, state, alive, first).compile()
+    compiled = compile_step(every, 2, arrays, rates, state, alive, first)
     return Compiled.of(compiled, costs[-1])
 
 

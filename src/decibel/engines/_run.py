@@ -18,6 +18,7 @@ from ..methods._method import State
 from ..network._links import LinkStates
 from ..problem._stream_trace import source_error, streams_of
 from . import _memory as memory
+from ._convolutions import compile_step
 from ._program import Program
 
 Chunk = Callable[
@@ -261,5 +262,5 @@ def compile_chunk(
         [data.shapes((length, data.nodes, size)) for size in each] for data, each in zip(streams, sizes, strict=False)
     ]
     arguments = (arrays, state, first, *([draws] if sizes else []))
-    compiled = jax.jit(wrap(chunk, arrays, state), donate_argnums=1).lower(*arguments).compile()
+    compiled = compile_step(wrap(chunk, arrays, state), 1, *arguments)
     return Compiled.of(compiled, costs[-1])
