@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.core import ShapedArray
 from jax.extend import core
 from jax.extend.core.primitives import conv_general_dilated_p
 
@@ -77,7 +78,7 @@ def _equation(equation: core.JaxprEqn) -> core.JaxprEqn:
 
 def _convolution_equation(equation: core.JaxprEqn) -> core.JaxprEqn:
     """A call of `convolve` with the same inputs and output."""
-    lhs, rhs = (cast(jax.core.ShapedArray, variable.aval) for variable in equation.invars)
+    lhs, rhs = (cast(ShapedArray, variable.aval) for variable in equation.invars)
     form = Form.of(lhs.shape, rhs.shape, equation.params)
     if form.slices > MOST_SLICES or not jnp.issubdtype(lhs.dtype, jnp.floating):
         return equation
