@@ -27,7 +27,7 @@ def test_both_levels_are_annealed_and_start_as_constant_ones():
             assert before == getattr(plain[name], rate) and after == pytest.approx(before * 0.5**0.5)
 
 
-@pytest.mark.slow_except("DSGD")
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [OURS, "DSGD"])
 def test_losses_of_learners_average_to_the_whole(label):
     study = find("spdb/annealing")

@@ -32,12 +32,6 @@ def test_every_claim_says_whose_it_is(name):
     assert found.study == name and all(claim["statistic"] for claim in found.claims.values())
 
 
-def test_claims_that_are_ours_are_not_the_papers():
-    for name, claim in (("interact/auprc", "C22"), ("gossip/hyperparameter", "C12b"), ("dsoba/topology", "C9b")):
-        assert stated(name, claim)["whose"].startswith("ours")
-    assert stated("dsoba/topology", "C9")["whose"] == "D-SOBA" and stated("no/study", "C1")["whose"] == ""
-
-
 @pytest.mark.parametrize("name", [name for name in REGISTERED if (RESULTS / name / "verdicts.json").exists()])
 def test_judged_traces_have_the_registered_settings(name):
     found, study = registered(name), find(name)
@@ -64,15 +58,10 @@ def test_fresh_seeds_were_not_used_before(name):
 
 def test_committed_verdicts_count_every_time_a_claim_was_judged():
     """A study that was run again says so, and each look spends half of what the one before did."""
-    again = dict.fromkeys(("C1", "C2", "C5", "C6", "C7", "C12c", "C12d", "C22b", "C23"), 2)
-    again |= dict.fromkeys(("C3", "C3b", "C8", "C11", "C12", "C12b", "C22", "D5"), 3)
-    again |= {"C4": 3, "C4b": 5, "C10": 5, "C10b": 4}
-    found = {claim.name: registration.looks(name, claim.name) for name in NAMES for claim in find(name).claims}
-    assert {claim: times for claim, times in found.items() if times != 1} == again
     for name in NAMES:
         for saved in json.loads((RESULTS / name / "verdicts.json").read_text())["claims"]:
-            assert saved["looks"] == found[saved["claim"]], saved["claim"]
-    assert registration.looks("no/study", "C1") == 1
+            assert saved["looks"] == registration.looks(name, saved["claim"]), saved["claim"]
+    assert registration.looks("dsoba/speedup", "C10") == 5 and registration.looks("no/study", "C1") == 1
 
 
 def test_a_verdict_under_another_hypothesis_has_another_name():

@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
 from decibel import Trace
 from decibel_studies.experiments.dsoba_speedup import (
@@ -29,6 +30,7 @@ def one(name: str) -> Averaged:
     return next(arm for arm in arms(SMALL) if arm.case == case(LINKS, name) and arm.label != "complete")
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_mean_of_its_runs_and_no_run_serves_two_seeds():
     arm = one("SPARKLE-ED")
     first, second = arm.run([7, 8])

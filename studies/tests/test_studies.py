@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,12 @@ from decibel_studies.testbed import step_sizes
 from decibel_studies.testbed.reproduce import judge as judge_again
 from decibel_studies.testbed.reproduce import load, reproduce
 from decibel_studies.testbed.runs import fingerprint, place
-from decibel_studies.testbed.study import Arm
+from decibel_studies.testbed.study import Arm, Curve
 
 # Every study
 
 
-@pytest.mark.slow_except("dsoba/topology")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_smallest_size_runs(name, tmp_path):
     study = find(name)
@@ -81,15 +82,20 @@ def same(old, new, near=1e-5):
         assert old == new
 
 
+@cache
+def arms_of(name: str, size: str) -> list[Curve]:
+    return step_sizes.applied(find(name), size)
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_committed_runs_have_the_fingerprints_of_their_arms(name):
     """Of the set-up, the arm, the study's own code and the versions of method and task. Where code was changed and
     numbers were not, `python -m decibel_studies.testbed.restamp studies/results` gives them those of now."""
     study = find(name)
     made = {(run.case, run.label): run.made["fingerprint"] for run in load(study, RESULTS).runs}
-    marks = {(arm.case, arm.label): fingerprint(study, "full", arm) for arm in step_sizes.applied(study, "full")}
+    marks = {(arm.case, arm.label): fingerprint(study, "full", arm) for arm in arms_of(name, "full")}
     assert made == marks
-    for arm in study.arms(study.setup("full")):
+    for arm in arms_of(name, "full"):
         assert place(RESULTS, study, arm, marks[arm.case, arm.label]).exists()
 
 
@@ -139,14 +145,21 @@ def test_claims_are_numbered_once_and_sizes_are_three():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_arms_have_names_of_their_own_and_every_search_finds_them(name):
+def test_arms_have_names_and_graphs_that_fit_and_a_search_finds_their_steps(name):
+    """λ_min(W) ≤ −1/3 with EXTRA, say, would be refused only when a long run begins."""
     study = find(name)
-    for size in ("smoke", "small", "full"):
-        made = study.arms(study.setup(size))
+    for size in ("small", "full"):
+        made = arms_of(name, size)
         assert len({arm.key for arm in made}) == len(made)
-        plan = study.search
         arms = [arm for arm in made if isinstance(arm, Arm)]
-        tuned = {arm.tuned for arm in arms} - {None}
+        fits = {
+            (level, strategy, id(graph)): (graph, strategy, level)
+            for arm in arms
+            for graph, strategy, level in uses(arm)
+        }
+        for used in fits.values():
+            validate_graph(*used)
+        plan, tuned = study.search, {arm.tuned for arm in arms} - {None}
         assert (plan is None) == (not tuned)
         if plan is not None:
             cases = plan.cases(study.setup(size))
@@ -155,18 +168,6 @@ def test_arms_have_names_of_their_own_and_every_search_finds_them(name):
             assert {len(candidates) for candidates in searched.values()} == {plan.budget}, "budgets differ"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_method_accepts_its_graph_at_every_size(name):
-    """λ_min(W) ≤ −1/3 with EXTRA, say, would be refused only when a long run begins."""
-    for size in ("smoke", "small", "full"):
-        for arm in (arm for arm in find(name).arms(find(name).setup(size)) if isinstance(arm, Arm)):
-            graphs = arm.graph if isinstance(arm.graph, db.Levels) else db.Levels(x=arm.graph)
-            for level, strategy in arm.method.strategies.items():
-                validate_graph(getattr(graphs, level), strategy, level)
-
-
-def test_graphs_of_the_topology_study_are_ordered_by_rho():
-    from decibel_studies.experiments.dsoba_topology import GRAPHS, graphs
-
-    rho = [graphs(find("dsoba/topology").setup("full"))[name].rho for name in GRAPHS]
-    assert rho == sorted(rho)
+def uses(arm: Arm):
+    graphs = arm.graph if isinstance(arm.graph, db.Levels) else db.Levels(x=arm.graph)
+    return [(getattr(graphs, level), strategy, level) for level, strategy in arm.method.strategies.items()]

@@ -82,25 +82,6 @@ def test_a_margin_leaves_out_what_is_next_to_a_candidate_that_diverged():
     assert step_sizes.near_divergence({"alpha": 1.0}, alone) and not step_sizes.near_divergence({"beta": 1.0}, [])
 
 
-def test_a_search_with_a_margin_takes_the_best_of_the_others(monkeypatch, beside):
-    study = dataclasses.replace(TINY, search=SEARCH)
-    plain = step_sizes.search(study, "smoke", say=quiet)["ED"]
-    best = plain["rates"]
-    monkeypatch.setattr(step_sizes, "near_divergence", lambda rates, ranked: rates == best)
-    beside.unlink()
-    careful = step_sizes.search(
-        dataclasses.replace(study, search=dataclasses.replace(SEARCH, margin=True)), "smoke", say=quiet
-    )["ED"]
-    assert list(careful["rates"].values()) == careful["search"]["candidates"][1][:-1] and careful["search"]["margin"]
-    assert careful["search"]["candidates"] == plain["search"]["candidates"]
-    monkeypatch.setattr(step_sizes, "near_divergence", lambda rates, ranked: True)
-    beside.unlink()
-    with pytest.raises(ValueError, match="ED diverges on some seed with every candidate, or next to it"):
-        step_sizes.search(
-            dataclasses.replace(study, search=dataclasses.replace(SEARCH, margin=True)), "smoke", say=quiet
-        )
-
-
 def test_beyond_an_end_all_candidates_there_get_the_next_value():
     grid = [{"alpha": a, "beta": b, "gamma": b} for a in (1.0, 10.0) for b in (1.0, 2.0, 4.0)]
     assert step_sizes.beyond({"alpha": 10.0, "beta": 2.0, "gamma": 2.0}, grid) == [
@@ -116,26 +97,11 @@ def test_beyond_an_end_all_candidates_there_get_the_next_value():
     assert not step_sizes.beyond({"beta": 1.0, "gamma": 1.0}, [{"beta": 1.0, "gamma": 1.0}])
 
 
-def test_a_search_that_widens_finds_what_lies_beyond_its_grid(beside):
-    """It tries what the plain one tries, and more beyond the end at which that one's best lies."""
-    plain = dataclasses.replace(TINY, search=SEARCH)
-    found = step_sizes.search(plain, "smoke", say=quiet)["ED"]
-    assert found["search"]["at_the_edge"], "so that there is something to widen"
-    beside.unlink()
-    wide = step_sizes.search(
-        dataclasses.replace(plain, search=dataclasses.replace(SEARCH, widen=True)), "smoke", say=quiet
-    )["ED"]
-    before, after = found["search"], wide["search"]
-    assert after["widen"] and after["budget"] == len(after["candidates"]) > before["budget"]
-    assert after["budget"] <= before["budget"] * (1 + 2 * step_sizes.WIDENINGS), "at most two lines each time"
-    assert all(row in after["candidates"] for row in before["candidates"])
-
-
 @pytest.fixture
 def scored(monkeypatch):
     """A search whose scores are known: the best is α = 0.001, β = 40, and what has α above `largest` diverges."""
 
-    def search(largest, widenings):
+    def search(largest, widenings, **options):
         def ranked(study, setup, arm, candidates):
             distances = [abs(np.log(rates["alpha"] / 1e-3)) + abs(np.log(rates["beta"] / 40)) for rates in candidates]
             scores = [
@@ -147,8 +113,9 @@ def scored(monkeypatch):
 
         monkeypatch.setattr(step_sizes, "_ranked", ranked)
         monkeypatch.setattr(step_sizes, "WIDENINGS", widenings)
-        plan = dataclasses.replace(SEARCH, alpha=(0.01, 0.1), beta=(5.0, 10.0), widen=True)
-        return step_sizes.search(dataclasses.replace(TINY, search=plan), "smoke", say=quiet)["ED"]
+        plan = dataclasses.replace(SEARCH, alpha=(0.01, 0.1), beta=(5.0, 10.0), widen=True, **options)
+        mine = dataclasses.replace(TINY, search=plan)
+        return step_sizes.search(mine, "smoke", mine=lambda key: key == "ED", say=quiet)["ED"]
 
     return search
 
@@ -156,7 +123,8 @@ def scored(monkeypatch):
 def test_widening_goes_round_corners_until_the_best_is_at_no_end(scored, beside):
     one = scored(largest=1.0, widenings=9)
     assert one["rates"] == {"alpha": pytest.approx(1e-3), "beta": 40.0, "gamma": 40.0}
-    assert not one["search"]["at_the_edge"]
+    assert not one["search"]["at_the_edge"] and one["search"]["widen"]
+    assert set(step_sizes.load(TINY, "smoke")) == {"ED"}, "what is not its own it leaves alone"
 
 
 def test_widening_ends_and_says_where_the_best_lies(scored, beside):
@@ -164,41 +132,30 @@ def test_widening_ends_and_says_where_the_best_lies(scored, beside):
 
 
 def test_where_all_diverge_widening_tries_smaller_ones(scored, beside):
-    with pytest.raises(ValueError, match="ED diverges on some seed with every candidate") as raised:
+    with pytest.raises(ValueError, match="ED diverges on some seed with every candidate"):
         scored(largest=1e-5, widenings=1)
-    assert "D-SOBA diverges" in str(raised.value) and not beside.exists(), "one that fails does not end the search"
+    assert not beside.exists()
     assert scored(largest=1e-5, widenings=9)["rates"]["alpha"] == pytest.approx(1e-5)
 
 
-def test_candidates_that_all_diverge_do_not_end_a_search(beside):
-    study = dataclasses.replace(
-        TINY, search=dataclasses.replace(SEARCH, alpha=(1e250, 1e300), beta=(0.1, 0.2), widen=True)
-    )
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match="ED diverges on some seed"):
-        patch.setattr(step_sizes, "WIDENINGS", 0)
-        step_sizes.search(study, "smoke", say=quiet)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_sizes, "WIDENINGS", 7)
-        for found in step_sizes.search(study, "smoke", say=quiet).values():
-            assert found["rates"]["alpha"] < 1e200 and found["search"]["metric"] == "distance"
-            assert sum(row[-1] == "diverged" for row in found["search"]["candidates"]) >= 4
+def test_a_margin_takes_none_next_to_a_candidate_that_diverged(scored, beside):
+    assert scored(largest=0.01, widenings=0)["rates"]["alpha"] == 0.01
+    beside.unlink()
+    with pytest.raises(ValueError, match="ED diverges on some seed with every candidate, or next to it"):
+        scored(largest=0.01, widenings=0, margin=True)
+    assert scored(largest=0.01, widenings=1, margin=True)["rates"]["alpha"] < 0.01
+
+
+def test_candidates_that_all_diverge_are_named_and_do_not_end_the_search_of_others(beside):
+    plan = dataclasses.replace(SEARCH, alpha=(1e250, 1e300), beta=(0.1,))
+    with pytest.raises(ValueError, match=r"ED diverges on some seed.* D-SOBA diverges on some seed"):
+        step_sizes.search(dataclasses.replace(TINY, search=plan), "smoke", say=quiet)
 
 
 def test_processes_add_what_they_find_to_one_file(beside):
-    """Each saves the method it searched; none of them undoes another's."""
-    found = step_sizes.search(dataclasses.replace(TINY, search=SEARCH), "smoke", say=quiet)
-    beside.unlink()
-    for key, one in found.items():
-        step_sizes.save(TINY, "smoke", key, one)
-    assert step_sizes.load(TINY, "smoke") == json.loads(json.dumps(found))
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda i: step_sizes.save(TINY, "smoke", str(i), found["ED"]), range(40)))
-    assert set(step_sizes.load(TINY, "smoke")) == {*found, *map(str, range(40))}
-
-
-def test_a_search_leaves_alone_what_is_not_its_own(beside):
-    study = dataclasses.replace(TINY, search=SEARCH)
-    assert set(step_sizes.search(study, "smoke", mine=lambda key: key == "ED", say=quiet)) == {"ED"}
+        list(threads.map(lambda i: step_sizes.save(TINY, "smoke", str(i), {"rates": {"alpha": i}}), range(40)))
+    assert set(step_sizes.load(TINY, "smoke")) == set(map(str, range(40)))
 
 
 def test_every_method_tries_as_many_candidates():

@@ -11,6 +11,7 @@ import platform
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import MISSING
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import jax
 
 import decibel
+from decibel import CATALOG
 
 from ..judging.results import Made, Runs, S
 from ..type_aliases import JSON
@@ -45,12 +47,25 @@ def fingerprint(study: Study[S], size: str, arm: Curve) -> str:
 
 
 def described(arm: Curve) -> object:
-    """What the numbers of an arm depend on, with versions and without the modules that things are in."""
-    plain = _unplaced(json.loads(json.dumps(arm.describe(), default=str)))
+    """What the numbers of an arm depend on, with versions, without the modules that things are in, and without settings
+    at their defaults, so that a new option changes no fingerprint; whoever changes a default raises the version."""
+    plain = _plain(arm.describe())
     if not isinstance(arm, Arm):
         return plain
-    names = (arm.method.name, arm.describe()["task"]["function"].rpartition(".")[2])
-    return [plain, {name: VERSIONS.get(name, 1) for name in names}]
+    name = arm.method.name
+    usual = _plain(CATALOG[name]().settings) if name in CATALOG else {}
+    plain["method"] = _other_than(usual, plain["method"])
+    names = (name, arm.describe()["task"]["function"].rpartition(".")[2])
+    return [_other_than(USUAL_ARM, plain), {name: VERSIONS.get(name, 1) for name in names}]
+
+
+def _other_than(usual: Mapping[str, JSON], given: Mapping[str, JSON]) -> dict[str, JSON]:
+    return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
+
+
+def _plain(values: object) -> dict[str, JSON]:
+    """As JSON has it, without modules."""
+    return _unplaced(json.loads(json.dumps(values, default=str)))
 
 
 def _unplaced(value: JSON) -> JSON:
@@ -60,6 +75,9 @@ def _unplaced(value: JSON) -> JSON:
         return [_unplaced(part) for part in value]
     path = PATH.fullmatch(value) if isinstance(value, str) else None
     return path[1] if path else value
+
+
+USUAL_ARM = _plain({field.name: field.default for field in dataclasses.fields(Arm) if field.default is not MISSING})
 
 
 @cache
