@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import decibel as db
 from decibel_studies import find
@@ -13,6 +14,7 @@ from decibel_studies.testbed import step_sizes
 STUDY = find("sparkle/hyper-cleaning")
 
 
+@pytest.mark.slow
 def test_the_search_weighs_classes_alike_and_counts_no_sample_twice():
     arm = next(arm for arm in STUDY.arms(STUDY.setup("smoke")) if arm.label == "SPARKLE-ED")
     task = arm.task(seed=0)

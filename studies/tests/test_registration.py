@@ -7,17 +7,15 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tiny_study import RESULTS, loaded
 
 from decibel_studies import NAMES, find
 from decibel_studies.judging import registration
 from decibel_studies.judging.registration import FIRST_FRESH, Commits, Registration, registered, stated
 from decibel_studies.report import page
-from decibel_studies.testbed.reproduce import load
 
-RESULTS = Path(__file__).parents[1] / "results"
 REGISTERED = [name for name in NAMES if (found := registration.find(name)) and found.full is not None]
 FRESH = [name for name in REGISTERED if registered(name).fresh]
 
@@ -35,9 +33,8 @@ def test_every_claim_says_whose_it_is(name):
 @pytest.mark.parametrize("name", [name for name in REGISTERED if (RESULTS / name / "verdicts.json").exists()])
 def test_judged_traces_have_the_registered_settings(name):
     found, study = registered(name), find(name)
-    loaded = load(study, RESULTS)
-    verdicts, runs = loaded.verdicts, loaded.runs
-    assert loaded.settings["setup"] == found.full == json.loads(json.dumps(dataclasses.asdict(study.setup("full"))))
+    verdicts, settings, runs = loaded(name)
+    assert settings["setup"] == found.full == json.loads(json.dumps(dataclasses.asdict(study.setup("full"))))
     assert verdicts["registered"] == found.date and verdicts["fresh"] == found.fresh and verdicts["note"] == found.note
     arms = study.arms(study.setup("full"))
     assert len(runs) == len(arms)
@@ -148,7 +145,7 @@ def test_a_registration_counts_from_the_commit_with_its_date(monkeypatch, tmp_pa
 
 @pytest.mark.slow
 def test_without_the_cache_claims_get_the_same_verdicts(tmp_path):
-    """Two claims at full size, run anew in single precision as a user would."""
+    """Two claims at full size, run again in single precision as a user would."""
     name = "sparkle/topology-per-level"
     command = [sys.executable, "-m", "decibel_studies", "reproduce", name, "--size", "full", "--out", str(tmp_path)]
     plain = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS" and not key.startswith("JAX_")}

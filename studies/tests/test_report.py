@@ -27,7 +27,7 @@ from decibel_studies.testbed.runs import Runs
 
 RESULTS = Path(__file__).parents[1] / "results"
 TWO_LEVELS = "sparkle/topology-per-level"
-SHOWN = (TWO_LEVELS, "systems/gossip-vs-allreduce")
+SHOWN = (TWO_LEVELS, "apps/mixtures-network")
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 FETCHING = ("src", "href", "data", "action", "poster", "srcset", "xlink:href", "background")
 

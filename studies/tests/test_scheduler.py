@@ -1,4 +1,4 @@
-"""Studies in sittings: cells that no process runs twice, and verdicts that are those of one long run."""
+"""Studies in several calls: jobs that no process runs twice, and verdicts that are those of one long run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def work(out, *, case: str = "", at_once: int = 1) -> None:
     scheduler.work(out, ["made/up"], "full", at_once, case)
 
 
-def test_cells_run_once_seed_by_seed_and_the_case_that_is_asked_for_first(tmp_path):
+def test_jobs_run_once_seed_by_seed_and_the_case_that_is_asked_for_first(tmp_path):
     work(tmp_path, case="a case")
     assert [(label, (seed,)) for seed in range(4) for label in ("ed", "ed-gt")] == RAN
     work(tmp_path)
@@ -83,7 +83,7 @@ def test_cells_run_once_seed_by_seed_and_the_case_that_is_asked_for_first(tmp_pa
     assert len(RAN) == 12
 
 
-def test_what_another_process_has_begun_is_left_to_it_and_forgotten_by_the_next_sitting(tmp_path):
+def test_what_another_process_has_begun_is_left_to_it_and_forgotten_by_the_next_call(tmp_path):
     first = next(scheduler.jobs(["made/up"], "full", 1))
     claim = first.path(tmp_path).with_suffix(".begun")
     claim.parent.mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_an_arm_that_fails_does_not_end_the_others(tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4])
-def test_a_study_in_sittings_is_judged_as_in_one_run(tmp_path, at_once, capsys):
+def test_a_study_in_several_calls_is_judged_as_in_one_run(tmp_path, at_once, capsys):
     whole = reproduce.reproduce(STUDY, "full", tmp_path / "whole", say=lambda text: None)
     work(tmp_path / "first", case="another", at_once=at_once)
     scheduler.pack(tmp_path / "first")
@@ -156,7 +156,7 @@ def found(date: str, alpha: float) -> dict:
     return {"rates": {"alpha": alpha}, "search": {"date": date}}
 
 
-def test_step_sizes_that_an_earlier_sitting_found_are_used_by_the_next(tmp_path, monkeypatch):
+def test_step_sizes_that_an_earlier_call_found_are_used_by_the_next(tmp_path, monkeypatch):
     own, out = tmp_path / "study.json", tmp_path / "out"
     monkeypatch.setattr(scheduler.step_sizes, "path_of", lambda study: own)
     own.write_text(json.dumps({"full": {"ed": found("2026-01-01", 1.0), "gt": found("2026-01-01", 1.0)}}))

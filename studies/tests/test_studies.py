@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tiny_study import quiet
+from tiny_study import RESULTS, loaded, quiet
 
 import decibel as db
 from decibel.methods._method import validate_graph
@@ -46,7 +46,6 @@ def test_the_smallest_size_runs(name, tmp_path):
 # Results in the repository
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "studies" / "results"
 KEPT = [name for name in NAMES if (RESULTS / name / "verdicts.json").exists()]
 
 
@@ -92,7 +91,7 @@ def test_committed_runs_have_the_fingerprints_of_their_arms(name):
     """Of the set-up, the arm, the study's own code and the versions of method and task. Where code was changed and
     numbers were not, `python -m decibel_studies.testbed.restamp studies/results` gives them those of now."""
     study = find(name)
-    made = {(run.case, run.label): run.made["fingerprint"] for run in load(study, RESULTS).runs}
+    made = {(run.case, run.label): run.made["fingerprint"] for run in loaded(name).runs}
     marks = {(arm.case, arm.label): fingerprint(study, "full", arm) for arm in arms_of(name, "full")}
     assert made == marks
     for arm in arms_of(name, "full"):
@@ -144,28 +143,23 @@ def test_claims_are_numbered_once_and_sizes_are_three():
         assert len(study.setup("full").seeds) >= (10 if name.startswith("gossip/") else 3)
 
 
+@pytest.mark.parametrize("size", [pytest.param("small", marks=pytest.mark.slow), "full"])
 @pytest.mark.parametrize("name", NAMES)
-def test_arms_have_names_and_graphs_that_fit_and_a_search_finds_their_steps(name):
+def test_arms_have_names_and_graphs_that_fit_and_a_search_finds_their_steps(name, size):
     """λ_min(W) ≤ −1/3 with EXTRA, say, would be refused only when a long run begins."""
-    study = find(name)
-    for size in ("small", "full"):
-        made = arms_of(name, size)
-        assert len({arm.key for arm in made}) == len(made)
-        arms = [arm for arm in made if isinstance(arm, Arm)]
-        fits = {
-            (level, strategy, id(graph)): (graph, strategy, level)
-            for arm in arms
-            for graph, strategy, level in uses(arm)
-        }
-        for used in fits.values():
-            validate_graph(*used)
-        plan, tuned = study.search, {arm.tuned for arm in arms} - {None}
-        assert (plan is None) == (not tuned)
-        if plan is not None:
-            cases = plan.cases(study.setup(size))
-            searched = {arm.tuned: plan.candidates(arm.method) for arm in arms if arm.tuned and arm.case in cases}
-            assert set(searched) == tuned, "some step sizes are used and never searched"
-            assert {len(candidates) for candidates in searched.values()} == {plan.budget}, "budgets differ"
+    study, made = find(name), arms_of(name, size)
+    assert len({arm.key for arm in made}) == len(made)
+    arms = [arm for arm in made if isinstance(arm, Arm)]
+    every = {(id(graph), strategy, level): graph for arm in arms for graph, strategy, level in uses(arm)}
+    for (_, strategy, level), graph in every.items():
+        validate_graph(graph, strategy, level)
+    plan, tuned = study.search, {arm.tuned for arm in arms} - {None}
+    assert (plan is None) == (not tuned)
+    if plan is not None:
+        cases = plan.cases(study.setup(size))
+        searched = {arm.tuned: plan.candidates(arm.method) for arm in arms if arm.tuned and arm.case in cases}
+        assert set(searched) == tuned, "some step sizes are used and never searched"
+        assert {len(candidates) for candidates in searched.values()} == {plan.budget}, "budgets differ"
 
 
 def uses(arm: Arm):

@@ -89,7 +89,7 @@ def test_a_run_ends_at_its_samples():
 # What is kept
 
 
-def test_a_second_run_computes_nothing(tmp_path, counted, beside):
+def test_a_second_run_computes_nothing_and_a_changed_set_up_is_run_again(tmp_path, counted, beside):
     first = reproduce(TINY, "smoke", tmp_path, say=quiet)
     assert len(counted) == 2
     saved = (tmp_path / "test/tiny/verdicts.json").read_text()
@@ -98,6 +98,9 @@ def test_a_second_run_computes_nothing(tmp_path, counted, beside):
     assert (tmp_path / "test/tiny/verdicts.json").read_text() == saved
     reproduce(TINY, "smoke", tmp_path, fresh=True, say=quiet)
     assert len(counted) == 4
+    longer = dataclasses.replace(TINY, setups={"smoke": Setup(steps=9)})
+    reproduce(longer, "smoke", tmp_path, say=quiet)
+    assert len(counted) == 6 and len(list((tmp_path / "test/tiny/runs").glob("*.npz"))) == 2, "the old is forgotten"
 
 
 def test_arms_whose_tasks_differ_in_what_an_inner_function_was_given():
@@ -110,14 +113,7 @@ def test_arms_whose_tasks_differ_in_what_an_inner_function_was_given():
     a, b, again = (dataclasses.replace(arms(Setup())[0], task=partial(called, make)) for make in (*inner, inner[0]))
     assert a.describe() != b.describe() and again.describe() == a.describe()
     tasks = [_tasks(arm.task, (0,))[0] for arm in (a, b)]
-    assert [len(task.problem.upper_data.full().tree[0][0]) for task in tasks] == [4, 5], "none stands for the other"
-
-
-def test_a_changed_set_up_is_run_again_and_the_old_is_forgotten(tmp_path, counted, beside):
-    reproduce(TINY, "smoke", tmp_path, say=quiet)
-    longer = dataclasses.replace(TINY, setups={"smoke": Setup(steps=9)})
-    reproduce(longer, "smoke", tmp_path, say=quiet)
-    assert len(counted) == 4 and len(list((tmp_path / "test/tiny/runs").glob("*.npz"))) == 2
+    assert [task.problem.upper_data.tree[0].shape[1] for task in tasks] == [4, 5], "none stands for the other"
 
 
 def test_an_interrupted_study_continues(tmp_path, monkeypatch, counted, beside):

@@ -1,14 +1,24 @@
-"""A study small enough to be run many times."""
+"""A study small enough to be run many times, and the committed results of the others."""
 
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 import decibel as db
+from decibel_studies import find
 from decibel_studies.judging.verdicts import Check, Claim
-from decibel_studies.testbed.reproduce import Results
+from decibel_studies.testbed.reproduce import Loaded, Results, load
 from decibel_studies.testbed.study import Arm, Search, Study
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@cache
+def loaded(name: str) -> Loaded:
+    """The committed results of a study."""
+    return load(find(name), RESULTS)
 
 
 def quiet(text: str) -> None:
