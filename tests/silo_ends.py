@@ -30,10 +30,10 @@ class Signer:
     def __init__(self, name):
         self.name = name
 
-    def sign_statement(self, text):
+    def sign(self, purpose, text):
         return self._signature(self.name, text), self.name.encode()
 
-    def check_statement(self, name, certificate, signature, text):
+    def has_signed(self, name, purpose, certificate, signature, text):
         return certificate == name.encode() and signature == self._signature(name, text)
 
     def _signature(self, name, text):
@@ -148,7 +148,7 @@ def signed(end, site, step=0, saved=(), *, by=None, fresh=True, **fields):
     fields = {"incarnation": 1, "nonce": 50 + site, "serial": next(SERIALS), "running": True, "heard": heard} | fields
     statement = Statement(site, step=step, saved=saved, **fields)
     text = end.site.federation.hash + PROBLEM + statement.text()
-    signature, certificate = Signer(by or f"site-{site}").sign_statement(text)
+    signature, certificate = Signer(by or f"site-{site}").sign("statement", text)
     return statement._replace(signature=signature, certificate=certificate)
 
 

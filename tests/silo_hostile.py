@@ -97,7 +97,7 @@ class Member:
         one = Statement(number, self.incarnation, self.nonce, self.serial, step, saved)
         one = one._replace(heard=nonces_of([*self.known.values(), one], len(self.federation.sites)))
         text = self.federation.hash + problem + one.text()
-        signature, certificate = self.own.sign_statement(text)
+        signature, certificate = self.own.sign("statement", text)
         return one._replace(signature=signature, certificate=certificate)
 
     def hear(self, statements):

@@ -701,17 +701,17 @@ SILO = (
     ),
     Fault(
         "anyone signs for anyone",
-        "Credentials.check_statement",
+        "Signatures.has_signed",
         "holder.name != name or ",
         "",
         "A member signs a statement in the name of another.",
     ),
     Fault(
-        "reports cost nothing",
-        "Bulletin.hear",
-        "self._proofs[edge.number].spend(self.site.clock.now())",
+        "signatures cost nothing",
+        "Newest.checked",
+        "allowance.spend(now)",
         "pass",
-        "A neighbour may have a site verify any number of reports.",
+        "A neighbour may have a site verify any number of statements and reports.",
     ),
     Fault(
         "ledger not chained",

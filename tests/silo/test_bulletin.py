@@ -170,7 +170,7 @@ class TestWatch:
         home, report = self.saved(folders)
         content = json.loads((home / FILE).read_text())
         two = Quiet(folders, 2)
-        two.bulletin._known = {1: report._replace(step=99)}
+        two.bulletin._reports.known = {1: report._replace(step=99)}
         two.bulletin.save(home)
         with pytest.raises(ValueError, match="a report that site-1 has not signed: get it again"):
             look([home], None)

@@ -56,7 +56,7 @@ class Chance(random.Random):
         one = Statement(site, *numbers, saved, self.random() < 0.5, self.random() < 0.5, heard)
         if self.random() < 0.5:
             text = FEDERATION.hash + b"p" * 32 + one.text()
-            signature, certificate = Signer(self.own).sign_statement(text)
+            signature, certificate = Signer(self.own).sign("statement", text)
             return one._replace(signature=signature, certificate=certificate)
         return one._replace(signature=self.randbytes(self.randrange(40)), certificate=self.randbytes(self.randrange(9)))
 

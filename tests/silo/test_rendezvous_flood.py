@@ -136,5 +136,5 @@ def test_a_library_of_old_statements_is_paid_for_by_who_sends_it(members, monkey
     with pytest.raises(Rejected, match="more frames or statements"):
         for serial in range(PROOFS * SITES + 1):
             told = Statement(2, 1, 52, serial, heard=bytes(8 * SITES), certificate=b"none")
-            victim.site._rendezvous._signer.check_statement = lambda *_: True
+            victim.site._rendezvous._signer.has_signed = lambda *_: True
             victim.site._hear(victim.edge, [told], victim.line)

@@ -102,7 +102,7 @@ class Conspiracy:
 
     def signed(self, one: Statement) -> Statement:
         """As it is now; a member's only, since nobody else signs it."""
-        signature, certificate = Signer(one.site).sign_statement(self._about + one.text())
+        signature, certificate = Signer(one.site).sign("statement", self._about + one.text())
         return one._replace(signature=signature, certificate=certificate)
 
     def _earlier_statement(self, site: int) -> Statement:
@@ -277,7 +277,7 @@ class Accomplice:
 
 
 def certificate_of(site: int) -> bytes:
-    return Signer(site).sign_statement(b"")[1]
+    return Signer(site).sign("statement", b"")[1]
 
 
 def _parsed(frame: bytes) -> Frame | None:

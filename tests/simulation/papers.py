@@ -36,11 +36,11 @@ class Signer:
         self._number = number
         self._note = note
 
-    def sign_statement(self, text: bytes) -> tuple[bytes, bytes]:
+    def sign(self, purpose: str, text: bytes) -> tuple[bytes, bytes]:
         self._note(self._number, text)
         return _hash(self._number, text), b"site-%d" % self._number
 
-    def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
+    def has_signed(self, name: str, purpose: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
         if certificate != name.encode():
             raise NotTrusted(f"the certificate belongs to {certificate!r}.")
         return signature == _hash(int(name.removeprefix("site-")), text)

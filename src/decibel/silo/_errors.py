@@ -8,16 +8,6 @@ from collections.abc import Mapping, Sequence
 class SiteLost(RuntimeError):
     """A neighbour is gone and this run cannot continue without it."""
 
-    @classmethod
-    def without(cls, what: str, *, lossy: bool) -> SiteLost:
-        """`what` has happened, to a run whose method tolerates lost messages (`lossy`) or does not."""
-        if lossy:
-            return cls(f"{what}, and the federation's quorum is 'stop': start the sites again when all are there.")
-        return cls(
-            f"{what}: this method needs every message, so start all sites again and they continue from their last "
-            "common checkpoint; 'edge-ed' would have continued."
-        )
-
 
 class NothingInCommon(ValueError):
     """The sites have saved no step in common, and it is for people to decide that all begin again."""

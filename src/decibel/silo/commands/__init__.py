@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated
+from typing import Annotated, ParamSpec
 
 import typer
 
@@ -17,17 +19,37 @@ Problem = Annotated[str, typer.Option(help="module:function that returns a db.Pr
 Method = Annotated[str, typer.Option(help="A method of `decibel list`.", autocompletion=completing("methods"))]
 Federation = Annotated[Path, typer.Argument(help="A TOML file: sites, edges, method, steps (docs/silo.md).")]
 Out = Annotated[Path, typer.Option(help="Folder for the authority and for the files of the sites.")]
-
-
 PassphraseFile = Annotated[
     Path | None,
     typer.Option(help="A file with the passphrase of the authority's key (or: $DECIBEL_SILO_PASSPHRASE, or a prompt)."),
 ]
 NoPassphrase = Annotated[bool, typer.Option("--no-passphrase", help="Store the authority's key unencrypted.")]
 ListDays = Annotated[float, typer.Option(min=0, help="Days for which the list of revoked keys is valid.")]
+P = ParamSpec("P")
 
 
-@app.command("init")
+def command(function: Callable[P, None]) -> Callable[P, None]:
+    """A subcommand of that name; our own errors end it with one sentence."""
+
+    @app.command(function.__name__)
+    @wraps(function)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        or_exit(lambda: _run(function, *arguments, **options), usage_error=FAILED)
+
+    return run
+
+
+def _run(function: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
+    from .._logging import quiet_grpc
+
+    quiet_grpc()
+    with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
+    function(*arguments, **options)
+
+
+@command
 def init(
     federation: Federation,
     out: Out = Path("silo"),
@@ -36,15 +58,12 @@ def init(
     no_passphrase: NoPassphrase = False,
 ) -> None:
     """Create an authority, to be kept offline, and the signed federation file for all sites."""
+    from ._organise import init
 
-    def made() -> None:
-        authority = _authority()
-        authority.init(federation, out, list_days, _new_passphrase(passphrase_file, no_passphrase), console())
-
-    or_exit(made, usage_error=FAILED)
+    init(federation, out, list_days, _new_passphrase(passphrase_file, no_passphrase), console())
 
 
-@app.command("amend")
+@command
 def amend(
     federation: Federation,
     out: Out = Path("silo"),
@@ -58,16 +77,12 @@ def amend(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Sign a new edition of the federation file: other members, edges or steps (docs/silo-amend.md)."""
+    from ._organise import amend, load_authority
 
-    def amended() -> None:
-        authority = _authority()
-        signer = authority.load_authority(out, passphrase_file)
-        authority.amend(federation, out, list_days, signer, console(), warm=warm)
-
-    or_exit(amended, usage_error=FAILED)
+    amend(federation, out, list_days, load_authority(out, passphrase_file), console(), warm=warm)
 
 
-@app.command("join")
+@command
 def join(
     name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
     public: Annotated[Path, typer.Option(help="The public folder that `init` created.")] = Path("silo/public"),
@@ -79,14 +94,12 @@ def join(
     ] = None,
 ) -> None:
     """Create this site's key, which never leaves it, and a certificate request."""
+    from ._join import join
 
-    def made() -> None:
-        _silo().join(name, public, home or Path("silo") / name, console(), replace_key=new_key, told=authority)
-
-    or_exit(made, usage_error=FAILED)
+    join(name, public, home or Path("silo") / name, console(), replace_key=new_key, told=authority)
 
 
-@app.command("sign")
+@command
 def sign(
     name: Annotated[str, typer.Argument(help="The site that the certificate is for.")],
     request: Annotated[Path, typer.Argument(help="Its request.pem.")],
@@ -99,16 +112,12 @@ def sign(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Sign a site's certificate request; the certificate is written next to it."""
+    from ._organise import load_authority, sign
 
-    def signed() -> None:
-        authority = _authority()
-        signer = authority.load_authority(out, passphrase_file)
-        authority.sign(name, request, out, days, signer, console(), fingerprint)
-
-    or_exit(signed, usage_error=FAILED)
+    sign(name, request, out, days, load_authority(out, passphrase_file), console(), fingerprint)
 
 
-@app.command("revoke")
+@command
 def revoke(
     certificates: Annotated[list[Path] | None, typer.Argument(help="certificate.pem files to revoke.")] = None,
     site: Annotated[list[str] | None, typer.Option(help="Revoke every key ever certified for this site.")] = None,
@@ -117,22 +126,20 @@ def revoke(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Add the keys of certificates to the signed list of revoked ones; without any, renew the list."""
+    from ._organise import load_authority, revoke
 
-    def revoked() -> None:
-        authority = _authority()
-        signer = authority.load_authority(out, passphrase_file)
-        authority.revoke(certificates or [], site or [], out, list_days, signer, console())
-
-    or_exit(revoked, usage_error=FAILED)
+    revoke(certificates or [], site or [], out, list_days, load_authority(out, passphrase_file), console())
 
 
-@app.command("ledger")
+@command
 def ledger(out: Out = Path("silo")) -> None:
     """Show everything that the authority has signed."""
-    or_exit(lambda: _authority().show_ledger(out, console()), usage_error=FAILED)
+    from ._organise import show_ledger
+
+    show_ledger(out, console())
 
 
-@app.command("passphrase")
+@command
 def passphrase(
     out: Out = Path("silo"),
     passphrase_file: PassphraseFile = None,
@@ -140,16 +147,13 @@ def passphrase(
     no_passphrase: NoPassphrase = False,
 ) -> None:
     """Change the passphrase of the authority's key."""
+    from ._organise import change_passphrase, load_authority
 
-    def changed() -> None:
-        authority = _authority()
-        signer = authority.load_authority(out, passphrase_file)
-        authority.change_passphrase(out, signer, _new_passphrase(new_file, no_passphrase), console())
-
-    or_exit(changed, usage_error=FAILED)
+    signer = load_authority(out, passphrase_file)
+    change_passphrase(out, signer, _new_passphrase(new_file, no_passphrase), console())
 
 
-@app.command("run")
+@command
 def run(
     name: Annotated[str, typer.Argument(help="This site's name in the federation file.")],
     problem: Problem,
@@ -181,26 +185,37 @@ def run(
     ] = 3600.0,
 ) -> None:
     """Run this site; after a restart it continues from its checkpoint."""
+    from ._run_site import run
 
-    def runs() -> None:
-        options = {"budget": budget, "record_budget": record_budget, "delta": delta, "restart": restart}
-        options |= {"progress_every": progress_every or None, "metrics_port": metrics_port, "log_format": log_format}
-        options |= {"interrupted_status": interrupted_status, "stay": stay or None}
-        _silo_run().run(name, problem, home or Path("silo") / name, console(), **options)
+    run(
+        name,
+        problem,
+        home or Path("silo") / name,
+        console(),
+        budget=budget,
+        record_budget=record_budget,
+        delta=delta,
+        restart=restart,
+        progress_every=progress_every or None,
+        metrics_port=metrics_port,
+        log_format=log_format,
+        interrupted_status=interrupted_status,
+        stay=stay or None,
+    )
 
-    or_exit(runs, usage_error=FAILED)
 
-
-@app.command("status")
+@command
 def status(
     homes: Annotated[list[Path] | None, typer.Argument(help="Sites' folders (default: all under silo).")] = None,
 ) -> None:
     """Show the status of the sites whose folders are on this machine."""
+    from ._run_site import status
+
     found = homes or sorted(path.parent for path in Path("silo").glob("*/key.pem") if path.parent.name != "authority")
-    or_exit(lambda: _silo_run().status(found, console()), usage_error=FAILED)
+    status(found, console())
 
 
-@app.command("privacy")
+@command
 def privacy(
     epsilon: Annotated[float | None, typer.Option(help="The privacy budget ε.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the run.")] = None,
@@ -212,22 +227,23 @@ def privacy(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Records in a step (default: all).")] = None,
 ) -> None:
     """Plan a run with noise: give two of --epsilon, --steps and --noise, and read the third."""
+    from ._privacy_plan import plan
 
-    def planned() -> None:
-        _needed()
-        from ._privacy_plan import plan
+    lines = plan(
+        ε=epsilon,
+        noise=noise,
+        steps=steps,
+        delta=delta,
+        clip=clip,
+        method=method,
+        samples=samples,
+        batch_size=batch_size,
+    )
+    for line in lines:
+        console().print(line, soft_wrap=True, markup=False)
 
-        lines = plan(
-            ε=epsilon, noise=noise, steps=steps, delta=delta, clip=clip, method=method, samples=samples,
-            batch_size=batch_size,
-        )  # fmt: skip
-        for line in lines:
-            console().print(line, soft_wrap=True, markup=False)
 
-    or_exit(planned, usage_error=FAILED)
-
-
-@app.command("watch")
+@command
 def watch(
     homes: Annotated[
         list[Path] | None, typer.Argument(help="Folders of sites that have run (default: all under silo).")
@@ -240,21 +256,14 @@ def watch(
     page: Annotated[Path | None, typer.Option(help="Write it as a page into this file.")] = None,
 ) -> None:
     """Show every site of the federation, from their signed reports."""
+    from ._watch import watch
+
     folders = homes or sorted(path.parent for path in Path("silo").glob("*/federation-status.json"))
-
-    def watches() -> None:
-        _needed()
-        from ._watch import watch
-
+    with suppress(KeyboardInterrupt):
         watch(folders, public, console(), every=every, once=once, to_page=page)
 
-    try:
-        or_exit(watches, usage_error=FAILED)
-    except KeyboardInterrupt:
-        raise typer.Exit from None
 
-
-@app.command("stop")
+@command
 def stop(
     reason: Annotated[str, typer.Option(help="Why; all sites show it.")] = "",
     lift: Annotated[bool, typer.Option("--lift", help="Sites may run again.")] = False,
@@ -262,15 +271,12 @@ def stop(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Order all sites to stop, signed by the authority: one site that is given the order passes it on to all."""
+    from ._organise import load_authority, order
 
-    def orders() -> None:
-        authority = _authority()
-        authority.order(out, authority.load_authority(out, passphrase_file), console(), stop=not lift, reason=reason)
-
-    or_exit(orders, usage_error=FAILED)
+    order(out, load_authority(out, passphrase_file), console(), stop=not lift, reason=reason)
 
 
-@app.command("rehearse")
+@command
 def rehearse(
     federation: Federation,
     problem: Problem,
@@ -279,45 +285,12 @@ def rehearse(
     ] = Path("silo-rehearsal"),
 ) -> None:
     """Run the whole federation on this machine, one process per site."""
+    from ._rehearse import rehearse
 
-    def everyone() -> int:
-        _silo()
-        from ._rehearse import rehearse
-
-        return rehearse(federation, problem, out, console())
-
-    raise typer.Exit(or_exit(everyone, usage_error=FAILED))
+    raise typer.Exit(rehearse(federation, problem, out, console()))
 
 
 def _new_passphrase(file: Path | None, none: bool) -> str | None:
-    return None if none else _authority().ask_passphrase(file, new=True)
+    from ._organise import ask_passphrase
 
-
-def _silo() -> ModuleType:
-    _needed()
-    from . import _join as command
-
-    return command
-
-
-def _silo_run() -> ModuleType:
-    _needed()
-    from . import _run_site as command
-
-    return command
-
-
-def _authority() -> ModuleType:
-    _needed()
-    from . import _organise as authority
-
-    return authority
-
-
-def _needed() -> None:
-    from .._logging import quiet_grpc
-
-    quiet_grpc()
-    with optional("grpcio and cryptography", caller="decibel silo", extra="silo"):
-        import cryptography  # noqa: F401
-        import grpc  # noqa: F401
+    return None if none else ask_passphrase(file, new=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,9 @@ class Largest(NamedTuple):
     site: str
     neighbour: str
     cut: bool  # whether a limit was in its way
+
+
+NOTHING = Largest(-1.0, "", "", False)
 
 
 def saturated(flows: Mapping[str, dict[str, JSON]]) -> str:
@@ -49,18 +52,21 @@ def explain(gone: Collection[str]) -> str:
 
 def largest(homes: Mapping[str, Path]) -> dict[str, Largest]:
     """By level, of all sites' links."""
-    found: list[tuple[str, Largest]] = []
+    found: dict[str, Largest] = {}
+    for site, neighbour, level, flow in _noted(homes):
+        cut = flow.limit is not None and flow.largest > flow.limit
+        found[level] = max(found.get(level, NOTHING), Largest(flow.largest, site, neighbour, cut))
+    return dict(sorted(found.items()))
+
+
+def _noted(homes: Mapping[str, Path]) -> Iterator[tuple[str, str, str, Flow]]:
+    """What sites have noted: the site, its neighbour, the level, and the flow."""
     for site, home in homes.items():
         path = home / "status.json"
         neighbours = json.loads(path.read_text())["neighbours"] if path.is_file() else {}
         for name, one in neighbours.items():
             for level, written in one["flows"].items():
-                flow = Flow(**written)
-                cut = flow.limit is not None and flow.largest > flow.limit
-                found.append((level, Largest(flow.largest, site, name, cut)))
-    return {
-        level: max(one for where, one in found if where == level) for level in sorted({level for level, _ in found})
-    }
+                yield site, name, level, Flow(**written)
 
 
 def report(homes: Mapping[str, Path], federation: Federation) -> list[str]:
@@ -102,14 +108,10 @@ def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
 def _by_link(homes: Mapping[str, Path], federation: Federation) -> dict[str, dict[tuple[int, int], float]]:
     """By level, how large the flow of every link was in the end."""
     found: dict[str, dict[tuple[int, int], float]] = {}
-    for site, home in homes.items():
-        path = home / "status.json"
-        neighbours = json.loads(path.read_text())["neighbours"] if path.is_file() else {}
-        for name, one in neighbours.items():
-            a, b = sorted((federation.number(site), federation.number(name)))
-            for level, written in one["flows"].items():
-                flows = found.setdefault(level, {})
-                flows[a, b] = max(flows.get((a, b), 0.0), Flow(**written).now)
+    for site, neighbour, level, flow in _noted(homes):
+        a, b = sorted((federation.number(site), federation.number(neighbour)))
+        flows = found.setdefault(level, {})
+        flows[a, b] = max(flows.get((a, b), 0.0), flow.now)
     return dict(sorted(found.items()))
 
 

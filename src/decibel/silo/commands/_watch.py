@@ -22,7 +22,7 @@ from ..protocol._frame_limits import Limits
 from ..protocol._frames import Report
 from ..trust._authority import CERTIFICATE, REVOKED
 from ..trust._certificates import load_certificate, read_revoked
-from ..trust._credentials import load_federation, signed_report
+from ..trust._credentials import Signatures, load_federation
 from ..trust._order import Order, read_order
 
 
@@ -52,6 +52,7 @@ def look(homes: Sequence[Path], public: Path | None) -> View:
     federation = load_federation(folder, authority)
     revoked = read_revoked(read_file(folder / REVOKED), authority, federation.name, str(folder / REVOKED))
     names = [site.name for site in federation.sites]
+    signatures = Signatures(authority, len(names))
     newest: dict[int, Report] = {}
     orders: list[Order] = []
     for home in homes:
@@ -61,8 +62,8 @@ def look(homes: Sequence[Path], public: Path | None) -> View:
         for one in reports:
             text = federation.hash + one.text()
             try:
-                good = signed_report(
-                    names[one.site], one.certificate, one.signature, text, authority, revoked, datetime.now(UTC)
+                good = signatures.has_signed(
+                    names[one.site], "report", one.certificate, one.signature, text, revoked, datetime.now(UTC)
                 )
             except NotTrusted:
                 continue  # its certificate has ended or is revoked

@@ -8,7 +8,6 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from .._errors import NotTrusted, Rejected
 from ..protocol._edge import Edge
 from ..protocol._frame_limits import MOST_AWAITED, MOST_STRAINED
 from ..protocol._frames import STATES, Ordered, Report, Reports, Strained, parse, write
+from ..protocol._newest import Newest
 from ..trust._order import Order
 from ._site_status import state
 
@@ -39,7 +39,7 @@ class Bulletin:
         self._credentials = credentials
         self._names = [one.name for one in site.federation.sites]
         self._lock = threading.Lock()
-        self._known: dict[int, Report] = {}
+        self._reports = Newest[Report](site.federation, site.number, credentials, "report", site.federation.hash)
         self._told: dict[int, dict[int, tuple[int, int]]] = {}  # by neighbour and site, what was passed on last
         self._proofs = {number: site.limits.proofs(site.fault_tolerance.beat) for number in site.edges}
         self._said = 0.0
@@ -49,7 +49,7 @@ class Bulletin:
     @property
     def known(self) -> list[Report]:
         with self._lock:
-            return [self._known[number] for number in sorted(self._known)]
+            return [one for _, one in sorted(self._reports.known.items())]
 
     @property
     def order(self) -> Order | None:
@@ -70,29 +70,9 @@ class Bulletin:
         told = self._told.setdefault(edge.number, {})
         for one in frame.reports:
             told[one.site] = max(told.get(one.site, (0, 0)), one.order)
-            if not self._is_news(one):
-                continue
-            self._proofs[edge.number].spend(self.site.clock.now())
-            if self._holds(one):
-                with self._lock:
-                    self._known[one.site] = max(one, self._known.get(one.site, one), key=lambda report: report.order)
-
-    def _is_news(self, one: Report) -> bool:
-        last = self._known.get(one.site)
-        return one.site != self.site.number and (last is None or one.order > last.order)
-
-    def _holds(self, one: Report) -> bool:
-        """Whether it was signed, and its certificate holds by what this site knows of revoked keys."""
-        name = self._names[one.site]
-        try:
-            if not self._credentials.check_report(name, one.certificate, one.signature, self._about(one)):
-                raise Rejected(f"a report of {name} that {name} has not signed")
-        except NotTrusted:
-            return False
-        return True
-
-    def _about(self, one: Report) -> bytes:
-        return self.site.federation.hash + one.text()
+        checked = self._reports.checked(frame.reports, self._proofs[edge.number], self.site.clock.now())
+        with self._lock:
+            self._reports.take(checked)
 
     def _hear_order(self, text: bytes) -> None:
         try:
@@ -121,29 +101,25 @@ class Bulletin:
             self._said = now
             own = self._own()
             with self._lock:
-                self._known[own.site] = own
+                self._reports.keep_own(own)
         for edge in self.site.edges.values():
-            news = list(self._news(edge))
+            if edge.stream is None:
+                continue
+            told = self._told.setdefault(edge.number, {})
+            with self._lock:
+                news = [one for one in self._reports.newer_than(told) if one.site != edge.number]
             if news:
+                told.update((one.site, one.order) for one in news)
                 with self.site.lock:
                     edge.say(write(Reports(tuple(news))))
-
-    def _news(self, edge: Edge) -> Iterator[Report]:
-        if edge.stream is None:
-            return
-        told = self._told.setdefault(edge.number, {})
-        for one in self.known:
-            if one.site != edge.number and told.get(one.site, (-1, -1)) < one.order:
-                told[one.site] = one.order
-                yield one
 
     def _own(self) -> Report:
         site = self.site
         with site.lock:
             word, _ = state(site, site.clock.now())
             numbers = {name: number for number, name in enumerate(self._names)}
-            last = self._known.get(site.number)
-            own = Report(
+            last = self._reports.known.get(site.number)
+            return Report(
                 site.number,
                 site.incarnation,
                 0 if last is None else last.serial + 1,
@@ -155,8 +131,6 @@ class Bulletin:
                 tuple(numbers[name] for name in list(site.health.awaited)[:MOST_AWAITED]),
                 tuple(_strained(site)[:MOST_STRAINED]),
             )
-        signature, certificate = self._credentials.sign_report(self._about(own))
-        return own._replace(signature=signature, certificate=certificate)
 
     def save(self, folder: Path) -> None:
         """For `decibel silo watch`, signatures and all; it raises if the disk does."""

@@ -11,15 +11,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from decibel.core import JSON
 
 from .._federation import LOOPBACK
-from ..protocol._async_edge import AsyncEdge
 from ..protocol._async_site import AsyncSite
 from ..protocol._frames import STATES, VERSION
 from ._site_status import status
@@ -127,21 +126,31 @@ def metrics(site: Site) -> str:
 
 
 def _lines(found: dict[str, JSON], site: Site) -> Iterator[str]:
+    certificate = site.health.expiries.get("certificate")
+    revoked = site.health.expiries.get("revocation_list")
+    now = site.clock.now()
     about = {"site": found["site"], "federation": found["federation"]}
     about |= {"decibel": found["decibel"], "jax": found["jax"], "protocol": str(VERSION)}
     yield from _one("info", "gauge", "What runs here.", [(about, 1)])
     yield from _one(
         "state", "gauge", "1 for the state it is in.", [({"state": s}, s == found["state"]) for s in STATES]
     )
-    yield from _one("step", "gauge", "Where it is in the run.", [({}, site.health.step)])
-    yield from _one("steps_done", "gauge", "Steps done by this site.", [({}, site.steps_done)])
-    yield from _one("steps", "gauge", "Steps of the run.", [({}, site.goal)])
-    yield from _one("steps_per_second", "gauge", "Over the last minute.", [({}, site.health.rate)])
-    for what, text in (("certificate", "This site's certificate."), ("revocation_list", "The list of revoked keys.")):
-        if (ends := site.health.expiries.get(what)) is not None:
-            yield from _one(f"{what}_expires_seconds", "gauge", f"Unix time of its end: {text}", [({}, ends)])
-    edges = list(site.edges.values())
-    by_neighbour = (
+    for name, text, value in (
+        ("step", "Where it is in the run.", site.health.step),
+        ("steps_done", "Steps done by this site.", site.steps_done),
+        ("steps", "Steps of the run.", site.goal),
+        ("steps_per_second", "Over the last minute.", site.health.rate),
+        ("certificate_expires_seconds", "Unix time of its end: This site's certificate.", certificate),
+        (
+            "revocation_list_expires_seconds",
+            "Unix time of its end: The list of revoked keys.",
+            revoked,
+        ),
+        ("rest_seconds", "At rest, by the stop rule.", site.rest.seconds(now) if isinstance(site, AsyncSite) else None),
+    ):
+        if value is not None:
+            yield from _one(name, "gauge", text, [({}, value)])
+    by_neighbour: list[tuple[str, str, str, Callable[[Any], float]]] = [
         ("neighbour_connected", "gauge", "Whether there is a stream.", lambda edge: edge.stream is not None),
         ("neighbour_talking", "gauge", "Whether messages are exchanged.", lambda edge: edge.state == "talking"),
         ("sent_bytes_total", "counter", "Bytes of frames to it.", lambda edge: edge.sent),
@@ -149,23 +158,23 @@ def _lines(found: dict[str, JSON], site: Site) -> Iterator[str]:
         ("rejected_total", "counter", "Frames and streams that were rejected.", lambda edge: edge.rejected),
         ("waited_seconds_total", "counter", "Seconds that a step waited for it.", lambda edge: edge.waited),
         ("missing_seconds_total", "counter", "Seconds without it.", lambda edge: site.health.missing.get(edge.name, 0)),
-    )
-    for name, kind, text, value in by_neighbour:
-        yield from _one(name, kind, text, [({"neighbour": edge.name}, value(edge)) for edge in edges])
+    ]
     if isinstance(site, AsyncSite):
-        now = site.clock.now()
-        ages: list[tuple[dict[str, JSON], float]] = [
-            ({"neighbour": edge.name}, edge.age(now)) for edge in edges if isinstance(edge, AsyncEdge)
+        by_neighbour += [
+            ("message_age_seconds", "gauge", "Age of its newest message.", lambda edge: edge.age(now)),
+            (
+                "message_steps_behind",
+                "gauge",
+                "Its steps since its newest message, as known.",
+                lambda edge: edge.steps_behind,
+            ),
         ]
-        behind: list[tuple[dict[str, JSON], float]] = [
-            ({"neighbour": edge.name}, edge.steps_behind) for edge in edges if isinstance(edge, AsyncEdge)
-        ]
-        yield from _one("message_age_seconds", "gauge", "Age of its newest message.", ages)
-        yield from _one("message_steps_behind", "gauge", "Its steps since its newest message, as known.", behind)
-        yield from _one("rest_seconds", "gauge", "At rest, by the stop rule.", [({}, site.rest.seconds(now))])
+    for name, kind, text, value in by_neighbour:
+        values = [({"neighbour": edge.name}, value(edge)) for edge in site.edges.values()]
+        yield from _one(name, kind, text, values)
 
 
-def _one(name: str, kind: str, text: str, values: list[tuple[dict[str, JSON], float]]) -> Iterator[str]:
+def _one(name: str, kind: str, text: str, values: Sequence[tuple[Mapping[str, JSON], float]]) -> Iterator[str]:
     yield f"# HELP decibel_silo_{name} {text}"
     yield f"# TYPE decibel_silo_{name} {kind}"
     for labels, value in values:

@@ -10,7 +10,7 @@ waits for a message, and none is needed: nothing has to be said again but the ne
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from decibel.core import JSON
 from decibel.network import LinkState
 
 from .._errors import Rejected
-from .._federation import FaultTolerance
 from ._edge import Edge, Known
 from ._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE, Allowance
 from ._frames import Data, Position, Receipt, write, write_data
@@ -34,15 +33,8 @@ NEVER = 2**62  # a step that no site comes to
 class AsyncEdge(Edge):
     """It is open from when the neighbour runs until it has left, or gives no sign of life."""
 
-    def __init__(
-        self,
-        number: int,
-        name: str,
-        dials: bool,
-        rules: FaultTolerance,
-        tell: Callable[[str], None] = lambda sentence: None,
-    ) -> None:
-        super().__init__(number, name, dials, rules, tell)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._messages = Allowance(rate=NEWEST_PER_SECOND, burst=NEWEST_BURST)
         self.exchanges = 0  # of a step, as far as known
         self._mail: dict[int, np.ndarray] = {}  # by exchange, what came last and was not used

@@ -8,21 +8,19 @@ its two ends remember need not fit together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from decibel.network import LinkState
 
-from .._errors import NotFinite, Rejected, SiteLost
+from .._errors import NotFinite, Rejected
 from .._federation import Federation
 from ._async_edge import AsyncEdge
-from ._clock import Clock
 from ._edge import Edge, Stream
 from ._frames import Frame, Join, Position, Roll, Skip, Statement, write
 from ._payload_layout import all_finite
-from ._rendezvous import Signer
 from ._site import STOP, Site
 from ._termination import Averages, Rest
 
@@ -32,30 +30,8 @@ class AsyncSite(Site):
 
     edge_type = AsyncEdge
 
-    def __init__(
-        self,
-        federation: Federation,
-        number: int,
-        problem: bytes,
-        signer: Signer,
-        *,
-        incarnation: int,
-        lossy: bool = True,
-        restart: bool = False,
-        say: Callable[[str], None],
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            federation,
-            number,
-            problem,
-            signer,
-            incarnation=incarnation,
-            lossy=lossy,
-            restart=restart,
-            say=say,
-            clock=clock,
-        )
+    def __init__(self, federation: Federation, *given: Any, **options: Any) -> None:
+        super().__init__(federation, *given, **options)
         self.places: list[tuple[int, int]] = []
         self.others: list[tuple[int, ...]] = []
         self.rest = Rest(federation.stop)
@@ -177,7 +153,7 @@ class AsyncSite(Site):
     def _may_go_on(self) -> bool:
         away = [edge.name for edge in self.edges.values() if not (edge.open or edge.finished)]
         if away and self.fault_tolerance.quorum == "stop":
-            raise SiteLost.without(f"{', '.join(away)} cannot be reached", lossy=True)
+            raise self._lost(f"{', '.join(away)} cannot be reached")
         return len(away) < len(self.edges) or not self.edges  # alone it would only find its own solution
 
     def _all_at_rest(self) -> bool:

@@ -1,13 +1,14 @@
 """What travels over an edge: small frames of fixed layout, little-endian. Nothing in them is ever executed.
 
 `parse` takes any bytes and gives a frame or raises `Malformed`; it allocates nothing larger than what it was given.
-Which values a field may have is in `_limits`, and which frame may come when in `_edge` (docs/reference/silo-protocol.md).
+Which values a field may have is in `_frame_limits`, and which frame may come when in `_edge`
+(docs/reference/silo-protocol.md).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -248,22 +249,6 @@ class Model(NamedTuple):
 Frame = Hello | Roll | Stand | Join | Data | Skip | Beat | Bye | Refuse | Receipt | Reports | Ordered | Want | Model
 STATES = ("starting", "compiling", "waiting", "running", "refused", "stopped", "finished")
 REASONS = ("finished", "left", "aside")
-KINDS = {
-    Hello: 1,
-    Roll: 2,
-    Join: 3,
-    Data: 4,
-    Skip: 5,
-    Beat: 6,
-    Bye: 7,
-    Stand: 8,
-    Refuse: 9,
-    Receipt: 10,
-    Reports: 11,
-    Ordered: 12,
-    Want: 13,
-    Model: 14,
-}
 
 _HEAD = struct.Struct("<4sB")
 _VERSION = struct.Struct("<H")
@@ -317,14 +302,13 @@ def _body(frame: Frame) -> bytes:
         case Bye(reason):
             return _BYE.pack(REASONS.index(reason))
         case Refuse(sentence):
-            raw = sentence.encode()[:LONGEST_SENTENCE]
-            return _COUNT.pack(len(raw)) + raw
+            return _with_size(sentence.encode()[:LONGEST_SENTENCE])
         case Receipt(at):
             return _RECEIPT.pack(*at)
         case Reports(reports):
             return _COUNT.pack(len(reports)) + b"".join(one.written() for one in reports)
         case Ordered(text):
-            return _COUNT.pack(len(text)) + text
+            return _with_size(text)
         case Beat(waits):
             return _FLAGS.pack(_flags(waits))
         case Model(step, row):
@@ -342,11 +326,15 @@ def _statements(statements: tuple[Statement, ...]) -> bytes:
     """Most sites have heard the same, so that it is written once."""
     places = {heard: place for place, heard in enumerate(dict.fromkeys(one.heard for one in statements))}
     parts = [_COUNT.pack(len(places))]
-    parts += [_COUNT.pack(len(heard)) + heard for heard in places]
+    parts += map(_with_size, places)
     parts.append(_COUNT.pack(len(statements)))
     for one in statements:
         parts += [one.head(places[one.heard]), _steps(one.saved), one.signature, one.certificate]
     return b"".join(parts)
+
+
+def _with_size(raw: bytes) -> bytes:
+    return _COUNT.pack(len(raw)) + raw
 
 
 def _steps(saved: tuple[int, ...]) -> bytes:
@@ -362,7 +350,7 @@ def parse(raw: bytes) -> Frame:
     magic, kind = reader.take(_HEAD)
     if magic != MAGIC:
         raise Malformed("these bytes are not a frame.")
-    read = READERS.get(kind)
+    read = BY_KIND.get(kind)
     if read is None:
         raise Malformed(f"frame of unknown kind {kind}.")
     frame = read(reader)
@@ -417,9 +405,7 @@ def _text(reader: Reader, length: int) -> str:
 
 
 def _roll(reader: Reader) -> Roll:
-    (flags,) = reader.take(_FLAGS)
-    (running,) = _flagged(flags, 1)
-    return Roll(running, _read_statements(reader))
+    return Roll(_flag(reader), _read_statements(reader))
 
 
 def _stand(reader: Reader) -> Stand:
@@ -427,9 +413,13 @@ def _stand(reader: Reader) -> Stand:
 
 
 def _beat(reader: Reader) -> Beat:
+    return Beat(_flag(reader))
+
+
+def _flag(reader: Reader) -> bool:
     (flags,) = reader.take(_FLAGS)
-    (waits,) = _flagged(flags, 1)
-    return Beat(waits)
+    (flag,) = _flagged(flags, 1)
+    return flag
 
 
 def _read_statements(reader: Reader) -> tuple[Statement, ...]:
@@ -504,7 +494,7 @@ def _bye(reader: Reader) -> Bye:
 
 
 def _refuse(reader: Reader) -> Refuse:
-    (length,) = reader.take(_COUNT)
+    length = _count(reader)
     if length > LONGEST_SENTENCE:
         raise Malformed(f"sentence of {length} bytes.")
     return Refuse(_text(reader, length))
@@ -515,8 +505,7 @@ def _receipt(reader: Reader) -> Receipt:
 
 
 def _reports(reader: Reader) -> Reports:
-    (count,) = reader.take(_COUNT)
-    return Reports(tuple(_read_report(reader) for _ in range(count)))
+    return Reports(tuple(_read_report(reader) for _ in range(_count(reader))))
 
 
 def _read_report(reader: Reader) -> Report:
@@ -530,8 +519,7 @@ def _read_report(reader: Reader) -> Report:
 
 
 def _ordered(reader: Reader) -> Ordered:
-    (length,) = reader.take(_COUNT)
-    return Ordered(bytes(reader.bytes(length)))
+    return Ordered(_sized(reader))
 
 
 def _want(_: Reader) -> Want:
@@ -545,19 +533,21 @@ def _model(reader: Reader) -> Model:
     return Model(step, np.frombuffer(reader.bytes(reader.left), DTYPES[code]))
 
 
-READERS = {
-    1: _hello,
-    2: _roll,
-    3: _join,
-    4: _data,
-    5: _skip,
-    6: _beat,
-    7: _bye,
-    8: _stand,
-    9: _refuse,
-    10: _receipt,
-    11: _reports,
-    12: _ordered,
-    13: _want,
-    14: _model,
+READERS: dict[type[Frame], Callable[[Reader], Frame]] = {
+    Hello: _hello,
+    Roll: _roll,
+    Join: _join,
+    Data: _data,
+    Skip: _skip,
+    Beat: _beat,
+    Bye: _bye,
+    Stand: _stand,
+    Refuse: _refuse,
+    Receipt: _receipt,
+    Reports: _reports,
+    Ordered: _ordered,
+    Want: _want,
+    Model: _model,
 }
+KINDS = {frame: number for number, frame in enumerate(READERS, 1)}
+BY_KIND = dict(enumerate(READERS.values(), 1))

@@ -96,7 +96,7 @@ class LockstepSite(Site):
         if ahead <= self.next:
             return
         if not self.lossy:
-            raise SiteLost.without("its neighbours are ahead of it", lossy=self.lossy)
+            raise self._lost("its neighbours are ahead of it")
         ahead = min(ahead, self._rendezvous.confirmed, self.goal - 1)
         if ahead > self.next:
             self.say(f"goes on at step {ahead}, where the others are; steps from {self.next} on were not done here")
@@ -134,7 +134,7 @@ class LockstepSite(Site):
         if not away or not self.edges:
             return True
         if not self.lossy or self.fault_tolerance.quorum == "stop":
-            raise SiteLost.without(", ".join(edge.name for edge in away) + " cannot be reached", lossy=self.lossy)
+            raise self._lost(f"{', '.join(edge.name for edge in away)} cannot be reached")
         if self.fault_tolerance.quorum == "wait":
             return False
         # Alone it would only find its own solution.
@@ -174,9 +174,7 @@ class LockstepSite(Site):
                 elif self.stopping and not self.lossy:
                     raise Stopped(f"step {at.step} was given up: all are told to stop.")
                 elif not self.lossy:
-                    raise SiteLost.without(
-                        f"no message was received from {edge.name} in step {at.step}", lossy=self.lossy
-                    )
+                    raise self._lost(f"no message was received from {edge.name} in step {at.step}")
             arrived[~received] = 0
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
@@ -220,7 +218,7 @@ class LockstepSite(Site):
         for edge in late:
             sentence = f"{edge.name} sent no message {reason}, though alive"
             if not self.lossy or self.fault_tolerance.quorum == "stop":
-                raise SiteLost.without(sentence, lossy=self.lossy)
+                raise self._lost(sentence)
             edge.tell(f"{sentence}: edge suspended")
             edge.say(write(Bye("aside")))
             edge.close(forget=True)

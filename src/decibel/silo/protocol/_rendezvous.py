@@ -10,28 +10,15 @@ faulty (`Federation.witnesses`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
 
-from .._errors import NotTrusted, Rejected
 from .._federation import Federation
 from ._edge import Edge
-from ._frame_limits import MOST_SAVED, Allowance
+from ._frame_limits import MOST_SAVED
 from ._frames import Roll, Stand, Statement, nonces_of, write
+from ._newest import Newest, Signer
 
 
-class Signer(Protocol):
-    """Of one site: its key, and the authority that certifies others."""
-
-    def sign_statement(self, text: bytes) -> tuple[bytes, bytes]:
-        """A signature, and the certificate to verify it by."""
-        ...
-
-    def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
-        """Whether a site of that name has signed it; raises `NotTrusted` if its certificate no longer holds."""
-        ...
-
-
-class Rendezvous:
+class Rendezvous(Newest[Statement]):
     """What one site knows of all. `nonce` is a random number, drawn at its start; `returns` is whether it may enter a
     run that goes on already."""
 
@@ -46,17 +33,13 @@ class Rendezvous:
         nonce: int,
         returns: bool,
     ) -> None:
-        self._names = [site.name for site in federation.sites]
+        super().__init__(federation, number, signer, "statement", federation.hash + problem)
         self._came_later = {number for number, site in enumerate(federation.sites) if site.since > 1}
         self._witnesses = federation.witnesses
-        self._number = number
-        self._signer = signer
         self._returns = returns
         self._incarnation = incarnation
         self._nonce = nonce
-        self._about = federation.hash + problem
         self.saved: tuple[int, ...] = ()  # the steps that this site had saved at its start
-        self.known: dict[int, Statement] = {}  # the newest of every site
         self.start: int | None = None  # the step to start from; None as long as it is not known
         self.counted: tuple[Statement, ...] = ()  # from which it was computed; none at a site that returns
 
@@ -71,10 +54,6 @@ class Rendezvous:
         fresh = {one.site for one in self._fresh()}
         return [name for number, name in enumerate(self._names) if number not in {*fresh, self._number}]
 
-    def incarnation_of(self, site: int) -> int:
-        """The newest that is known of a site; 0 if none is."""
-        return self.known[site].incarnation if site in self.known else 0
-
     # What this site says
 
     def say(self, step: int, saved: Sequence[int] | None = None, *, running: bool = False, done: bool = False) -> None:
@@ -86,9 +65,7 @@ class Rendezvous:
         heard = nonces_of([*self.known.values(), own], len(self._names))
         if last is not None and last._replace(serial=0, signature=b"", certificate=b"") == own._replace(heard=heard):
             return
-        own = own._replace(heard=heard, serial=0 if last is None else last.serial + 1)
-        signature, certificate = self._signer.sign_statement(self._about + own.text())
-        self.known[self._number] = own._replace(signature=signature, certificate=certificate)
+        self.keep_own(own._replace(heard=heard, serial=0 if last is None else last.serial + 1))
 
     def tell(self, edges: Iterable[Edge], *, running: bool = False) -> None:
         """The statements that were counted, or all that are known so far."""
@@ -101,49 +78,12 @@ class Rendezvous:
     def tell_news(self, edges: Iterable[Edge]) -> None:
         """The statements that are newer than those that an edge was told before."""
         for edge in edges:
-            news = [one for one in self.known.values() if edge.told.get(one.site, (-1, -1)) < one.order]
+            news = self.newer_than(edge.told)
             if news and edge.stream is not None:
                 edge.say(write(Stand(tuple(edge.without_certificates(news)))))
                 edge.note_told(news)
 
     # What others say
-
-    def checked(self, statements: Iterable[Statement], allowance: Allowance, now: float) -> list[Statement]:
-        """Those that are newer than what is known, and hold. Signatures take time, and this needs no lock; `allowance`
-        is for how many."""
-        held: list[Statement] = []
-        for one in statements:
-            if self._is_news(one):
-                allowance.spend(now)
-                if self._holds(one):
-                    held.append(one)
-        return held
-
-    def take(self, checked: Iterable[Statement]) -> bool:
-        """Keeps those that are still newer; whether any is of a start that was not known."""
-        news = False
-        for one in checked:
-            if self._is_news(one):
-                last = self.known.get(one.site)
-                news = news or last is None or last.nonce != one.nonce
-                self.known[one.site] = one
-        return news
-
-    def _is_news(self, one: Statement) -> bool:
-        last = self.known.get(one.site)
-        return one.site != self._number and (last is None or one.order > last.order)
-
-    def _holds(self, one: Statement) -> bool:
-        """Whether it was signed, and its certificate holds. Who passed it on may not know yet that a key was revoked,
-        but has checked the signature."""
-        name = self._names[one.site]
-        text = self._about + one.text()
-        try:
-            if not self._signer.check_statement(name, one.certificate, one.signature, text):
-                raise Rejected(f"a statement of {name} that {name} has not signed")
-        except NotTrusted:
-            return False
-        return True
 
     def basis(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
         """These, if all sites can start by them: all have heard of each other, and of this one as it is now. This needs

@@ -45,8 +45,9 @@ from ._frames import (
     write,
 )
 from ._health import Health
+from ._newest import Signer
 from ._payload_layout import Layout
-from ._rendezvous import Rendezvous, Signer
+from ._rendezvous import Rendezvous
 from ._shared_model import agree_on
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Site(ABC):
         signer: Signer,
         *,
         incarnation: int,
-        lossy: bool,
+        lossy: bool = True,
         restart: bool = False,
         say: Callable[[str], None],
         clock: Clock | None = None,
@@ -253,7 +254,16 @@ class Site(ABC):
                 edge.rejected += 1
             names = ", ".join(edge.name for edge in edges)
             sentence = f"{names} sent a message in step {self._at.step} that decodes to a NaN or infinity"
-            raise SiteLost.without(sentence, lossy=self.lossy)
+            raise self._lost(sentence)
+
+    def _lost(self, what: str) -> SiteLost:
+        """Why this run cannot go on, and what people do then."""
+        if self.lossy:
+            return SiteLost(f"{what}, and the federation's quorum is 'stop': start the sites again when all are there.")
+        return SiteLost(
+            f"{what}: this method needs every message, so start all sites again and they continue from their last "
+            "common checkpoint; 'edge-ed' would have continued."
+        )
 
     def _wait(self, names: Iterable[str], longest: float | None = None) -> None:
         """For those, until something happens, or a little while."""

@@ -12,15 +12,14 @@ import numpy as np
 from jax import Array
 
 from decibel import Program, State
-from decibel.engines import all_finite
 from decibel.network import Message, Wave
 
 from ..protocol._async_site import AsyncSite
-from ..protocol._site import STOP, Site
+from ..protocol._site import Site
 from ._async_wire import AsyncWire, Sent
 from ._host_callback import call
 from ._privacy_budget import Privacy
-from ._site_run import Carry, Outcome, SiteRun
+from ._site_run import NUMBER, SiteRun
 from ._traced_messages import trace_messages
 
 
@@ -45,64 +44,40 @@ class AsyncRun(SiteRun):
     def close(self, *, finished: bool) -> None:
         super().close(finished=finished or bool(self.site.ended))
 
-    def steps(self, program: Program, state: State, first: Array, end: Array) -> Outcome:
-        """Steps from `first` until `end` is reached, or the site says that it is enough."""
-        site = self.site
-        sent = self._sent
+    def before_step(self, program: Program, step: Array, state: State) -> tuple[list[Array], State]:
         network = program.network
         assert isinstance(network, AsyncWire)
+        return network.waves(step, state, self._sent)
 
-        def begin(out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
-            out[0][...] = STOP
-            with site.failing_later():
-                site.post(int(k), rows)
-                out[0][...] = site.begin(int(k))
+    def after_step(self, program: Program, before: State, after: State) -> None:
+        """What the site's stop rule looks at."""
+        network = program.network
+        rule = self.site.rest.rule
+        assert isinstance(network, AsyncWire)
+        if rule is None:
+            return
+        if (rule.average or 1) == 1:
+            changes = largest_change(before, after), *network.changes(before, after, self._sent)
+            call(self._note, (NUMBER,), *changes, in_place=self.site.in_place)
+        else:
+            held = *jax.tree.leaves([level.s for level in after[:3] if level]), *network.held(after, self._sent)
+            call(self._note_held, (NUMBER,), *held, in_place=self.site.in_place)
 
-        def note(out: tuple[np.ndarray, ...], change: np.ndarray, *by_link: np.ndarray) -> None:
-            out[0][...] = 0
-            with site.failing_later():
-                site.note(float(change), by_link)
+    def _ask_for_step(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
+        with self.site.failing_later():
+            self.site.post(int(k), rows)
+        super()._ask_for_step(out, k)
 
-        def note_held(out: tuple[np.ndarray, ...], *held: np.ndarray) -> None:
-            out[0][...] = 0
-            variables = len(held) - len(site.places)
-            with site.failing_later():
-                site.note_held(held[:variables], held[variables:])
+    def _note(self, out: tuple[np.ndarray, ...], change: np.ndarray, *by_link: np.ndarray) -> None:
+        out[0][...] = 0
+        with self.site.failing_later():
+            self.site.note(float(change), by_link)
 
-        def tell_rest(before: State, after: State) -> None:
-            """What the site's stop rule looks at."""
-            rule = site.rest.rule
-            if rule is None:
-                return
-            if (rule.average or 1) == 1:
-                changes = largest_change(before, after), *network.changes(before, after, sent)
-                call(note, (number,), *changes, in_place=site.in_place)
-            else:
-                held = *jax.tree.leaves([level.s for level in after[:3] if level]), *network.held(after, sent)
-                call(note_held, (number,), *held, in_place=site.in_place)
-
-        def step(carry: Carry) -> Carry:
-            k, _, done, before, totals = carry
-            state, cost = program.step(k, before)
-            totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
-            tell_rest(before, state)
-            return k, k + 1, done + 1, state, totals
-
-        def body(carry: Carry) -> Carry:
-            _, following, done, state, totals = carry
-            rows, state = network.waves(following, state, sent)
-            (k,) = call(begin, (number,), following, *rows, in_place=site.in_place)
-            # Once, or not at all, as in steps with a common clock.
-            start = (k, following, done, state, totals)
-            return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, start)
-
-        number = jax.ShapeDtypeStruct((), jnp.int32)
-        none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated]
-        start = (first, first, jnp.int32(0), state, none)
-        _, following, done, state, totals = jax.lax.while_loop(
-            lambda carry: (carry[0] < STOP) & (carry[1] < end), body, start
-        )
-        return state, all_finite(state), following, done, totals
+    def _note_held(self, out: tuple[np.ndarray, ...], *held: np.ndarray) -> None:
+        out[0][...] = 0
+        variables = len(held) - len(self.site.places)
+        with self.site.failing_later():
+            self.site.note_held(held[:variables], held[variables:])
 
 
 def largest_change(before: State, after: State) -> Array:

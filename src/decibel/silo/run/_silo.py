@@ -70,51 +70,29 @@ class Silo(Engine):
         metrics_port: a port of 127.0.0.1 at which `/healthz` and `/metrics` (Prometheus) are served; None serves none.
     """
 
-    home: Path = eqx.field(static=True)
+    home: Path = eqx.field(static=True, converter=Path)
     name: str = eqx.field(static=True)
-    budget: float | None = eqx.field(static=True)
-    record_budget: float | None = eqx.field(static=True)
-    delta: float = eqx.field(static=True)
-    restart: bool = eqx.field(static=True)
-    say: Callable[[str], None] | None = eqx.field(static=True)
-    progress_every: float | None = eqx.field(static=True)
-    metrics_port: int | None = eqx.field(static=True)
-    stay: float | None = eqx.field(static=True)
+    budget: float | None = eqx.field(static=True, default=None, kw_only=True)
+    record_budget: float | None = eqx.field(static=True, default=None, kw_only=True)
+    delta: float = eqx.field(static=True, default=1e-5, kw_only=True)
+    restart: bool = eqx.field(static=True, default=False, kw_only=True)
+    say: Callable[[str], None] | None = eqx.field(static=True, default=None, kw_only=True)
+    progress_every: float | None = eqx.field(static=True, default=60.0, kw_only=True)
+    metrics_port: int | None = eqx.field(static=True, default=None, kw_only=True)
+    stay: float | None = eqx.field(static=True, default=None, kw_only=True)
 
-    def __init__(
-        self,
-        home: str | Path,
-        name: str,
-        *,
-        budget: float | None = None,
-        record_budget: float | None = None,
-        delta: float = 1e-5,
-        restart: bool = False,
-        say: Callable[[str], None] | None = None,
-        progress_every: float | None = 60.0,
-        metrics_port: int | None = None,
-        stay: float | None = None,
-    ) -> None:
-        for argument, value in (("budget", budget), ("record_budget", record_budget)):
-            if value is not None:
-                validate_positive(argument, value, "give the largest ε, such as 4.0, or None")
-        validate_delta(delta)
-        if progress_every is not None:
-            validate_positive("progress_every", progress_every, "give seconds, such as 60.0, or None")
-        if metrics_port is not None and not 0 < metrics_port < 65536:
-            raise ValueError(f"metrics_port={metrics_port!r} must be a port from 1 to 65535, or None.")
-        if stay is not None:
-            validate_positive("stay", stay, "give seconds, such as 3600.0, or None")
-        self.progress_every = progress_every
-        self.metrics_port = metrics_port
-        self.stay = stay
-        self.home = Path(home)
-        self.name = name
-        self.delta = delta
-        self.say = say
-        self.budget = budget
-        self.record_budget = record_budget
-        self.restart = restart
+    def __check_init__(self) -> None:
+        for name, unit in (
+            ("budget", "the largest ε, such as 4.0"),
+            ("record_budget", "the largest ε, such as 4.0"),
+            ("progress_every", "seconds, such as 60.0"),
+            ("stay", "seconds, such as 3600.0"),
+        ):
+            if (value := getattr(self, name)) is not None:
+                validate_positive(name, value, f"give {unit}, or None")
+        validate_delta(self.delta)
+        if self.metrics_port is not None and not 0 < self.metrics_port < 65536:
+            raise ValueError(f"metrics_port={self.metrics_port!r} must be a port from 1 to 65535, or None.")
 
     @property
     def credentials(self) -> Credentials:

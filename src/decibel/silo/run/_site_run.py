@@ -42,6 +42,7 @@ Outcome = tuple[State, Array, Array, Array, list[Array]]  # the state, whether i
 Fetched = tuple[State, bool, int, int, list[float]]  # the same in Python's numbers
 Carry = tuple[Array, Array, Array, State, list[Array]]
 
+NUMBER = jax.ShapeDtypeStruct((), jnp.int32)
 LARGEST_MODEL = 2**30  # bytes, of the two billion that gRPC carries
 FULL = (
     "This site's model and the temporary arrays of a step do not fit into the device's memory: use smaller batches, a "
@@ -94,15 +95,47 @@ class SiteRun(Run):
             def chunk(arrays: Program, state: State, first: Array, end: Array) -> Outcome:
                 return self.steps(eqx.combine(arrays, static), state, first, end)
 
-            k = jax.ShapeDtypeStruct((), jnp.int32)
             with oom_hint(FULL), self.site.health.compiles(), ending_at_once():
-                compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, k, k).compile()
+                compiled = jax.jit(chunk, donate_argnums=1).lower(arrays, self.state, NUMBER, NUMBER).compile()
             self._any_length = Compiled.of(compiled, self._costs)
         return self._any_length
 
     def steps(self, program: Program, state: State, first: Array, end: Array) -> Outcome:
-        """What is compiled: steps from `first` until `end` is reached."""
-        return _chunk(program, self.site, len(self._costs.repeated), state, first, end)
+        """What is compiled: steps from `first` until `end` is reached. Which step comes next is the site's to say."""
+
+        def step(carry: Carry) -> Carry:
+            k, _, done, before, totals = carry
+            state, cost = program.step(k, before)
+            totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
+            self.after_step(program, before, state)
+            return k, k + 1, done + 1, state, totals
+
+        def body(carry: Carry) -> Carry:
+            _, following, done, state, totals = carry
+            rows, state = self.before_step(program, following, state)
+            (k,) = call(self._ask_for_step, (NUMBER,), following, *rows, in_place=self.site.in_place)
+            start = (k, following, done, state, totals)
+            # Once, or not at all: a loop hands on the state without a copy, where `cond` might make one.
+            return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, start)
+
+        none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated]
+        start = (first, first, jnp.int32(0), state, none)
+        _, following, done, state, totals = jax.lax.while_loop(
+            lambda carry: (carry[0] < STOP) & (carry[1] < end), body, start
+        )
+        return state, all_finite(state), following, done, totals
+
+    def before_step(self, program: Program, step: Array, state: State) -> tuple[list[Array], State]:
+        """What the site sends before it begins a step, and the state with what links remember of it."""
+        return [], state
+
+    def after_step(self, program: Program, before: State, after: State) -> None:
+        """What the site has to know of a step."""
+
+    def _ask_for_step(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
+        out[0][...] = STOP
+        with self.site.failing_later():
+            out[0][...] = self.site.begin(int(k))
 
     def restore_order(self, saved: Sequence[int]) -> list[int]:
         """The step that all sites have saved; this site's newest, where the others run already; the last, where this
@@ -289,35 +322,6 @@ class SiteRun(Run):
             write_finished(home, Finished(*hashes, self.step, site.ended, without))
         except OSError as error:
             site.say.error(f"{home} cannot be written: {error.strerror or error}; a restart would begin this run again")
-
-
-def _chunk(program: Program, site: Site, repeated: int, state: State, first: Array, end: Array) -> Outcome:
-    """Steps from `first` until `end` is reached: the state, whether it is finite, the next step, how many were done,
-    and how often what varies (`repeated` counts) was repeated. Which step comes next is the site's to say."""
-
-    def begin(out: tuple[np.ndarray, ...], k: np.ndarray) -> None:
-        out[0][...] = STOP
-        with site.failing_later():
-            out[0][...] = site.begin(int(k))
-
-    def step(carry: Carry) -> Carry:
-        k, _, done, state, totals = carry
-        state, cost = program.step(k, state)
-        totals = [total + times for total, times in zip(totals, cost.repetitions, strict=True)]
-        return k, k + 1, done + 1, state, totals
-
-    def body(carry: Carry) -> Carry:
-        _, following, done, *_ = carry
-        (k,) = call(begin, (jax.ShapeDtypeStruct((), jnp.int32),), following, in_place=site.in_place)
-        # Once, or not at all: a loop hands on the state without a copy, where `cond` might make one.
-        return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, (k, *carry[1:]))
-
-    none = [jnp.zeros((), jnp.float32) for _ in range(repeated)]
-    start = (first, first, jnp.int32(0), state, none)
-    _, following, done, state, totals = jax.lax.while_loop(
-        lambda carry: (carry[0] < STOP) & (carry[1] < end), body, start
-    )
-    return state, all_finite(state), following, done, totals
 
 
 def _fetch(outcome: Outcome) -> Fetched:

@@ -92,12 +92,10 @@ def read_signed(text: str | bytes, authority: x509.Certificate, purpose: Purpose
         found = json.loads(text)
         body = found["body"]
         signature = base64.b64decode(found["signature"], validate=True)
-        good = verified(public_key(authority, "the authority"), signature, purpose, body.encode())
+        if not verified(public_key(authority, "the authority"), signature, purpose, body.encode()):
+            raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        good = False
-        body = ""
-    if not good:
-        raise NotTrusted(f"{what} is not signed by this federation's authority as a {purpose}: get it again.")
+        raise NotTrusted(f"{what} is not signed by this federation's authority as a {purpose}: get it again.") from None
     return body
 
 

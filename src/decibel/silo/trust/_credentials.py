@@ -13,7 +13,7 @@ from .._errors import NotTrusted
 from .._federation import Federation
 from ._certificates import Holder, check, der, in_utc, key_print, load_certificate, pem, read_signed
 from ._revocation import RevocationList
-from ._signing import fingerprint, key_pem, load_key, public_key, sign, verified
+from ._signing import Purpose, fingerprint, key_pem, load_key, public_key, sign, verified
 from ._trust import Trust
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
@@ -56,10 +56,7 @@ class Credentials:
         self.trust = Trust(home, authority, federation.name)
         self.identity = load_identity(home)
         self._seen = read_file(home / CERTIFICATE)
-        # What is true of a certificate and of a signature for good is found out once, of as many as there may be.
-        sites = len(federation.sites)
-        self._holder = lru_cache(maxsize=4 * sites)(self._find_holder)
-        self._has_signed = lru_cache(maxsize=8 * sites)(self._verify_statement)
+        self._signatures = Signatures(authority, len(federation.sites))
 
     @classmethod
     def load(cls, home: str | Path, name: str) -> Credentials:
@@ -124,38 +121,16 @@ class Credentials:
             raise NotTrusted("the certificate does not belong to the site that answered.")
         return self.check(found)
 
-    def sign_statement(self, text: bytes) -> tuple[bytes, bytes]:
+    def sign(self, purpose: Purpose, text: bytes) -> tuple[bytes, bytes]:
         """What this site says of itself, for all to verify; and the certificate to verify it by."""
         own = self.identity
-        return sign(own.key, "statement", text), own.certificate_der
+        return sign(own.key, purpose, text), own.certificate_der
 
-    def check_statement(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
-        """Whether a site of that name has signed a text; who passes on anything else has not looked."""
-        holder = self._holder(certificate)
-        if holder is None or holder.name != name or not self._has_signed(certificate, signature, text):
-            return False
-        holder.check(self.trust.revoked, self.trust.now())
-        return True
-
-    def _find_holder(self, certificate: bytes) -> Holder | None:
-        """Whose certificate it is; None if it is none of the authority's."""
-        try:
-            return Holder.of(x509.load_der_x509_certificate(certificate), self.authority)
-        except ValueError:  # NotTrusted is
-            return None
-
-    def _verify_statement(self, certificate: bytes, signature: bytes, text: bytes) -> bool:
-        holder = self._holder(certificate)
-        return holder is not None and verified(holder.key, signature, "statement", text)
-
-    def sign_report(self, text: bytes) -> tuple[bytes, bytes]:
-        """How this site is doing, for all to verify; and the certificate to verify it by."""
-        own = self.identity
-        return sign(own.key, "report", text), own.certificate_der
-
-    def check_report(self, name: str, certificate: bytes, signature: bytes, text: bytes) -> bool:
-        """Whether a site of that name has signed it; raises `NotTrusted` if its certificate no longer holds."""
-        return signed_report(name, certificate, signature, text, self.authority, self.trust.revoked, self.trust.now())
+    def has_signed(self, name: str, purpose: Purpose, certificate: bytes, signature: bytes, text: bytes) -> bool:
+        """Whether a site of that name has signed a text; raises `NotTrusted` if its certificate no longer holds."""
+        return self._signatures.has_signed(
+            name, purpose, certificate, signature, text, self.trust.revoked, self.trust.now()
+        )
 
     def _text(self, listener: str, dialler: str, nonce: bytes) -> bytes:
         return b"\0".join((self.federation.hash, listener.encode(), dialler.encode(), nonce))
@@ -177,24 +152,42 @@ class Credentials:
         return pem(self.authority)
 
 
-def signed_report(
-    name: str,
-    certificate: bytes,
-    signature: bytes,
-    text: bytes,
-    authority: x509.Certificate,
-    revoked: RevocationList,
-    now: datetime,
-) -> bool:
-    """Whether a site of that name has signed a report; raises `NotTrusted` if its certificate no longer holds."""
-    try:
-        holder = Holder.of(x509.load_der_x509_certificate(certificate), authority)
-    except ValueError:  # NotTrusted is
-        return False
-    if holder.name != name or not verified(holder.key, signature, "report", text):
-        return False
-    holder.check(revoked, now)
-    return True
+class Signatures:
+    """What sites have signed. What is true of a certificate and of a signature for good is found out once, of as many
+    as there may be."""
+
+    def __init__(self, authority: x509.Certificate, sites: int) -> None:
+        self._authority = authority
+        self._holder = lru_cache(maxsize=4 * sites)(self._find_holder)
+        self._verified = lru_cache(maxsize=8 * sites)(self._verify)
+
+    def has_signed(
+        self,
+        name: str,
+        purpose: Purpose,
+        certificate: bytes,
+        signature: bytes,
+        text: bytes,
+        revoked: RevocationList,
+        now: datetime,
+    ) -> bool:
+        """Whether a site of that name has signed a text; raises `NotTrusted` if its certificate no longer holds."""
+        holder = self._holder(certificate)
+        if holder is None or holder.name != name or not self._verified(certificate, signature, purpose, text):
+            return False
+        holder.check(revoked, now)
+        return True
+
+    def _find_holder(self, certificate: bytes) -> Holder | None:
+        """Whose certificate it is; None if it is none of the authority's."""
+        try:
+            return Holder.of(x509.load_der_x509_certificate(certificate), self._authority)
+        except ValueError:  # NotTrusted is
+            return None
+
+    def _verify(self, certificate: bytes, signature: bytes, purpose: Purpose, text: bytes) -> bool:
+        holder = self._holder(certificate)
+        return holder is not None and verified(holder.key, signature, purpose, text)
 
 
 def load_identity(home: Path) -> Identity:

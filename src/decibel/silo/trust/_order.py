@@ -53,12 +53,10 @@ class Order:
             found = json.loads(text)
             issued = datetime.fromisoformat(found["issued"])
             order = cls(found["federation"], found["number"], found["stop"], plain(found["reason"]), issued)
-            sound = type(order.number) is int and order.number > 0 and type(order.stop) is bool and bool(issued.tzinfo)
+            if not (type(order.number) is int and order.number > 0 and type(order.stop) is bool and issued.tzinfo):
+                raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):
-            sound = False
-            order = None
-        if order is None or not sound:
-            raise NotTrusted(f"{what} is signed, but is not an order: get it again.")
+            raise NotTrusted(f"{what} is signed, but is not an order: get it again.") from None
         return order
 
 

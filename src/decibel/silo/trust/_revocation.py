@@ -54,13 +54,11 @@ class RevocationList:
             found = json.loads(text)
             issued, expires = (datetime.fromisoformat(found[name]) for name in ("issued", "expires"))
             made = cls(found["federation"], found["number"], issued, expires, frozenset(found["keys"]))
-            sound = type(made.number) is int and made.number > 0 and all(KEY.fullmatch(key) for key in made.keys)
-            sound = sound and issued.tzinfo is not None and expires.tzinfo is not None
+            numbered = type(made.number) is int and made.number > 0
+            if not (numbered and issued.tzinfo and expires.tzinfo and all(KEY.fullmatch(key) for key in made.keys)):
+                raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):
-            sound = False
-            made = None
-        if made is None or not sound:
-            raise NotTrusted(f"{what} is signed, but is not a list of revoked keys: get it again.")
+            raise NotTrusted(f"{what} is signed, but is not a list of revoked keys: get it again.") from None
         return made
 
 
