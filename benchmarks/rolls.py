@@ -42,7 +42,7 @@ def walk(folder: Path, federation: Federation, number: int, steps: Any, cpu: Any
     credentials = Credentials.load(folder / f"site-{number}", f"site-{number}")
     site = LockstepSite(federation, number, PROBLEM, credentials, incarnation=1, lossy=True, say=print)
     site.expect(np.float64, (ENTRIES,))
-    site._rendezvous.say(0, [])
+    site._rendezvous.sign_own(0, [])
     site._rendezvous.start = 0  # most of the hundred do not run
     streams = Streams(site, credentials, print)
     streams.start()

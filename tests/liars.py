@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 import decibel as db
 from decibel.network._in_memory import InMemory
-from decibel.silo.run._async_wire import AsyncWire
-from decibel.silo.run._wire import Wire
+from decibel.silo.run._async_site_network import AsyncSiteNetwork
+from decibel.silo.run._site_network import SiteNetwork
 
 FIRST, LAST = 0, 10**9
 
@@ -95,7 +95,7 @@ class LyingInMemory(InMemory):
         return honest._replace(rows=jnp.where(liars, self.lie.instead(step, honest.rows, own), honest.rows))
 
 
-class LyingAsyncWire(AsyncWire):
+class LyingAsyncWire(AsyncSiteNetwork):
     """The same of a site without a common clock, which sends before a step."""
 
     lie: Lie
@@ -105,7 +105,7 @@ class LyingAsyncWire(AsyncWire):
         return [self.lie.instead(step, row, row) for row in rows], state
 
 
-class LyingWire(Wire):
+class LyingWire(SiteNetwork):
     """The network of the liar's own site; it knows nothing of what its neighbours have."""
 
     lie: Lie
@@ -140,5 +140,5 @@ class LyingSite(db.Silo):
 
     def start(self, *arguments):
         run = super().start(*arguments)
-        kind = LyingAsyncWire if isinstance(run.program.network, AsyncWire) else LyingWire
+        kind = LyingAsyncWire if isinstance(run.program.network, AsyncSiteNetwork) else LyingWire
         return _with(kind, run, self.lie)

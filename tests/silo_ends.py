@@ -108,7 +108,7 @@ class End:
         )
         self.site.expect(np.float64, (3,))
         self.edge = self.site.edges[other]
-        self.site._rendezvous.say(0, [])
+        self.site._rendezvous.sign_own(0, [])
         self.line = None
 
     def connect(self, incarnation=1):

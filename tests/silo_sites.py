@@ -16,7 +16,7 @@ import decibel as db
 from decibel.core._files import atomic_write
 from decibel.silo._federation import FaultTolerance, Federation, SiteAddress
 from decibel.silo.trust._authority import Authority
-from decibel.silo.trust._certificates import key_print, make_request, pem
+from decibel.silo.trust._certificates import certificate_fingerprint, make_request, pem
 from decibel.silo.trust._revocation import RevocationList
 from decibel.silo.trust._signing import new_key, save_key
 from decibel_studies.testbed.namespaces import Link, network, obstacle
@@ -77,13 +77,13 @@ class Folders:
         atomic_write(home / "federation.json", self.authority.sign_federation(self.federation))
         signed = self.authority.sign_revoked(self.revoked)
         atomic_write(home / "revoked.json", signed)
-        trust = {"authority": key_print(self.authority.certificate), "revoked": signed}
+        trust = {"authority": certificate_fingerprint(self.authority.certificate), "revoked": signed}
         atomic_write(home / "trust.json", json.dumps(trust))
         return certificate
 
     def revoke(self, home, *certificates, **options):
         """Delivers the next list, with those certificates' keys and no other, to a site."""
-        made = self.revoked.next((key_print(one) for one in certificates), **options)
+        made = self.revoked.next((certificate_fingerprint(one) for one in certificates), **options)
         self.revoked = replace(made, keys=frozenset())
         return atomic_write(home / "revoked.json", self.authority.sign_revoked(made))
 

@@ -666,14 +666,14 @@ SILO = (
     ),
     Fault(
         "allowance without an end",
-        "Allowance.spend",
+        "TokenBucket.spend",
         "min(self._burst, self._left + self._rate * (now - self._at))",
         "self._left + self._rate * (now - self._at)",
         "A neighbour that was quiet for long may flood a site.",
     ),
     Fault(
         "pauses do not grow",
-        "Patience.suspended",
+        "WaitBudget.suspended",
         "self._strikes += 1",
         "pass",
         "A neighbour that is late again and again is heard again after the same pause.",
@@ -694,7 +694,7 @@ SILO = (
     ),
     Fault(
         "model with NaN accepted",
-        "Edge.offered",
+        "Edge.on_model",
         "if not np.isfinite(model.row).all():",
         "if model.row.size < 0:",
         "A site that comes back starts from a neighbour's NaN.",
@@ -722,7 +722,7 @@ SILO = (
     ),
     Fault(
         "queue never shrinks",
-        "Outgoing.__iter__",
+        "SendQueue.__iter__",
         'self._size -= len(frame or b"")',
         "pass",
         "A stream is cut after so many bytes, although its neighbour reads them.",

@@ -21,7 +21,7 @@ from decibel.silo.observe._site_status import note, status
 from decibel.silo.protocol._async_edge import LEAST_ON_THE_WAY, MOST_ON_THE_WAY
 from decibel.silo.protocol._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE
 from decibel.silo.protocol._frames import Bye, Data, Hello, Join, Position, Receipt, Roll, Skip, Stand, Statement, parse
-from decibel.silo.protocol._outgoing import Outgoing
+from decibel.silo.protocol._send_queue import SendQueue
 from decibel.silo.protocol._site import STOP
 from decibel.silo.protocol._termination import LEAST, Averages, Rest
 
@@ -58,7 +58,7 @@ class Alone(End):
             edge = self.site.edges[other]
             for exchange, waiting in edge._on_the_way.items():
                 if waiting:
-                    edge.acknowledged(Receipt(Position(waiting[-1], exchange)), self.clock.time)
+                    edge.on_receipt(Receipt(Position(waiting[-1], exchange)), self.clock.time)
 
     def says_done(self, site, step, done=True):
         self.deliver(Stand((signed(self, site, step, done=done),)))
@@ -153,7 +153,7 @@ class SlowReader:
             self.reader.receive(frame, self.known, now)
         del self.waiting[:count]
         for raw in self.line.sent:
-            self.sender.site.edges[1].acknowledged(parse(raw), now)
+            self.sender.site.edges[1].on_receipt(parse(raw), now)
         self.line.sent.clear()
         self.waiting += [frame for frame in self.sender.sent() if isinstance(frame, Data)]
         return max(self.reader._numbers.values(), default=-1)
@@ -275,7 +275,7 @@ class TestNobodyWaits:
 
     def test_a_neighbour_that_is_there_and_never_runs_is_waited_for_once(self):
         end = Alone()
-        end.edge.begins_anew()
+        end.edge.on_restart()
         before = end.clock.time
         assert end.site.begin(0) == 0
         assert RULES.deadline <= end.clock.time - before <= RULES.deadline + 2 * RULES.beat
@@ -322,7 +322,7 @@ class TestNoPeerEndsAnother:
         assert len(edge._mail) == 1
 
     def test_a_neighbour_that_does_not_read_costs_one_message(self):
-        stream = Outgoing(lambda: None)
+        stream = SendQueue(lambda: None)
         for step in range(10_000):
             stream.send_newest(0, bytes([step % 256]) * 1000)
             stream.send_newest(1, b"other")
@@ -391,7 +391,7 @@ class TestTheStopRule:
         edge.ask(7)
         edge.post(0, 7, np.zeros(3), 0.0)
         edge.receive(numbered(3), end.site.known, 0.0)
-        edge.acknowledged(Receipt(Position(7, 0)), 0.0)
+        edge.on_receipt(Receipt(Position(7, 0)), 0.0)
         for number, answers in ((4, False), (5, True)):
             edge.receive(numbered(number), end.site.known, 0.0)
             assert not edge.has_answered  # before it is used

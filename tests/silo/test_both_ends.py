@@ -56,7 +56,7 @@ class Pair:
             edge = self.ends[who[0]].edge
             if not edge.open:
                 return False
-            edge.say(write(Bye("aside")))
+            edge.send(write(Bye("aside")))
             edge.close(forget=True)
         return True
 

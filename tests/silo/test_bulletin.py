@@ -60,7 +60,7 @@ class Quiet:
             edge.stream = Line()
 
     def own(self):
-        self.bulletin.tell(last=True)
+        self.bulletin.send_reports(last=True)
         return next(one for one in self.bulletin.known if one.site == self.site.number)
 
 

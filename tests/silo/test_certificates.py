@@ -21,9 +21,9 @@ from decibel.silo.trust import _trust as trust
 from decibel.silo.trust._authority import Authority, current_list, publish
 from decibel.silo.trust._certificates import (
     builder,
+    certificate_fingerprint,
     check,
     distinguished,
-    key_print,
     load_certificate,
     make_request,
     pem,
@@ -36,13 +36,13 @@ from decibel.silo.trust._revocation import RevocationList
 from decibel.silo.trust._signature_ledger import Ledger
 from decibel.silo.trust._signing import (
     NotTrusted,
+    as_digits,
     fingerprint,
     load_key,
     new_key,
     same_fingerprint,
     save_key,
     sign,
-    spoken,
     verified,
 )
 from decibel.silo.trust._trust import Trust
@@ -75,7 +75,7 @@ class TestCertificates:
     def test_raises(self):
         certificate, root = self.certificate(), self.authority.certificate
         with pytest.raises(NotTrusted, match="the certificate is revoked"):
-            check(certificate, root, NONE.next([key_print(certificate)]))
+            check(certificate, root, NONE.next([certificate_fingerprint(certificate)]))
         with pytest.raises(NotTrusted, match="certificate has expired"):
             check(certificate, root, NONE, datetime.now(UTC) + timedelta(days=400))
         with pytest.raises(NotTrusted, match="list of revoked keys has expired"):
@@ -87,7 +87,7 @@ class TestCertificates:
 
     def test_a_key_is_revoked_with_all_its_certificates(self):
         first, second = self.certificate(), self.certificate()
-        revoked = NONE.next([key_print(first)])
+        revoked = NONE.next([certificate_fingerprint(first)])
         assert first.serial_number != second.serial_number
         with pytest.raises(NotTrusted, match="revoked"):
             check(second, self.authority.certificate, revoked)
@@ -156,11 +156,11 @@ class TestSignedTexts:
 
 def test_fingerprints_are_read_out_in_digits():
     key = fingerprint(new_key().public_key())
-    said = spoken(key)
+    said = as_digits(key)
     assert len(said.split()) == 12 and all(len(part) == 5 and part.isdigit() for part in said.split())
     assert same_fingerprint(said, key) and same_fingerprint(f" {said[:35]}\n{said[36:]} ", key)
     assert same_fingerprint(key.upper(), key) and not same_fingerprint(said[:-1], key)
-    assert spoken(fingerprint(new_key().public_key())) != said
+    assert as_digits(fingerprint(new_key().public_key())) != said
 
 
 class TestRevocation:
@@ -335,11 +335,11 @@ class TestPinned:
 
         begin(first)
         begin(first)
-        with pytest.raises(NotTrusted, match=f"another authority.*{spoken(second.fingerprint)}.*by telephone"):
+        with pytest.raises(NotTrusted, match=f"another authority.*{as_digits(second.fingerprint)}.*by telephone"):
             begin(second)
         with pytest.raises(NotTrusted, match="not the one you gave"):
-            begin(second, told=spoken(first.fingerprint))
-        begin(second, told=spoken(second.fingerprint))
+            begin(second, told=as_digits(first.fingerprint))
+        begin(second, told=as_digits(second.fingerprint))
         begin(second)
         with pytest.raises(NotTrusted, match="another authority"):
             begin(first)

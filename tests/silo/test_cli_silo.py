@@ -22,7 +22,7 @@ from decibel.silo.commands._join import prepare
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._certificates import distinguished, load_certificate, load_request, make_request, pem
 from decibel.silo.trust._credentials import Credentials
-from decibel.silo.trust._signing import fingerprint, new_key, spoken
+from decibel.silo.trust._signing import as_digits, fingerprint, new_key
 
 TOML = 'name="f"\nedges=[["a","b"]]\n[[sites]]\nname="a"\naddress=7401\n[[sites]]\nname="b"\n'
 PASSPHRASE = "correct horse battery"
@@ -46,7 +46,7 @@ def sign(silo, name, *options, code=0, said=None):
     """With the fingerprint that the site has shown."""
     key = load_request(Path(f"silo/{name}/request.pem")).public_key()
     return silo(
-        "sign", name, f"silo/{name}/request.pem", "--fingerprint", spoken(fingerprint(key)), *options, code=code,
+        "sign", name, f"silo/{name}/request.pem", "--fingerprint", as_digits(fingerprint(key)), *options, code=code,
         said=said,
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def deliver(name):
 
 def test_from_init_to_revoke(silo):
     said = silo("init", "f.toml")
-    assert "2 sites" in said and spoken(Authority.load(Path("silo/authority"), PASSPHRASE).fingerprint) in said
+    assert "2 sites" in said and as_digits(Authority.load(Path("silo/authority"), PASSPHRASE).fingerprint) in said
     assert "already has a key" in silo("init", "f.toml", code=1)
     told = [silo("join", name) for name in "ab"]
     assert "not in federation" in silo("join", "c", code=1)
@@ -146,7 +146,7 @@ class TestSign:
         ):
             shown = silo("sign", "a", "silo/a/request.pem", *options, code=1, said=answer)
             assert sentence in shown
-            assert spoken(fingerprint(load_request(Path("silo/a/request.pem")).public_key())) in shown
+            assert as_digits(fingerprint(load_request(Path("silo/a/request.pem")).public_key())) in shown
         assert not Path("silo/a/certificate.pem").exists() and "certificate" not in silo("ledger")
 
 
@@ -174,7 +174,7 @@ def test_another_authority_is_not_taken_silently(silo):
     silo("init", "f.toml", "--out", "other")
     assert "another authority" in silo("join", "a", "--public", "other/public", code=1)
     assert "not the one you gave" in silo("join", "a", "--public", "other/public", "--authority", "1 2 3", code=1)
-    told = spoken(Authority.load(Path("other/authority"), PASSPHRASE).fingerprint)
+    told = as_digits(Authority.load(Path("other/authority"), PASSPHRASE).fingerprint)
     silo("join", "a", "--public", "other/public", "--authority", told)
     assert "another authority" in silo("join", "a", code=1)
 

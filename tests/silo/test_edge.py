@@ -30,7 +30,7 @@ KNOWN = {(np.dtype("f8"), (3,)): {None}}
 def opened(mine=(True, 5), theirs=(True, 5)):
     edge = Edge(1, "other", True, FaultTolerance())
     (edge.holds, step), (holds, there) = mine, theirs
-    edge.settle(edge.view(step), Join(0, 1, False, holds, there, NOWHERE, True))
+    edge.open_link(edge.view(step), Join(0, 1, False, holds, there, NOWHERE, True))
     return edge
 
 
@@ -111,8 +111,8 @@ class TestEdge:
         edge = opened()
         edge.receive(message(5, 0), KNOWN, 0.0)
         with pytest.raises(Rejected, match="not ahead"):
-            edge.skip(5)
-        edge.skip(40)
+            edge.on_skip(5)
+        edge.on_skip(40)
         assert not edge.awaited(Position(6, 0)) and edge.awaited(Position(40, 0))
         edge.receive(message(40, 0), KNOWN, 0.0)
         assert edge.take(Position(6, 0)) == (None, LinkState.TIED) and edge.take(Position(40, 0))[0] is not None
@@ -151,43 +151,43 @@ class TestEdge:
         edge, there, stream = opened((True, 5), (True, 7)), opened((True, 7), (True, 5)), Line()
         edge.stream = stream
         for step in (5, 6, 7):
-            edge.say_data(Position(step, 0), write(message(step, 0)))
+            edge.send_data(Position(step, 0), write(message(step, 0)))
         assert [type(parse(frame)) for frame in stream.sent] == [Skip, Data]
         for frame in map(parse, stream.sent):
-            there.skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
+            there.on_skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
         assert there.got == Position(7, 0)
 
     def test_nothing_overtakes_what_is_sent_again(self):
         """On a new stream nothing is said in turn before both ends know what arrived; jumps are said again, too."""
         edge, stream = opened(), Line()
-        edge.say_data(Position(5, 0), b"lost")
+        edge.send_data(Position(5, 0), b"lost")
         edge.hang_up()
         edge.stream = stream
-        edge.jump(9)
-        edge.say_data(Position(9, 0), b"new")
+        edge.send_skip(9)
+        edge.send_data(Position(9, 0), b"new")
         assert not stream.sent
         view = edge.view(10)
-        edge.settle(view, view._replace(got=NOWHERE))
+        edge.open_link(view, view._replace(got=NOWHERE))
         assert stream.sent == [write(Skip(5)), b"lost", write(Skip(9)), b"new"]
         other = opened()
-        other.skip(9)
-        other.skip(9)  # said again
+        other.on_skip(9)
+        other.on_skip(9)  # said again
 
     def test_of_two_jumps_the_last_is_said_again(self):
         """It went on at step 7, which its neighbour had skipped, and then at step 9: the stream broke when the
         neighbour had heard of both."""
         edge, there, stream = opened((True, 5), (True, 8)), opened((True, 8), (True, 5)), Line()
         edge.stream = stream
-        edge.jump(7)
-        edge.say_data(Position(7, 0), b"left out")
-        edge.say_data(Position(9, 0), write(message(9, 0)))
+        edge.send_skip(7)
+        edge.send_data(Position(7, 0), b"left out")
+        edge.send_data(Position(9, 0), write(message(9, 0)))
         for frame in map(parse, stream.sent[:2]):
-            there.skip(frame.step)
+            there.on_skip(frame.step)
         edge.hang_up()
         edge.stream = stream = Line()
-        edge.settle(edge.view(10), edge.view(10)._replace(got=there.got))
+        edge.open_link(edge.view(10), edge.view(10)._replace(got=there.got))
         for frame in map(parse, stream.sent):
-            there.skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
+            there.on_skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
         assert there.got == Position(9, 0)
 
     def test_an_answer_that_was_lost_is_given_again(self):
@@ -195,46 +195,46 @@ class TestEdge:
         here, stream = Edge(1, "other", dials=False, rules=FaultTolerance()), Line()
         here.holds, here.stream = True, stream
         question = Join(0, 77, False, True, 5, NOWHERE)
-        here.asked(question, here.view(5, 77, answer=True), 0.0)
-        here.say_data(Position(5, 0), b"message")
+        here.on_join(question, here.view(5, 77, answer=True), 0.0)
+        here.send_data(Position(5, 0), b"message")
         first = list(stream.sent)
         here.hang_up()
         here.stream = stream = Line()
-        here.asked(question, here.view(6, 77, answer=True), 0.0)
+        here.on_join(question, here.view(6, 77, answer=True), 0.0)
         assert first[0] == stream.sent[0] and stream.sent[-1] == b"message" and here.takes_part(5)
 
     def test_an_answer_in_another_epoch_than_the_one_in_use_is_rejected(self):
         edge = opened()
         with pytest.raises(Rejected, match="JOINED in epoch 2"):
-            edge.answered(Join(2, 3, True, True, 5, NOWHERE, answer=True), 6, 0.0)
+            edge.on_joined(Join(2, 3, True, True, 5, NOWHERE, answer=True), 6, 0.0)
         assert edge.open and edge.epoch == 1
 
     def test_who_went_on_while_it_waited_for_the_answer_says_so(self):
         edge, stream = Edge(1, "other", dials=True, rules=FaultTolerance()), Line()
         edge.stream, edge.joining, edge.asking, edge.asked_step = stream, True, 77, 5
-        edge.answered(Join(0, 77, False, True, 5, NOWHERE, answer=True), 9, 0.0)
+        edge.on_joined(Join(0, 77, False, True, 5, NOWHERE, answer=True), 9, 0.0)
         assert stream.sent == [write(Skip(9))]
 
     def test_what_was_sent_is_sent_again_from_where_the_other_is(self):
         edge = opened()
         for exchange in range(3):
-            edge.say_data(Position(5, exchange), b"%d" % exchange)
+            edge.send_data(Position(5, exchange), b"%d" % exchange)
         edge.stream = Line()
         view = edge.view(6)
-        edge.settle(view, view._replace(got=Position(5, 0)))
+        edge.open_link(view, view._replace(got=Position(5, 0)))
         assert edge.stream.sent == [b"1", b"2"]
 
     def test_where_more_is_missing_than_is_kept_the_other_end_is_told(self):
         """It was far behind, and its neighbour did not wait for it: neither rejects the other after a break."""
         here, there = opened(), opened()
         for step in range(5, 40):
-            here.say_data(Position(step, 0), write(message(step, 0)))
-            here.say_data(Position(step, 1), write(message(step, 1)))
+            here.send_data(Position(step, 0), write(message(step, 0)))
+            here.send_data(Position(step, 1), write(message(step, 1)))
         here.stream = Line()
         there.receive(message(5, 0), KNOWN, 0.0)
         here.resend(there.got)
         for frame in map(parse, here.stream.sent):
-            there.skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0, Position(50, 0))
+            there.on_skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0, Position(50, 0))
         assert there.got == Position(39, 1) and len(here.stream.sent) == WINDOW + 1
 
     def test_messages_for_steps_that_are_over_take_no_room(self):

@@ -52,7 +52,7 @@ class TestOfAnEarlierRun:
         walks = [Walk(victim, STEPS), Walk(hostile, STEPS)]
         wait_until(lambda: len(victim.site._rendezvous.known) == 4)
         time.sleep(10 * RULES.beat)
-        assert walks[0].steps == [] and not victim.site._rendezvous.settled
+        assert walks[0].steps == [] and not victim.site._rendezvous.start_known
         assert victim.site.health.absent(running=False) == ["site-1", "site-2"]
         walks += [Walk(one, STEPS) for one in (sites(1), sites(2))]
         wait_until(lambda: walks[0].steps)
@@ -116,7 +116,7 @@ def lie(site):
     with site.lock:
         site._at = site._at._replace(step=STEPS, exchange=-1)
         for edge in site.edges.values():
-            edge.jump(STEPS)
+            edge.send_skip(STEPS)
         site._stand()
 
 
@@ -159,16 +159,16 @@ class TestWords:
         for count in range(1, 5):
             end.deliver(Stand((signed(end, count, 40),)))
             assert end.site._rendezvous.confirmed == (40 if count >= needed else 0)
-            assert end.site._rendezvous.settled == (count >= needed)  # it returns to those who run
+            assert end.site._rendezvous.start_known == (count >= needed)  # it returns to those who run
 
     def test_of_all_others_are_enough_where_most_have_started_again(self):
         """One of three runs and waits; two have been started again, and each has only one that runs."""
         end = End(ring(3, fault_tolerance=RULES, steps=100), 0, 1)
         end.connect()
         end.deliver(Stand((signed(end, 1, 40),)))
-        assert not end.site._rendezvous.settled
+        assert not end.site._rendezvous.start_known
         end.deliver(Stand((signed(end, 2, 0, running=False),)))
-        assert end.site._rendezvous.settled and not end.site._rendezvous.counted
+        assert end.site._rendezvous.start_known and not end.site._rendezvous.counted
 
     def test_settle_a_start_only_if_all_have_heard_of_all(self):
         end = End(ring(3, fault_tolerance=RULES, steps=100), 0, 1)
@@ -176,20 +176,20 @@ class TestWords:
         both = at_the_start(end, {1: (10,), 2: (10,)})
         before = signed(end, 2, saved=(10,), running=False)  # it has heard of this site, and not of site 1
         end.deliver(Stand((both[0], before)))
-        assert not end.site._rendezvous.settled and not end.site._rendezvous.absent
+        assert not end.site._rendezvous.start_known and not end.site._rendezvous.absent
         end.deliver(Stand((signed(end, 2, saved=(10,), running=False, heard=both[0].heard),)))
-        assert end.site._rendezvous.settled
+        assert end.site._rendezvous.start_known
 
     def test_a_basis_with_another_start_of_this_site_is_none(self):
         federation = ring(3, fault_tolerance=RULES, steps=100)
         end, before = End(federation, 0, 1), End(federation, 0, 1)
         before.site._rendezvous._nonce = 5
-        before.site._rendezvous.say(1)
+        before.site._rendezvous.sign_own(1)
         others = at_the_start(before, {1: (), 2: ()})
         old = before.site._rendezvous.known[0]._replace(heard=others[0].heard)
         end.connect()
         end.deliver(Roll(False, (old, *others)))
-        assert not end.edge.basis and not end.site._rendezvous.settled and end.edge.rejected == 0
+        assert not end.edge.basis and not end.site._rendezvous.start_known and end.edge.rejected == 0
 
 
 def test_a_member_that_changes_its_certificate_does_not_part_others():

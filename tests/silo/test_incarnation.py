@@ -18,9 +18,9 @@ def start(tmp_path):
 
 
 def introduce(talking, saved):
-    talking.site._rendezvous.say(0, saved)
+    talking.site._rendezvous.sign_own(0, saved)
     wait_until(lambda: talking.site.edges[0].stream)
-    talking.site._rendezvous.tell(talking.site.edges.values())
+    talking.site._rendezvous.send_roll(talking.site.edges.values())
 
 
 def test_a_clock_that_was_set_back_does_not_silence_a_site(start, monkeypatch):

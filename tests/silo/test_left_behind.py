@@ -195,7 +195,7 @@ class TestWhoIsLeftBehind:
         end = End(ring(3, fault_tolerance=RULES, steps=100), 1, 0, lossy=False)
         end.connect()
         end.deliver(Stand((signed(end, 0, 100, done=True), signed(end, 2, 100, done=True))))
-        assert end.site._rendezvous.settled
+        assert end.site._rendezvous.start_known
 
 
 class TestTooFewThatHaveFinished:
@@ -204,7 +204,7 @@ class TestTooFewThatHaveFinished:
     def started(self, *others):
         end = End(ring(3, fault_tolerance=RULES, steps=100), 1, 0, lossy=False)
         end.connect()
-        end.site._rendezvous.say(0, [90])
+        end.site._rendezvous.sign_own(0, [90])
         end.site._rendezvous.take([one(end) for one in others])
         return end
 
@@ -242,7 +242,7 @@ class TestWords:
     def test_for_whom_it_waits_again_and_again(self):
         """A site whose neighbours had finished waited for ever, without a word."""
         end = returned()
-        end.site._rendezvous.say(0, [10])
+        end.site._rendezvous.sign_own(0, [10])
         end.site.health.waits_for(["site-2"], end.clock.time)
         for _ in range(140):
             end.site.watch()
@@ -269,7 +269,7 @@ def test_over_grpc(tmp_path):
     ends = []
     try:
         for one in sites[:2]:
-            one.site.has_finished(STEPS, "", ["site-2"], 30.0)
+            one.site.resume_finished(STEPS, "", ["site-2"], 30.0)
             one.site.model = Model(STEPS, ROW)
             ends.append(threading.Thread(target=one.site.goodbye, args=(True,), daemon=True))
             ends[-1].start()
@@ -445,7 +445,7 @@ class TestARunThatHasFinishedHere:
 
 def test_a_site_that_stays_is_finished_in_its_status():
     end = returned()
-    end.site.has_finished(100, "", [], 0.0)
+    end.site.resume_finished(100, "", [], 0.0)
     assert (status(end.site)["state"], status(end.site)["step"], status(end.site)["had_finished"]) == (
         "finished", 100, True,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from silo_talking import Group, wait_until
 
 from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._frames import Hello
-from decibel.silo.protocol._outgoing import ALWAYS, Outgoing
+from decibel.silo.protocol._send_queue import ALWAYS, SendQueue
 from decibel.silo.run._connections import CONNECTIONS, METHOD
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -122,7 +122,7 @@ def test_a_second_stream_replaces_the_first(sites):
 
 class TestOutgoing:
     def test_in_order_until_the_end(self):
-        stream = Outgoing(lambda: None)
+        stream = SendQueue(lambda: None)
         for number in range(5):
             stream.send(b"%d" % number)
         stream.end()
@@ -131,7 +131,7 @@ class TestOutgoing:
 
     def test_a_neighbour_that_does_not_read_is_disconnected_before_it_costs_memory(self):
         closed = []
-        stream = Outgoing(lambda: closed.append(True), room=10_000)
+        stream = SendQueue(lambda: closed.append(True), room=10_000)
         for _ in range(1000):
             stream.send(b"x" * 1000)
         assert closed and stream._size <= 10_000 + ALWAYS
@@ -139,7 +139,7 @@ class TestOutgoing:
 
     def test_what_was_read_makes_room(self):
         closed = []
-        stream = Outgoing(lambda: closed.append(True), room=0)
+        stream = SendQueue(lambda: closed.append(True), room=0)
         reading = iter(stream)
         for _ in range(100):
             stream.send(b"x" * (ALWAYS // 2))
@@ -147,7 +147,7 @@ class TestOutgoing:
         assert not closed
 
     def test_hanging_up_ends_who_waits(self):
-        stream, ended = Outgoing(lambda: None), threading.Event()
+        stream, ended = SendQueue(lambda: None), threading.Event()
         thread = threading.Thread(target=lambda: (list(stream), ended.set()), daemon=True)
         thread.start()
         stream.hang_up()

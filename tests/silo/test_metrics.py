@@ -82,7 +82,7 @@ def test_what_a_neighbour_says_makes_a_site_unready_and_not_dead(sites):
     one, _, port = sites
     edge = one.site.edges[1]
     with one.site.lock:
-        edge.refused("for a reason")
+        edge.on_refuse("for a reason")
     code, text = get(port, "/readyz")
     assert code == 503 and json.loads(text) == {
         "site": "site-0", "state": "refused", "detail": "site-1: for a reason", "step": one.site.health.step,
@@ -166,7 +166,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_more(tmp_path):
         one, other = Talking(folders, 0, metrics_port=port), Talking(folders, 1)
         wait_until(lambda: any(f"metrics cannot be served at port {port}: " in line for line in one.said))
         wait_until(lambda: one.site.edges[1].stream and other.site.edges[0].stream)
-        other.site.edges[0].say(write(Refuse("still talking")))
+        other.site.edges[0].send(write(Refuse("still talking")))
         wait_until(lambda: any("still talking" in line for line in one.said))
         one.close()
         other.close()

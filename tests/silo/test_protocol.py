@@ -252,13 +252,13 @@ class TestNoFrameEndsANeighbour:
         forged = tuple(one._replace(signature=b"forged") for one in at_the_start(end, {0: (60,), 2: (60,)}))
         end.deliver(Roll(True, (own, *forged)))
         assert end.edge.stream is None and set(end.site._rendezvous.known) == {1}
-        assert not end.site._rendezvous.settled
+        assert not end.site._rendezvous.start_known
 
     def test_a_basis_of_older_statements_that_were_not_signed_closes_the_stream_and_nothing_else(self):
         """They are no news, so that only the basis is a reason to look at them."""
         end = End(FEDERATION, 1, 0)
         end.connect()
-        end.site._rendezvous.say(0, [30])
+        end.site._rendezvous.sign_own(0, [30])
         forged = tuple(one._replace(signature=b"forged") for one in at_the_start(end, {0: (), 2: ()}))
         others = at_the_start(end, {0: (30, 60), 2: (30, 60)})
         end.deliver(Stand(others[:1]))
@@ -272,7 +272,7 @@ class TestNoFrameEndsANeighbour:
     def test_all_start_from_what_all_have_saved(self):
         end = End(FEDERATION, 1, 0)
         end.connect()
-        end.site._rendezvous.say(0, [30, 60])
+        end.site._rendezvous.sign_own(0, [30, 60])
         end.deliver(Roll(False, at_the_start(end, {0: (30, 60), 2: (30, 62)})))
         assert len(end.site._rendezvous.known) == 3  # or it would wait
         assert end.site.agree([30, 60]) == 30

@@ -65,7 +65,7 @@ class Victim:
         credentials = Credentials.load(members.folders.home("site-0"), "site-0")
         arguments = members.federation, 0, PROBLEM, credentials
         self.site = LockstepSite(*arguments, incarnation=1, lossy=True, say=lambda sentence: None, clock=self.clock)
-        self.site._rendezvous.say(0, [])
+        self.site._rendezvous.sign_own(0, [])
         self.edge: Edge = self.site.edges[1]
         self.line = Nowhere()
         self.site.connected(self.edge, Hello(members.federation.hash, PROBLEM, 1, b"n" * 32), self.line)
@@ -106,7 +106,7 @@ def test_at_the_start_every_signature_is_verified_once_and_none_under_the_lock(m
     others = members.everyone(victim.heard())
     victim.deliver(Roll(False, others[:-1]), times=20)
     assert victim.counts == {"statements": SITES - 2, "certificates": SITES - 2}
-    assert not victim.site._rendezvous.settled
+    assert not victim.site._rendezvous.start_known
     older = (*others[:-1], members.statement(SITES - 1, heard=b"h" * 8 * SITES))
     victim.deliver(Roll(False, older), times=20)
     assert victim.counts == {"statements": SITES - 1, "certificates": SITES - 1} and victim.under_lock == 0
@@ -117,7 +117,7 @@ def test_a_run_pays_nothing_for_statements_that_it_has(members, monkeypatch):
     victim = Victim(members, monkeypatch)
     at_the_start = members.everyone(victim.heard())
     victim.deliver(Roll(False, at_the_start))
-    assert victim.site._rendezvous.settled
+    assert victim.site._rendezvous.start_known
     later = members.everyone(victim.heard(), serial=7, step=50, running=True)
     victim.deliver(Stand(later))
     before = dict(victim.counts)

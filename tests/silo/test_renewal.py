@@ -20,7 +20,7 @@ from decibel.silo._errors import NotTrusted
 from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._frames import Hello
 from decibel.silo.run._connections import METHOD
-from decibel.silo.trust._certificates import builder, der, key_print, make_request, pem
+from decibel.silo.trust._certificates import builder, certificate_fingerprint, der, make_request, pem
 from decibel.silo.trust._signing import new_key, save_key
 
 
@@ -34,7 +34,7 @@ def start(tmp_path):
 def met(talking, number):
     """The fingerprint of the key that the other end of the stream has shown."""
     stream = talking.site.edges[number].stream
-    return stream and key_print(stream.certificate)
+    return stream and certificate_fingerprint(stream.certificate)
 
 
 def test_renewed_certificates_are_shown_without_a_stop(start):
@@ -47,7 +47,7 @@ def test_renewed_certificates_are_shown_without_a_stop(start):
         save_key(key, one.home / "next-key.pem")
         certificate = folders.authority.certify(make_request(key, one.name, "test"), one.name)
         atomic_write(one.home / "certificate.pem", pem(certificate))
-    new = [key_print(x509.load_pem_x509_certificate((one.home / "certificate.pem").read_bytes()))
+    new = [certificate_fingerprint(x509.load_pem_x509_certificate((one.home / "certificate.pem").read_bytes()))
            for one in (listener, dialler)]  # fmt: skip
     wait_until(
         lambda: all(any("a new certificate is in use" in line for line in one.said) for one in (listener, dialler))
@@ -94,13 +94,13 @@ def test_a_thief_is_cut_off_within_two_seconds(start, tmp_path, monkeypatch, tro
     channel, frames_in, over = call(folders, tmp_path / "thief")
     with channel:
         next(frames_in)
-        wait_until(lambda: met(listener, 1) == key_print(stolen))
+        wait_until(lambda: met(listener, 1) == certificate_fingerprint(stolen))
         # The rightful holder knocks: it is known by its certificate, and gets no further.
         second, knocking, gone = call(folders, folders.home("site-1"), problem=b"q" * 32)
         with second, pytest.raises(grpc.RpcError):
             next(knocking)
         gone.set()
-        assert met(listener, 1) == key_print(stolen)
+        assert met(listener, 1) == certificate_fingerprint(stolen)
         if trouble == "slow heartbeat":
             monkeypatch.setattr(listener.site, "watch", lambda: time.sleep(8))
         if trouble == "full disk":

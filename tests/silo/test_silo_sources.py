@@ -55,14 +55,14 @@ def test_sites_read_what_the_simulator_reads(tmp_path, sampling):
 def test_a_site_whose_source_fails_stops_before_it_sends(tmp_path, monkeypatch):
     folders = Folders(tmp_path, ring(2))
     read, sent = Failing(TREES[0], 5), []
-    say_data = Edge.say_data
+    send_data = Edge.send_data
 
     def noted(edge, at, *data):
         if edge.name == "site-1":  # from site 0
             sent.append(at.step)
-        return say_data(edge, at, *data)
+        return send_data(edge, at, *data)
 
-    monkeypatch.setattr(Edge, "say_data", noted)
+    monkeypatch.setattr(Edge, "send_data", noted)
     problems = [problem(lambda node: read), problem(TREES[:2])]
     with pytest.raises(OSError, match="the disk is gone"):
         run_sites(folders, METHOD, 20, problems, batch_size=3, metrics=[], eval_every=20)

@@ -252,6 +252,6 @@ def test_bytes_are_counted():
     end = talking()
     end.sent()
     before = end.edge.sent
-    end.edge.say_data(Position(STEP, 0), b"x" * 100)
+    end.edge.send_data(Position(STEP, 0), b"x" * 100)
     assert end.edge.sent == before + 100
     assert np.isfinite(status(end.site)["steps_per_second"])

@@ -17,7 +17,7 @@ from decibel.silo._errors import NotTrusted
 from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._frame_limits import NOWHERE
 from decibel.silo.protocol._frames import Beat, Hello, Join, Roll, Statement
-from decibel.silo.protocol._outgoing import Outgoing
+from decibel.silo.protocol._send_queue import SendQueue
 from decibel.silo.run._connections import METHOD
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._credentials import Credentials
@@ -162,7 +162,7 @@ class TestWhoIsLetIn:
             raise TooLarge
             yield
 
-        edge, stream = listener.site.edges[1], Outgoing(lambda: None)
+        edge, stream = listener.site.edges[1], SendQueue(lambda: None)
         before = edge.rejected
         listener.streams._read(edge, frames(), stream)
         assert "site-1 was rejected: CLIENT: Received message larger than max" in listener.said[-1]

@@ -76,7 +76,7 @@ class Host:
         it that it has finished."""
         if self.site is None or self.is_leaving:
             return False
-        if not self.site._rendezvous.settled:
+        if not self.site._rendezvous.start_known:
             return not all(host.is_up for host in self.world.hosts)
         edges = self.site.edges.values()
         if self.site.asks_for_model:
@@ -282,16 +282,16 @@ class Host:
     def _resume(self, site: Site, node: Node, saves: Checkpoints | OrbaxCheckpoints) -> int:
         self.monitor.finds_saved(self, saves)
         before = read(self.disk.root)
-        if before is not None and site.goes_on_after(before.step):
+        if before is not None and site.continues_after(before.step):
             self.take_record_away()
             before = None
         if before is not None and before.step in saves.steps:
-            site.has_finished(before.step, before.why, before.without, STAY)
+            site.resume_finished(before.step, before.why, before.without, STAY)
             found = saves.restore(lambda steps: before.step)
         else:
             found = saves.restore(site.agree)
         if found is None:
-            self.monitor.begins_anew(self, site.next)
+            self.monitor.on_restart(self, site.next)
             return 0
         step, site.steps_done, node.state = found
         self.monitor.resumed(self, step, node.state)

@@ -268,7 +268,7 @@ class Monitor:
             if not saves.holds(newest, durable[newest]):
                 self._fail(f"{host.name} has lost what was in the checkpoint of step {newest}")
 
-    def begins_anew(self, host: Host, step: int) -> None:
+    def on_restart(self, host: Host, step: int) -> None:
         """Without a checkpoint, where the sites have agreed on that of a step, 0 for none."""
         if step in self._durable[host.number]:
             self._fail(f"{host.name} cannot read the checkpoint of step {step}, which is on the disk")

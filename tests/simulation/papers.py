@@ -10,7 +10,7 @@ from cryptography import x509
 
 from decibel.silo._errors import NotTrusted
 from decibel.silo.trust._authority import Authority
-from decibel.silo.trust._certificates import key_print, make_request
+from decibel.silo.trust._certificates import certificate_fingerprint, make_request
 from decibel.silo.trust._signing import new_key
 
 MOST_SITES = 5
@@ -26,7 +26,7 @@ class Papers:
         requests = [make_request(key, name, "test") for key, name in zip(self.keys, names, strict=True)]
         self.certificates = [self.authority.certify(*both) for both in zip(requests, names, strict=True)]
         self.forged = [self.other.certify(*both) for both in zip(requests, names, strict=True)]
-        self.prints = [key_print(one) for one in self.certificates]
+        self.prints = [certificate_fingerprint(one) for one in self.certificates]
 
 
 class Signer:

@@ -75,11 +75,11 @@ def what_was_lost_is_not_sent_again():
 
 @bug("short", seed=13)
 def new_messages_overtake_those_that_are_sent_again():
-    def say_in_turn(self: Edge, at: Position, frame: bytes) -> None:
+    def send_in_order(self: Edge, at: Position, frame: bytes) -> None:
         self.outbox.append((at, frame))
         self.say(frame)
 
-    return patch.object(Edge, "say_in_turn", say_in_turn)
+    return patch.object(Edge, "send_in_order", send_in_order)
 
 
 @bug("crash", seed=1)
@@ -102,7 +102,7 @@ def only_one_message_may_wait():
 
 @bug("partition", seed=32)
 def jumps_are_not_told():
-    return patch.object(Edge, "jump", lambda self, step: None)
+    return patch.object(Edge, "send_skip", lambda self, step: None)
 
 
 # Conversations
@@ -110,7 +110,7 @@ def jumps_are_not_told():
 
 @bug("crash", seed=7)
 def keeps_and_restore_are_swapped():
-    settle = Edge.settle
+    settle = Edge.open_link
     swapped = {LinkState.KEEPS: LinkState.RESTORE, LinkState.RESTORE: LinkState.KEEPS}
 
     def wrong(self: Edge, *views) -> None:
@@ -119,7 +119,7 @@ def keeps_and_restore_are_swapped():
         if self.epoch != before:
             self.tie = swapped.get(self.tie, self.tie)
 
-    return patch.object(Edge, "settle", wrong)
+    return patch.object(Edge, "open_link", wrong)
 
 
 @bug("crash", seed=7)
@@ -159,13 +159,13 @@ def a_message_of_another_epoch_is_taken():
 
 @bug("hostile", seed=8)
 def the_answer_to_an_earlier_question_is_taken():
-    answered = Edge.answered
+    answered = Edge.on_joined
 
     def wrong(self: Edge, theirs: Join, *more) -> None:
         self.joining, self.asking = True, theirs.next
         answered(self, theirs, *more)
 
-    return patch.object(Edge, "answered", wrong)
+    return patch.object(Edge, "on_joined", wrong)
 
 
 # Statements
@@ -205,7 +205,7 @@ def no_sign_of_life_is_given():
     watch = Site.watch
 
     def wrong(self: Site) -> None:
-        with patch.object(Edge, "say", lambda self, frame: None):
+        with patch.object(Edge, "send", lambda self, frame: None):
             watch(self)
 
     return patch.object(Site, "watch", wrong)
@@ -383,10 +383,10 @@ def receipts_are_not_awaited():
 
 @bug("async-crash", seed=30)
 def who_was_set_back_is_not_heard():
-    def begins_anew(self: AsyncEdge) -> None:
+    def on_restart(self: AsyncEdge) -> None:
         self.open = self.running = self.finished = False
 
-    return patch.object(AsyncEdge, "begins_anew", begins_anew)
+    return patch.object(AsyncEdge, "on_restart", on_restart)
 
 
 @bug("async-calm", seed=7)

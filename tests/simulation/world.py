@@ -18,7 +18,7 @@ from decibel.core import _files as files
 from decibel.engines._checkpoint import CheckpointWarning
 from decibel.silo._federation import Federation, SiteAddress, StopRule
 from decibel.silo.protocol._frames import KINDS, MAGIC
-from decibel.silo.trust._certificates import key_print, pem
+from decibel.silo.trust._certificates import certificate_fingerprint, pem
 from decibel.silo.trust._signing import key_pem
 
 from .async_host import AsyncHost
@@ -176,7 +176,9 @@ class World:
         made = papers()
         signed = made.authority.sign_federation(self.federation).encode()
         revoked = made.authority.sign_revoked(self.organiser.revoked)
-        trust = json.dumps({"authority": key_print(made.authority.certificate), "revoked": revoked}).encode()
+        trust = json.dumps(
+            {"authority": certificate_fingerprint(made.authority.certificate), "revoked": revoked}
+        ).encode()
         for host in self.hosts:
             CALLS.add(host.disk)
             for name, content in (

@@ -96,8 +96,9 @@ class Federation:
     - `flow_limit`: the largest flow of a link, in the units of gradients, for every level or by level, of
       `"edge-ed"`, `"wave"`, `"diffusion"` and `"consensus"`.
     - `trust_members`: run without such limits a method that sums up what neighbours send, whatever they send.
-    - `faulty`: how many members may lie, also together, or be gone, and still make nobody start, skip or end where no
-      honest member is; None is `Federation.most_faulty`. With 0 every member is believed.
+    - `faulty`: how many members may lie, also together, or be absent without making an honest site start at, skip to
+      or end at a step that no honest site has reached; None is `Federation.most_faulty`. With 0 every member is
+      believed.
     - `asynchronous`: no site waits for another; each uses the newest message of every neighbour (`"wave"`).
     - `stop`: when such a run ends before its last step.
     - `history`: the hashes of all editions before this one, the first one first; `amend` writes it.
@@ -155,7 +156,7 @@ class Federation:
 
     @property
     def witnesses(self) -> int:
-        """How many members must say a thing for it to be true: one more than may be faulty. Every quorum is this."""
+        """How many members must confirm something before a site believes it: one more than may be faulty."""
         return 1 + (self.most_faulty if self.faulty is None else self.faulty)
 
     @property

@@ -16,9 +16,9 @@ from decibel.core import atomic_write, read_file
 
 from .._federation import Federation
 from ..trust._authority import Authority, publish
-from ..trust._certificates import key_print, load_certificate, load_request, make_request, pem
+from ..trust._certificates import certificate_fingerprint, load_certificate, load_request, make_request, pem
 from ..trust._credentials import CERTIFICATE, KEY, NEXT_KEY, load_federation
-from ..trust._signing import fingerprint, load_key, new_key, save_key, spoken
+from ..trust._signing import as_digits, fingerprint, load_key, new_key, save_key
 from ..trust._trust import Trust
 from ._organise import certify
 
@@ -64,9 +64,9 @@ def join(
     if console is not None:
         lines = (
             f"The authority's fingerprint; compare it, by telephone, with whoever sent you {public}:",
-            f"  {spoken(key_print(authority))}",
+            f"  {as_digits(certificate_fingerprint(authority))}",
             f"Send {request} to be signed; your key, which never leaves this machine, has the fingerprint",
-            f"  {spoken(own)}",
+            f"  {as_digits(own)}",
         )
         for line in lines:
             console.print(line, soft_wrap=True, markup=False)
@@ -122,12 +122,14 @@ def clear(folder: Path) -> None:
     try:
         made = json.loads(read_file(folder / MADE))
         folders = set(made["folders"])
-        print_of_key = made["authority"]
+        fingerprint_of_key = made["authority"]
         others = [name for name in there if name not in {*folders, MADE}]
         for one in folders - {"authority", "public"}:
             others += [f"{one}/{path.name}" for path in (folder / one).glob("*") if not _of_a_site(path.name)]
         links = [path for path in (folder, *folder.iterdir()) if path.is_symlink()]
-        real = (folder / "authority").exists() and key_print(load_certificate(folder / AUTHORITY)) != print_of_key
+        real = (folder / "authority").exists() and certificate_fingerprint(
+            load_certificate(folder / AUTHORITY)
+        ) != fingerprint_of_key
     except (ValueError, KeyError, TypeError, OSError):
         raise ValueError(f"{folder} was not made by a rehearsal: name another --out, or an empty one.") from None
     if others or links or real:

@@ -28,11 +28,11 @@ from ..trust._authority import (
     keys_of,
     publish,
 )
-from ..trust._certificates import key_print, load_certificate, load_request, pem
+from ..trust._certificates import certificate_fingerprint, load_certificate, load_request, pem
 from ..trust._credentials import CERTIFICATE, load_federation
 from ..trust._order import Order
 from ..trust._signature_ledger import Ledger
-from ..trust._signing import fingerprint, public_key, same_fingerprint, save_key, spoken
+from ..trust._signing import as_digits, fingerprint, public_key, same_fingerprint, save_key
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateSigningRequest
@@ -51,7 +51,7 @@ def init(toml: Path, out: Path, days: float, passphrase: str | None, console: Co
     if passphrase is None:
         _say(console, "Its key has no passphrase: give it one by `decibel silo passphrase`.")
     _say(console, f"Send {out / 'public'} to every site, and tell them the authority's fingerprint by another channel:")
-    _say(console, f"  {spoken(authority.fingerprint)}")
+    _say(console, f"  {as_digits(authority.fingerprint)}")
 
 
 def _validate(federation: Federation) -> None:
@@ -125,7 +125,7 @@ def sign(
     request = load_request(path)
     own = fingerprint(public_key(request, str(path)))
     _say(console, f"{path} has the key with the fingerprint")
-    _say(console, f"  {spoken(own)}")
+    _say(console, f"  {as_digits(own)}")
     _confirm(name, path, own, told)
     certificate = certify(name, request, out, days, authority)
     atomic_write(path.with_name(CERTIFICATE), pem(certificate))
@@ -166,7 +166,7 @@ def revoke(
     path = out / "public" / REVOKED
     for name in sites:
         federation.number(name)
-    certified = {key_print(load_certificate(one)) for one in certificates}
+    certified = {certificate_fingerprint(load_certificate(one)) for one in certificates}
     with authority.alone():  # nobody else makes a list of the same number
         keys = keys_of(authority, sites) | certified
         made = current_list(authority, federation, out / "public").next(keys, days)

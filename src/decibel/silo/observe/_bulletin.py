@@ -60,7 +60,7 @@ class Bulletin:
         """A new stream: the neighbour is told all that is known."""
         self._told.pop(edge.number, None)
         if self.order is not None:
-            edge.say(write(Ordered(self._credentials.trust.order_text)))
+            edge.send(write(Ordered(self._credentials.trust.order_text)))
 
     def hear(self, edge: Edge, frame: Reports | Ordered) -> None:
         """What a neighbour passes on; raises `Rejected` if it was not signed by those it is of."""
@@ -90,11 +90,11 @@ class Bulletin:
         frame = write(Ordered(self._credentials.trust.order_text))
         with self.site.lock:
             for edge in self.site.edges.values():
-                edge.say(frame)
+                edge.send(frame)
             if order.stop:
                 self.site.order_to_stop(order.sentence)
 
-    def tell(self, *, last: bool = False) -> None:
+    def send_reports(self, *, last: bool = False) -> None:
         """Now and then, and at the end: this site's own report, and those of others to those who may not have them."""
         now = time.monotonic()
         if now >= self._said + EVERY or last:
@@ -111,7 +111,7 @@ class Bulletin:
             if news:
                 told.update((one.site, one.order) for one in news)
                 with self.site.lock:
-                    edge.say(write(Reports(tuple(news))))
+                    edge.send(write(Reports(tuple(news))))
 
     def _own(self) -> Report:
         site = self.site

@@ -48,7 +48,7 @@ class Endpoint(HTTPServer):
     request_queue_size = 8
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever asks and goes is not worth a line."""
+        """Clients that disconnect early are not logged."""
 
 
 class Answer(BaseHTTPRequestHandler):

@@ -19,7 +19,7 @@ from decibel.network import LinkState
 
 from .._errors import Rejected
 from ._edge import Edge, Known
-from ._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE, Allowance
+from ._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE, TokenBucket
 from ._frames import Data, Position, Receipt, write, write_data
 from ._payload_layout import all_finite
 
@@ -35,7 +35,7 @@ class AsyncEdge(Edge):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._messages = Allowance(rate=NEWEST_PER_SECOND, burst=NEWEST_BURST)
+        self._messages = TokenBucket(rate=NEWEST_PER_SECOND, burst=NEWEST_BURST)
         self.exchanges = 0  # of a step, as far as known
         self._mail: dict[int, np.ndarray] = {}  # by exchange, what came last and was not used
         self._numbers: dict[int, int] = {}  # by exchange, the step of what came last
@@ -52,7 +52,7 @@ class AsyncEdge(Edge):
         self.replaced = 0  # messages that a newer one replaced before they were used
         self.steps_since = 0  # steps of this site since a message was used
 
-    def begins_anew(self) -> None:
+    def on_restart(self) -> None:
         """The neighbour was started again, and numbers its messages from where it continues."""
         self.open = self.running = self.finished = False
         self._numbers.clear()
@@ -65,8 +65,8 @@ class AsyncEdge(Edge):
         self.open = self.holds = True
         self.refusal = ""
 
-    def said_bye(self, reason: str, *, forget: bool) -> None:
-        super().said_bye(reason, forget=forget)
+    def on_bye(self, reason: str, *, forget: bool) -> None:
+        super().on_bye(reason, forget=forget)
         self.open = self.open and not self.finished  # what it sent last counts for good
 
     def close(self, *, forget: bool) -> None:
@@ -116,7 +116,7 @@ class AsyncEdge(Edge):
             self._on_the_way.setdefault(exchange, deque()).append(step)
             self._last_sent[exchange] = step
 
-    def acknowledged(self, receipt: Receipt, now: float) -> None:
+    def on_receipt(self, receipt: Receipt, now: float) -> None:
         """The neighbour has read this message, and so all before it."""
         step, exchange = receipt.at
         if step > self._last_sent.get(exchange, -1):
@@ -137,8 +137,9 @@ class AsyncEdge(Edge):
 
     @property
     def has_answered(self) -> bool:
-        """Whether a message was used that the neighbour made with one of those. The step in which it read that, and so
-        its next message, may have begun before."""
+        """Whether this site has used a message that the neighbour computed after reading one sent at rest. The
+        neighbour may have read it in the middle of step k, so only its message of step k + 2 certainly depends on
+        it."""
         return self._read_at is not None and self._newest_used >= self._read_at + 2
 
     def receive(self, data: Data, known: Known, now: float, at: Position = NOWHERE) -> None:
@@ -193,8 +194,8 @@ class AsyncEdge(Edge):
         return max(0, self._steps[-1][1] - newest) if self._steps else 0
 
     def age(self, now: float) -> float:
-        """Seconds since the newest message came, or in which its sender has done the steps since, if that is longer;
-        infinite if none came."""
+        """Age of the newest message in seconds: the time since it arrived or, if longer, the time that its sender
+        needed for the steps since. Infinite if none arrived."""
         if not self._came:
             return float("inf")
         waited = now - self._came

@@ -56,12 +56,12 @@ class AsyncSite(Site):
         """This site's own newest step: nobody else's checkpoint matters."""
         with self.lock:
             self.next = self._rendezvous.start = max(steps, default=0)
-            self._rendezvous.say(0, steps)
-            self._rendezvous.tell(self.edges.values())
+            self._rendezvous.sign_own(0, steps)
+            self._rendezvous.send_roll(self.edges.values())
             self._at = Position(self.next, -1)
             return self.next
 
-    def goes_on_after(self, step: int) -> bool:
+    def continues_after(self, step: int) -> bool:
         """By the stop rule it ended only as long as all were at rest: one that was away then still needs its links."""
         return step < self.limits.steps
 
@@ -128,7 +128,7 @@ class AsyncSite(Site):
         """The step, at once; `STOP` if none is to follow."""
         with self.lock:
             self._validate_open()
-            if not self._rendezvous.settled:
+            if not self._rendezvous.start_known:
                 self.agree([])
             self.next = step
             if not self.running and not self.stopping:
@@ -215,8 +215,8 @@ class AsyncSite(Site):
         """Its newest messages and statements, and that no more will come."""
         assert isinstance(edge, AsyncEdge) and self.bye is not None
         edge.post_again()
-        self._rendezvous.tell_news([edge])
-        edge.say(write(self.bye))
+        self._rendezvous.send_news([edge])
+        edge.send(write(self.bye))
 
     def goodbye(self, finished: bool) -> None:
         """Says goodbye. Who has finished waits a while for neighbours that it cannot reach: one that is not told takes

@@ -19,12 +19,12 @@ from decibel.network import LinkState
 
 from .._errors import Rejected
 from .._federation import FaultTolerance
-from ._frame_limits import FINISHED, NOWHERE, Allowance, Patience
+from ._frame_limits import FINISHED, NOWHERE, TokenBucket, WaitBudget
 from ._frames import Data, Join, Model, Position, Receipt, Skip, Statement, Want, write
 from ._payload_layout import Layout, all_finite
 
 Known = dict[tuple[Any, tuple[int, ...]], set[Layout]]  # by dtype and shape, where such messages have their floats
-WINDOW = 4  # messages of a neighbour that wait here; in step with it there are at most two
+WINDOW = 4  # unread messages kept per neighbour; at most two occur between sites in lockstep
 
 
 class Flow(NamedTuple):
@@ -49,7 +49,8 @@ class Stream(Protocol):
 
 
 class Edge:
-    """All of it is read and written under the site's lock."""
+    """One neighbour as this site sees it: its stream, the exchange in progress, and statistics. Guarded by the site's
+    lock."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class Edge:
         name: str,
         dials: bool,
         rules: FaultTolerance,
-        tell: Callable[[str], None] = lambda sentence: None,
+        log: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.number = number
         self.name = name
         self.dials = dials
-        self.tell = tell
-        self.allowance = Allowance(rules.beat)
-        self.patience = Patience(rules)
+        self.log = log
+        self.allowance = TokenBucket(rules.beat)
+        self.wait_budget = WaitBudget(rules)
         # The stream, and who is at its other end.
         self.stream: Stream | None = None
         self.incarnation = 0
@@ -105,7 +106,7 @@ class Edge:
         self.refusal = self.trouble = ""  # why the other end closes streams, and why none is there
         self.sent = self.received = 0  # bytes
         self.waited = 0.0  # seconds, for its messages
-        self.flows: dict[str, Flow] = {}  # how large they are, by level (`_lies`)
+        self.flows: dict[str, Flow] = {}  # by level, for the status (`_flow_limits`)
 
     def touch(self, now: float) -> None:
         self.last_seen = now
@@ -114,12 +115,12 @@ class Edge:
     # Opening and closing
 
     def view(self, step: int, following: int = 0, *, answer: bool = False) -> Join:
-        """How it stands here; `step` is the next that begins here."""
+        """The JOIN, or JOINED (`answer`), that describes this end; `step` is the next that begins here."""
         return Join(self.epoch, following, self.open, self.holds, step, self.got, answer)
 
-    def settle(self, mine: Join, theirs: Join, now: float = 0.0) -> None:
-        """Both ends do this with the same two views, and come to the same conclusion. The end that dials has chosen the
-        number of a new epoch, at random, so that no message of another is taken for one of it."""
+    def open_link(self, mine: Join, theirs: Join, now: float = 0.0) -> None:
+        """Both ends call this with the same two views and reach the same state. The dialling end chose the new epoch at
+        random, so that messages of an older epoch are not mistaken for messages of this one."""
         self.resumed = True
         self.asking = 0
         self.refusal = ""
@@ -139,15 +140,15 @@ class Edge:
         self.tied_at = -1
         self.theirs = Position(theirs.step, -1)
         self.got = NOWHERE
-        self.patience.joined(now, behind=theirs.step < mine.step)
+        self.wait_budget.joined(now, behind=theirs.step < mine.step)
         self.inbox.clear()
         self.outbox.clear()
 
-    def asked(self, theirs: Join, mine: Join, now: float) -> None:
-        """JOIN came, to the end that listens: answers it. One that never had the answer is told the same again."""
+    def on_join(self, theirs: Join, mine: Join, now: float) -> None:
+        """Answers a JOIN at the listening end. A dialler whose JOINED was lost gets the same JOINED again."""
         lost = self.open and not theirs.open and self._question == (theirs.next, theirs.holds)
         if lost and self.got == NOWHERE:
-            self.say(self._answer)
+            self.send(self._answer)
             self.theirs = max(self.theirs, Position(theirs.step, -1))
             self.resumed = True
             self.resend(NOWHERE)
@@ -156,15 +157,15 @@ class Edge:
             self.close(forget=not theirs.holds)
             mine = mine._replace(open=False, holds=self.holds)
         if theirs.open and not (self.open and self.epoch == theirs.epoch):
-            self.say(write(mine._replace(open=False)))  # that conversation is over
+            self.send(write(mine._replace(open=False)))  # that conversation is over
             return
         self._question = (theirs.next, theirs.holds)
         self._answer = write(mine)
-        self.say(self._answer)
-        self.settle(mine, theirs, now)
+        self.send(self._answer)
+        self.open_link(mine, theirs, now)
 
-    def answered(self, theirs: Join, step: int, now: float) -> None:
-        """JOINED came, to the end that dials."""
+    def on_joined(self, theirs: Join, step: int, now: float) -> None:
+        """Takes a JOINED at the dialling end."""
         if self.open and not theirs.open:
             self.close(forget=not theirs.holds)
             return  # and will ask again
@@ -175,19 +176,19 @@ class Edge:
         mine = self.view(step)
         went_on = not self.open and step > self.asked_step
         self.joining = False
-        self.settle(mine, theirs, now)
+        self.open_link(mine, theirs, now)
         if went_on:  # while it waited for the answer
-            self.jump(step)
+            self.send_skip(step)
 
-    def begins_anew(self) -> None:
-        """The neighbour was started again, and takes its flows from this end."""
+    def on_restart(self) -> None:
+        """The neighbour was restarted, and takes its flows from this end."""
         self.close(forget=False)
         self.running = self.finished = False
 
-    def said_bye(self, reason: str, *, forget: bool) -> None:
+    def on_bye(self, reason: str, *, forget: bool) -> None:
         self.finished = reason == "finished"
         if reason == "aside":
-            self.refused("it took too long, so that the others go on without it for a while")
+            self.on_refuse("it took too long, so that the others go on without it for a while")
         self.running = self.running and reason == "aside"
         if self.finished:
             self.joining = False
@@ -240,12 +241,12 @@ class Edge:
             self.told[one.site] = max(self.told.get(one.site, (-1, -1)), one.order)
             self._shown[one.site] = one.certificate
 
-    def refused(self, sentence: str) -> None:
-        """The other end closes this stream, or takes none, and says why; the same sentence is told once."""
+    def on_refuse(self, sentence: str) -> None:
+        """The other end refused this site, with a reason; the same reason is logged once."""
         told = self.refusal
         self.refusal = plain(sentence)
         if self.refusal != told:
-            self.tell(f"{self.name} rejected this site: {self.refusal}")
+            self.log(f"{self.name} rejected this site: {self.refusal}")
 
     def ask_for_model(self, now: float, pause: float) -> None:
         """For its model; again where no answer came in a pause, or the stream is another."""
@@ -253,10 +254,10 @@ class Edge:
             return
         if self._wanted is None or now >= self._wanted + pause:
             self._wanted = now
-            self.say(write(Want()))
+            self.send(write(Want()))
 
-    def offered(self, model: Model, entries: int, dtype: np.dtype, now: float) -> None:
-        """A model came: no entries, or as many as this site's has."""
+    def on_model(self, model: Model, entries: int, dtype: np.dtype, now: float) -> None:
+        """Keeps the model of a neighbour: no entries, or as many as this site's has."""
         if self._wanted is None:
             raise Rejected("a MODEL that was not asked for")
         if model.row.size and not (model.row.size == entries and model.row.dtype == dtype):
@@ -271,7 +272,7 @@ class Edge:
         """This site's model, not more often than after a pause."""
         if self._gave is None or now >= self._gave + pause:
             self._gave = now
-            self.say(model)
+            self.send(model)
 
     def resend(self, got: Position) -> None:
         """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""
@@ -281,38 +282,39 @@ class Edge:
             while missing and missing[0][0].exchange > 0:
                 del missing[0]
             if missing:
-                self.say(write(Skip(missing[0][0].step)))
+                self.send(write(Skip(missing[0][0].step)))
         for _, frame in missing:
-            self.say(frame)
+            self.send(frame)
 
     # Talking
 
-    def say(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         if self.stream is not None:
             self.sent += len(frame)
             self.stream.send(frame)
 
-    def say_data(self, at: Position, frame: bytes) -> None:
+    def send_data(self, at: Position, frame: bytes) -> None:
         """Nothing, where the other end has skipped this position; the jump that this makes is told before the next."""
         if self.theirs > at:
             self.behind = True
             return
         if self.behind:
-            self.jump(at.step)
-        self.say_in_turn(at, frame)
+            self.send_skip(at.step)
+        self.send_in_order(at, frame)
 
-    def jump(self, step: int) -> None:
-        """What it announced before and did not do is not said again: the other end would take it for a step back."""
+    def send_skip(self, step: int) -> None:
+        """Announces that this end continues at a later step. Earlier announcements still in the outbox are dropped:
+        sent after this one they would look like a step back."""
         self.behind = False
         while self.outbox and self.outbox[-1][0].exchange < 0:
             self.outbox.pop()
-        self.say_in_turn(Position(step, -1), write(Skip(step)))
+        self.send_in_order(Position(step, -1), write(Skip(step)))
 
-    def say_in_turn(self, at: Position, frame: bytes) -> None:
-        """What is lost with a stream is said again on the next one; what comes after it must not overtake it."""
+    def send_in_order(self, at: Position, frame: bytes) -> None:
+        """Sends in order, and again after a reconnection."""
         self.outbox.append((at, frame))
         if self.resumed:
-            self.say(frame)
+            self.send(frame)
 
     @property
     def state(self) -> str:
@@ -361,9 +363,9 @@ class Edge:
         self.may_skip = False
         if data.at >= at:
             self.inbox[data.at] = data.tensor
-            self.patience.caught_up()
+            self.wait_budget.caught_up()
 
-    def acknowledged(self, receipt: Receipt, now: float) -> None:
+    def on_receipt(self, receipt: Receipt, now: float) -> None:
         """The neighbour has read a message."""
         raise Rejected("a RECEIPT, which sites with common steps do not say")
 
@@ -373,7 +375,7 @@ class Edge:
             return at.exchange == 0 and at.step >= self.theirs.step
         return follows(self.theirs, at)
 
-    def skip(self, step: int) -> None:
+    def on_skip(self, step: int) -> None:
         if not self.open or self.finished or self.theirs == Position(step, -1):  # over, or said again
             return
         if step <= self.theirs.step:
@@ -397,10 +399,11 @@ class Edge:
         if self.tied_at < 0 and row is not None:  # the first position in which both ends take part
             self.tied_at = at.step
         if row is not None:
-            self.patience.took_part()
+            self.wait_budget.took_part()
         return row, self.tie if at.step == self.tied_at else LinkState.TIED
 
 
 def follows(before: Position, at: Position) -> bool:
-    """Whether nothing comes between two positions: an end does not tell how many exchanges its step has."""
+    """Whether `at` may directly follow `before`: the next exchange of the step, or the first of the next step. How many
+    exchanges the other end's step has is unknown."""
     return at in (Position(before.step, before.exchange + 1), Position(before.step + 1, 0))

@@ -76,10 +76,10 @@ class Limits(NamedTuple):
         """Bytes of the nonces of all sites."""
         return 8 * self.sites
 
-    def proofs(self, beat: float) -> Allowance:
+    def proofs(self, beat: float) -> TokenBucket:
         """Of signatures in statements that one neighbour may have this site verify: those of all sites, several times a
         beat, and many at the start, where all answer all."""
-        return Allowance(rate=PROOFS_PER_BEAT * self.sites / beat, burst=PROOFS * self.sites)
+        return TokenBucket(rate=PROOFS_PER_BEAT * self.sites / beat, burst=PROOFS * self.sites)
 
     def validate(self, frame: Frame) -> None:
         match frame:
@@ -132,7 +132,7 @@ class Limits(NamedTuple):
 
 
 def validate_greeting(hello: Frame, federation: Federation, problem: bytes, other: str, own: str) -> Hello:
-    """HELLO, if it is of the same federation and the same problem; losses are compared in `_build`."""
+    """HELLO, if it is of the same federation and the same problem; `_compatibility` compares losses."""
     if not isinstance(hello, Hello):
         raise Rejected("no HELLO")
     if hello.federation.hex() in federation.history:
@@ -150,7 +150,7 @@ def validate_greeting(hello: Frame, federation: Federation, problem: bytes, othe
     return hello
 
 
-class Allowance:
+class TokenBucket:
     """Spent by frames, and by messages that count for nothing; refilled by time."""
 
     def __init__(self, beat: float = 0.0, *, rate: float = 0.0, burst: int = BURST) -> None:
@@ -166,7 +166,7 @@ class Allowance:
             raise Rejected("more frames or statements than the protocol allows")
 
 
-class Patience:
+class WaitBudget:
     """How long a site still waits for one neighbour, and how long it will not hear of it again after it gave up.
 
     A neighbour has a budget of seconds for which the site waits for it while others have sent. It is refilled by the

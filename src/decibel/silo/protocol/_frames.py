@@ -38,8 +38,8 @@ class Position(NamedTuple):
 
 
 class Build(NamedTuple):
-    """What computes: versions, and hashes of the losses, which mean the same where JAX is the same. Nothing is said of
-    what is empty."""
+    """Software versions and loss hashes of a site. Hashes are comparable between equal versions of JAX only; empty
+    fields are unknown."""
 
     decibel: str = ""
     jax: str = ""
@@ -48,7 +48,8 @@ class Build(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """Who speaks is in its certificate; here is what it speaks of. The one that was dialled proves its certificate."""
+    """The first frame of a stream. The sender's identity is in its TLS certificate, which the listening end also sends,
+    with its signature of the dialler's nonce: the dialler's gRPC does not show it."""
 
     federation: bytes
     problem: bytes
@@ -110,8 +111,8 @@ def nonces_of(statements: Iterable[Statement], sites: int) -> bytes:
 
 
 class Roll(NamedTuple):
-    """What every site has said of itself: the statements by which the sender knows from which step it starts, or, as
-    long as it does not know, the newest. The sender is `running`."""
+    """Statements of all sites: those that fixed the sender's first step, or the newest until then. `running`: whether
+    the sender has begun its first step."""
 
     running: bool
     statements: tuple[Statement, ...]
@@ -124,9 +125,17 @@ class Stand(NamedTuple):
 
 
 class Join(NamedTuple):
-    """`step` is the first in which the sender takes part; `open` that it still does, in `epoch`, and `got` what it had
-    last; `holds` that it remembers the flow of this edge. `next` is the epoch to begin, if there is to be one; an
-    answer repeats it."""
+    """How one end sees the edge, to begin or resume an exchange of messages.
+
+    Attributes:
+        epoch: the epoch of the exchange in progress or the last one.
+        next: the new epoch that the dialler proposes; the answer repeats it.
+        open: whether the sender still exchanges messages in `epoch`.
+        holds: whether the sender remembers the flow of this edge.
+        step: the first step in which the sender takes part.
+        got: the position of the last message that it received.
+        answer: whether this is JOINED.
+    """
 
     epoch: int
     next: int
@@ -134,10 +143,12 @@ class Join(NamedTuple):
     holds: bool
     step: int
     got: Position
-    answer: bool = False  # JOINED
+    answer: bool = False
 
 
 class Data(NamedTuple):
+    """One row for this neighbour: the `tensor` of exchange `at` in `epoch`."""
+
     epoch: int
     at: Position
     tensor: np.ndarray

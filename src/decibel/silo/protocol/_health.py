@@ -36,7 +36,7 @@ class Health:
 
     def absent(self, *, running: bool) -> list[str]:
         """Who is not there now and should be: everybody at the start, then the neighbours."""
-        if not self._rendezvous.settled:
+        if not self._rendezvous.start_known:
             return self._rendezvous.absent
         return [edge.name for edge in self._edges.values() if running and not (edge.open or edge.finished)]
 

@@ -27,13 +27,13 @@ class LockstepSite(Site):
         """The saved step to start from, 0 for the beginning: the largest that every site has saved. Where neighbours
         run already, this site returns, and takes up its own newest."""
         with self.lock:
-            self._rendezvous.say(0, steps)
-            self._rendezvous.tell(self.edges.values())
-            self._rendezvous.settle(self.edges.values())
+            self._rendezvous.sign_own(0, steps)
+            self._rendezvous.send_roll(self.edges.values())
+            self._rendezvous.decide_start(self.edges.values())
             while (start := self._rendezvous.start) is None:
                 if not self.lossy and (few := self._rendezvous.finished_by_few):
                     raise FinishedByFew.of(few)
-                self._rendezvous.tell_news(self.edges.values())
+                self._rendezvous.send_news(self.edges.values())
                 self._wait(self._rendezvous.absent, INTRODUCTION)
                 if self.stopping:
                     return max(steps, default=0)
@@ -44,7 +44,7 @@ class LockstepSite(Site):
             self._at = Position(self.next, -1)
             return self.next
 
-    def goes_on_after(self, step: int) -> bool:
+    def continues_after(self, step: int) -> bool:
         """Whether there is more to do where this run has ended before, at a step."""
         return False
 
@@ -65,7 +65,7 @@ class LockstepSite(Site):
         """Waits until a step can begin; returns it, a later one where neighbours are ahead, or `STOP` if none will."""
         with self.lock:
             self._validate_open()
-            if not self._rendezvous.settled:
+            if not self._rendezvous.start_known:
                 self.agree([])
             if not self.running and step != self.next and not (self.lossy or self.stopping):
                 raise SiteLost(f"all sites start from step {self.next}, whose checkpoint this one could not read.")
@@ -99,10 +99,10 @@ class LockstepSite(Site):
             raise self._lost("its neighbours are ahead of it")
         ahead = min(ahead, self._rendezvous.confirmed, self.goal - 1)
         if ahead > self.next:
-            self.say(f"goes on at step {ahead}, where the others are; steps from {self.next} on were not done here")
+            self.log(f"goes on at step {ahead}, where the others are; steps from {self.next} on were not done here")
             self.next = ahead
             for edge in talking:
-                edge.jump(ahead)
+                edge.send_skip(ahead)
 
     def _join(self) -> None:
         """Opens the edges that this site dials and whose other end runs. Nobody waits for the answer but at the start:
@@ -113,16 +113,17 @@ class LockstepSite(Site):
                 edge.ask_after = now + self.fault_tolerance.patience
                 edge.hang_up()
             ready = edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining)
-            if ready and now >= edge.ask_after and edge.patience.may_join(now):
+            if ready and now >= edge.ask_after and edge.wait_budget.may_join(now):
                 edge.joining = True
                 edge.asked_at = now
                 edge.asked_step = self.next
                 edge.asking = edge.asking or self.clock.nonce()  # the same, as long as no answer came
-                edge.say(write(edge.view(self.next, edge.asking)))
+                edge.send(write(edge.view(self.next, edge.asking)))
 
     def _is_left_behind(self) -> bool:
-        """Whether the others have finished without this site: so many say so, and no neighbour is where it is. One that
-        takes part cannot be further behind than there are sites."""
+        """Whether the run ended without this site: at least `witnesses` sites say that they are done, a neighbour has
+        finished, and none still exchanges messages. One that does not count if this site is more steps behind than
+        there are sites: a site that takes part cannot lag that far."""
         if self.next >= self.goal or not self._rendezvous.is_over:
             return False
         there = any(edge.open and not edge.finished for edge in self.edges.values())
@@ -149,9 +150,15 @@ class LockstepSite(Site):
         *,
         finite: bool = True,
     ) -> None:
-        """Sends a row to every neighbour (the same, or (slots, entries) one each) and waits for theirs. Fills in what
-        arrived by slot, where anything did, and the states of the links. Slots of no neighbour are −1 in `others`;
-        `finite` is whether rows in code are, decoded."""
+        """Sends a row to every neighbour and waits for theirs.
+
+        Args:
+            others: the neighbour of each slot, −1 for none.
+            rows: (entries,) the same for all, or (slots, entries).
+            layout: where an encoded row has its floats.
+            out: receives, by slot, the row, whether one arrived, and the state of the link.
+            finite: whether this site's own encoded rows decode to finite numbers.
+        """
         arrived, received, states = out
         if not (finite and all_finite(rows, layout)):
             raise NotFinite(f"{self.name} has a NaN or infinity to send.")
@@ -162,7 +169,7 @@ class LockstepSite(Site):
             for slot, edge in slots:
                 if edge.takes_part(at.step) and not edge.finished:
                     row = rows if rows.ndim == 1 else rows[slot]
-                    edge.say_data(at, write_data(edge.epoch, at, row))
+                    edge.send_data(at, write_data(edge.epoch, at, row))
             self._wait_for([edge for _, edge in slots], at)
             received[...] = False
             states[...] = LinkState.TIED
@@ -194,14 +201,19 @@ class LockstepSite(Site):
                 self._suspend(late, f"for {deadline:g} seconds (deadline)")
             if self.lossy and self.fault_tolerance.quorum == "continue":
                 for edge in awaited:
-                    if edge.awaited(at) and (reason := edge.patience.over(since)):
+                    if edge.awaited(at) and (reason := edge.wait_budget.over(since)):
                         self._suspend([edge], reason)
         self.health.awaited = {}
 
     def _charge(self, awaited: list[Edge], seconds: float, held_up: dict[int, float], *, few: bool) -> None:
-        """Who is late pays for the wait: in this exchange (`held_up`), and, if so `few` are late that they may all be
-        faulty and others have sent, from its share of the time, but for what networks take. One that waits for another
-        itself pays half, so that whoever is next to the one that is late is the first to go on without it."""
+        """Charges each late neighbour for the wait.
+
+        - Always against the deadline of this exchange (`held_up`).
+        - If only `few` are late, so that all of them may be faulty, also against its share of the run's time, less a
+          free delay of `FREE` beats.
+        - A neighbour that itself waits for another is charged half, so that the neighbours of the late site are the
+          first to continue without it.
+        """
         free = FREE * self.fault_tolerance.beat
         self._held_up += seconds if few else 0.0
         for edge in awaited:
@@ -210,7 +222,7 @@ class LockstepSite(Site):
             held_up[edge.number] += seconds / 2 if edge.waits else seconds
             if few:
                 price = max(0.0, held_up[edge.number] - free) - max(0.0, before - free)
-                edge.patience.spend(self.clock.now() - self._held_up, price)
+                edge.wait_budget.spend(self.clock.now() - self._held_up, price)
 
     def _suspend(self, late: list[Edge], reason: str) -> None:
         """Goes on without those that are not waited for any longer."""
@@ -219,23 +231,23 @@ class LockstepSite(Site):
             sentence = f"{edge.name} sent no message {reason}, though alive"
             if not self.lossy or self.fault_tolerance.quorum == "stop":
                 raise self._lost(sentence)
-            edge.tell(f"{sentence}: edge suspended")
-            edge.say(write(Bye("aside")))
+            edge.log(f"{sentence}: edge suspended")
+            edge.send(write(Bye("aside")))
             edge.close(forget=True)
-            edge.patience.suspended(now)
+            edge.wait_budget.suspended(now)
 
     # What comes by the streams
 
     def _greet(self, edge: Edge) -> None:
         if edge.dials and edge.open:
-            edge.say(write(edge.view(self.next)))
+            edge.send(write(edge.view(self.next)))
         elif self.bye is not None and not edge.open:
-            edge.say(write(self.bye))
+            edge.send(write(self.bye))
 
     def _converse(self, edge: Edge, frame: Join | Skip) -> None:
         match frame:
             case Skip(step):
-                edge.skip(step)
+                edge.on_skip(step)
             case Join(answer=True):
                 self._joined(edge, frame)
             case Join():
@@ -247,27 +259,27 @@ class LockstepSite(Site):
         now = self.clock.now()
         if (self.had_finished or self.bye is not None) and not edge.open:
             return  # it is told that this site has no more to say
-        if self.running and (edge.open or edge.patience.may_join(now)):  # or it will ask again
-            edge.asked(theirs, edge.view(self.next, theirs.next, answer=True), now)
+        if self.running and (edge.open or edge.wait_budget.may_join(now)):  # or it will ask again
+            edge.on_join(theirs, edge.view(self.next, theirs.next, answer=True), now)
             self._tell_returned(edge)
 
     def _joined(self, edge: Edge, theirs: Join) -> None:
         if not edge.dials:
             raise Rejected("a JOINED from the connecting end")
-        edge.answered(theirs, self.next, self.clock.now())
+        edge.on_joined(theirs, self.next, self.clock.now())
         self._tell_returned(edge)
 
     def _tell_returned(self, edge: Edge) -> None:
         if edge.departed and edge.open:
             edge.departed = False
-            edge.tell(f"{edge.name} is back at step {self.next}")
+            edge.log(f"{edge.name} is back at step {self.next}")
 
     def _say_bye(self, edge: Edge) -> None:
         assert self.bye is not None
         if self.bye.reason == "finished" and edge.open:
-            edge.say_in_turn(FINISHED, write(self.bye))
+            edge.send_in_order(FINISHED, write(self.bye))
         else:
-            edge.say(write(self.bye))
+            edge.send(write(self.bye))
 
     def _needs_no_more(self, edge: Edge) -> bool:
         """Whether a neighbour that has not finished is not waited for at the end."""

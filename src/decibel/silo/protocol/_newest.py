@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from .._errors import NotTrusted, Rejected
 from .._federation import Federation
 from ..trust._signing import Purpose
-from ._frame_limits import Allowance
+from ._frame_limits import TokenBucket
 from ._frames import Report, Statement
 
 T = TypeVar("T", Statement, Report)
@@ -42,7 +42,7 @@ class Newest(Generic[T]):
         signature, certificate = self._signer.sign(self._purpose, self._about + own.text())
         self.known[self._number] = own._replace(signature=signature, certificate=certificate)
 
-    def checked(self, said: Iterable[T], allowance: Allowance, now: float) -> list[T]:
+    def checked(self, said: Iterable[T], allowance: TokenBucket, now: float) -> list[T]:
         """Those that are newer than what is known, and hold. Signatures take time, and this needs no lock; `allowance`
         is for how many."""
         held: list[T] = []

@@ -44,7 +44,7 @@ class Rendezvous(Newest[Statement]):
         self.counted: tuple[Statement, ...] = ()  # from which it was computed; none at a site that returns
 
     @property
-    def settled(self) -> bool:
+    def start_known(self) -> bool:
         """Whether it is known from which step to start."""
         return self.start is not None
 
@@ -56,7 +56,9 @@ class Rendezvous(Newest[Statement]):
 
     # What this site says
 
-    def say(self, step: int, saved: Sequence[int] | None = None, *, running: bool = False, done: bool = False) -> None:
+    def sign_own(
+        self, step: int, saved: Sequence[int] | None = None, *, running: bool = False, done: bool = False
+    ) -> None:
         """This site's own statement: where it is, at its start what it has saved, and of whom it has heard."""
         if saved is not None:
             self.saved = tuple(sorted(saved))[-MOST_SAVED:]
@@ -67,20 +69,20 @@ class Rendezvous(Newest[Statement]):
             return
         self.keep_own(own._replace(heard=heard, serial=0 if last is None else last.serial + 1))
 
-    def tell(self, edges: Iterable[Edge], *, running: bool = False) -> None:
+    def send_roll(self, edges: Iterable[Edge], *, running: bool = False) -> None:
         """The statements that were counted, or all that are known so far."""
         statements = self.counted or tuple(self.known.values())
         frame = write(Roll(running, statements))
         for edge in edges:
             edge.note_told(statements)
-            edge.say(frame)
+            edge.send(frame)
 
-    def tell_news(self, edges: Iterable[Edge]) -> None:
+    def send_news(self, edges: Iterable[Edge]) -> None:
         """The statements that are newer than those that an edge was told before."""
         for edge in edges:
             news = self.newer_than(edge.told)
             if news and edge.stream is not None:
-                edge.say(write(Stand(tuple(edge.without_certificates(news)))))
+                edge.send(write(Stand(tuple(edge.without_certificates(news)))))
                 edge.note_told(news)
 
     # What others say
@@ -88,7 +90,7 @@ class Rendezvous(Newest[Statement]):
     def basis(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
         """These, if all sites can start by them: all have heard of each other, and of this one as it is now. This needs
         no lock."""
-        if self.settled or not self._complete(statements):
+        if self.start_known or not self._complete(statements):
             return ()
         return tuple(statements) if all([self._holds(one) for one in statements]) else ()
 
@@ -107,19 +109,19 @@ class Rendezvous(Newest[Statement]):
 
     # What follows
 
-    def settle(self, edges: Collection[Edge]) -> None:
+    def decide_start(self, edges: Collection[Edge]) -> None:
         """Computes the step to start from, if it can be known by now: the newest that all have saved. A site that may
         return while others run takes its own newest."""
-        if self.settled or self._number not in self.known:
+        if self.start_known or self._number not in self.known:
             return
-        self.say(0)
+        self.sign_own(0)
         offers = [edge.basis for edge in edges if edge.stream is not None and edge.basis]
         everyone = tuple(self.known.values())
         if offers or self._complete(everyone):
             self._settle(offers[0] if offers else everyone, edges)
         elif (self._returns and self._under_way) or self.is_over:
             self.start = max(self.saved, default=0)
-            self.tell(edges)
+            self.send_roll(edges)
 
     def _settle(self, statements: tuple[Statement, ...], edges: Collection[Edge]) -> None:
         """All start from the same step, and both ends of every edge remember the same. One that came with a later
@@ -129,7 +131,7 @@ class Rendezvous(Newest[Statement]):
         self.start = max(set.intersection(*steps)) if steps else 0
         for edge in edges:
             edge.holds = self.start == 0 or self.start in self.saved
-        self.tell(edges)
+        self.send_roll(edges)
 
     def _is_new(self, one: Statement) -> bool:
         return one.site in self._came_later and not one.saved
@@ -163,7 +165,8 @@ class Rendezvous(Newest[Statement]):
 
     @property
     def finished_by_few(self) -> list[str]:
-        """Who has finished, where that is somebody and too few to be believed, and all others are at their start."""
+        """The sites that say they have finished, if there are fewer than `witnesses` and all others are at their start;
+        else empty."""
         fresh = self._fresh()
         everyone = len(fresh) == len(self._names) - 1
         if self.is_over or not everyone or any(one.running and not one.done for one in fresh):

@@ -63,7 +63,8 @@ class Agreement(NamedTuple):
 
 
 def agree_on(offers: Mapping[str, Model], needed: int) -> Agreement | None:
-    """The model with which most agree, and of these the one in their midst; None if not so many do, itself included."""
+    """The offered model with which most others agree, ties broken by the smaller distance; None if fewer than `needed`
+    sites agree, itself included."""
     givers = {name: model for name, model in offers.items() if model.row.size}
     agreements: list[Agreement] = []
     for name, model in givers.items():

@@ -100,13 +100,13 @@ class Site(ABC):
         self._restart = restart
         self.build = Build()
         self.clock = clock or Clock()
-        self.say = say if isinstance(say, Log) else Log(federation.sites[number].name, say, self.clock.now)
+        self.log = say if isinstance(say, Log) else Log(federation.sites[number].name, say, self.clock.now)
         self.limits, self.fault_tolerance = Limits.of(federation), (rules := federation.fault_tolerance)
         self._witnesses = federation.witnesses
         self.incarnation = incarnation
         self.lock = self.clock.lock()
         self.edges = {
-            other: self.edge_type(other, name, federation.dials(number, other), rules, self.say.about(name))
+            other: self.edge_type(other, name, federation.dials(number, other), rules, self.log.about(name))
             for other in federation.neighbours(number)
             for name in (federation.sites[other].name,)
         }
@@ -133,14 +133,14 @@ class Site(ABC):
         self.next = 0
         self.goal = self.limits.steps
         self.steps_done = 0  # by this site, in all its starts
-        self._held_up = 0.0  # seconds that it has waited for a few
+        self._held_up = 0.0  # seconds spent waiting for at most `faulty` neighbours
         self._at = Position(0, -1)
         self.error: Exception | None = None
         self.ordered = ""  # why it stops, if the authority has ordered it
         self.bulletin: Bulletin | None = None  # what sites tell each other for people
         self._told_waiting = -math.inf  # when people were told last that it waits
         # The end.
-        self.ended = ""  # why no step follows, where it is not the last
+        self.ended = ""  # why the run ended before its last step; empty if it did not
         self.bye: Bye | None = None  # what it says to all once it leaves
         self.had_finished = False  # whether this run had ended before this start
         self._stay = 0.0  # seconds for which it gives its model then
@@ -180,7 +180,7 @@ class Site(ABC):
         """The step to start from, 0 for the beginning, given the steps that this site has saved."""
 
     @abstractmethod
-    def goes_on_after(self, step: int) -> bool:
+    def continues_after(self, step: int) -> bool:
         """Whether there is more to do where this run has ended before, at a step."""
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Site(ABC):
 
     def _start_running(self) -> None:
         self.running = True
-        self._rendezvous.tell(self.edges.values(), running=True)
+        self._rendezvous.send_roll(self.edges.values(), running=True)
         self._stand()
         self._wait_at_the_start()
 
@@ -202,9 +202,9 @@ class Site(ABC):
         """Those that came with a later edition and had saved nothing when all sites started."""
         return self._rendezvous.new_members
 
-    def has_finished(self, step: int, why: str, lacking: Collection[str], stay: float) -> None:
-        """This run has ended here before: no step is done, and for so many seconds others may have the model. Those who
-        are `lacking` it may come at any time; whether anybody else does shows soon."""
+    def resume_finished(self, step: int, why: str, lacking: Collection[str], stay: float) -> None:
+        """This run had already finished in an earlier start: do no steps, and give the model for `stay` seconds to
+        neighbours that are `lacking` it."""
         with self.lock:
             self._stay = stay
             self._lacking = frozenset(lacking)
@@ -212,7 +212,7 @@ class Site(ABC):
             self._at = Position(step, -1)
             self.ended = why
             self.running = self.done = self.finished = self.had_finished = True
-            self._rendezvous.say(step, running=True, done=True)
+            self._rendezvous.sign_own(step, running=True, done=True)
 
     def _take_model(self) -> None:
         """Waits until as many neighbours as must say a thing give the same model; gives up where those who are there
@@ -221,7 +221,7 @@ class Site(ABC):
         patience = self.fault_tolerance.patience
         come_to = f"the others finished without this site, which came to step {self.next}"
         self.asks_for_model = True
-        self.say(f"{come_to}: it asks for their model")
+        self.log(f"{come_to}: it asks for their model")
         while not self.stopping:
             now = self.clock.now()
             for edge in self.edges.values():
@@ -283,8 +283,8 @@ class Site(ABC):
                 raise Stopped(f"step {self._at.step} was given up: a neighbour's message did not come.")
 
     @contextmanager
-    def failing_later(self) -> Iterator[None]:
-        """Keeps what goes wrong for when the compiled step has ended, which cannot pass it on."""
+    def defer_errors(self) -> Iterator[None]:
+        """Keeps an error until the compiled step has ended, since the step cannot raise it."""
         try:
             yield
         except Exception as error:
@@ -297,12 +297,12 @@ class Site(ABC):
     def order_to_stop(self, sentence: str) -> None:
         """The authority has ordered it, for that reason."""
         self.ordered = sentence
-        self.say(sentence)
+        self.log(sentence)
         self.stop()
         self.lock.notify_all()
 
     def give_up(self) -> None:
-        """Whoever waits for a neighbour waits no longer."""
+        """Aborts all waiting for neighbours."""
         with self.lock:
             self.closing = True
             self.lock.notify_all()
@@ -315,11 +315,11 @@ class Site(ABC):
             self._validate_incarnation(edge, hello)
             edge.hang_up()
             if edge.incarnation not in (0, hello.incarnation):
-                edge.begins_anew()
+                edge.on_restart()
             edge.incarnation = hello.incarnation
             edge.stream = stream
             edge.touch(self.clock.now())
-            self._rendezvous.tell([edge], running=self.running)
+            self._rendezvous.send_roll([edge], running=self.running)
             self._greet(edge)
             if self.bulletin is not None:
                 self.bulletin.greet(edge)
@@ -354,9 +354,9 @@ class Site(ABC):
             if isinstance(frame, Data):
                 edge.receive(frame, self.known, now, self._at)
             elif isinstance(frame, Receipt):
-                edge.acknowledged(frame, now)
+                edge.on_receipt(frame, now)
             elif isinstance(frame, Model):
-                edge.offered(frame, self._model_entries, self._model_dtype, now)
+                edge.on_model(frame, self._model_entries, self._model_dtype, now)
             else:
                 edge.allowance.spend(now)
                 self._control(edge, frame)
@@ -377,8 +377,8 @@ class Site(ABC):
                 return
             edge.basis = basis or edge.basis
             news = self._rendezvous.take(checked)
-            if not self._rendezvous.settled:
-                self._rendezvous.settle(self.edges.values())
+            if not self._rendezvous.start_known:
+                self._rendezvous.decide_start(self.edges.values())
                 self.lock.notify_all()
             elif news and self.clock.now() >= self._stood + self.fault_tolerance.beat / 4:
                 self._stand()  # who has just started waits for an answer
@@ -392,12 +392,12 @@ class Site(ABC):
             case Bye(reason):
                 if edge.open and reason == "left":
                     self._tell_departed(edge, "has left")
-                edge.said_bye(reason, forget=self.fault_tolerance.forgets)
+                edge.on_bye(reason, forget=self.fault_tolerance.forgets)
             case Want():
                 if self.model is not None:
                     edge.give(write(self.model), self.clock.now(), self.fault_tolerance.patience)
             case Refuse(sentence):
-                edge.refused(sentence)
+                edge.on_refuse(sentence)
             case Hello():
                 raise Rejected("a second HELLO")
             case Join() | Skip():
@@ -417,10 +417,11 @@ class Site(ABC):
             "continue": ': the run goes on without its data until it returns (quorum = "continue")',
             "wait": ': the run waits for it (quorum = "wait")',
         }
-        edge.tell(f"{edge.name} {why}" + (then.get(self.fault_tolerance.quorum, "") if self.lossy else ""))
+        edge.log(f"{edge.name} {why}" + (then.get(self.fault_tolerance.quorum, "") if self.lossy else ""))
 
     def watch(self) -> None:
-        """Now and then: a sign of life and the newest statements to everyone, and who gave no sign is gone."""
+        """Called every `beat`: sends a heartbeat and new statements, and drops neighbours whose heartbeat is
+        overdue."""
         with self.lock:
             beat = write(Beat(waits=bool(self.health.awaited)))
             now = self.clock.now()
@@ -428,7 +429,7 @@ class Site(ABC):
             self._tell_waiting(now)
             self._stand()
             for edge in self.edges.values():
-                edge.say(beat)
+                edge.send(beat)
                 if edge.alive and now - edge.last_seen > self.fault_tolerance.patience:
                     edge.alive = edge.running = False
                     edge.hang_up()
@@ -445,29 +446,29 @@ class Site(ABC):
         self._told_waiting = now
         line = f"waiting for {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
         hint = "; if they have finished, start them again and they give this site the model"
-        self.say(line + (hint if self._rendezvous.saved or self.steps_done else ""))
+        self.log(line + (hint if self._rendezvous.saved or self.steps_done else ""))
 
     def _stand(self) -> None:
-        """Tells where this site is, and what it has heard of others since; before it knows where to start, `agree`
-        does."""
-        if self._rendezvous.settled and not self.closing:
+        """Signs and sends this site's position, and sends newer statements of others. Until the start step is known,
+        `agree` does this."""
+        if self._rendezvous.start_known and not self.closing:
             self._stood = self.clock.now()
-            self._rendezvous.say(self._at.step, running=self.running, done=self.done)
-            self._rendezvous.tell_news(self.edges.values())
+            self._rendezvous.sign_own(self._at.step, running=self.running, done=self.done)
+            self._rendezvous.send_news(self.edges.values())
 
     def goodbye(self, finished: bool) -> None:
-        """Says goodbye. Who has finished waits until its neighbours have received all its messages; who had finished
-        before stays for those who lack the model."""
+        """Says goodbye. A site that has just finished waits until its neighbours have all its messages; one that was
+        restarted after its end stays to give the model."""
         with self.lock:
             self.bye = Bye("finished" if finished else "left")
             absent = [edge for edge in self.edges.values() if not (edge.open or edge.finished)]
             if finished:
                 self._at = Position(self.next, -1)
                 self.done = True
-                self._rendezvous.say(self.next, running=self.running, done=True)
+                self._rendezvous.sign_own(self.next, running=self.running, done=True)
             for edge in self.edges.values():
                 self._say_bye(edge)
-            self._rendezvous.tell_news(self.edges.values())  # after its last messages, on which others may rest
+            self._rendezvous.send_news(self.edges.values())  # after its last messages, on which others may rest
             begun = self.clock.now()
             until = begun + max(self.fault_tolerance.patience, self._stay)
             while finished and not self.stopping and self.clock.now() < until and self._is_needed(begun):

@@ -16,7 +16,7 @@ from decibel.network import Message, Wave
 
 from ..protocol._async_site import AsyncSite
 from ..protocol._site import Site
-from ._async_wire import AsyncWire, Sent
+from ._async_site_network import AsyncSiteNetwork, Sent
 from ._host_callback import call
 from ._privacy_budget import Privacy
 from ._site_run import NUMBER, SiteRun
@@ -29,7 +29,7 @@ class AsyncRun(SiteRun):
     def __init__(self, program: Program, site: Site, privacy: Privacy, home: Path | None = None) -> None:
         super().__init__(program, site, privacy, home)
         network = program.network
-        assert isinstance(site, AsyncSite) and isinstance(network, AsyncWire)
+        assert isinstance(site, AsyncSite) and isinstance(network, AsyncSiteNetwork)
         self.site: AsyncSite = site
         self._sent = waves_sent(program, self.state)
         site.exchange_at(network.at(self.state, self._sent), network.others)
@@ -46,14 +46,14 @@ class AsyncRun(SiteRun):
 
     def before_step(self, program: Program, step: Array, state: State) -> tuple[list[Array], State]:
         network = program.network
-        assert isinstance(network, AsyncWire)
+        assert isinstance(network, AsyncSiteNetwork)
         return network.waves(step, state, self._sent)
 
     def after_step(self, program: Program, before: State, after: State) -> None:
         """What the site's stop rule looks at."""
         network = program.network
         rule = self.site.rest.rule
-        assert isinstance(network, AsyncWire)
+        assert isinstance(network, AsyncSiteNetwork)
         if rule is None:
             return
         if (rule.average or 1) == 1:
@@ -64,19 +64,19 @@ class AsyncRun(SiteRun):
             call(self._note_held, (NUMBER,), *held, in_place=self.site.in_place)
 
     def _ask_for_step(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
-        with self.site.failing_later():
+        with self.site.defer_errors():
             self.site.post(int(k), rows)
         super()._ask_for_step(out, k)
 
     def _note(self, out: tuple[np.ndarray, ...], change: np.ndarray, *by_link: np.ndarray) -> None:
         out[0][...] = 0
-        with self.site.failing_later():
+        with self.site.defer_errors():
             self.site.note(float(change), by_link)
 
     def _note_held(self, out: tuple[np.ndarray, ...], *held: np.ndarray) -> None:
         out[0][...] = 0
         variables = len(held) - len(self.site.places)
-        with self.site.failing_later():
+        with self.site.defer_errors():
             self.site.note_held(held[:variables], held[variables:])
 
 

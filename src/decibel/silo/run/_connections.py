@@ -30,7 +30,7 @@ from ..protocol._compatibility import differences, validate_losses
 from ..protocol._edge import WINDOW, Edge
 from ..protocol._frame_limits import validate_greeting
 from ..protocol._frames import Hello, Malformed, Refuse, parse, write
-from ..protocol._outgoing import Outgoing
+from ..protocol._send_queue import SendQueue
 from ..protocol._site import Site
 from ..trust._credentials import Credentials, Identity
 
@@ -43,7 +43,7 @@ METHOD = "/decibel.Silo/Edge"
 STATUS = 1.0  # seconds between notes of how it goes
 LOOK = 0.5  # seconds between looks at certificates and the list of revoked keys
 MOST_SENTENCES = 1000  # that are remembered, so as not to say them again
-STRANGERS = "sites that are no neighbours"
+STRANGERS = "sites that are not neighbours"
 LAST_WORDS = 2.0  # seconds for them to arrive
 AGAIN = 0.5  # seconds before what failed is tried again
 GREETING = 5.0  # seconds for the handshake of TLS, and again for HELLO
@@ -116,7 +116,7 @@ class Streams:
             self._keep(self._metrics, self._port)
 
     def close(self) -> None:
-        self._bulletin.tell(last=True)
+        self._bulletin.send_reports(last=True)
         self._closed.set()
         with self.site.lock:
             # What was said last is to arrive: the streams end, and are cut only where the other end does not end, too.
@@ -156,7 +156,7 @@ class Streams:
         told = 0.0
         while not self._closed.wait(self.site.fault_tolerance.beat):
             self.site.watch()
-            self._bulletin.tell()
+            self._bulletin.send_reports()
             if time.monotonic() > told + STATUS:
                 told = time.monotonic()
                 self._note()
@@ -198,7 +198,7 @@ class Streams:
         """A certificate may expire or be revoked while its holder is connected."""
         for edge in self.site.edges.values():
             stream = edge.stream
-            if not isinstance(stream, Outgoing) or stream.certificate is None:
+            if not isinstance(stream, SendQueue) or stream.certificate is None:
                 continue
             try:
                 self.credentials.check(stream.certificate)
@@ -253,7 +253,7 @@ class Streams:
             self._listen()
         for edge in self.site.edges.values():
             stream = edge.stream
-            if isinstance(stream, Outgoing) and edge.dials and stream.shown is not self.credentials.identity:
+            if isinstance(stream, SendQueue) and edge.dials and stream.shown is not self.credentials.identity:
                 self.site.disconnected(edge, stream)  # and `_dial` dials again
 
     def _stop_listening(self, grace: float) -> None:
@@ -262,7 +262,7 @@ class Streams:
             self._pool.shutdown(wait=False)
 
     def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        stream = Outgoing(context.cancel, self._room)
+        stream = SendQueue(context.cancel, self._room)
         edge: Edge | None = None
         try:
             edge, stream.certificate = self._who(context)
@@ -343,10 +343,10 @@ class Streams:
         with self.site.lock:
             edge.trouble = details
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                edge.refused(details)
+                edge.on_refuse(details)
 
     def _converse(self, edge: Edge, channel: grpc.Channel, shown: Identity) -> None:
-        stream = Outgoing(lambda: call.cancel(), self._room, shown=shown)
+        stream = SendQueue(lambda: call.cancel(), self._room, shown=shown)
         call: Any = channel.stream_stream(METHOD)(iter(stream))
         own = _nonce()
         stream.send(self._hello(own))
@@ -378,35 +378,35 @@ class Streams:
             self._report_once(sentence, name)
         return hello
 
-    def _refuse(self, frames: Iterator[bytes], stream: Outgoing, error: ValueError) -> None:
+    def _refuse(self, frames: Iterator[bytes], stream: SendQueue, error: ValueError) -> None:
         """Tells the other end why, and waits a little until it has heard it."""
         stream.conclude(write(Refuse(plain(error))))
         with _within(LAST_WORDS / 2, stream.cut), suppress(grpc.RpcError):
             for _ in frames:
                 pass
 
-    def _cut_later(self, stream: Outgoing) -> None:
+    def _cut_later(self, stream: SendQueue) -> None:
         self._closed.wait(LAST_WORDS / 2)
         stream.cut()
 
-    def _read(self, edge: Edge, frames: Iterator[bytes], stream: Outgoing) -> None:
+    def _read(self, edge: Edge, frames: Iterator[bytes], stream: SendQueue) -> None:
         try:
             for raw in frames:
                 edge.received += len(raw)
                 self.site.receive(edge, parse(raw), stream)
         except (Rejected, Malformed) as error:
             edge.rejected += 1
-            edge.tell(f"{edge.name} was rejected: {error}")
+            edge.log(f"{edge.name} was rejected: {error}")
             stream.conclude(write(Refuse(plain(error))))
             self.site.disconnected(edge, stream)
             self._refuse(frames, stream, error)
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 edge.rejected += 1
-                edge.tell(f"{edge.name} was rejected: {error.details()}")
+                edge.log(f"{edge.name} was rejected: {error.details()}")
         except Exception as error:
             if not self._closed.is_set():
-                edge.tell(f"the stream with {edge.name} ended: {error!r}")
+                edge.log(f"the stream with {edge.name} ended: {error!r}")
         finally:
             self.site.disconnected(edge, stream)
             stream.cut()

@@ -1,7 +1,7 @@
 """What a neighbour's wrong numbers may do to a site: no more than the limit in the federation file allows.
 
 Sites check who sends and in what form, but a member may send any numbers. A strategy that sums them up never forgets a
-wrong one, and one that does not may still be taken where a loss is no longer finite. A limit on what a link may carry
+wrong one, and any other can be driven to where a loss is no longer finite. A limit on what a link may carry
 (`network/_clip`) bounds both.
 """
 
@@ -18,8 +18,8 @@ from decibel.strategies import LimitedStrategy, Strategy, takes_limit, with_limi
 from .._federation import Federation
 from ..protocol._edge import Flow
 from ..protocol._site import Site
+from ._site_network import SiteNetwork
 from ._traced_messages import trace_messages
-from ._wire import Wire
 
 
 def protected(method: Method, federation: Federation) -> Method:
@@ -74,7 +74,7 @@ def note_flows(program: Program, site: Site, links: tuple[LinkStates, ...]) -> N
     """For the site's status: how large the flow of every link is, how large it was at most, and whether it is cut."""
     network = program.network
     strategies = program.method.strategies
-    assert isinstance(network, Wire)
+    assert isinstance(network, SiteNetwork)
     noted: dict[int, dict[str, Flow]] = {}
     for graph, level, sizes in sizes_by_graph(links):
         strategy = strategies[level]

@@ -38,7 +38,7 @@ def in_place_works() -> bool:
 def call(
     function: Callable[..., None], shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: PyTree, in_place: bool
 ) -> tuple[Array, ...]:
-    """`function(out, *arguments)` on NumPy arrays, of which it fills those in `out`; they are not its to keep."""
+    """`function(out, *arguments)` on NumPy arrays: it fills those in `out`, and must keep none of them."""
     if in_place and buffer_callback is not None:
 
         def fill(_: object, out: PyTree, *arguments: PyTree) -> None:

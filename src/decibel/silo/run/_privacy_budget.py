@@ -125,7 +125,7 @@ class Privacy:
 
         if allowed(steps):
             return steps
-        # Whether so many are allowed: not known of −1, and not so of `steps`
+        # Bisection: `low` steps are allowed (or low = −1), `high` steps are not.
         low = -1
         high = steps
         while high - low > 1:

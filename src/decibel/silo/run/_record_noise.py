@@ -21,7 +21,7 @@ PART = 2**21  # entries that are put on the grid at a time
 
 
 class SystemNoise(RecordNoise):
-    """Takes the samples' vectors out of the compiled step, to where there is randomness that is fit for it."""
+    """Takes the samples' vectors out of the compiled step: noise is drawn from the operating system's randomness."""
 
     def __init__(self, records: Records, privacy: Privacy, site: Site) -> None:
         super().__init__(records)
@@ -48,7 +48,7 @@ class SystemNoise(RecordNoise):
 
     def _release(self, release: Release, out: tuple[np.ndarray, ...], k: np.ndarray, rows: np.ndarray) -> None:
         out[0][...] = 0
-        with self.site.failing_later():
+        with self.site.defer_errors():
             if self.site.error is None:
                 self.privacy.charge_release(self.records.noise, release, int(k))
                 out[0][0] = noisy_sum(rows[0], release.clip, self.records.noise, self.privacy.source)

@@ -32,13 +32,13 @@ from ..protocol._compatibility import build_of
 from ..protocol._incarnation import next_incarnation
 from ..protocol._lockstep_site import LockstepSite
 from ._async_run import AsyncRun
-from ._async_wire import AsyncWire
+from ._async_site_network import AsyncSiteNetwork
 from ._flow_limits import protected, validate_messages
 from ._host_callback import in_place_works
 from ._privacy_budget import Budgets, Privacy, read
 from ._record_noise import SystemNoise
+from ._site_network import SiteNetwork
 from ._site_run import SiteRun
-from ._wire import Wire
 
 if TYPE_CHECKING:
     from ..trust._credentials import Credentials
@@ -156,11 +156,11 @@ class Silo(Engine):
         if federation.asynchronous:
             _validate_asynchronous(method, config, federation)
             site_type = AsyncSite
-            network_type = AsyncWire
+            network_type = AsyncSiteNetwork
             run_type = AsyncRun
         else:
             site_type = LockstepSite
-            network_type = Wire
+            network_type = SiteNetwork
             run_type = SiteRun
         clock = Clock()
         incarnation = next_incarnation(self.home, clock.time())

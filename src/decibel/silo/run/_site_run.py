@@ -33,7 +33,7 @@ from ._finished import write as write_finished
 from ._flow_limits import note_flows
 from ._host_callback import call
 from ._privacy_budget import Privacy
-from ._wire import Wire
+from ._site_network import SiteNetwork
 
 if TYPE_CHECKING:
     from ._connections import Streams
@@ -134,7 +134,7 @@ class SiteRun(Run):
 
     def _ask_for_step(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
         out[0][...] = STOP
-        with self.site.failing_later():
+        with self.site.defer_errors():
             out[0][...] = self.site.begin(int(k))
 
     def restore_order(self, saved: Sequence[int]) -> list[int]:
@@ -148,7 +148,7 @@ class SiteRun(Run):
             self.step = self.skipped = step
             return []
         if saved and not step:
-            self.site.say("begins at step 0, since no step is saved at every site: its own checkpoints are set aside")
+            self.site.log("begins at step 0, since no step is saved at every site: its own checkpoints are set aside")
         return [step] if step else []
 
     def finished_at(self, saved: Sequence[int]) -> int | None:
@@ -157,7 +157,7 @@ class SiteRun(Run):
         before = None if self._home is None else read_finished(self._home)
         if before is None:
             return None
-        if not before.is_of(self.site.federation.hash, self.site.problem) or self.site.goes_on_after(before.step):
+        if not before.is_of(self.site.federation.hash, self.site.problem) or self.site.continues_after(before.step):
             self._set_aside = before
             return None
         if before.step not in saved:
@@ -166,8 +166,8 @@ class SiteRun(Run):
                 f"solution.npz is its model; to do it again, move {FILE} away."
             )
         self._before = before
-        self.site.has_finished(before.step, before.why, before.without, self._stay)
-        self.site.say(f"this run has finished here before, at step {before.step}: no step is done")
+        self.site.resume_finished(before.step, before.why, before.without, self._stay)
+        self.site.log(f"this run has finished here before, at step {before.step}: no step is done")
         return before.step
 
     @property
@@ -183,7 +183,7 @@ class SiteRun(Run):
     def _placement(self) -> Placement:
         federation = self.site.federation
         network = self.program.network
-        assert isinstance(network, Wire)
+        assert isinstance(network, SiteNetwork)
         links: list[tuple[tuple[str, float], ...]] = []
         for made, others in zip(network.links, network.others, strict=True):
             weights = np.asarray(made.weights).reshape(len(others), -1)[:, 0].tolist()
@@ -204,7 +204,7 @@ class SiteRun(Run):
         graph = members or before.links != now.links
         federation = self.site.federation
         if federation.warm > before.edition:
-            self.site.say("corrections begin at zero, as the organiser has decided for this edition (amend --warm)")
+            self.site.log("corrections begin at zero, as the organiser has decided for this edition (amend --warm)")
         elif why := why_not_exact(self.program.method.strategies, members=members, graph=graph):
             raise not_exact(why)
         return True
@@ -247,14 +247,14 @@ class SiteRun(Run):
             )
         if self._home is not None and self._set_aside is not None:
             aside = move_aside(self._home, self._set_aside)
-            self.site.say(f"a run has finished here before, and goes on or is another: its results are in {aside}")
+            self.site.log(f"a run has finished here before, and goes on or is another: its results are in {aside}")
         self.site.steps_done = self.steps_done
         left = self.privacy.steps_left(steps - self.step, self.step)
         self._goal = self.site.goal = self.step + left
         if self._goal >= steps:
             return steps, ""
         sentence = self.privacy.sentence(left, self.step)
-        self.site.say(f"will end at step {self._goal}: {sentence}")
+        self.site.log(f"will end at step {self._goal}: {sentence}")
         return self._goal, sentence
 
     def advance(self, length: int) -> Counts | None:
@@ -306,7 +306,7 @@ class SiteRun(Run):
         at_the_end = self.site.ended or (steps is not None and self.step >= steps)
         if finished and at_the_end and self._resumes and self._home is not None:
             self._note_finished(self._home)
-        self.site.say(closing_line(self.site))
+        self.site.log(closing_line(self.site))
         if self._streams is not None:
             self._streams.close()
         self.privacy.end()
@@ -316,12 +316,12 @@ class SiteRun(Run):
         site = self.site
         without = list(site.health.without)
         if without and (site.had_finished or not self._stay):
-            site.say.warning(f"{', '.join(without)} lacks the model: start this site again when that one is back")
+            site.log.warning(f"{', '.join(without)} lacks the model: start this site again when that one is back")
         hashes = site.federation.hash.hex(), site.problem.hex()
         try:
             write_finished(home, Finished(*hashes, self.step, site.ended, without))
         except OSError as error:
-            site.say.error(f"{home} cannot be written: {error.strerror or error}; a restart would begin this run again")
+            site.log.error(f"{home} cannot be written: {error.strerror or error}; a restart would begin this run again")
 
 
 def _fetch(outcome: Outcome) -> Fetched:

@@ -14,9 +14,9 @@ from .._errors import NotTrusted
 from .._federation import Federation
 from ._certificates import (
     builder,
+    certificate_fingerprint,
     der,
     distinguished,
-    key_print,
     load_certificate,
     pem,
     read_revoked,
@@ -87,7 +87,7 @@ class Authority:
         if not (folder / LEDGER).is_file():
             raise ValueError(f"{folder / LEDGER} is missing: put back the record of what this authority has signed.")
         authority = cls(load_key(folder / KEY, passphrase), certificate, Ledger(folder / LEDGER))
-        if authority.fingerprint != key_print(certificate):
+        if authority.fingerprint != certificate_fingerprint(certificate):
             raise ValueError(f"{folder / KEY} is not the key of {folder / CERTIFICATE}: put the right one back.")
         return authority
 

@@ -146,7 +146,7 @@ def der(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.DER)
 
 
-def key_print(certificate: x509.Certificate) -> str:
+def certificate_fingerprint(certificate: x509.Certificate) -> str:
     """The fingerprint of the key in a certificate."""
     return fingerprint(public_key(certificate, "the certificate"))
 

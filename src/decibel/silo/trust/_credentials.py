@@ -11,7 +11,7 @@ from decibel.core import durable_replace, optional, read_file
 
 from .._errors import NotTrusted
 from .._federation import Federation
-from ._certificates import Holder, check, der, in_utc, key_print, load_certificate, pem, read_signed
+from ._certificates import Holder, certificate_fingerprint, check, der, in_utc, load_certificate, pem, read_signed
 from ._revocation import RevocationList
 from ._signing import Purpose, fingerprint, key_pem, load_key, public_key, sign, verified
 from ._trust import Trust
@@ -153,8 +153,8 @@ class Credentials:
 
 
 class Signatures:
-    """What sites have signed. What is true of a certificate and of a signature for good is found out once, of as many
-    as there may be."""
+    """What sites have signed. Checks of issuers and signatures do not change over time, so they are cached, for as many
+    as there are sites."""
 
     def __init__(self, authority: x509.Certificate, sites: int) -> None:
         self._authority = authority
@@ -193,7 +193,7 @@ class Signatures:
 def load_identity(home: Path) -> Identity:
     """The certificate and its key: the one in use, or one that was made to follow it and is certified by now."""
     certificate = load_certificate(home / CERTIFICATE)
-    wanted = key_print(certificate)
+    wanted = certificate_fingerprint(certificate)
     for name in (KEY, NEXT_KEY):
         if (home / name).exists() and fingerprint((key := load_key(home / name)).public_key()) == wanted:
             if name == NEXT_KEY:

@@ -63,16 +63,16 @@ def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
     return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
-def spoken(print_of_key: str) -> str:
+def as_digits(fingerprint_of_key: str) -> str:
     """A fingerprint for people to compare by telephone: twelve groups of five digits, the same in every language."""
-    digits = f"{int(print_of_key, 16) % 10**60:060d}"
+    digits = f"{int(fingerprint_of_key, 16) % 10**60:060d}"
     return " ".join(digits[at : at + 5] for at in range(0, 60, 5))
 
 
-def same_fingerprint(told: str, print_of_key: str) -> bool:
+def same_fingerprint(told: str, fingerprint_of_key: str) -> bool:
     """Whether what somebody typed is that fingerprint, as digits or as hexadecimal."""
     bare = "".join(told.lower().replace(":", " ").split())
-    return bare in (print_of_key, spoken(print_of_key).replace(" ", ""))
+    return bare in (fingerprint_of_key, as_digits(fingerprint_of_key).replace(" ", ""))
 
 
 def save_key(key: ec.EllipticCurvePrivateKey, path: Path, passphrase: str | None = None) -> None:

@@ -18,10 +18,10 @@ from decibel.core import atomic_write, optional, read_file
 
 from .._errors import NotTrusted
 from .._federation import Federation, validate_successor
-from ._certificates import in_utc, key_print, read_revoked
+from ._certificates import certificate_fingerprint, in_utc, read_revoked
 from ._order import Order, read_order
 from ._revocation import RevocationList
-from ._signing import same_fingerprint, spoken
+from ._signing import as_digits, same_fingerprint
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509
@@ -80,9 +80,9 @@ class Trust:
 
         `told` is the fingerprint that somebody was told of: another one raises, and a pinned one is replaced by it.
         """
-        key = key_print(authority)
+        key = certificate_fingerprint(authority)
         if told is not None and not same_fingerprint(told, key):
-            raise NotTrusted(f"{public / 'authority.pem'} has the fingerprint {spoken(key)}, not the one you gave.")
+            raise NotTrusted(f"{public / 'authority.pem'} has the fingerprint {as_digits(key)}, not the one you gave.")
         delivered = public / REVOKED
         text = read_file(delivered).decode(errors="replace")
         newer = read_revoked(text, authority, federation, str(delivered))
@@ -234,11 +234,11 @@ class Trust:
 
 
 def validate_pinned(pinned: str, authority: x509.Certificate, path: Path) -> None:
-    if (key := key_print(authority)) != pinned:
+    if (key := certificate_fingerprint(authority)) != pinned:
         raise NotTrusted(
-            f"{path} is another authority than the one that this site trusts. It has the fingerprint {spoken(key)}, "
-            f"the trusted one {spoken(pinned)}: ask the organiser by telephone, and only if it was replaced on purpose "
-            "give the new one by `decibel silo join --authority FINGERPRINT`."
+            f"{path} is another authority than the one that this site trusts. It has the fingerprint "
+            f"{as_digits(key)}, the trusted one {as_digits(pinned)}: ask the organiser by telephone, and only if it "
+            "was replaced on purpose give the new one by `decibel silo join --authority FINGERPRINT`."
         )
 
 
@@ -258,7 +258,7 @@ def _remembered(home: Path) -> Memory:
         memory = Memory(
             found["authority"], found["revoked"], time, found.get("order", ""), int(found.get("edition", 0)), federation
         )
-        spoken(memory.authority)
+        as_digits(memory.authority)
         for text in (memory.revoked, memory.order, memory.federation):
             text.encode()
         if time.tzinfo is None:

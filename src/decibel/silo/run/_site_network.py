@@ -22,7 +22,7 @@ from ._host_callback import call
 from ._privacy_budget import Privacy
 
 
-class Wire(Network):
+class SiteNetwork(Network):
     """Fills the slots of this site's node from its neighbours' sites, by calls from inside the compiled step."""
 
     site: Site = eqx.field(static=True)
@@ -30,7 +30,7 @@ class Wire(Network):
     privacy: Privacy = eqx.field(static=True)
 
     @classmethod
-    def of(cls, site: Site, graphs: Levels, faults: LinkFaults, privacy: Privacy) -> Wire:
+    def of(cls, site: Site, graphs: Levels, faults: LinkFaults, privacy: Privacy) -> SiteNetwork:
         distinct, graph_of = graphs.distinct()
         made = [_links(graph, site.number) for graph in distinct]
         return cls(
@@ -53,7 +53,7 @@ class Wire(Network):
         return self._exchange(phase, graph, buffer[0])
 
     def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
-        """Noise that protects is drawn outside of the compiled step, where there is randomness that is fit for it."""
+        """Privacy noise is drawn on the host, from the operating system's cryptographic randomness."""
         if not isinstance(codec.code, Noisy):
             self.privacy.expect(None)
             return super().encoded(step, codec, new, keys, secrets)
@@ -66,7 +66,7 @@ class Wire(Network):
     def coded_rows(
         self, phase: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
-        """What is in code is checked before it is decoded, by its floats, and after, before it counts."""
+        """Encoded messages are checked twice: their floats on arrival, and all decoded values before they are used."""
         there = (np.asarray(self.others[graph]) >= 0)[None, :, None]
         arrived = self._exchange(phase, graph, sent[0], in_code(codec), jnp.isfinite(own).all())
         rows = jnp.where(there, decode(arrived.rows), 0)
@@ -87,7 +87,7 @@ class Wire(Network):
             jax.ShapeDtypeStruct((slots,), bool),
             jax.ShapeDtypeStruct((slots,), jnp.int32),
         )
-        # The phase is the step's number, which comes from the call that begins it, so that this one comes after it.
+        # The phase is the step's number, which comes from the call that begins the step: it orders the two calls.
         ask = partial(self._call, graph, layout)
         return Received(*(part[None] for part in call(ask, shapes, phase, rows, *finite, in_place=self.site.in_place)))
 
@@ -102,7 +102,7 @@ class Wire(Network):
     ) -> None:
         site = self.site
         assert isinstance(site, LockstepSite)
-        with site.failing_later():
+        with site.defer_errors():
             site.exchange(self.others[graph], rows, layout, out, finite=all(finite))
             return
         for part in out:
@@ -110,13 +110,13 @@ class Wire(Network):
 
     def _release(self, codec: ConcatCodec, out: tuple[np.ndarray, ...], k: np.ndarray, new: np.ndarray) -> None:
         out[0][...] = 0
-        with self.site.failing_later():
+        with self.site.defer_errors():
             if self.site.error is None:
                 out[0][0] = self.privacy.release(codec, new[0])
 
     def _reject(self, graph: int, out: tuple[np.ndarray, ...], finite: np.ndarray) -> None:
         out[0][...] = finite
-        with self.site.failing_later():
+        with self.site.defer_errors():
             self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])
 
 

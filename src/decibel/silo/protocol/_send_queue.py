@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 ALWAYS = 2**18  # bytes that may wait besides messages
 
 
-class Outgoing:
-    """Frames in order; the end of them closes the stream. `room` is for how many bytes of messages may wait."""
+class SendQueue:
+    """A bounded queue of frames to send, iterated by gRPC; its end closes the stream. `room`: bytes of messages that
+    may be queued."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Outgoing:
             self.hang_up()
 
     def send_newest(self, key: int, frame: bytes) -> None:
-        """In the place of an older frame of that key, if it still waits."""
+        """Replaces an older frame of that key that was not sent yet."""
         with self._changed:
             if not self._ended:
                 if key not in self._newest:
@@ -60,7 +61,8 @@ class Outgoing:
                 self._put(None)
 
     def conclude(self, frame: bytes) -> None:
-        """Last words, after which `hang_up` leaves the stream to end by itself: who `cut`s it has waited for that."""
+        """Queues a final frame and ends the stream. A later `hang_up` has no effect, so that the frame can still
+        arrive; `cut`, called after a delay, aborts the stream."""
         with self._changed:
             if not self._ended:
                 self._clear()

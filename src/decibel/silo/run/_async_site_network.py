@@ -16,12 +16,12 @@ from decibel.network import MORE, Copies, Draws, LinkMemory, Message, Received, 
 
 from ..protocol._async_site import AsyncSite
 from ._host_callback import call
-from ._wire import Wire
+from ._site_network import SiteNetwork
 
 Sent = list[dict[str, Wave]]  # what a step sends, by exchange and level, without contents
 
 
-class AsyncWire(Wire):
+class AsyncSiteNetwork(SiteNetwork):
     """An exchange only takes what has come; `waves` are what a site sends for it before the step."""
 
     def transport(
@@ -51,7 +51,7 @@ class AsyncWire(Wire):
     def _call_site(self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray) -> None:
         site = self.site
         assert isinstance(site, AsyncSite)
-        with site.failing_later():
+        with site.defer_errors():
             site.collect(site.places.index(at), out)
             return
         for part in out:
