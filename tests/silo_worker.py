@@ -65,7 +65,7 @@ class Cut:
     def __init__(self, site, path):
         self.site, self.path = site, Path(path)
         self.connected, site.connected = site.connected, self.connect
-        self.watched, site.watch = site.watch, self.watch
+        self.watched, site.on_heartbeat = site.on_heartbeat, self.watch
 
     def between(self, edge):
         group = self.path.read_text().split() if self.path.exists() else []

@@ -237,7 +237,7 @@ class TestNobodyWaits:
         end = Alone(quorum)
         assert end.site.begin(0) == 0
         end.clock.time += RULES.patience + 1
-        end.site.watch()
+        end.site.on_heartbeat()
         assert end.site.begin(1) == 1 and end.takes() == (None, state)
         end.connect()
         end.runs()
@@ -255,7 +255,7 @@ class TestNobodyWaits:
         end.deliver(numbered(99), Bye("finished"))
         assert end.takes() == (99, LinkState.TIED)
         end.clock.time += RULES.patience + 1
-        end.site.watch()
+        end.site.on_heartbeat()
         assert end.takes() == (None, LinkState.TIED)
 
     def test_a_site_that_all_have_left_waits(self):
@@ -460,7 +460,7 @@ class TestTheStopRule:
         end = Alone()
         self.at_rest(end)
         end.sent()
-        end.site.watch()
+        end.site.on_heartbeat()
         stands = [frame for frame in end.sent() if isinstance(frame, Stand)]
         assert {one.done for stand in stands for one in stand.statements if one.site == 0} == {True}
         end.connect()

@@ -211,7 +211,7 @@ class TestEdge:
 
     def test_who_went_on_while_it_waited_for_the_answer_says_so(self):
         edge, stream = Edge(1, "other", dials=True, rules=FaultTolerance()), Line()
-        edge.stream, edge.joining, edge.asking, edge.asked_step = stream, True, 77, 5
+        edge.stream, edge.joining, edge.join_epoch, edge.join_step = stream, True, 77, 5
         edge.on_joined(Join(0, 77, False, True, 5, NOWHERE, answer=True), 9, 0.0)
         assert stream.sent == [write(Skip(9))]
 

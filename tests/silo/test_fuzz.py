@@ -121,7 +121,7 @@ def session(seed):
                 end.connect(incarnation=chance.number(64))
             case 3:
                 end.clock.time += chance.random()
-                end.site.watch()
+                end.site.on_heartbeat()
             case 4:
                 end.site._join()
             case 5 if end.edge.open:

@@ -236,7 +236,7 @@ class TestWords:
         assert end.said[-1] == "site-0 is back at step 10"
         end.edge.touch(end.clock.time)
         end.clock.time += 4
-        end.site.watch()
+        end.site.on_heartbeat()
         assert end.said[-1].startswith("site-0 has sent no heartbeat for 3 s: ")
 
     def test_for_whom_it_waits_again_and_again(self):
@@ -245,7 +245,7 @@ class TestWords:
         end.site._rendezvous.sign_own(0, [10])
         end.site.health.waits_for(["site-2"], end.clock.time)
         for _ in range(140):
-            end.site.watch()
+            end.site.on_heartbeat()
             end.clock.time += 1
         waits = [line for line in end.said if line.startswith("waiting for site-2; if they have finished, start them")]
         assert len(waits) == 3

@@ -158,7 +158,7 @@ class TestThreads:
     def test_what_fails_is_tried_again(self, sites, monkeypatch):
         """Beats go on after a failure in them, and certificates are looked at after one in reading them."""
         listener, failed = sites(0), []
-        watch, refresh = listener.site.watch, listener.credentials.refresh
+        watch, refresh = listener.site.on_heartbeat, listener.credentials.refresh
 
         def failing(real):
             def once():
@@ -169,7 +169,7 @@ class TestThreads:
 
             return once
 
-        monkeypatch.setattr(listener.site, "watch", failing(watch))
+        monkeypatch.setattr(listener.site, "on_heartbeat", failing(watch))
         monkeypatch.setattr(listener.credentials, "refresh", failing(refresh))
         wait_until(lambda: len(failed) == 2)
         dialler = sites(1)

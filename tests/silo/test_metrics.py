@@ -106,7 +106,7 @@ def test_ready_while_it_does_steps(sites, monkeypatch):
 def test_a_site_that_looks_around_no_longer_is_not_alive(sites, monkeypatch):
     """Also while somebody holds its lock."""
     one, _, port = sites
-    monkeypatch.setattr(_metrics, "QUIET", -100.0)
+    monkeypatch.setattr(_metrics, "UNRESPONSIVE", -100.0)
     with one.site.lock:
         code, text = get(port, "/healthz")
     assert code == 503 and set(json.loads(text)) == {"site", "unresponsive_seconds"}

@@ -46,7 +46,7 @@ def test_sites_compare_their_losses(tmp_path, factor):
         wait_until(lambda: note.exists() and json.loads(note.read_text())["state"] == "refused", 60)
         assert "have different upper losses" in json.loads(note.read_text())["detail"]
         for one in Kept.runs.values():
-            one.site.give_up()
+            one.site.abort_waiting()
     for thread in threads:
         thread.join(120)
     expected = 10 if factor == 1.0 else "the site was closed."

@@ -75,7 +75,7 @@ def bring_to(state, kind):
     if state in ("joining", "talking", "reconnecting", "finished") and kind == "dials":
         end.site._join()
     if state in ("talking", "reconnecting", "finished"):
-        assert kind == "listens" or end.edge.asking == EPOCH
+        assert kind == "listens" or end.edge.join_epoch == EPOCH
         end.deliver(Join(0, EPOCH, False, False, STEP, NOWHERE, kind == "dials"))
         end.deliver(message(STEP, 0, epoch=EPOCH))
     if state == "reconnecting":
@@ -95,7 +95,7 @@ def late(end):
 
 def silence(end):
     end.clock.time += RULES.patience + 1
-    end.site.watch()
+    end.site.on_heartbeat()
 
 
 def no_answer(end):
@@ -195,7 +195,7 @@ class TestNoFrameEndsANeighbour:
         end.connect()
         tell_running(end)
         end.site._join()
-        end.deliver(Join(0, end.edge.asking, False, False, STEP, NOWHERE, kind == "dials"))
+        end.deliver(Join(0, end.edge.join_epoch, False, False, STEP, NOWHERE, kind == "dials"))
         assert end.site.begin(STEP) == STEP
 
     def test_a_jump_is_followed_only_as_far_as_two_sites_say(self):
@@ -211,7 +211,7 @@ class TestNoFrameEndsANeighbour:
         end = bring_to("talking", "dials")
         other = bring_to("talking", "listens")
         other.site._at, other.site.next = Position(STEP, 0), STEP + 1
-        other.site.watch()
+        other.site.on_heartbeat()
         stood = next(frame for frame in other.sent() if isinstance(frame, Stand)).statements[0]
         assert stood.site == 0 and stood.step == STEP
         end.deliver(Skip(90), Stand((signed(end, 0, stood.step), signed(end, 2, STEP))))

@@ -102,7 +102,7 @@ def test_a_thief_is_cut_off_within_two_seconds(start, tmp_path, monkeypatch, tro
         gone.set()
         assert met(listener, 1) == certificate_fingerprint(stolen)
         if trouble == "slow heartbeat":
-            monkeypatch.setattr(listener.site, "watch", lambda: time.sleep(8))
+            monkeypatch.setattr(listener.site, "on_heartbeat", lambda: time.sleep(8))
         if trouble == "full disk":
             full = lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device"))  # noqa: E731
             monkeypatch.setattr("decibel.silo.observe._site_status.atomic_write", full)

@@ -135,7 +135,7 @@ class TestRefusals:
         found = status(end.site)
         assert found["state"] == "running" and "took too long" in found["neighbours"]["site-0"]["why"]
         end.site._join()
-        end.deliver(Join(0, end.edge.asking, False, False, STEP, NOWHERE, True))
+        end.deliver(Join(0, end.edge.join_epoch, False, False, STEP, NOWHERE, True))
         assert end.edge.state == "talking" and status(end.site)["neighbours"]["site-0"]["why"] == ""
 
     def test_what_is_said_is_one_plain_line(self):
@@ -150,7 +150,7 @@ class TestWhoWasMissing:
         for _ in range(40):
             end.clock.time += 1.0
             end.edge.touch(end.clock.time)
-            end.site.watch()
+            end.site.on_heartbeat()
         end.site.goodbye(False)
         assert closing_line(end.site) == "stopped at step 0; site-2 was missing for 40 s"
 
@@ -159,7 +159,7 @@ class TestWhoWasMissing:
         del end.site.edges[2]
         end.clock.time += 2.0
         end.edge.touch(end.clock.time)
-        end.site.watch()
+        end.site.on_heartbeat()
         end.site.goodbye(False)
         assert closing_line(end.site) == "stopped at step 0; nobody was missing"
 
@@ -167,7 +167,7 @@ class TestWhoWasMissing:
         end = End(FEDERATION, 1, 0)
         for _ in range(7):
             end.clock.time += 1.0
-            end.site.watch()
+            end.site.on_heartbeat()
         assert end.site.health.missing == {"site-0": 7.0, "site-2": 7.0}
 
 
@@ -177,7 +177,7 @@ def test_the_rate_is_of_steps_done(rate):
     end = talking()
     end.site.running = False
     end.clock.time += 1.0
-    end.site.watch()
+    end.site.on_heartbeat()
     end.site.running, begun = True, end.clock.time
     for second in range(100):
         end.clock.time = begun + second
@@ -185,7 +185,7 @@ def test_the_rate_is_of_steps_done(rate):
         end.site._at = Position(500 + int(rate * second), -1)
         if second == 0:
             end.site.health._steps.clear()
-        end.site.watch()
+        end.site.on_heartbeat()
     assert end.site.health.rate == pytest.approx(rate, rel=0.05)
     assert f"step {500 + int(99 * rate)} of 100, " in progress(end.site)
     assert "1 of 2 neighbours connected" in progress(end.site)

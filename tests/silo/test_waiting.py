@@ -9,7 +9,7 @@ from simulation import Schedule, World
 from simulation.host import Host
 
 from decibel.silo._federation import FaultTolerance
-from decibel.silo.protocol._frame_limits import FREE
+from decibel.silo.protocol._frame_limits import FREE_DELAY
 from decibel.silo.protocol._frames import Beat, Position
 from decibel.silo.protocol._lockstep_site import LockstepSite
 
@@ -86,7 +86,7 @@ def test_the_share_of_the_time_is_bounded(waits):
         begun = end.clock.time
         end.site._wait_for([late, other], Position(step, 0))
         waited += end.clock.time - begun
-    allowed = 3000 * (19 * 0.1 + FREE) + 5.0
+    allowed = 3000 * (19 * 0.1 + FREE_DELAY) + 5.0
     assert 0.8 * allowed < waited / (2 if waits else 1) < 1.1 * allowed
 
 

@@ -94,7 +94,7 @@ class Monitor:
             self._fail(f"{host.name} rejected {edge.name}, which is honest: {error}")
 
     def heard(self, host: Host, edge: Edge, frame: Frame, end: End) -> None:
-        self._asked = edge.asking, edge.epoch
+        self._asked = edge.join_epoch, edge.epoch
         if isinstance(frame, Bye | Join):
             self._said[host.number, edge.number] = frame
 

@@ -162,7 +162,7 @@ def the_answer_to_an_earlier_question_is_taken():
     answered = Edge.on_joined
 
     def wrong(self: Edge, theirs: Join, *more) -> None:
-        self.joining, self.asking = True, theirs.next
+        self.joining, self.join_epoch = True, theirs.next
         answered(self, theirs, *more)
 
     return patch.object(Edge, "on_joined", wrong)
@@ -202,13 +202,13 @@ def the_incarnation_is_the_time():
 
 @bug("short", seed=27)
 def no_sign_of_life_is_given():
-    watch = Site.watch
+    watch = Site.on_heartbeat
 
     def wrong(self: Site) -> None:
         with patch.object(Edge, "send", lambda self, frame: None):
             watch(self)
 
-    return patch.object(Site, "watch", wrong)
+    return patch.object(Site, "on_heartbeat", wrong)
 
 
 @bug("short", seed=7)

@@ -62,7 +62,7 @@ class Streams:
         self.scheduler.after(seconds, f"{self.host.number} {what}", act)
 
     def _beat(self) -> None:
-        self.site.watch()
+        self.site.on_heartbeat()
         self._later(self.site.fault_tolerance.beat, "beats", self._beat)
 
     def _guard(self) -> None:

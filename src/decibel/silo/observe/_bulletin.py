@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..trust._credentials import Credentials
 
 EVERY = 5.0  # seconds between two reports of a site
-NEAR = 0.8  # of its limit, from which on a flow is named
+NEAR_LIMIT = 0.8  # of its limit, from which on a flow is named
 FILE = "federation-status.json"  # in a site's folder
 
 
@@ -144,7 +144,7 @@ def _strained(site: Site) -> list[Strained]:
     found: list[Strained] = []
     for edge in site.edges.values():
         for level, flow in edge.flows.items():
-            if flow.limit is not None and flow.now >= NEAR * flow.limit:
+            if flow.limit is not None and flow.now >= NEAR_LIMIT * flow.limit:
                 found.append(Strained(edge.number, LEVELS.index(level), min(flow.now / flow.limit, 1e6)))
     return sorted(found, key=lambda one: -one.share)
 

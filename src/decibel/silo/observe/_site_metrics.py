@@ -14,21 +14,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from decibel.core import JSON
 
 from .._federation import LOOPBACK
+from ..protocol._async_edge import AsyncEdge
 from ..protocol._async_site import AsyncSite
 from ..protocol._frames import STATES, VERSION
 from ._site_status import status
 from ._view import page, view
 
 if TYPE_CHECKING:
+    from ..protocol._edge import Edge
     from ..protocol._site import Site
 
 PATIENCE = 2.0  # seconds for a request
-QUIET = 30.0  # seconds without a look around after which a site is not alive
+UNRESPONSIVE = 30.0  # seconds without a look around after which a site is not alive
 HOSTS = ("127.0.0.1", "localhost")
 PATHS = ("/healthz", "/readyz", "/metrics", "/federation", "/federation.json")
 
@@ -112,7 +114,8 @@ class Answer(BaseHTTPRequestHandler):
 def alive(site: Site) -> tuple[bool, dict[str, JSON]]:
     """Whether a restart is not needed. Nothing that others do changes it, and a lock that is held hides nothing."""
     quiet = site.clock.now() - site.health.looked
-    return quiet < QUIET + site.fault_tolerance.beat, {"site": site.name, "unresponsive_seconds": round(quiet, 1)}
+    body: dict[str, JSON] = {"site": site.name, "unresponsive_seconds": round(quiet, 1)}
+    return quiet < UNRESPONSIVE + site.fault_tolerance.beat, body
 
 
 def ready(site: Site) -> tuple[bool, dict[str, JSON]]:
@@ -150,7 +153,7 @@ def _lines(found: dict[str, JSON], site: Site) -> Iterator[str]:
     ):
         if value is not None:
             yield from _one(name, "gauge", text, [({}, value)])
-    by_neighbour: list[tuple[str, str, str, Callable[[Any], float]]] = [
+    by_neighbour: list[tuple[str, str, str, Callable[[Edge], float]]] = [
         ("neighbour_connected", "gauge", "Whether there is a stream.", lambda edge: edge.stream is not None),
         ("neighbour_talking", "gauge", "Whether messages are exchanged.", lambda edge: edge.state == "talking"),
         ("sent_bytes_total", "counter", "Bytes of frames to it.", lambda edge: edge.sent),
@@ -161,12 +164,12 @@ def _lines(found: dict[str, JSON], site: Site) -> Iterator[str]:
     ]
     if isinstance(site, AsyncSite):
         by_neighbour += [
-            ("message_age_seconds", "gauge", "Age of its newest message.", lambda edge: edge.age(now)),
+            ("message_age_seconds", "gauge", "Age of its newest message.", lambda edge: cast(AsyncEdge, edge).age(now)),
             (
                 "message_steps_behind",
                 "gauge",
                 "Its steps since its newest message, as known.",
-                lambda edge: edge.steps_behind,
+                lambda edge: cast(AsyncEdge, edge).steps_behind,
             ),
         ]
     for name, kind, text, value in by_neighbour:

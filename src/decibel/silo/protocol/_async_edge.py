@@ -10,7 +10,6 @@ waits for a message, and none is needed: nothing has to be said again but the ne
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from ._payload_layout import all_finite
 
 LEAST_ON_THE_WAY = 2  # messages of an exchange that were sent and not acknowledged: one travels while one is read
 MOST_ON_THE_WAY = 8  # the same, of small messages, so that a long way does not make them rare
-SMALL = 2**16  # bytes, of all of these
+BYTES_ON_THE_WAY = 2**16  # bytes, of all of these
 STATEMENTS = 16  # of the neighbour's step, by which its speed is measured
 NEVER = 2**62  # a step that no site comes to
 
@@ -33,8 +32,7 @@ NEVER = 2**62  # a step that no site comes to
 class AsyncEdge(Edge):
     """It is open from when the neighbour runs until it has left, or gives no sign of life."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def _prepare(self) -> None:
         self._messages = TokenBucket(rate=NEWEST_PER_SECOND, burst=NEWEST_BURST)
         self.exchanges = 0  # of a step, as far as known
         self._mail: dict[int, np.ndarray] = {}  # by exchange, what came last and was not used
@@ -103,7 +101,7 @@ class AsyncEdge(Edge):
     def _may_send(self, exchange: int) -> bool:
         """Whether fewer than the allowed number are on their way."""
         size = len(self._posted[exchange][1])
-        most = max(LEAST_ON_THE_WAY, min(MOST_ON_THE_WAY, SMALL // size))
+        most = max(LEAST_ON_THE_WAY, min(MOST_ON_THE_WAY, BYTES_ON_THE_WAY // size))
         return len(self._on_the_way.get(exchange, ())) < most
 
     def _send(self, exchange: int) -> None:

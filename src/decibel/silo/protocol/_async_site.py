@@ -9,14 +9,13 @@ its two ends remember need not fit together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from decibel.network import LinkState
 
 from .._errors import NotFinite, Rejected
-from .._federation import Federation
 from ._async_edge import AsyncEdge
 from ._edge import Edge, Stream
 from ._frames import Frame, Join, Position, Roll, Skip, Statement, write
@@ -30,8 +29,8 @@ class AsyncSite(Site):
 
     edge_type = AsyncEdge
 
-    def __init__(self, federation: Federation, *given: Any, **options: Any) -> None:
-        super().__init__(federation, *given, **options)
+    def _prepare(self) -> None:
+        federation = self.federation
         self.places: list[tuple[int, int]] = []
         self.others: list[tuple[int, ...]] = []
         self.rest = Rest(federation.stop)
@@ -94,20 +93,20 @@ class AsyncSite(Site):
     def note(self, change: float, by_place: Sequence[np.ndarray]) -> None:
         """After a step: the largest change of this site's variables, and of its links by place and slot."""
         with self.lock:
-            self._hear_used()
+            self._note_used()
             self._rests(change, by_place)
 
     def note_held(self, variables: Sequence[np.ndarray], links: Sequence[np.ndarray]) -> None:
         """After a step: this site's variables, and what its links hold by place, (slots, entries), to be averaged."""
         with self.lock:
             assert self._averages is not None
-            self._hear_used()
+            self._note_used()
             moved = self._averages.add([*variables, *links])
             if moved is not None:
                 change = max(float(one.max(initial=0)) for one in moved[: len(variables)])
                 self._rests(change, [one.max(-1, initial=0) for one in moved[len(variables) :]])
 
-    def _hear_used(self) -> None:
+    def _note_used(self) -> None:
         for others, arrived in zip(self.others, self._used, strict=True):
             self._used_since |= {other for other, came in zip(others, arrived.tolist(), strict=True) if came}
 
@@ -206,8 +205,8 @@ class AsyncSite(Site):
                 if (known := self._rendezvous.known.get(other)) is not None:
                     self._edge(other).is_at(known.step, self.clock.now())
 
-    def _stand(self) -> None:
-        super()._stand()
+    def _send_statement(self) -> None:
+        super()._send_statement()
         for other in self.edges:
             self._edge(other).post_unacknowledged()
 

@@ -73,9 +73,9 @@ class Edge:
         self.alive = self.running = self.finished = self.joining = False
         self.waits = False  # for a neighbour itself, as it says
         # The epoch and the step that JOIN named last
-        self.asking = 0
-        self.asked_step = 0
-        self.asked_at = self.ask_after = 0.0  # when it was said, and when it may be said again
+        self.join_epoch = 0
+        self.join_step = 0
+        self.join_sent_at = self.next_join_at = 0.0  # when it was said, and when it may be said again
         self.basis: tuple[Statement, ...] = ()  # by which it has settled, if that counts this site as it is now
         # By site, what was passed on by this stream: the order of the newest statement, and the last certificate; and
         # the last one that came.
@@ -98,8 +98,8 @@ class Edge:
         self.offered_at = 0.0
         self._gave: float | None = None  # when it was given this site's
         # JOIN and JOINED, by which it was opened
-        self._question = (0, False)
-        self._answer = b""
+        self._last_join = (0, False)
+        self._last_joined = b""
         self.resumed = False  # whether both ends know, on this stream, what the other has got
         self.behind = False  # whether messages were left out, of positions that the other end has skipped
         self.rejected = self.repeated = 0
@@ -107,6 +107,10 @@ class Edge:
         self.sent = self.received = 0  # bytes
         self.waited = 0.0  # seconds, for its messages
         self.flows: dict[str, Flow] = {}  # by level, for the status (`_flow_limits`)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What one kind of edge keeps besides."""
 
     def touch(self, now: float) -> None:
         self.last_seen = now
@@ -122,7 +126,7 @@ class Edge:
         """Both ends call this with the same two views and reach the same state. The dialling end chose the new epoch at
         random, so that messages of an older epoch are not mistaken for messages of this one."""
         self.resumed = True
-        self.asking = 0
+        self.join_epoch = 0
         self.refusal = ""
         if mine.open and theirs.open and mine.epoch == theirs.epoch:
             self.resend(theirs.got)
@@ -146,9 +150,9 @@ class Edge:
 
     def on_join(self, theirs: Join, mine: Join, now: float) -> None:
         """Answers a JOIN at the listening end. A dialler whose JOINED was lost gets the same JOINED again."""
-        lost = self.open and not theirs.open and self._question == (theirs.next, theirs.holds)
+        lost = self.open and not theirs.open and self._last_join == (theirs.next, theirs.holds)
         if lost and self.got == NOWHERE:
-            self.send(self._answer)
+            self.send(self._last_joined)
             self.theirs = max(self.theirs, Position(theirs.step, -1))
             self.resumed = True
             self.resend(NOWHERE)
@@ -159,9 +163,9 @@ class Edge:
         if theirs.open and not (self.open and self.epoch == theirs.epoch):
             self.send(write(mine._replace(open=False)))  # that conversation is over
             return
-        self._question = (theirs.next, theirs.holds)
-        self._answer = write(mine)
-        self.send(self._answer)
+        self._last_join = (theirs.next, theirs.holds)
+        self._last_joined = write(mine)
+        self.send(self._last_joined)
         self.open_link(mine, theirs, now)
 
     def on_joined(self, theirs: Join, step: int, now: float) -> None:
@@ -171,13 +175,13 @@ class Edge:
             return  # and will ask again
         if self.open and theirs.epoch != self.epoch:
             raise Rejected(f"a JOINED in epoch {theirs.epoch}, where this end talks in epoch {self.epoch}")
-        if not self.open and not (self.joining and theirs.next == self.asking):
+        if not self.open and not (self.joining and theirs.next == self.join_epoch):
             return  # the answer to what was asked before
         mine = self.view(step)
-        went_on = not self.open and step > self.asked_step
+        advanced = not self.open and step > self.join_step
         self.joining = False
         self.open_link(mine, theirs, now)
-        if went_on:  # while it waited for the answer
+        if advanced:  # while it waited for the answer
             self.send_skip(step)
 
     def on_restart(self) -> None:
@@ -199,7 +203,7 @@ class Edge:
     def close(self, *, forget: bool) -> None:
         """Takes no further part; with `forget` its flow is dropped."""
         self.open = self.joining = False
-        self.asking = 0
+        self.join_epoch = 0
         self.holds = self.holds and not forget
         self.inbox.clear()
         self.outbox.clear()

@@ -29,7 +29,7 @@ from ._frames import (
     Statement,
 )
 
-LAST = 2**30 - 1  # the largest number of steps, where the federation names none
+MOST_STEPS = 2**30 - 1  # the largest number of steps, where the federation names none
 MOST_SAVED = 16  # steps that a site tells to have saved
 # Sites, and links, that a report names
 MOST_AWAITED = 8
@@ -49,10 +49,10 @@ NEWEST_PER_SECOND = 5_000
 # Signatures to verify, for every site
 PROOFS = 64
 PROOFS_PER_BEAT = 4
-FREE = 0.1  # beats by which a message may be late for nothing: networks differ, and machines are busy
-CATCH_UP = 4  # beats in which a neighbour that was away comes to where the others are
-GOOD = 1000  # messages after which it is forgotten that an edge was suspended
-LONGEST = 3600.0  # seconds before a suspended neighbour is heard again
+FREE_DELAY = 0.1  # beats by which a message may be late for nothing: networks differ, and machines are busy
+CATCH_UP_BEATS = 4  # beats in which a neighbour that was away comes to where the others are
+FORGIVEN_AFTER = 1000  # messages after which it is forgotten that an edge was suspended
+LONGEST_PAUSE = 3600.0  # seconds before a suspended neighbour is heard again
 MOST_DOUBLED = 30  # times that the pause is doubled, which is far beyond the longest
 
 
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, federation: Federation) -> Limits:
-        return cls(len(federation.sites), LAST if federation.steps is None else federation.steps)
+        return cls(len(federation.sites), MOST_STEPS if federation.steps is None else federation.steps)
 
     @property
     def largest_roll(self) -> int:
@@ -118,13 +118,13 @@ class Limits(NamedTuple):
             raise Rejected("two reports of one site")
         for one in reports:
             sites = (one.site, *one.waits, *(link.neighbour for link in one.strained))
-            if max(sites) >= self.sites or one.state >= len(STATES) or max(one.step, one.steps) > LAST + 1:
+            if max(sites) >= self.sites or one.state >= len(STATES) or max(one.step, one.steps) > MOST_STEPS + 1:
                 raise Rejected("a report of what is not in the federation")
             if len(one.waits) > MOST_AWAITED or len(one.strained) > MOST_STRAINED or len(one.certificate) > CERTIFICATE:
                 raise Rejected("a report that is too long")
             numbers = (one.rate, *(link.share for link in one.strained))
             if not all(map(math.isfinite, numbers)) or any(link.level > 2 for link in one.strained):
-                raise Rejected("a report that says nothing")
+                raise Rejected("a report with a number that is not finite, or of an unknown level")
 
     def _step(self, step: int) -> None:
         if not 0 <= step <= self.steps:
@@ -193,7 +193,7 @@ class WaitBudget:
 
     def took_part(self) -> None:
         self._used += 1
-        if self._used >= GOOD:
+        if self._used >= FORGIVEN_AFTER:
             self._strikes = 0
 
     def spend(self, useful: float, seconds: float) -> None:
@@ -206,14 +206,14 @@ class WaitBudget:
 
     def over(self, now: float) -> str:
         """Why it is not waited for any longer; nothing if it is."""
-        if self._joined is not None and now > self._joined + CATCH_UP * self._rules.beat:
+        if self._joined is not None and now > self._joined + CATCH_UP_BEATS * self._rules.beat:
             return "and did not catch up"
         if self._left <= 0:
             return "in its share of the time (waiting)"
         return ""
 
     def suspended(self, now: float) -> None:
-        self._again = now + min(LONGEST, self._rules.patience * 2 ** min(self._strikes, MOST_DOUBLED))
+        self._again = now + min(LONGEST_PAUSE, self._rules.patience * 2 ** min(self._strikes, MOST_DOUBLED))
         self._strikes += 1
 
     def may_join(self, now: float) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from decibel.core import atomic_write, read_file
 
 INCARNATION = "incarnation"  # the file in a site's folder
-LAST = 2**64 - 1
+LARGEST = 2**64 - 1
 
 
 def next_incarnation(home: Path, time: int) -> int:
@@ -25,6 +25,6 @@ def next_incarnation(home: Path, time: int) -> int:
 
 def _last(path: Path) -> int:
     raw = read_file(path, largest=32)
-    if not raw.strip().isdigit() or not int(raw) < LAST:
+    if not raw.strip().isdigit() or not int(raw) < LARGEST:
         raise ValueError(f"{path} is damaged: delete it, and make sure that the clock of this machine is right.")
     return int(raw)

@@ -10,7 +10,7 @@ from decibel.network import LinkState
 
 from .._errors import FinishedByFew, NotFinite, NothingInCommon, Rejected, SiteLost, Stopped
 from ._edge import Edge
-from ._frame_limits import FINISHED, FREE
+from ._frame_limits import FINISHED, FREE_DELAY
 from ._frames import Bye, Join, Position, Skip, write, write_data
 from ._payload_layout import Layout, all_finite
 from ._site import STOP, Site
@@ -20,6 +20,9 @@ INTRODUCTION = 0.1  # seconds, at least, between two tellings of who is there, a
 
 class LockstepSite(Site):
     """It begins a step when its neighbours do, and skips steps that they have done without it."""
+
+    def _prepare(self) -> None:
+        """Nothing more than all sites."""
 
     # The start
 
@@ -109,16 +112,16 @@ class LockstepSite(Site):
         one that never comes must not hold up the others."""
         now = self.clock.now()
         for edge in self.edges.values():
-            if edge.joining and now > edge.asked_at + self.fault_tolerance.patience:
-                edge.ask_after = now + self.fault_tolerance.patience
+            if edge.joining and now > edge.join_sent_at + self.fault_tolerance.patience:
+                edge.next_join_at = now + self.fault_tolerance.patience
                 edge.hang_up()
             ready = edge.dials and edge.stream and edge.running and not (edge.open or edge.finished or edge.joining)
-            if ready and now >= edge.ask_after and edge.wait_budget.may_join(now):
+            if ready and now >= edge.next_join_at and edge.wait_budget.may_join(now):
                 edge.joining = True
-                edge.asked_at = now
-                edge.asked_step = self.next
-                edge.asking = edge.asking or self.clock.nonce()  # the same, as long as no answer came
-                edge.send(write(edge.view(self.next, edge.asking)))
+                edge.join_sent_at = now
+                edge.join_step = self.next
+                edge.join_epoch = edge.join_epoch or self.clock.nonce()  # the same, as long as no answer came
+                edge.send(write(edge.view(self.next, edge.join_epoch)))
 
     def _is_left_behind(self) -> bool:
         """Whether the run ended without this site: at least `witnesses` sites say that they are done, a neighbour has
@@ -210,19 +213,19 @@ class LockstepSite(Site):
 
         - Always against the deadline of this exchange (`held_up`).
         - If only `few` are late, so that all of them may be faulty, also against its share of the run's time, less a
-          free delay of `FREE` beats.
+          free delay of `FREE_DELAY` beats.
         - A neighbour that itself waits for another is charged half, so that the neighbours of the late site are the
           first to continue without it.
         """
-        free = FREE * self.fault_tolerance.beat
-        self._held_up += seconds if few else 0.0
+        free = FREE_DELAY * self.fault_tolerance.beat
+        self._suspect_wait += seconds if few else 0.0
         for edge in awaited:
             edge.waited += seconds
             before = held_up[edge.number]
             held_up[edge.number] += seconds / 2 if edge.waits else seconds
             if few:
                 price = max(0.0, held_up[edge.number] - free) - max(0.0, before - free)
-                edge.wait_budget.spend(self.clock.now() - self._held_up, price)
+                edge.wait_budget.spend(self.clock.now() - self._suspect_wait, price)
 
     def _suspend(self, late: list[Edge], reason: str) -> None:
         """Goes on without those that are not waited for any longer."""

@@ -21,7 +21,7 @@ from .._federation import Federation
 from .._logging import Log
 from ._clock import Clock
 from ._edge import Edge, Known, Stream
-from ._frame_limits import LAST, Limits
+from ._frame_limits import MOST_STEPS, Limits
 from ._frames import (
     Beat,
     Build,
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 TICK = 0.5  # seconds, at most, between looks at whether to stop
 GRACE = 1.0  # seconds for a step to end after the signal to stop
-LONG = 10.0  # seconds of waiting after which people are told for whom
-AGAIN = 60.0  # seconds after which they are told again
-STOP = LAST + 1  # no step: the run ends here
+WORTH_REPORTING = 10.0  # seconds of waiting after which people are told for whom
+REMINDER = 60.0  # seconds after which they are told again
+STOP = MOST_STEPS + 1  # no step: the run ends here
 
 
 class Bulletin(Protocol):
@@ -127,13 +127,13 @@ class Site(ABC):
         self.health = Health(self.clock.now(), self._rendezvous, self.edges)
         self.running = self.closing = self.stopping = self.finished = False
         self.done = False  # no step is left, or it is at rest by the stop rule
-        self._stood = 0.0  # when it told last where it is
+        self._statement_sent_at = 0.0  # when it told last where it is
         self._stopped_at: float | None = None
         # The step that begins next, and that at which the run ends
         self.next = 0
         self.goal = self.limits.steps
         self.steps_done = 0  # by this site, in all its starts
-        self._held_up = 0.0  # seconds spent waiting for at most `faulty` neighbours
+        self._suspect_wait = 0.0  # seconds spent waiting for at most `faulty` neighbours
         self._at = Position(0, -1)
         self.error: Exception | None = None
         self.ordered = ""  # why it stops, if the authority has ordered it
@@ -150,6 +150,11 @@ class Site(ABC):
         self.taken: Model | None = None  # theirs
         self._model_dtype = np.dtype(np.float32)
         self._model_entries = 0
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """What one kind of site keeps besides."""
 
     @property
     def name(self) -> str:
@@ -194,7 +199,7 @@ class Site(ABC):
     def _start_running(self) -> None:
         self.running = True
         self._rendezvous.send_roll(self.edges.values(), running=True)
-        self._stand()
+        self._send_statement()
         self._wait_at_the_start()
 
     @property
@@ -301,7 +306,7 @@ class Site(ABC):
         self.stop()
         self.lock.notify_all()
 
-    def give_up(self) -> None:
+    def abort_waiting(self) -> None:
         """Aborts all waiting for neighbours."""
         with self.lock:
             self.closing = True
@@ -380,8 +385,8 @@ class Site(ABC):
             if not self._rendezvous.start_known:
                 self._rendezvous.decide_start(self.edges.values())
                 self.lock.notify_all()
-            elif news and self.clock.now() >= self._stood + self.fault_tolerance.beat / 4:
-                self._stand()  # who has just started waits for an answer
+            elif news and self.clock.now() >= self._statement_sent_at + self.fault_tolerance.beat / 4:
+                self._send_statement()  # who has just started waits for an answer
 
     def _control(self, edge: Edge, frame: Frame) -> None:
         match frame:
@@ -419,7 +424,7 @@ class Site(ABC):
         }
         edge.log(f"{edge.name} {why}" + (then.get(self.fault_tolerance.quorum, "") if self.lossy else ""))
 
-    def watch(self) -> None:
+    def on_heartbeat(self) -> None:
         """Called every `beat`: sends a heartbeat and new statements, and drops neighbours whose heartbeat is
         overdue."""
         with self.lock:
@@ -427,7 +432,7 @@ class Site(ABC):
             now = self.clock.now()
             self.health.look(now, self._at.step, running=self.running)
             self._tell_waiting(now)
-            self._stand()
+            self._send_statement()
             for edge in self.edges.values():
                 edge.send(beat)
                 if edge.alive and now - edge.last_seen > self.fault_tolerance.patience:
@@ -440,19 +445,19 @@ class Site(ABC):
 
     def _tell_waiting(self, now: float) -> None:
         """Now and then, for whom; not in vain, where those have finished."""
-        names = [name for name, since in self.health.awaited.items() if now - since >= LONG]
-        if not names or now < self._told_waiting + AGAIN:
+        names = [name for name, since in self.health.awaited.items() if now - since >= WORTH_REPORTING]
+        if not names or now < self._told_waiting + REMINDER:
             return
         self._told_waiting = now
         line = f"waiting for {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
         hint = "; if they have finished, start them again and they give this site the model"
         self.log(line + (hint if self._rendezvous.saved or self.steps_done else ""))
 
-    def _stand(self) -> None:
+    def _send_statement(self) -> None:
         """Signs and sends this site's position, and sends newer statements of others. Until the start step is known,
         `agree` does this."""
         if self._rendezvous.start_known and not self.closing:
-            self._stood = self.clock.now()
+            self._statement_sent_at = self.clock.now()
             self._rendezvous.sign_own(self._at.step, running=self.running, done=self.done)
             self._rendezvous.send_news(self.edges.values())
 

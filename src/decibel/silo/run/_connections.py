@@ -45,7 +45,7 @@ LOOK = 0.5  # seconds between looks at certificates and the list of revoked keys
 MOST_SENTENCES = 1000  # that are remembered, so as not to say them again
 STRANGERS = "sites that are not neighbours"
 LAST_WORDS = 2.0  # seconds for them to arrive
-AGAIN = 0.5  # seconds before what failed is tried again
+RETRY = 0.5  # seconds before what failed is tried again
 GREETING = 5.0  # seconds for the handshake of TLS, and again for HELLO
 IDLE = 5.0  # seconds that a connection without a stream stays
 ROOM = 4096  # bytes of a frame besides its tensor
@@ -147,7 +147,7 @@ class Streams:
                     target(*arguments)
                 except Exception as error:
                     self._report_once(f"{target.__name__.strip('_')} failed and is tried again: {error!r}")
-                    self._closed.wait(AGAIN)
+                    self._closed.wait(RETRY)
 
         kept.__name__ = target.__name__
         self._run(kept)
@@ -155,7 +155,7 @@ class Streams:
     def _beat(self) -> None:
         told = 0.0
         while not self._closed.wait(self.site.fault_tolerance.beat):
-            self.site.watch()
+            self.site.on_heartbeat()
             self._bulletin.send_reports()
             if time.monotonic() > told + STATUS:
                 told = time.monotonic()
@@ -180,7 +180,7 @@ class Streams:
             serve(self.site, port, self._closed)
         except OSError as error:
             self._report_once(f"metrics cannot be served at port {port}: {error.strerror or error}; the run goes on")
-            self._closed.wait(10 * AGAIN)
+            self._closed.wait(10 * RETRY)
 
     def _guard(self) -> None:
         """In a thread of its own, so that no slow disk or late heartbeat keeps out who is revoked."""

@@ -69,7 +69,7 @@ class Privacy:
         self.releases: dict[int, Release] = {}  # the sums of a step
         self.noise_of_sums = 1.0
         self.sends_others = False  # whether a step sends messages without noise
-        self.settled = False  # whether all this is known; further traces of the step tell nothing new
+        self.traced = False  # whether all this is known; further traces of the step tell nothing new
         self._lock: int | None = None
         self._one = threading.Lock()  # calls of a step may come from several threads
 
@@ -82,7 +82,7 @@ class Privacy:
         """A step that is traced sends such messages; None has no noise."""
         if noise is None:
             self.sends_others = True
-        elif not self.settled:
+        elif not self.traced:
             self.in_step[noise] += messages
 
     def expect_release(self, noise: float, release: Release) -> None:

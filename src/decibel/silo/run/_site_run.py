@@ -69,7 +69,7 @@ class SiteRun(Run):
             )  # before anything is sent that was computed without the samples
         site.exchanges = 0
         self._costs = program.costs(self.state)  # its trace tells the site what messages will come
-        privacy.settled = True
+        privacy.traced = True
         site.expect_model(self._row())
         self._goal = 2**62
         self._streams: Streams | None = None
@@ -287,7 +287,7 @@ class SiteRun(Run):
             try:
                 outcome = running.result()
             except KeyboardInterrupt:
-                self.site.give_up()
+                self.site.abort_waiting()
                 raise
         if self.site.error is not None and not isinstance(self.site.error, NotFinite | Stopped):
             raise self.site.error

@@ -20,7 +20,7 @@ with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-SOON = timedelta(days=7)  # or a tenth of the time from its beginning, if that is less
+WARNED_BEFORE = timedelta(days=7)  # or a tenth of the time from its beginning, if that is less
 KEY = "key.pem"
 NEXT_KEY = "next-key.pem"
 CERTIFICATE = "certificate.pem"
@@ -215,6 +215,6 @@ def _ends_soon(what: str, begins: datetime, ends: datetime, now: datetime) -> li
     left = ends - now
     return (
         [f"{what} expires on {in_utc(ends)}: get a new one from the organiser"]
-        if left < min(SOON, (ends - begins) / 10)
+        if left < min(WARNED_BEFORE, (ends - begins) / 10)
         else []
     )

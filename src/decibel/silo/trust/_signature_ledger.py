@@ -19,7 +19,7 @@ from decibel.core import JSON, append_line, read_bytes
 
 Entry = dict[str, JSON]
 NOTHING = "0" * 64
-BACK = timedelta(minutes=5)  # how far a clock may be behind the last line
+CLOCK_TOLERANCE = timedelta(minutes=5)  # how far a clock may be behind the last line
 
 
 class Ledger:
@@ -50,7 +50,7 @@ class Ledger:
         with self.alone():
             entries, last, count = self._read()
             now = datetime.now(UTC)
-            if entries and now < (before := _time(entries[-1])) - BACK:
+            if entries and now < (before := _time(entries[-1])) - CLOCK_TOLERANCE:
                 raise ValueError(
                     f"the clock of this machine, {now:%Y-%m-%d %H:%M} UTC, is behind the last line of {self.path}, "
                     f"{before:%Y-%m-%d %H:%M} UTC: set it right, and then sign."

@@ -29,8 +29,8 @@ with optional("cryptography", caller="db.Silo", extra="silo"):
 TRUST = "trust.json"
 REVOKED = "revoked.json"
 ORDER = "order.json"
-BEHIND = timedelta(minutes=5)  # how far a clock may be behind the latest time seen, without a word
-NOTED = timedelta(minutes=10)  # how often the time is written down
+CLOCK_TOLERANCE = timedelta(minutes=5)  # how far a clock may be behind the latest time seen, without a word
+TIME_SAVED_EVERY = timedelta(minutes=10)  # how often the time is written down
 
 
 class Memory(NamedTuple):
@@ -133,7 +133,7 @@ class Trust:
         """A sentence, if the clock has been set back."""
         clock = _clock()
         seen = self.now()
-        if seen - clock <= BEHIND:
+        if seen - clock <= CLOCK_TOLERANCE:
             return None
         return (
             f"the clock of this machine says {in_utc(clock)}, and this site has seen {in_utc(seen)}, which counts: set "
@@ -158,7 +158,7 @@ class Trust:
             except ValueError as error:
                 trouble = trouble or str(error)
             try:
-                if self._writes and (not self._saved or self.now() > self._memory.time + NOTED):
+                if self._writes and (not self._saved or self.now() > self._memory.time + TIME_SAVED_EVERY):
                     self._save()
             except OSError as error:
                 trouble = trouble or f"{self.home / TRUST} cannot be written ({error.strerror or error}): make room."
