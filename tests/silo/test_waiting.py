@@ -94,4 +94,4 @@ def test_without_faulty_members_there_is_no_limit():
     end = End(ring(3, fault_tolerance=RULES, steps=100, faulty=0), 0, 1)
     late, other = end.site.edges[1], end.site.edges[2]
     end.site._charge([late], 1000.0, {1: 0.0, 2: 0.0}, few=len([late]) < end.site._witnesses)
-    assert late.patience.over(end.clock.time) == "" and other.waited == 0.0
+    assert late.wait_budget.over(end.clock.time) == "" and other.waited == 0.0
