@@ -16,7 +16,7 @@ from decibel.engines._program import RunConfig
 from decibel.network._codecs import Quantized, RandomK, TopK
 from decibel.network._coded_wave import HEADER, CodedWave
 from decibel.network._links import Channel, Draws, Received, Transport
-from decibel.silo.run._wire import _links
+from decibel.silo.run._site_network import _links
 
 ENTRIES, ALPHA = 20, 0.2
 PAIR = db.graphs.ring(2)

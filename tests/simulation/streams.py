@@ -1,4 +1,4 @@
-"""A site's streams over the simulated network: the same calls of `Site` in the same order as `run._connections.Streams` does.
+"""A site's streams over the simulated network: the same calls of `Site`, in the order of `_connections.Streams`.
 
 What is not simulated is gRPC and TLS itself: the certificate that TLS would show is handed over with the connection.
 """
