@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
@@ -435,20 +436,61 @@ def test_a_mistake_is_named_and_its_fix(mistake):
     assert_sentence(text)
 
 
+COUPLED, FITTED = "lower does not couple x and y", "lower is linear in y"
 SILENT = {
-    "lower ignores x": (lambda x, y, batch: jnp.sum((y - batch) ** 2), "lower does not couple x and y"),
-    "lower is linear in y": (lambda x, y, batch: jnp.sum(y * (x - batch)), "lower is linear in y"),
-    "lower ignores y": (lambda x, y, batch: jnp.sum((x - batch) ** 2), "lower is linear in y or does not depend on it"),
+    "lower ignores x": (dict(lower=lambda x, y, batch: jnp.sum((y - batch) ** 2)), COUPLED),
+    "lower stops the gradient in x": (
+        dict(lower=lambda x, y, batch: jnp.sum((y - jax.lax.stop_gradient(x) - batch) ** 2)),
+        COUPLED,
+    ),
+    "lower has x times nothing": (dict(lower=lambda x, y, batch: jnp.sum((y - 0.0 * x - batch) ** 2)), COUPLED),
+    "lower has x times next to nothing": (
+        dict(lower=lambda x, y, batch: jnp.sum((y - 1e-13 * x - batch) ** 2)),
+        COUPLED,
+    ),
+    "lower is linear in y": (dict(lower=lambda x, y, batch: jnp.sum(y * (x - batch))), FITTED),
+    "lower has kinks only": (dict(lower=lambda x, y, batch: jnp.sum(jnp.abs(y - x - batch))), FITTED),
+    "lower is regularized by nothing": (
+        dict(lower=lambda x, y, batch: jnp.sum(y * (x - batch)) + 0.0 * jnp.sum(y**2)),
+        FITTED,
+    ),
+    "lower ignores y": (dict(lower=lambda x, y, batch: jnp.sum((x - batch) ** 2)), FITTED),
+    "lower sees features that are zero": (
+        dict(lower=lambda x, y, batch: jnp.sum((batch * y - 1) ** 2) + jnp.vdot(x, y), lower_data=0 * DATA),
+        FITTED,
+    ),
+    "upper ignores y": (dict(upper=lambda x, y, batch: jnp.sum((x - batch) ** 2)), "upper does not depend on y"),
 }
 
 
 @pytest.mark.parametrize("mistake", SILENT)
-def test_a_run_and_a_check_say_what_would_be_silent(mistake):
-    lower, said = SILENT[mistake]
-    wrong = problem(lower=lower)
+def test_a_run_warns_of_what_would_be_silent(mistake):
+    changes, said = SILENT[mistake]
     with pytest.warns(db.ProblemWarning, match=said) as seen:
-        solve(wrong)
+        solve(problem(**{"lower_data": DATA + 1} | changes))
     assert_sentence(str(seen[0].message))
+
+
+@pytest.mark.parametrize("mistake", ["lower ignores x", "lower is regularized by nothing", "upper ignores y"])
+def test_a_check_says_it_too(mistake):
+    changes, said = SILENT[mistake]
+    report = problem(**{"lower_data": DATA + 1} | changes).check()
+    assert not report.ok and said in str(report)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_a_problem_of_another_scale_is_genuine(size):
+    def upper(x, y, batch):
+        return size * jnp.sum((y - batch) ** 2)
+
+    def lower(x, y, batch):
+        return size * jnp.sum((y - 1e-6 * x - batch) ** 2 + jnp.exp(x) * y**2)
+
+    rows = np.random.default_rng(0).normal(size=(6, 8, 3))
+    assert look(problem(upper=upper, lower=lower, upper_data=rows, lower_data=rows + 1)) == []
+    assert problem(upper=upper, lower=lower, upper_data=rows, lower_data=rows + 1).check().ok
+    starts = dict(x0=np.full(3, 1e-6), y0=np.full(3, 1e6))
+    assert look(problem(lower=lambda x, y, batch: jnp.sum((y - 1e12 * x - batch) ** 2), **starts)) == []
 
 
 def test_validation_data_that_are_trained_on_are_mentioned():

@@ -122,6 +122,19 @@ class TestWidening:
         assert len(tuned.table) == 2
 
 
+def test_an_average_that_is_off_and_the_rest_between_steps_are_searched_when_asked():
+    plain = db.sparkle("ed", alpha=0.02, beta=0.05, gamma=0.05)
+    search = {"theta": [0.5, 1.0], "upper_every": [1, 2]}
+    tuned = db.tune(PROBLEM, plain, GRAPH, steps=20, metric=DISTANCE, seeds=(0,), search=search)
+    tried = {(row["theta"], row["upper_every"]): row["distance"] for row in tuned.table}
+    assert len(tried) == 4 and min(tried, key=tried.get) == (tuned.method.theta, tuned.method.upper_every)
+    row = db.sparkle("ed", alpha=0.02, beta=0.05, gamma=0.05, theta=0.5, upper_every=2)
+    end = db.solve(PROBLEM, row, GRAPH, steps=20, metrics=[DISTANCE]).trace.last["distance"]
+    np.testing.assert_allclose(tried[0.5, 2], end, rtol=1e-9)
+    with pytest.raises(ValueError, match="upper_every=0 must be a positive integer"):
+        db.tune(PROBLEM, plain, GRAPH, steps=20, search={"upper_every": [0]})
+
+
 class TestSeeds:
     SEARCH = {"search": {"alpha": [0.01]}, "steps": 3, "metric": "upper"}  # noqa: RUF012
 

@@ -18,6 +18,7 @@ from ..core._types import PyTree
 from ..core._vector import largest, smallest
 from . import _exact as exact
 from ._batch import Batch
+from ._dependence import Derivatives, derivatives_at, sentence
 from ._losses import Losses
 from ._overlap import overlap
 from ._samples import NodeData
@@ -25,7 +26,6 @@ from ._streams import StreamData
 
 FLAT = 1e-6  # of the largest curvature: what is less is taken for zero
 LANCZOS_STEPS = 32
-ZERO = 1e-12  # of a derivative along a random direction in float64: what is less is rounding
 QUICK_STEPS = 8  # where only the largest curvature is asked for
 WIDTH = 1e-5  # of finite differences
 PIECES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
@@ -51,18 +51,6 @@ class CheckReport(NamedTuple):
     def _repr_html_(self) -> str:
         title = "nothing speaks against the problem" if self.ok else "look at these"
         return table(title, [("ok" if ok else "look", text) for ok, text in self.findings], ("", "finding"))
-
-
-class Point(NamedTuple):
-    """Both losses and their derivatives at one x and y, with H = ∇²_yy g and J = ∇²_xy g at a z."""
-
-    f: Array
-    fx: PyTree
-    fy: PyTree = None
-    g: PyTree = None
-    gy: PyTree = None
-    jz: PyTree = None
-    hz: PyTree = None
 
 
 def check(problem: Losses, *, seed: int, probes: int = 4) -> CheckReport:
@@ -91,39 +79,15 @@ def _widen(leaf: PyTree) -> PyTree:
 
 
 def _derivatives(problem: Losses, draw: np.random.Generator) -> list[Finding]:
-    """One finding per derivative: of the first point at which it is wrong, or of all where it is zero."""
+    """One for each derivative, of the first point at which it is wrong; and one on what the losses do not depend on."""
     names = ("∇f",) if problem.single_level else PIECES
-    pairs = dict(zip(names, zip(*(_pairs(problem, draw) for _ in range(2)), strict=True), strict=True))
-    zero = {name for name, values in pairs.items() if np.abs(values).max() < ZERO}
-    return [
-        _zero(name, zero)
-        if name in zero
-        else min((_compare(name, *pair) for pair in values), key=lambda finding: finding.ok)
-        for name, values in pairs.items()
+    (pairs, point), (more_pairs, _) = (_pairs(problem, draw) for _ in range(2))
+    findings = [
+        min(_compare(name, *one), _compare(name, *other), key=lambda finding: finding.ok)
+        for name, one, other in zip(names, pairs, more_pairs, strict=True)
     ]
-
-
-def _zero(name: str, zero: set[str]) -> Finding:
-    """What it means that a derivative is zero at all points."""
-    seen = f"{name} is zero at random points"
-    match name:
-        case "∇_x f":
-            return Finding(True, f"{seen}: f depends on x through y only.")
-        case "∇f":
-            return Finding(False, f"{seen}: upper does not depend on x.")
-        case "∇_y f":
-            return Finding(False, f"{seen}: upper does not depend on y, so that the lower level changes nothing.")
-        case "∇_y g":
-            return Finding(False, f"{seen}: lower does not depend on y.")
-        case "H z = ∇²_yy g z":
-            return Finding(False, f"{seen}: lower is linear in y, so that no y solves the lower level.")
-        case _:
-            rest = "zero" if "∇_x f" in zero else "∇_x f alone"
-            return Finding(
-                False,
-                f"{seen}: lower does not couple x and y, so that y*(x) is the same for every x and the hypergradient "
-                f"is {rest}; see whether lower uses x, and takes its arguments as lower(x, y, batch).",
-            )
+    missing = sentence(problem, point.sizes())
+    return [*findings, Finding(False, missing)] if missing and all(finding.ok for finding in findings) else findings
 
 
 def _shared_rows(problem: Losses) -> list[Finding]:
@@ -137,41 +101,29 @@ def _shared_rows(problem: Losses) -> list[Finding]:
     return [Finding(False, text)]
 
 
-def _pairs(problem: Losses, draw: np.random.Generator) -> list[tuple[float, float]]:
-    """Each of PIECES along a random direction: by finite differences and by differentiation."""
+def _pairs(problem: Losses, draw: np.random.Generator) -> tuple[list[tuple[float, float]], Derivatives]:
+    """Each of PIECES along a random direction, by finite differences and by differentiation, and all at the point."""
     x = _around(problem.x0, draw, 0.1)
     dx = _direction(x, draw)
     if problem.single_level:
-        slope = _slope(_at(problem, _moved(x, dx, 1)).f, _at(problem, _moved(x, dx, -1)).f)
-        return [(slope, _dot(_at(problem, x).fx, dx))]
+        slope = _slope(derivatives_at(problem, _moved(x, dx, 1)).f, derivatives_at(problem, _moved(x, dx, -1)).f)
+        at = derivatives_at(problem, x)
+        return [(slope, _dot(at.fx, dx))], at
     y0 = _per_node(problem) if problem.personal else problem.y0
     y = _around(y0, draw, 0.1)
     dy = _direction(y, draw)
     z = _direction(y, draw)
-    at = _at(problem, x, y, z)
-    ahead_x, behind_x = (_at(problem, _moved(x, dx, sign), y, z) for sign in (1, -1))
-    ahead_y, behind_y = (_at(problem, x, _moved(y, dy, sign), z) for sign in (1, -1))
-    return [
+    at = derivatives_at(problem, x, y, z)
+    ahead_x, behind_x = (derivatives_at(problem, _moved(x, dx, sign), y, z) for sign in (1, -1))
+    ahead_y, behind_y = (derivatives_at(problem, x, _moved(y, dy, sign), z) for sign in (1, -1))
+    pairs = [
         (_slope(ahead_x.f, behind_x.f), _dot(at.fx, dx)),
         (_slope(ahead_y.f, behind_y.f), _dot(at.fy, dy)),
         (_slope(ahead_y.g, behind_y.g), _dot(at.gy, dy)),
         (_slope(_dot(ahead_y.gy, z), _dot(behind_y.gy, z)), _dot(at.hz, dy)),
         (_slope(_dot(ahead_x.gy, z), _dot(behind_x.gy, z)), _dot(at.jz, dx)),
     ]
-
-
-@eqx.filter_jit
-def _at(problem: Losses, x: PyTree, y: PyTree = None, z: PyTree = None) -> Point:
-    if problem.single_level:
-        return Point(*jax.value_and_grad(lambda x: exact.upper_mean(problem, x, None))(x))
-    f, (fx, fy) = jax.value_and_grad(lambda x, y: exact.upper_mean(problem, x, y), (0, 1))(x, y)
-
-    def lower(x: PyTree, y: PyTree) -> tuple[PyTree, Array]:
-        g, gy = jax.value_and_grad(lambda y: exact.lower_mean(problem, x, y))(y)
-        return gy, g
-
-    gy, pull, g = jax.vjp(lower, x, y, has_aux=True)
-    return Point(f, fx, fy, g, gy, *pull(z))
+    return pairs, at
 
 
 def _compare(name: str, a: float, b: float) -> Finding:
@@ -232,7 +184,7 @@ def _curvatures(problem: Losses, points: PyTree, directions: PyTree) -> Float[Ar
 
 def _upper_curvature(problem: Losses, y: PyTree, w: PyTree) -> float:
     """wᵀ∇²_yy f w/‖w‖²."""
-    ahead, behind = (_at(problem, problem.x0, _moved(y, w, sign), w) for sign in (1, -1))
+    ahead, behind = (derivatives_at(problem, problem.x0, _moved(y, w, sign), w) for sign in (1, -1))
     return _slope(_dot(ahead.fy, w), _dot(behind.fy, w)) / _dot(w, w)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 import equinox as eqx
@@ -464,8 +465,20 @@ def _start(tree: PyTree, argument: str) -> PyTree:
             raise ValueError(f"{argument} has a leaf of type {jnp.result_type(leaf)}: give floating-point arrays.")
         if not jnp.isfinite(jnp.asarray(leaf)).all():
             raise ValueError(f"{argument} holds a NaN or infinity: start from finite numbers.")
+        if getattr(leaf, "dtype", None) == np.float64 and jnp.result_type(leaf) != np.float64:
+            _mention_float32()
     wide = lambda leaf: jnp.float32 if jnp.result_type(leaf).itemsize < 4 else jnp.result_type(leaf)  # noqa: E731
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, wide(leaf)), tree)
+
+
+@cache
+def _mention_float32() -> None:
+    """Once in a process."""
+    warnings.warn(
+        "x0 or y0 is float64 and becomes float32, and so does the run: for float64 call "
+        "jax.config.update('jax_enable_x64', True) first.",
+        stacklevel=7,
+    )
 
 
 def _same(one: Source, other: Source) -> bool:

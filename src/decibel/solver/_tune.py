@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from typing import Any, cast
 
@@ -23,12 +25,13 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
 from ..results.metrics import Metric, Snapshot, resolve
-from ._validate import levels_of, validate, validate_seed, warn_of_problem
+from ._validate import levels_of, validate, validate_count, validate_seed, warn_of_problem
 
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 ROUNDS = 4  # at most
 SEEDS = (0, 1)
 SHOWN = 12  # rows in a notebook
+EVERY = "upper_every"
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,8 @@ def tune(
         metric: what is minimized, a name of `db.metrics.METRICS` or a function of a snapshot.
         search: `"random"` draws each step size log-uniformly around the method's own, which is the first candidate;
             `"grid"` lays a grid over the same range; a mapping such as `{"alpha": [0.1, 1.0]}` gives values to combine
-            and keeps the other step sizes; a list of settings is tried as given.
+            and keeps the other step sizes, and may name a θ that is off and `upper_every`; a list of settings is tried
+            as given.
         seeds: every candidate runs once with each; None is (0, 1), or (0,) where nothing is random.
         at_once: the largest number of runs that share the device; None is all of them.
         moments: the score is the mean over this many evenly spaced steps of the second half of the run, the last one
@@ -135,6 +139,13 @@ def tune(
             raise ValueError(f"{argument}={count!r} must be a positive integer.")
     if seeds is not None and (not hasattr(seeds, "__len__") or not len(seeds)):
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
+    _validate_search(search)
+    if isinstance(search, Mapping) and EVERY in search and hasattr(method, EVERY):
+        rest = {name: values for name, values in search.items() if name != EVERY} or [{}]
+        same = {"steps": steps, "batch_size": batch_size, "metric": metric, "seeds": seeds, "moments": moments}
+        search_rest = partial(tune, problem, graph=graph, search=rest, at_once=at_once, **same)
+        return _best_interval(search_rest, method, search[EVERY])
+    method = _with_weights(method, search)
     problem = problem.bind(graphs.nodes)
     centre = _constant(method)
     warn_of_problem(problem)
@@ -192,6 +203,28 @@ def _measure(score: Metric, problem: Problem, states: State) -> Array:
     return jax.vmap(one)(states)
 
 
+def _best_interval(tune: Callable[..., Tuned], method: Method, intervals: Sequence[float]) -> Tuned:
+    """The best of a search for each `upper_every`; they are programs of their own."""
+    found: list[Tuned] = []
+    rows: list[dict[str, float]] = []
+    for every in intervals:
+        validate_count(EVERY, every)
+        with suppress(AllDiverged):
+            found.append(tune(method=replace(method, **{EVERY: every})))
+            rows += [{EVERY: every, **row} for row in found[-1].table]
+    if not found:
+        raise AllDiverged("all settings diverged: start from smaller step sizes.")
+    best = min(found, key=lambda tuned: tuned.score)
+    return replace(best, table=tuple(sorted(rows, key=lambda row: row[best.metric])))
+
+
+def _with_weights(method: Method, search: object) -> Method:
+    """The method with a number for each weight that is off and that the search names."""
+    names = search if isinstance(search, Mapping) else {}
+    off = [name for name in WEIGHTS if name in names and getattr(method, name, 0.0) is None]
+    return replace(method, **{name: names[name][0] for name in off})
+
+
 def _constant(method: Method) -> dict[str, float]:
     """The step sizes that are numbers."""
     own = {
@@ -229,7 +262,6 @@ def _candidates(
     seed: int,
 ) -> list[dict[str, float]]:
     """What to try, around the step sizes `own`."""
-    _validate_search(search)
     named = [search] if isinstance(search, Mapping) else [] if isinstance(search, str) else search
     unknown = [key for names in named for key in names if key not in own]
     if unknown:
