@@ -15,17 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import CheckpointManager
-from quadratics import random_quadratic
 from xla import kept_in
 
 import decibel as db
 from decibel.engines._checkpoint import CheckpointWarning
 from decibel.engines._run import Run
 
-QUADRATIC = random_quadratic(4, seed=5)
-PROBLEM = QUADRATIC.problem(samples=6)
 GRAPH = db.graphs.ring(4)
-METHOD = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
+METHOD = db.ed(alpha=0.05, theta=0.5)
+
+
+def problem(seed=5):
+    data = np.random.default_rng(seed).normal(size=(4, 6, 3))
+    return db.Problem(lambda x, batch: jnp.mean((x - batch) ** 2), upper_data=data, x0=jnp.zeros(3))
+
+
+PROBLEM = problem()
 OPTIONS = {"batch_size": 2, "eval_every": 10, "metrics": ["consensus_x"]}
 
 
@@ -35,8 +40,8 @@ def whole():
 
 
 def assert_same(result, whole):
-    for a, b in zip(result.nodes, whole.nodes, strict=True):
-        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    for a, b in zip(jax.tree.leaves(result.state), jax.tree.leaves(whole.state), strict=True):
+        np.testing.assert_array_equal(a, b)
     for column in whole.trace:
         if column != "seconds":
             np.testing.assert_array_equal(result.trace[column], whole.trace[column])
@@ -58,7 +63,7 @@ def test_every_file_of_a_checkpoint_is_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", note)
     db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, **OPTIONS)
     there = [tmp_path, *tmp_path.rglob("*")]
-    assert len(there) > 20 and {path.stat().st_ino for path in there} <= synced
+    assert len(there) > 10 and {path.stat().st_ino for path in there} <= synced
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
@@ -124,8 +129,8 @@ ENTRIES = 100_000
 def large():
     """One level of ENTRIES entries at four nodes, whose state is far larger than anything else."""
     data = np.random.default_rng(0).normal(size=(4, 3, 1))
-    problem = db.Problem(lambda x, batch: ((x - batch.mean(0)) ** 2).sum(), upper_data=data, x0=jnp.zeros(ENTRIES))
-    return {"problem": problem, "method": db.ed(alpha=0.1), "graph": GRAPH, "eval_every": 2, "metrics": []}
+    wide = db.Problem(lambda x, batch: ((x - batch.mean(0)) ** 2).sum(), upper_data=data, x0=jnp.zeros(ENTRIES))
+    return {"problem": wide, "method": db.ed(alpha=0.1), "graph": GRAPH, "eval_every": 2, "metrics": []}
 
 
 @pytest.fixture
@@ -170,23 +175,21 @@ def test_where_no_checkpoint_can_be_read_the_run_begins_again(tmp_path, whole, e
         file.write_bytes(b"")
     with pytest.warns(CheckpointWarning, match="cannot be read"):
         found = db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, engine=engine, **OPTIONS)
-    for a, b in zip(found.nodes, whole.nodes, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.nodes.x, whole.nodes.x, rtol=1e-12, atol=1e-12)
     assert found.trace.rows == whole.trace.rows
 
 
 def test_another_run_raises_with_what_changed(tmp_path):
     db.solve(PROBLEM, METHOD, GRAPH, steps=10, checkpoint=tmp_path, **OPTIONS)
-    other = db.sparkle("ed", alpha=0.06, beta=0.1, gamma=0.1, theta=0.5, updates="simultaneous")
     changes = {
-        "settings": (PROBLEM, other, GRAPH, 0),
+        "settings": (PROBLEM, db.ed(alpha=0.06, theta=0.5), GRAPH, 0),
         "graph": (PROBLEM, METHOD, db.graphs.complete(4), 0),
         "seed": (PROBLEM, METHOD, GRAPH, 1),
-        "upper_data": (random_quadratic(4, seed=6).problem(samples=6), METHOD, GRAPH, 0),
+        "upper_data": (problem(seed=6), METHOD, GRAPH, 0),
     }
-    for name, (problem, method, graph, seed) in changes.items():
+    for name, (given, method, graph, seed) in changes.items():
         with pytest.raises(ValueError, match=f"checkpoint holds another run: .*{name} .*changed"):
-            db.solve(problem, method, graph, steps=20, seed=seed, checkpoint=tmp_path, resume=True, **OPTIONS)
+            db.solve(given, method, graph, steps=20, seed=seed, checkpoint=tmp_path, resume=True, **OPTIONS)
 
 
 def test_resume_needs_a_folder():

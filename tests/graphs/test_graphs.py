@@ -74,7 +74,7 @@ def test_rules_follow_their_formulas():
 
 def test_edge_attributes_self_loops_and_labels_do_not_count():
     plain, odd = nx.path_graph(["a", "b", "c"]), nx.MultiGraph()
-    odd.add_edges_from([("a", "b", {"weight": 0}), ("a", "b", {"weight": 9}), ("b", "c", {}), ("c", "c", {})])
+    odd.add_edges_from([("a", "b", {"weight": 0}), ("a", "b", {"weight": 9}), ("b", "c", {}), ("b", "b", {})])
     assert graphs.from_networkx(plain) == graphs.from_networkx(odd)
 
 

@@ -116,6 +116,24 @@ def test_sparkles_transient_is_corollary_1_and_grows_with_kappa_and_noise(lower,
     assert theory.sparkle(8, 0.5, sigma=0.0).transient == math.inf  # no noise, no 1/√(nK) to reach
 
 
+@pytest.mark.parametrize("lower", ["ed", "extra", "gt"])
+@pytest.mark.parametrize("upper", ["ed", "extra", "gt"])
+def test_sparkle_has_the_table_of_mixtures(lower, upper):
+    """Corollaries 2 to 4 and the talk's table: only gradient tracking below has the second term."""
+    for n, rho in ((4, 0.5), (4, 0.999), (50, 0.9)):
+        short, long = n**3 / (1 - rho) ** 2, n / (1 - rho) ** (8 / 3)
+        expected = max(short, long) if lower == "gt" else short
+        assert theory.sparkle(n, rho, lower=lower, upper=upper).transient == pytest.approx(expected)
+    assert 4 / 0.001 ** (8 / 3) > 4**3 / 0.001**2  # the second term is felt at ρ = 0.999
+
+
+def test_levels_by_hand():
+    # n = 16, 1 − ρ_y = 1/2: x is free down to 1 − ρ_x = 1/8, where n²·8² = n³·2².
+    assert theory.sparkle(16, 1 - 1 / 8, 0.5).transient == pytest.approx(16**3 * 4)
+    assert theory.sparkle(16, 1 - 1 / 16, 0.5).transient == pytest.approx(16**2 * 256)
+    assert theory.sparkle(16, 0.5, 1 - 1 / 8).transient == pytest.approx(16**3 * 64)
+
+
 def test_gossip_dsbo_has_theorems_5_1_and_5_3():
     parts = theory.gossip_dsbo(4, 0.5).parts(100)
     assert list(parts.values()) == pytest.approx([1 / 20, 4 / 25])  # 1/√400 and 4 / (100 · ¼)
@@ -181,6 +199,21 @@ def test_diminishing_step_sizes_are_those_of_6():
     db.gossip_dsbo(**sizes, terms=2, smoothness=2.0, convexity=1.0)
     with pytest.raises(ValueError, match="convexity=0 must be positive and finite"):
         theory.diminishing(0, 1.0)
+
+
+def test_falling_steps_give_the_rate_of_theorem_5_3():
+    """Stochastic gradients of ½(x − 1)² averaged over K nodes with (6): the error falls as 1/(KT)."""
+    rng = np.random.default_rng(0)
+    alpha = np.asarray(theory.diminishing(1.0, 10.0)["alpha"](np.arange(1600)))
+    ends = {}
+    for nodes in (1, 16):
+        for steps in (100, 1600):
+            x = np.zeros(400)  # runs
+            for k in range(steps):
+                x = x - alpha[k] * (x - 1 + rng.normal(size=(nodes, 400)).mean(0))
+            ends[nodes, steps] = np.mean((x - 1) ** 2) / 2
+    for few, many in (((1, 100), (1, 1600)), ((1, 1600), (16, 1600))):
+        assert 8 < ends[few] / ends[many] < 32  # 16, constants and chance aside
 
 
 # What holds no formula of a paper; that of `wave_step_size` is ours.

@@ -134,6 +134,13 @@ def test_theorem_1_as_printed_is_false_without_a_limit_of_the_gap_squared():
     assert theory.svr_interact_step_sizes(c, 2, 0.9, 10)["alpha"] <= 0.005  # Theorem 3 is for this problem, too
 
 
+def test_14_needs_the_square_of_l_once_it_is_a_lipschitz_constant():
+    """ℓ₁ = Lx²/2 and ℓ₂ = −Lx²/2 at x = ±1: ℓ = 0, so that the left side of (14) is 0, and ū = L."""
+    L, alpha = 4.0, 0.01
+    descent = -(alpha / 2 - L * alpha**2 / 2) * L**2
+    assert descent + alpha * L < 0 <= descent + alpha * L**2
+
+
 def _interact_run(steps):
     """f_i = ½‖y − a_i‖², g_i = ½(y − x)ᵀH(y − x) with H = diag(1, 2), so that y* = x and ∇ℓ_i = x − a_i."""
     nodes = 5

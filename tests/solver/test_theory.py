@@ -105,6 +105,14 @@ def test_rates_fit_the_methods():
     assert db.ed(**theory.rates(8, 3_200, alpha=2.0)).settings["alpha"] == pytest.approx(0.1)
 
 
+def test_gossip_rates_are_a_special_case():
+    """Gossip-DSBO's (5): α = C₀ √(K/T), β = γ = c √(K/T)."""
+    for nodes, steps in ((5, 500), (20, 2_000), (7, 70_000)):
+        root = (nodes / steps) ** 0.5
+        expected = {"alpha": 0.1 * root, "beta": 2.0 * root, "theta": 2.0 * root}
+        assert theory.rates(nodes, steps, alpha=0.1, beta=2.0, theta=2.0) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -93,6 +93,7 @@ def test_nodes_see_mostly_their_own_label():
     for counts in (task.partition.counts, task.truth.counts):  # training, testing
         assert (np.diag(counts) >= 0.9 * counts.sum(1)).all()
     assert (np.diag(task.partition.counts) == 38).all()
+    assert task.method().name == "spdb"  # where no method is named
     assert personalization(BLOBS, 4, per_node=None).partition.sizes[0] > 40
 
 

@@ -2,7 +2,8 @@
 
 A decentralized stochastic method is asymptotically as fast as a centralized one; the *transient* is the number of steps
 before it is. The formulas give its order with constants dropped: they rank methods and graphs, and do not predict
-numbers of steps. n is the number of nodes and ρ = ‖W − 11ᵀ/n‖₂. docs/evidence/theorems.md lists all theorems of the papers.
+numbers of steps. n is the number of nodes and ρ = ‖W − 11ᵀ/n‖₂. docs/evidence/theorems.md lists all theorems of the
+papers.
 """
 
 from __future__ import annotations

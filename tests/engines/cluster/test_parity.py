@@ -64,8 +64,8 @@ def assert_parity(case: Case) -> None:
     parity.assert_equal(case, [np.asarray(leaf) for leaf in spread], expected)
 
 
-# One method of each kind; the others are slow tests.
-QUICK = ("sparkle-ed", "sparkle-gt", "sparkle-edge-ed", "sparkle-wave", "d-soba", "slam", "ma-dsbo-gt", "gnsd")
+# Some that test_cluster.py does not have; the others are slow tests.
+QUICK = ("sparkle-ed", "sparkle-edge-ed", "sparkle-wave", "slam")
 
 
 @pytest.mark.parametrize(
