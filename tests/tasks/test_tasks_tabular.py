@@ -2,6 +2,7 @@
 
 import os
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,21 +147,10 @@ def test_words_and_numbers_deal_classes_unevenly():
     assert skew[None] < skew["mild"] < skew["severe"] == skew[0.1]
 
 
-def test_heterogeneity_hurts_only_methods_that_do_not_correct_it():
-    rates = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
-    last = {}
-    for h in ("mild", "severe"):
-        task = MAKERS["linear"](heterogeneity=h)
-        for method in (db.sparkle("ed", **rates), db.dsoba(**rates, theta=1.0)):
-            last[method.name, h] = ends(task, method, steps=400)[1]["distance"]
-    assert last["sparkle-ed", "mild"] < 1e-7 and last["sparkle-ed", "severe"] < 1e-7
-    assert last["d-soba", "severe"] > 100 * last["d-soba", "mild"] > 1e-5
-
-
 # Short runs
 
 
-@pytest.mark.slow_except("sampled-3")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch_size"), [("linear", 4), ("sampled", 3), ("residual", None)])
 def test_synthetic_tasks_approach_the_solution(name, batch_size):
     method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, theta=0.5)
@@ -195,7 +185,7 @@ def test_logistic_regression_takes_digits():
     assert task.problem.y0.shape == (64, 10) and task.summary["samples"]["test"] == 359
 
 
-@pytest.mark.slow_except("options0")
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"positivity": "exp", "loss": "logistic"}])
 def test_tuning_learns_and_starts_where_it_says(options):
     method = db.sparkle("ed", alpha=0.2, beta=0.5, gamma=0.5, theta=0.5)
@@ -227,7 +217,7 @@ def test_tuning_by_projection_keeps_every_nodes_coefficients():
         return db.solve(task.problem, method, RING, steps=steps, eval_every=1, metrics=[*task.metrics, watch]).trace
 
     assert run(free, 15)["least"][-1] < 0  # and it diverges soon
-    trace = run(kept, 60)
+    trace = run(kept, 45)
     assert min(trace["least"]) == 0 and trace["zeros"][-1] > 0 and min(trace["least_coefficient"]) >= 0.01
     assert trace["validation_loss"][-1] < trace["validation_loss"][0]
     with pytest.raises(ValueError, match="gossip-dsbo does not take prox_x"):
@@ -282,9 +272,9 @@ def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
             solution.append(expected)
             precision.append(expected[0] / expected[1])
     y = jnp.asarray(solution).reshape(NODES, 8, 2)
-    slope = jax.vmap(jax.grad(problem.lower_loss, 1), (None, 0, 0))(x, y, problem.lower_data.full())
+    slope = jax.jit(jax.vmap(jax.grad(problem.lower_loss, 1), (None, 0, 0)))(x, y, problem.lower_data.full())
     np.testing.assert_allclose(slope, 0, atol=1e-12)
-    upper = jax.vmap(problem.upper, (None, 0, 0))(x, y, problem.upper_data.tree)
+    upper = jax.jit(jax.vmap(problem.upper, (None, 0, 0)))(x, y, problem.upper_data.tree)
     assert upper.mean() == pytest.approx(-np.mean(precision))
 
 
@@ -303,7 +293,11 @@ def test_the_cross_entropy_baseline_shares_data_and_judge():
     ours, baseline = MAKERS["auprc"](), MAKERS["log-loss"]()
     assert baseline.problem.single_level and ours.problem.personal
     assert ours.partition.indices[0].tolist() == baseline.partition.indices[0].tolist()
-    _, last = ends(baseline, db.ed(alpha=0.5), steps=100, batch_size=16)
+
+
+@pytest.mark.slow
+def test_the_cross_entropy_baseline_learns():
+    _, last = ends(MAKERS["log-loss"](), db.ed(alpha=0.5), steps=100, batch_size=16)
     assert last["average_precision"] > 0.85
 
 
@@ -331,13 +325,13 @@ def test_with_tasks_of_their_own_nodes_count_by_their_own_output():
             counts = 1 / (1 + np.exp(-(inputs - anchor) @ weight))
             precision.append(((counts * labels).mean(), counts.mean()))
     y = jnp.asarray(precision).reshape(3, 5, 2)
-    slope = jax.vmap(jax.grad(problem.lower_loss, 1), (None, 0, 0))(x, y, problem.lower_data.full())
+    slope = jax.jit(jax.vmap(jax.grad(problem.lower_loss, 1), (None, 0, 0)))(x, y, problem.lower_data.full())
     np.testing.assert_allclose(slope, 0, atol=1e-6)
     (metric,) = task.metrics
     scores = source.x_test.reshape(-1, 6) @ np.asarray(x[0]["weight"]) + np.asarray(x[0]["bias"])
     expected = np.mean([average_precision_score(source.y_test == i, scores[:, i]) for i in range(3)])
     given = db.metrics.Snapshot(problem, None)._replace(state=_only_x(x, 3))
-    assert float(metric(given)["average_precision"]) == pytest.approx(expected, rel=1e-5)
+    assert float(eqx.filter_jit(metric)(given)["average_precision"]) == pytest.approx(expected, rel=1e-5)
 
 
 def _only_x(x, nodes: int):
@@ -345,7 +339,8 @@ def _only_x(x, nodes: int):
     return db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1).start(Vector(spread), Vector(spread))
 
 
-def test_tasks_of_their_own_are_learned_and_named_in_errors():
+@pytest.mark.slow
+def test_tasks_of_their_own_are_learned():
     source = three_classes()
     graph = db.graphs.complete(3)
     for objective, method, batch_size in (
@@ -357,8 +352,6 @@ def test_tasks_of_their_own_are_learned_and_named_in_errors():
         trace = db.solve(task.problem, method, graph, **options).trace
         assert trace["average_precision"][0] == pytest.approx(task.summary["chance"], abs=0.01)
         assert trace["average_precision"][-1] > 0.85
-    with pytest.raises(ValueError, match="own_tasks=True needs 2 to 3 nodes"):
-        auprc(source, 4, own_tasks=True)
 
 
 def test_auprc_takes_a_hidden_layer():
@@ -395,15 +388,6 @@ def test_named_sets_are_found_and_scaled(tmp_path, monkeypatch):
 
 
 @needs_data
-def test_australian():
-    task = hyperparameter_tuning(nodes=NODES)
-    assert task.summary["features"] == 14 and sum(task.summary["samples"].values()) == 690
-    method = db.sparkle("ed", alpha=1.0, beta=0.5, gamma=0.5, theta=0.5)
-    _, last = ends(task, method, steps=200, batch_size=32)
-    assert last["validation_accuracy"] > 0.83
-
-
-@needs_data
 def test_australian_by_projection():
     """Coefficients end at the ridge, where the gradient is large and the KKT residual is not."""
     task = hyperparameter_tuning(positivity="projection")
@@ -413,14 +397,6 @@ def test_australian_by_projection():
     assert (np.asarray(result.nodes.x) >= 0).all() and (result.x == 0).sum() >= 4
     first, last = result.trace["kkt_residual"]
     assert last < 1e-2 * first and result.trace.last["stationarity"] > 0.1
-
-
-@needs_data
-def test_a9a():
-    task = auprc(nodes=NODES)
-    assert task.summary["layers"] == [123, 1] and task.summary["samples"] == {"train": 32_561, "test": 16_281}
-    _, last = ends(task, db.gt_dsgd(alpha=0.1, beta=0.3), steps=100, batch_size=64)
-    assert last["average_precision"] > 0.7 > 2 * task.summary["chance"]
 
 
 # Refusals
@@ -460,3 +436,5 @@ def test_sets_that_do_not_fit_raise():
     untested = Dataset(PAIR.x_train, PAIR.y_train, PAIR.x_test[:0], PAIR.y_test[:0], "no-test", 2, ("0", "1"))
     with pytest.raises(ValueError, match="no test part"):
         auprc(untested, NODES)
+    with pytest.raises(ValueError, match="own_tasks=True needs 2 to 3 nodes"):
+        auprc(three_classes(), 4, own_tasks=True)

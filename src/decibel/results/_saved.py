@@ -22,7 +22,7 @@ from ..core._json import JSON
 from ..core._types import PyTree
 from ..problem._problem import Problem
 from ._status import Status
-from ._trace import Trace
+from ._trace import Trace, npz_path
 
 ABOUT, FORMAT = "about", "decibel-result-1"
 DEEPEST, LONGEST = 64, 2**16  # keys in a path, and entries of a sequence
@@ -58,8 +58,7 @@ class SavedResult(NamedTuple):
 
 def save(path: str | os.PathLike[str], levels: dict[str, PyTree], about: dict[str, JSON], trace: Trace) -> Path:
     """Writes the pytrees of levels, what is known about them and a trace, atomically; the first process writes."""
-    path = Path(path)
-    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    path = npz_path(path)
     arrays: dict[str, np.ndarray] = {f"trace/{name}": trace[name] for name in trace}
     notes: dict[str, JSON] = {}
     for level, tree in levels.items():

@@ -100,9 +100,7 @@ class Trace(Mapping[str, np.ndarray]):
         Returns:
             The path written.
         """
-        path = Path(path)
-        if path.suffix != ".npz":
-            path = path.with_name(path.name + ".npz")
+        path = npz_path(path)
         columns = {f"column/{name}": self[name] for name in self}
         columns[_PROVENANCE] = np.array(json.dumps(self.provenance, default=str))
         with atomic_writer(path) as file:
@@ -127,3 +125,9 @@ class Trace(Mapping[str, np.ndarray]):
             raise ValueError(
                 f"{path} is not a trace saved by Decibel, or it is damaged: give a file that Trace.save wrote."
             ) from error
+
+
+def npz_path(path: str | os.PathLike[str]) -> Path:
+    """The path, with the suffix .npz appended if missing."""
+    path = Path(path)
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")

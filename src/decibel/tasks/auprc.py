@@ -16,7 +16,7 @@ from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
 from .classification import Heterogeneity, alpha_of, find, spread, validate_binary
-from .evaluation import AveragePrecision, Layers, average_precision, flat, layers, predict
+from .evaluation import AveragePrecision, Layers, average_precision, layers, predict
 from .partition import Partition
 from .task import Task
 
@@ -141,7 +141,7 @@ def auprc(
         raise ValueError(f"margin={margin} must be positive and hidden={hidden} not negative.")
     if surrogate not in SURROGATES:
         raise ValueError(f"surrogate={surrogate!r} is not known: choose one of {', '.join(map(repr, SURROGATES))}.")
-    source = find(dataset)
+    source = find(dataset, tested=True)
     if not own_tasks:
         validate_binary(source)
     elif not 1 < nodes <= source.classes or heterogeneity is not None:
@@ -149,10 +149,9 @@ def auprc(
             f"own_tasks=True needs 2 to {source.classes} nodes, one for each class, and no heterogeneity: change "
             f"nodes={nodes} or heterogeneity={heterogeneity!r}."
         )
-    if not len(source.y_test):
-        raise ValueError(f"dataset={source.name!r} has no test part to judge the ranking by: choose one that has.")
     held = spread(source.y_train, nodes, heterogeneity, seed)
-    inputs, dtype = flat(source.x_train), jnp.result_type(float)
+    inputs = source.x_train
+    dtype = jnp.result_type(float)
     sizes = [inputs.shape[1], *([hidden] if hidden else []), nodes if own_tasks else 1]
     x0 = layers(sizes, seed)
     positive = np.stack([source.y_train == (node if own_tasks else 1) for node in range(nodes)])
@@ -190,7 +189,7 @@ def auprc(
         "chance is the average precision of a random ranking",
         "seed": seed,
     }
-    held_out = jnp.asarray(flat(source.x_test), dtype), jnp.asarray(source.y_test)
+    held_out = jnp.asarray(source.x_test, dtype), jnp.asarray(source.y_test)
     metric = TaskPrecision(*held_out) if own_tasks else AveragePrecision(*held_out, score)
     return Task(problem, (metric,), "auprc", summary, held, step_sizes=STEP_SIZES)
 

@@ -19,10 +19,21 @@ def flat(images: np.ndarray) -> np.ndarray:
     return images.reshape(len(images), int(np.prod(images.shape[1:])))
 
 
-def find(dataset: str | data.Dataset, *, test: float | None = None, seed: int = 0) -> data.Dataset:
-    """The dataset with flat inputs. `test`: the share drawn from the training part where no test part is published."""
+def find(
+    dataset: str | data.Dataset, *, tested: bool = False, test: float | None = None, seed: int = 0
+) -> data.Dataset:
+    """The dataset with flat inputs.
+
+    Args:
+        dataset: itself or its name.
+        tested: whether it must have a test part.
+        test: the share drawn from the training part where no test part is published.
+        seed: of that draw.
+    """
     source = data.load(dataset) if isinstance(dataset, str) else dataset
     source = replace(source, x_train=flat(source.x_train), x_test=flat(source.x_test))
+    if tested and not len(source.y_test):
+        raise ValueError(f"dataset={source.name!r} has no test part to judge models by: choose one that has.")
     if test is None or len(source.y_test):
         return source
     if not 0 < test < 1:
@@ -67,6 +78,20 @@ def split_over_nodes(
         raise ValueError(f"validation={validation} must be a share between 0 and 1.")
     assigned = spread(labels, nodes, heterogeneity, seed)
     return assigned.split(train=1 - validation, validation=validation, test=0.0, seed=seed)
+
+
+def samples_by_node(source: data.Dataset, parts: partition.Partition) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Inputs and labels of every node, from the training part."""
+    return [(source.x_train[part], source.y_train[part]) for part in parts.indices]
+
+
+def sample_counts(source: data.Dataset, split: partition.Split) -> dict[str, int]:
+    """For a task's summary."""
+    return {
+        "train": int(split.train.sizes.sum()),
+        "validation": int(split.validation.sizes.sum()),
+        "test": len(source.y_test),
+    }
 
 
 def spread(labels: np.ndarray, nodes: int, heterogeneity: Heterogeneity, seed: int) -> partition.Partition:

@@ -8,13 +8,14 @@ from itertools import pairwise
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from ..core._types import Loss, PyTree
 from ..problem._samples import NodeData
 from ..results.metrics import Snapshot
+from . import networks
 from .classification import flat
+from .networks import affine, body
 
 __all__ = [
     "Accuracy",
@@ -37,9 +38,7 @@ Model = Callable[[PyTree, Array], Array]  # parameters and inputs to logits (sam
 def predict(layers: Layers, inputs: Array) -> Array:
     """Logits of a stack of affine layers with ReLU between them: one layer is the linear model."""
     *hidden, last = layers
-    for layer in hidden:
-        inputs = jax.nn.relu(inputs @ layer["weight"] + layer["bias"])
-    return inputs @ last["weight"] + last["bias"]
+    return affine(last, body(hidden, inputs, jax.nn.relu))
 
 
 def layers(sizes: list[int], seed: int) -> Layers:
@@ -57,7 +56,7 @@ def layers(sizes: list[int], seed: int) -> Layers:
 
 def cross_entropy(y: Layers, inputs: Array, labels: Array) -> Array:
     """Per sample, of integer labels."""
-    return optax.softmax_cross_entropy_with_integer_labels(predict(y, inputs), labels)
+    return networks.cross_entropy(predict(y, inputs), labels)
 
 
 def accuracy(y: PyTree, inputs: Array, labels: Array, model: Model = predict) -> Array:

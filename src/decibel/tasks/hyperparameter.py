@@ -16,7 +16,16 @@ from ..problem import prox
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
-from .classification import Heterogeneity, alpha_of, find, split_over_nodes, standardized, validate_binary
+from .classification import (
+    Heterogeneity,
+    alpha_of,
+    find,
+    sample_counts,
+    samples_by_node,
+    split_over_nodes,
+    standardized,
+    validate_binary,
+)
 from .evaluation import Accuracy, Losses
 from .task import Task
 
@@ -140,8 +149,8 @@ def hyperparameter_tuning(
     problem = Problem(
         fit,
         RegularizedFit(fit, forward, ridge),
-        upper_data=[(source.x_train[part], source.y_train[part]) for part in split.validation.indices],
-        lower_data=[(source.x_train[part], source.y_train[part]) for part in split.train.indices],
+        upper_data=samples_by_node(source, split.validation),
+        lower_data=samples_by_node(source, split.train),
         x0=inverse(jnp.full(size, strength, jnp.result_type(float))),
         y0=jnp.zeros(size),
         prox_x=prox.nonnegative() if positivity == "projection" else None,
@@ -149,19 +158,14 @@ def hyperparameter_tuning(
     summary = {
         "dataset": source.name,
         "features": size,
-        "samples": {
-            "train": int(split.train.sizes.sum()),
-            "validation": int(split.validation.sizes.sum()),
-            "test": len(source.y_test),
-        },
+        "samples": sample_counts(source, split),
         "loss": loss,
         "coefficient": {"map": positivity, "ridge": ridge, "start": strength + ridge},
         "convex_above": _convex_above(loss, source, split.train.indices),
         "heterogeneity": {"dirichlet": alpha_of(heterogeneity)},
         "partition": split.train.describe(),
-        "convention": "no intercept; label 1 is the positive class; features standardized"
-        if standardize
-        else "no intercept; label 1 is the positive class; features as they come",
+        "convention": "no intercept; label 1 is the positive class; features "
+        + ("standardized" if standardize else "as they come"),
         "seed": seed,
     }
     metrics = Losses(fit), ValidationAccuracy(forward, ridge)

@@ -14,7 +14,7 @@ from jax import Array
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
-from .classification import flat, split_over_nodes
+from .classification import find, sample_counts, samples_by_node, split_over_nodes
 from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
 from .task import Task
 
@@ -118,9 +118,7 @@ def label_cleaning(
     """
     if not 0 <= corruption <= 1:
         raise ValueError(f"corruption={corruption} must lie in [0, 1].")
-    source = data.load(dataset) if isinstance(dataset, str) else dataset
-    if not len(source.y_test):
-        raise ValueError(f"dataset={source.name!r} has no test part to judge the model by: choose one that has.")
+    source = find(dataset, tested=True)
     split = split_over_nodes(source.y_train, nodes, heterogeneity, validation, seed)
     origin = np.concatenate(split.train.indices)
     labels = Labels(
@@ -128,23 +126,22 @@ def label_cleaning(
         given=partition.corrupt_labels(source.y_train[origin], corruption, source.classes, seed).labels,
         origin=origin,
     )
-    inputs = flat(source.x_train)
     samples = np.split(np.arange(len(origin), dtype=np.int32), np.cumsum(split.train.sizes)[:-1])
-    sizes = _sizes(model, inputs.shape[1], hidden, source.classes)
+    sizes = _sizes(model, source.x_train.shape[1], hidden, source.classes)
     problem = Problem(
         clean_loss,
         WeightedLoss(regularization),
-        upper_data=[(inputs[part], source.y_train[part]) for part in split.validation.indices],
-        lower_data=[(inputs[origin[e]], labels.given[e], e) for e in samples],
+        upper_data=samples_by_node(source, split.validation),
+        lower_data=[(source.x_train[origin[e]], labels.given[e], e) for e in samples],
         x0=jnp.zeros(len(origin)),
         y0=layers(sizes, seed),
     )
-    test = jnp.asarray(flat(source.x_test), problem.x0.dtype), jnp.asarray(source.y_test)
+    test = jnp.asarray(source.x_test, problem.x0.dtype), jnp.asarray(source.y_test)
     summary = {
         "dataset": source.name,
         "model": model,
         "layers": sizes,
-        "samples": {"train": len(origin), "validation": int(split.validation.sizes.sum()), "test": len(source.y_test)},
+        "samples": sample_counts(source, split),
         "partition": split.train.describe(),
         "corruption": {
             "probability": corruption,

@@ -10,7 +10,15 @@ from jax import Array
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data
-from .classification import Heterogeneity, alpha_of, find, split_over_nodes, standardized
+from .classification import (
+    Heterogeneity,
+    alpha_of,
+    find,
+    sample_counts,
+    samples_by_node,
+    split_over_nodes,
+    standardized,
+)
 from .evaluation import Accuracy, Losses, NodeAccuracy
 from .task import Task
 
@@ -97,8 +105,8 @@ def logistic_regression(
     problem = Problem(
         loss,
         regularized,
-        upper_data=[(source.x_train[part], source.y_train[part]) for part in split.validation.indices],
-        lower_data=[(source.x_train[part], source.y_train[part]) for part in split.train.indices],
+        upper_data=samples_by_node(source, split.validation),
+        lower_data=samples_by_node(source, split.train),
         x0=jnp.full(size, strength, jnp.result_type(float)),
         y0=jnp.zeros((size, source.classes)),
     )
@@ -107,11 +115,7 @@ def logistic_regression(
         "dataset": source.name,
         "features": size,
         "classes": source.classes,
-        "samples": {
-            "train": int(split.train.sizes.sum()),
-            "validation": int(split.validation.sizes.sum()),
-            "test": len(source.y_test),
-        },
+        "samples": sample_counts(source, split),
         "heterogeneity": {"dirichlet": alpha_of(heterogeneity)},
         "partition": split.train.describe(),
         "convention": "no intercept; the regularizer is a mean over features and classes",

@@ -15,7 +15,7 @@ from ..problem._batch import Batch as Samples
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
-from .evaluation import flat
+from .classification import find
 from .networks import Layer, affine, body, cross_entropy, square, start_body, start_zero
 from .task import Task
 
@@ -123,9 +123,7 @@ def meta_learning(
     References:
         Liu et al., INTERACT, 2022.
     """
-    source = data.load(dataset) if isinstance(dataset, str) else dataset
-    if not len(source.y_test):
-        raise ValueError(f"dataset={source.name!r} has no test part to judge the models by: choose one that has.")
+    source = find(dataset, tested=True)
     if not hidden or min(hidden) < 1:
         raise ValueError(f"hidden={hidden} must be the units of at least one layer.")
     if not 0 < validation < 1:
@@ -134,8 +132,8 @@ def meta_learning(
     split = _deal(source.y_train, tasks, samples, seed).split(
         train=1 - validation, validation=validation, test=0.0, seed=seed
     )
-    centre = flat(source.x_train).mean(0)
-    inputs = flat(source.x_train) - centre
+    centre = source.x_train.mean(0)
+    inputs = source.x_train - centre
     sizes = [len(centre), *hidden, ways]
     numbers = _renumber(tasks, source.classes)
 
@@ -151,7 +149,7 @@ def meta_learning(
         y0=start_zero(*sizes[-2:]),
         personal=True,
     )
-    images = jnp.asarray(flat(source.x_test) - centre, problem.dtype)
+    images = jnp.asarray(source.x_test - centre, problem.dtype)
     metrics = (TaskAccuracy(images, jnp.asarray(numbers[:, source.y_test])),)
     summary = {
         "dataset": source.name,

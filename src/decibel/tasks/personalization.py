@@ -12,7 +12,7 @@ from ..core._types import Loss, PyTree
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
-from .evaluation import flat
+from .classification import find, samples_by_node
 from .networks import Layer, affine, body, cross_entropy, square, start_body, start_zero
 from .task import Task
 
@@ -114,25 +114,21 @@ def personalization(
     References:
         Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022.
     """
-    source = data.load(dataset) if isinstance(dataset, str) else dataset
-    if not len(source.y_test):
-        raise ValueError(f"dataset={source.name!r} has no test part to judge the models by: choose one that has.")
+    source = find(dataset, tested=True)
     if hidden < 1:
         raise ValueError(f"hidden={hidden} must be at least 1.")
     train = partition.label_skew(source.y_train, nodes, fraction=skew, per_node=per_node, seed=seed)
     test = partition.label_skew(source.y_test, nodes, fraction=skew, seed=seed)
-    inputs, sizes = flat(source.x_train), [flat(source.x_train).shape[1], hidden, source.classes]
+    sizes = [source.x_train.shape[1], hidden, source.classes]
     problem = same_loss(
         PersonalLoss(regularization),
-        [(inputs[part], source.y_train[part]) for part in train.indices],
+        samples_by_node(source, train),
         start_body(sizes[:-1], np.random.default_rng(seed)),
         start_zero(*sizes[1:]),
         shared=shared,
     )
     own_samples = jnp.asarray(np.stack(test.indices), jnp.int32)
-    metrics = (
-        PersonalAccuracy(jnp.asarray(flat(source.x_test), problem.dtype), jnp.asarray(source.y_test), own_samples),
-    )
+    metrics = (PersonalAccuracy(jnp.asarray(source.x_test, problem.dtype), jnp.asarray(source.y_test), own_samples),)
     summary = {
         "dataset": source.name,
         "layers": sizes,

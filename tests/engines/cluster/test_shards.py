@@ -17,12 +17,14 @@ from decibel.engines import _memory as memory
 from decibel.engines._checkpoint import AnotherRun
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
+from decibel.methods._single_level import SingleLevel
+from decibel.strategies import STRATEGIES
 
 NODES, INPUTS, HIDDEN, OUTPUTS = 4, 24, 16, 6
 RING = db.graphs.ring(NODES)
 RATES = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 ED, GT = db.sparkle("ed", **RATES, theta=0.5), db.sparkle("gt", **RATES)
-HALVES = db.Shards(2, smallest=50)
+HALVES = db.Shards(2, smallest=HIDDEN * OUTPUTS)
 COLUMNS = {"first": {"w": P(None, "shard"), "b": P("shard")}, "second": {"w": P("shard")}}
 SIZES = {INPUTS * HIDDEN, HIDDEN * OUTPUTS}  # of the weights
 
@@ -53,10 +55,17 @@ def perceptron(dtype=float):
 
 
 PROBLEM = perceptron()
+SINGLE = db.Problem(lambda x, batch: fit(x, batch), upper_data=PROBLEM.upper_data.tree, x0=weights(0))
+SINGLE_ED, EDGES = db.ed(alpha=0.1), SingleLevel(0.1, 1.0, STRATEGIES["edge-ed"])
 
 
 def solve(engine, method=ED, problem=PROBLEM, steps=12, **options):
-    return db.solve(problem, method, RING, **{"batch_size": 5, "metrics": [], **options}, steps=steps, engine=engine)
+    options = {"batch_size": 5, "metrics": [], "eval_every": 6, **options}
+    return db.solve(problem, method, RING, **options, steps=steps, engine=engine)
+
+
+def solve_single(engine, method=SINGLE_ED, **options):
+    return solve(engine, method, SINGLE, **options)
 
 
 def assert_close(found, expected, **tolerance):
@@ -64,7 +73,7 @@ def assert_close(found, expected, **tolerance):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
-@pytest.mark.slow_except("by-rule-sparkle-ed", "by-columns-sparkle-gt")
+@pytest.mark.slow_except("by-rule-sparkle-ed")
 @pytest.mark.parametrize("method", [ED, GT], ids=lambda method: method.name)
 @pytest.mark.parametrize("shard", [HALVES, db.Shards(2, COLUMNS, COLUMNS)], ids=["by-rule", "by-columns"])
 def test_four_by_two_devices_give_the_simulators_numbers(method, shard):
@@ -93,6 +102,7 @@ def collectives(text):
     return found
 
 
+@pytest.mark.slow_except("sparkle-gt")
 @pytest.mark.parametrize("method", [ED, GT], ids=lambda method: method.name)
 def test_every_device_holds_half_of_each_weight_and_no_weight_is_gathered(method):
     run = db.Cluster(shard=HALVES).start(PROBLEM, method, Levels(x=RING), RunConfig(5))
@@ -118,7 +128,7 @@ def test_the_parser_of_collectives_would_see_a_gathered_weight():
     assert collectives(gather.lower(split).compile().as_text()) == {("all-gather", INPUTS * HIDDEN): 1}
 
 
-@pytest.mark.slow_except("edge-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -143,42 +153,44 @@ def test_links_and_faults(method, options):
 
 
 def test_evaluation_and_results():
-    options = {"metrics": None, "eval_every": 4}
-    alone, split = solve(None, **options), solve(db.Cluster(shard=HALVES), **options)
+    alone = solve_single(None, metrics=None)
+    split = solve_single(db.Cluster(shard=db.Shards(2, COLUMNS)), metrics=None)
     for column in set(alone.trace) - {"seconds"}:
         np.testing.assert_allclose(split.trace[column], alone.trace[column], rtol=1e-7)
-    for a, b in zip(jax.tree.leaves((split.x, split.y)), jax.tree.leaves((alone.x, alone.y)), strict=True):
+    assert_close(split, alone, rtol=1e-11, atol=1e-13)
+    for a, b in zip(jax.tree.leaves(split.x), jax.tree.leaves(alone.x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
 def test_a_split_run_resumes_exactly_and_on_other_devices(tmp_path):
-    split, options = db.Cluster(shard=HALVES), {"eval_every": 6, "checkpoint": tmp_path}
-    solve(split, steps=6, **options)
+    split, checkpoint = db.Cluster(shard=HALVES), {"checkpoint": tmp_path}
+    saved = solve_single(split, steps=6, **checkpoint)
     for engine in (db.Cluster(devices=4), db.Simulator(), db.Cluster(shard=db.Shards(4, smallest=50))):
-        assert_close(solve(engine, steps=6, resume=True, **options), solve(split, steps=6), rtol=0, atol=0)
-    resumed = solve(split, steps=12, resume=True, **options)
-    assert_close(resumed, solve(split, eval_every=6), rtol=0, atol=0)
-    assert jax.tree.leaves(resumed.nodes.y)[1].sharding.spec == P("nodes", "shard")
+        assert_close(solve_single(engine, steps=6, resume=True, **checkpoint), saved, rtol=0, atol=0)
+    resumed = solve_single(split, resume=True, **checkpoint)
+    assert_close(resumed, solve_single(split), rtol=0, atol=0)
+    assert jax.tree.leaves(resumed.nodes.x)[1].sharding.spec == P("nodes", "shard")
 
 
 def test_what_links_remember_resumes_only_in_the_same_parts(tmp_path):
-    options = {"method": db.sparkle("edge-ed", **RATES), "eval_every": 6, "checkpoint": tmp_path}
-    solve(db.Cluster(shard=HALVES), steps=6, **options)
+    split, checkpoint = db.Cluster(shard=HALVES), {"checkpoint": tmp_path}
+    solve_single(split, EDGES, steps=6, **checkpoint)
     with pytest.raises(AnotherRun, match="split over devices in another way: give the same shard"):
-        solve(db.Simulator(), steps=12, resume=True, **options)
-    resumed = solve(db.Cluster(shard=HALVES), steps=12, resume=True, **options)
-    assert_close(resumed, solve(db.Cluster(shard=HALVES), options["method"], eval_every=6), rtol=0, atol=0)
+        solve_single(db.Simulator(), EDGES, resume=True, **checkpoint)
+    resumed = solve_single(split, EDGES, resume=True, **checkpoint)
+    assert_close(resumed, solve_single(split, EDGES), rtol=0, atol=0)
+    assert_close(resumed, solve_single(None, EDGES), atol=1e-12)
 
 
 def test_a_diverged_run_returns_to_its_parts_from_the_host(monkeypatch):
-    steep = db.sparkle("ed", alpha=50.0, beta=50.0, gamma=50.0)
-    with pytest.warns(db.NonFiniteWarning):
-        near = solve(db.Cluster(shard=HALVES), steep, steps=200, eval_every=10)
-    monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
-    with pytest.warns(db.NonFiniteWarning):
-        far = solve(db.Cluster(shard=HALVES), steep, steps=200, eval_every=10)
-    assert near.step == far.step < 200
-    for a, b in zip(jax.tree.leaves(near.state), jax.tree.leaves(far.state), strict=True):
+    late = db.ed(alpha=lambda step: jnp.where(step < 20, 0.05, 1e30))
+    ended = {}
+    for fits in (True, False):
+        monkeypatch.setattr(memory, "fits", lambda tree, beside, fits=fits: fits)
+        with pytest.warns(db.NonFiniteWarning):
+            ended[fits] = solve_single(db.Cluster(shard=HALVES), late, steps=60)
+    assert 0 < ended[True].step == ended[False].step < 60
+    for a, b in zip(jax.tree.leaves(ended[True].state), jax.tree.leaves(ended[False].state), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.sharding == b.sharding
 
@@ -238,9 +250,6 @@ def test_what_does_not_fit_raises(call, sentence):
 
 
 def test_a_single_level_has_no_y():
-    single = db.Problem(lambda x, batch: fit(x, batch), upper_data=PROBLEM.upper_data.tree, x0=weights(0))
     engine = db.Cluster(shard=db.Shards(2, y=P()))
     with pytest.raises(ValueError, match="needs a lower level, and the problem has none: leave out y"):
-        engine.start(single, db.ed(alpha=0.1), Levels(x=RING), RunConfig(5))
-    alone = solve(None, db.gt(alpha=0.1), single)
-    assert_close(solve(db.Cluster(shard=HALVES), db.gt(alpha=0.1), single), alone, rtol=1e-11, atol=1e-13)
+        engine.start(SINGLE, SINGLE_ED, Levels(x=RING), RunConfig(5))
