@@ -105,7 +105,9 @@ def _checks(row: Row) -> list[str]:
     ]
     for question, answer in (("reproduced", claim["reproduced"]), ("survives", claim["survives"])):
         if answer is not None and answer["asks"] and answer["checks"]:
-            head = f"“{question.capitalize()}”, {answer['asks']} (from the same runs, asked afterwards)"
+            apart = stated(row.study, f"{claim['claim']} {question}")["statistic"]
+            when = "registered with arms of its own" if apart else "from the same runs, asked afterwards"
+            head = f"“{question.capitalize()}”, {answer['asks']} ({when})"
             parts.append(f"{head}: **{answer['answer']}**.\n\n{_table(answer['checks'])}")
     return parts
 
