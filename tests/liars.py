@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -68,17 +69,24 @@ def _parts(row, v):
 
 
 class Lie(eqx.Module):
-    """Who sends what, and in which steps."""
+    """Who sends what, and in which steps. Which of the attacks it is, and when, may be arguments of a program."""
 
     liar: int = eqx.field(static=True)
-    attack: Callable = eqx.field(static=True)
+    attacks: tuple[Callable, ...] = eqx.field(static=True)
     direction: jax.Array
-    first: int = eqx.field(static=True, default=FIRST)
-    last: int = eqx.field(static=True, default=LAST)
+    which: jax.Array | int = 0
+    first: jax.Array | int = FIRST
+    last: jax.Array | int = LAST
 
     def instead(self, step, row, own):
-        told = self.attack(step, row, own, self.direction.astype(row.dtype)).astype(row.dtype)
-        return jnp.where((step >= self.first) & (step < self.last), told, row)
+        direction = self.direction.astype(row.dtype)
+        told = [partial(_as_row, attack, direction) for attack in self.attacks]
+        lies = (step >= self.first) & (step < self.last)
+        return jnp.where(lies, jax.lax.switch(self.which, told, step, row, own), row)
+
+
+def _as_row(attack, direction, step, row, own):
+    return attack(step, row, own, direction).astype(row.dtype)
 
 
 class LyingInMemory(InMemory):

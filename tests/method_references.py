@@ -297,19 +297,3 @@ def gt_hsgd(gradient, x, W, *, alpha, theta, steps):
         y = gossip(W, y + v - v_before)
         x_before, x = x, gossip(W, x - alpha * y)
     return x
-
-
-def biased_solution(q, inverse):
-    """The zero of the mean of ∇_x f_i − J_i N_i ∇_y f_i at the shared y*(x), with N_i = `inverse(H_i)`: where methods
-    that invert locally end. With N_i = H̄⁻¹ it is the solution."""
-    N = np.stack([inverse(H) for H in q.H])
-    mean = np.linalg.inv(q.H.mean(0))
-    T, t = mean @ q.B.mean(0), mean @ q.c.mean(0)
-    back = q.B.transpose(0, 2, 1) @ N @ q.M  # −J_i N_i M_i
-    left = q.R.mean(0) + back.mean(0) @ T
-    right = np.einsum("nij,nj->i", q.R, q.e) / q.nodes + np.einsum("nij,nj->i", back, q.a - t) / q.nodes
-    return np.linalg.solve(left, right)
-
-
-def neumann_inverse(terms, L):
-    return lambda H: sum(np.linalg.matrix_power(np.eye(len(H)) - H / L, j) for j in range(terms)) / L

@@ -32,20 +32,14 @@ STAR, COMPLETE = db.graphs.star(N), db.graphs.complete(N)
 MIXED = (*Sparkle.mixed, "edge-ed", "wave", "ada-ed", "ada-ed-scalar", "adam-ed")
 # One of each kind is a default test.
 KINDS = [
-    "sparkle-ed",
     "sparkle-extra-gt",
     "sparkle-edge-ed",
-    "sparkle-wave",
     "d-soba-fo",
     "dbsa",
-    "ma-dsbo-gt",
     "gossip-dsbo",
     "mdbo",
-    "spdb",
     "lopa",
-    "ed",
     "gt-ada",
-    "nids",
 ]
 # Of the mixtures of two strategies as many as it takes to have each strategy below and above another.
 PAIRS = [f"sparkle-{below}-{above}" for below, above in pairwise([*Sparkle.mixed, Sparkle.mixed[0]])]
@@ -325,10 +319,10 @@ def test_cost_of_a_random_series_is_what_was_drawn():
     run = start("mdbo", method=db.mdbo(alpha=0.05, beta=0.1, theta=0.3, terms=6, scale=4.0), batch_size=B)
     _, costs = advance(run, 8)
     assert {cost["hvps"] * N % 1 for cost in costs} == {0.0} and len({cost["hvps"] for cost in costs}) > 2
+    assert any(cost["hvps"] % 1 for cost in costs)  # of all nodes on average, not of the one with the longest series
     assert all(0 <= cost["hvps"] <= 5 and cost["samples"] == 2 * B + B * cost["hvps"] for cost in costs)
 
 
-@pytest.mark.slow
 def test_two_points_share_the_samples_of_every_factor():
     """STORM evaluates one draw twice: two products for every sample of a factor."""
     run = start("vrdbo", method=db.vrdbo(alpha=0.05, beta=0.1, theta=0.3, terms=6, scale=4.0), batch_size=B)

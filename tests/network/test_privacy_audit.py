@@ -75,14 +75,16 @@ def audit(noise, data, dtype, trials, send=released, sent_noise=None):
     return {name: excess(side(name, 0), side(name, 1), noise) for name in found[0][0]}
 
 
+@pytest.mark.slow_except("100.0-False-float32", "4.0-True-float64")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("noise", "opposite"), [(100.0, False), (4.0, True), (1.0, True)])
 def test_no_message_tells_more_than_is_claimed(dtype, noise, opposite):
     """At ε (δ = 1e-5) of 0.08, 2.2 and 10.7."""
-    found = audit(noise, pair(opposite), dtype, 2000 if noise == 4 else 400)
+    found = audit(noise, pair(opposite), dtype, 1000 if noise == 4 else 400)
     assert max(found.values()) <= 0, found
 
 
+@pytest.mark.slow
 def test_the_audit_finds_too_little_noise():
     """A third of what is claimed; of half so few trials prove nothing."""
     assert audit(4.0, pair(opposite=True), np.float32, 2000, sent_noise=4.0 / 3)["likelihood"] > 0
@@ -96,9 +98,8 @@ def test_the_audit_finds_noise_that_leaves_the_lowest_bit():
         noise = discrete_gaussian(grid.scale, trials * ENTRIES, rng.bytes).reshape(-1, ENTRIES) // 2 * 2
         return (grid.integers(new) + noise).astype(dtype) * np.asarray(grid.step, dtype)
 
-    for dtype in (np.float32, np.float64):
-        found = audit(4.0, pair(opposite=False), dtype, 400, send)
-        assert found["likelihood"] <= 0 < min(found["odd"], found["modulo 2"])
+    found = audit(4.0, pair(opposite=False), np.float32, 400, send)
+    assert found["likelihood"] <= 0 < min(found["odd"], found["modulo 2"])
 
 
 @pytest.mark.slow
@@ -116,6 +117,7 @@ def test_no_message_tells_more_than_is_claimed_in_many_trials(dtype):
     assert audit(4.0, pair(opposite=True), dtype, 10_000, in_bulk, sent_noise=2.0)["likelihood"] > 0
 
 
+@pytest.mark.slow
 def test_the_audit_finds_noise_in_floats():
     """Normal numbers in float32 have few values, and the sum with another number is mostly none of them."""
 
@@ -136,8 +138,9 @@ def test_the_audit_finds_noise_in_floats():
 
 
 class TestGrid:
-    @pytest.mark.parametrize("entries", [1, 7, 650, 100_000])
-    @pytest.mark.parametrize("noise", [1e-6, 0.1, 1.0, 50.0, 1e4])
+    @pytest.mark.parametrize(
+        ("noise", "entries"), [(1e-6, 7), (0.1, 650), (1.0, 1), (1.0, 100_000), (50.0, 7), (1e4, 650)]
+    )
     def test_no_difference_is_longer_than_the_limit(self, noise, entries):
         """In exact integers, whatever comes: the sensitivity is 2 limit, and the noise at least `noise` limits."""
         grid, rng = Grid.of(0.3, noise, entries), np.random.default_rng(entries)

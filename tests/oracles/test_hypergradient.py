@@ -99,7 +99,7 @@ def test_exact_beyond_the_dense_limit():
     assert products[1]["hvps"] == 1 and 5 < float(products[0]) < 80
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+@pytest.mark.parametrize("steps", [2, 4])
 def test_cg_takes_its_steps(steps):
     z = inverse(hypergradient.cg(steps))
     expected = np.stack([krylov(H, b, steps) for H, b in zip(QUADRATIC.H, FY, strict=True)])
@@ -115,7 +115,7 @@ def test_cg_stays_where_it_has_nothing_to_solve():
     np.testing.assert_allclose(z, apply(np.linalg.inv(QUADRATIC.H), QUADRATIC.fy(X, y)), atol=1e-9)
 
 
-@pytest.mark.parametrize("terms", [1, 2, 7, 60])
+@pytest.mark.parametrize("terms", [2, 60])
 def test_neumann(terms):
     way = hypergradient.neumann(terms, L)
     np.testing.assert_allclose(whole(way), by_hand(apply(series(terms), FY)), atol=1e-12)
@@ -225,6 +225,14 @@ def by_the_paper(seeds, L=1.0, rng=np.random.default_rng(8)):  # noqa: B008
     return found
 
 
+def test_the_mean_over_samples_is_the_series():
+    """(23) on average: the truncated series in the mean Hessian."""
+    found = estimates(hypergradient.neumann(K, 1.0, randomized=True, per_sample=True), 1_000)
+    series = sum((1 - SAMPLES["h"].mean()) ** k for k in range(K))
+    expected = TARGETS["e"].mean() + SAMPLES["b"].mean() * series * (0.7 - TARGETS["a"].mean())
+    assert abs(found.mean() - expected) < 4 * found.std() / 1_000**0.5
+
+
 @pytest.mark.slow
 def test_every_sample_has_its_own_number_of_factors():
     """Mean and variance of (23) are those of the reference; one k for the whole batch is five times as noisy."""
@@ -270,7 +278,6 @@ def test_a_difference_has_one_scale():
     assert float(alone.scale[0]) == pytest.approx(4 * L)  # H = 12 h y²: a scale of its own would have been another
 
 
-@pytest.mark.slow
 def test_the_scale_of_single_samples_bounds_each_of_them():
     """A series in single samples diverges where L bounds their mean only: here it bounds the largest."""
     x, y = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7))
@@ -380,7 +387,7 @@ def test_trees():
         personal=True,
     )
     x, y = {"w": X}, jax.vmap(split)(jnp.asarray(Y))
-    for way in (hypergradient.exact(), hypergradient.cg(2), hypergradient.neumann(5, L)):
+    for way in (hypergradient.exact(), hypergradient.cg(2)):
         z = inverse(way, trees, x, y)
         assert z["b"].shape == (NODES, 3, 1)
         np.testing.assert_allclose(jax.vmap(join)(z), inverse(way), rtol=1e-9, atol=1e-11)

@@ -128,7 +128,7 @@ def test_a_site_that_lies_moves_others_no_further_than_the_limit(tmp_path, monke
     results = {}
 
     def run(name):
-        kind, lies = (LyingSite, {"lie": Lie(2, huge, jnp.zeros(3))}) if name == "site-2" else (db.Silo, {})
+        kind, lies = (LyingSite, {"lie": Lie(2, (huge,), jnp.zeros(3))}) if name == "site-2" else (db.Silo, {})
         engine = kind(folders.home(name), name, say=lambda sentence: None, **lies)
         results[name] = db.solve(problem, single, federation.graph, steps=200, engine=engine, metrics=[])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import decibel as db
 from decibel.methods._single_level import SingleLevel
 from decibel.strategies import adam_ed, strategy
 
-NODES = 8
+NODES, CHUNK = 8, 20  # the steps of a compiled program, which tests share
 QUADRATIC = random_quadratic(NODES)
 PROBLEM = QUADRATIC.single()
 RING = db.graphs.ring(NODES)
@@ -25,7 +24,8 @@ def gradient(x):
 
 
 def run(name, steps, rate, problem=PROBLEM, **options):
-    return db.solve(problem, db.CATALOG[name](alpha=rate), RING, steps=steps, metrics=[], progress=False, **options)
+    options = {"eval_every": min(steps, CHUNK), "metrics": []} | options
+    return db.solve(problem, db.CATALOG[name](alpha=rate), RING, steps=steps, progress=False, **options)
 
 
 def falling(k):
@@ -45,6 +45,7 @@ class Moments:
         return self.m / (1 - 0.9**self.t), np.sqrt(self.v / (1 - 0.99**self.t)) + 1e-8
 
 
+@pytest.mark.slow_except("True")
 @pytest.mark.parametrize("agree", [True, False])
 def test_adam_ed_is_the_printed_recursion(agree):
     η, s, e, adam = 0.05, np.zeros((NODES, 3)), np.zeros((NODES, 3)), Moments((NODES, 3))
@@ -58,7 +59,7 @@ def test_adam_ed_is_the_printed_recursion(agree):
         s, e = φ + η / b * F, e + F
         if agree:
             adam.v = (W @ b - 1e-8) ** 2 * (1 - 0.99**adam.t)
-    found = db.solve(PROBLEM, SingleLevel(η, 1.0, adam_ed(agree=agree)), RING, steps=60, metrics=[])
+    found = db.solve(PROBLEM, SingleLevel(η, 1.0, adam_ed(agree=agree)), RING, steps=60, metrics=[], eval_every=CHUNK)
     np.testing.assert_allclose(found.nodes.x, s, rtol=0, atol=1e-9)
     np.testing.assert_allclose(found.state.x.carry[0].tree, e, rtol=0, atol=1e-9)
 
@@ -91,27 +92,18 @@ def test_only_corrected_methods_end_at_the_solution():
     assert np.abs(np.asarray(run("dadam", 4000, falling).nodes.x) - SOLUTION).max() > 0.1
 
 
+@pytest.mark.slow
 def test_all_levels_of_sparkle():
     method = db.sparkle("adam-ed", alpha=falling, beta=falling, gamma=falling)
-    result = db.solve(QUADRATIC.problem(), method, RING, steps=4000, metrics=[])
+    result = db.solve(QUADRATIC.problem(), method, RING, steps=4000, metrics=[], eval_every=100)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), rtol=0, atol=1e-5)
 
 
 def test_a_step_size_of_zero_stands_still():
     for name in ("adam-ed", "gt-adam", "dadam"):
-        result = run(name, 5, 0.0)
+        result = run(name, CHUNK, 0.0)
         np.testing.assert_array_equal(result.nodes.x, 0.0)
         assert all(not np.any(np.asarray(c.tree)) for c in result.state.x.carry)
-
-
-@pytest.mark.parametrize("name", ["adam-ed", "gt-adam", "dadam"])
-def test_other_engines_and_resume(name, tmp_path):
-    expected = run(name, 30, 0.03, eval_every=10)
-    spread = run(name, 30, 0.03, engine=db.Cluster())
-    np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
-    run(name, 20, 0.03, eval_every=10, checkpoint=tmp_path)
-    resumed = run(name, 30, 0.03, eval_every=10, checkpoint=tmp_path, resume=True)
-    assert eqx.tree_equal(resumed.state, expected.state)
 
 
 @pytest.mark.slow

@@ -21,18 +21,18 @@ from decibel.network._quantized_scales import _decode
 from decibel.strategies import ada_ed, strategy
 from decibel.strategies._adaptive import AdaptiveDiffusion
 
-NODES, SIZE = 8, 5
+NODES, SIZE, CHUNK = 8, 5, 20  # the steps of a compiled program, which many tests share
 RING = db.graphs.ring(NODES)
 rng = np.random.default_rng(0)
+
+
+def loss(x, batch):
+    return 0.5 * jnp.mean(jnp.sum(batch["A"] * (x - batch["c"]) ** 2, -1))
 
 
 def problem(scales):
     """Sums of squares whose curvature differs by node and by coordinate; and the solution."""
     A, c = rng.uniform(0.5, 1.5, (NODES, SIZE)) * scales, rng.normal(size=(NODES, SIZE))
-
-    def loss(x, batch):
-        return 0.5 * jnp.mean(jnp.sum(batch["A"] * (x - batch["c"]) ** 2, -1))
-
     data = {"A": A[:, None], "c": c[:, None]}
     return db.Problem(loss, upper_data=data, x0=jnp.zeros(SIZE)), (A * c).sum(0) / A.sum(0), (A, c)
 
@@ -56,7 +56,8 @@ class Fixed(AdaptiveDiffusion):
 
 
 def run(mixing, given=EVEN, steps=1500, rate=1.0, graph=RING, **options):
-    return db.solve(given[0], SingleLevel(rate, 1.0, mixing), graph, steps=steps, metrics=[], **options)
+    options = {"metrics": [], "eval_every": min(steps, CHUNK)} | options
+    return db.solve(given[0], SingleLevel(rate, 1.0, mixing), graph, steps=steps, **options)
 
 
 def worst(result, solution):
@@ -85,7 +86,10 @@ def test_the_recursion_is_the_printed_one(scalar):
 
 
 def test_constant_steps_are_exact_diffusion():
-    found, expected = run(Fixed.of(1 / 0.3), steps=200), run(strategy("ed"), steps=200, rate=0.3)
+    found, expected = (
+        run(Fixed.of(jnp.full((NODES, SIZE), 1 / 0.3)), steps=200),
+        run(strategy("ed"), steps=200, rate=0.3),
+    )
     np.testing.assert_allclose(found.nodes.x, expected.nodes.x, atol=1e-12)
 
 
@@ -96,7 +100,8 @@ def test_any_steps_by_node_and_coordinate_end_at_the_solution():
     assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
 
 
-@pytest.mark.parametrize("η", [0.1, 1.0, 10.0, 100.0])
+@pytest.mark.slow_except("100.0")
+@pytest.mark.parametrize("η", [0.1, 100.0])
 def test_the_scalar_version_needs_no_tuning(η):
     assert worst(run(ada_ed(scalar=True), steps=8000, rate=η), EVEN[1]) < 1e-10
 
@@ -109,15 +114,10 @@ def test_coordinates_scaled_over_four_decades():
 
 
 @pytest.mark.slow
-def test_other_engines_and_faults():
-    options = {"steps": 40, "rate": 0.7}
-    expected = run(ada_ed(), **options)
-    spread = run(ada_ed(), engine=db.Cluster(), **options)
-    np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
+def test_faults_leave_it_exact():
     faults = [db.faults.drop(0.2), db.faults.pause(probability=0.1)]
-    result = run(ada_ed(), steps=4000, faults=faults)
-    assert worst(result, EVEN[1]) < 1e-10
-    late = run(ada_ed(), steps=30, faults=db.faults.late(2, 0.3))
+    assert worst(run(ada_ed(), steps=4000, faults=faults), EVEN[1]) < 1e-10
+    late = run(ada_ed(), steps=40, faults=db.faults.late(2, 0.3))
     e = np.asarray(late.state.x.carry[0].tree)
     assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
 
@@ -126,41 +126,29 @@ def test_other_engines_and_faults():
 def test_a_node_without_a_gradient_passes_on_what_others_need(scalar):
     """It alone joins the others: f = (x − 0)², 0, (x − 4)² on a path."""
     data = {"a": np.array([1.0, 0.0, 1.0])[:, None], "c": np.array([0.0, 0.0, 4.0])[:, None]}
-    loss = lambda x, batch: jnp.mean(batch["a"] * (x - batch["c"]) ** 2)  # noqa: E731
-    given = db.Problem(loss, upper_data=data, x0=jnp.asarray(1.0))
+    squares = lambda x, batch: jnp.mean(batch["a"] * (x - batch["c"]) ** 2)  # noqa: E731
+    given = db.Problem(squares, upper_data=data, x0=jnp.asarray(1.0))
     result = run(ada_ed(scalar=scalar), (given,), steps=3000, graph=db.graphs.path(3).lazy())
     np.testing.assert_allclose(result.nodes.x, 2.0, atol=1e-10)
 
 
 def test_a_step_size_of_zero_stands_still():
-    still = run(ada_ed(), steps=5, rate=0.0)
-    np.testing.assert_array_equal(still.nodes.x, 0.0)
-    warm = db.solve(
-        EVEN[0],
-        SingleLevel(lambda k: jnp.minimum(0.02 * k.astype(float), 1.0), 1.0, ada_ed()),
-        RING,
-        steps=1500,
-        metrics=[],
-    )
+    np.testing.assert_array_equal(run(ada_ed(), steps=CHUNK, rate=0.0).nodes.x, 0.0)
+    warm = run(ada_ed(), rate=lambda k: jnp.minimum(0.02 * k.astype(float), 1.0))
     assert worst(warm, EVEN[1]) < 1e-10
 
 
-def test_resumes_bit_for_bit(tmp_path):
-    whole = run(ada_ed(scalar=True), steps=30, eval_every=10)
-    run(ada_ed(scalar=True), steps=20, eval_every=10, checkpoint=tmp_path)
-    result = run(ada_ed(scalar=True), steps=30, eval_every=10, checkpoint=tmp_path, resume=True)
-    assert eqx.tree_equal(result.state, whole.state)
-
-
+@pytest.mark.slow_except("ada-ed")
 @pytest.mark.parametrize("name", ["ada-ed", "ada-ed-scalar"])
 def test_all_three_levels_of_sparkle(name):
     quadratic = random_quadratic(NODES, p=3, q=4)
     method = db.sparkle(name, alpha=0.3, beta=1.0, gamma=1.0)
-    result = db.solve(quadratic.problem(), method, RING, steps=6000, metrics=[])
+    result = db.solve(quadratic.problem(), method, RING, steps=6000, metrics=[], eval_every=100)
     np.testing.assert_allclose(result.nodes.x, np.tile(quadratic.solution(), (NODES, 1)), atol=1e-8)
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.slow_except("2")
+@pytest.mark.parametrize("every", [1, 2])
 def test_short_scales_follow_a_loop_over_links(every):
     """Both ends of a link use powers of two that are as old as the last message that had them."""
     (_, _, (A, c)), η, W = EVEN, 0.7, RING.W
@@ -183,6 +171,7 @@ def test_short_scales_follow_a_loop_over_links(every):
     np.testing.assert_allclose(found.nodes.x, s, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow_except("float64")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_short_scales_send_less_and_end_at_the_solution(dtype):
     given = eqx.tree_at(lambda it: it.x0, EVEN[0], EVEN[0].x0.astype(dtype))
@@ -217,8 +206,8 @@ def test_no_scale_of_a_neighbour_is_negative_or_overflows():
     φ = Vector(jnp.arange(NODES * 2.0).reshape(NODES, 2) ** 2)
     b = Vector(jnp.ones((NODES, 2)).at[1].set(jnp.asarray([-5.0, 1e308])))
     state = network.first_link_state(jnp.int32(0), 0, {"x": Scaled((φ, b))})
-    answers, _ = network.exchange(jnp.int32(0), 0, {"x": Scaled((φ, b))}, state)
-    G, δ = (np.asarray(part.tree) for part in answers["x"])
+    exchange = jax.jit(lambda φ, b: network.exchange(jnp.int32(0), 0, {"x": Scaled((φ, b))}, state)[0]["x"])
+    G, δ = (np.asarray(part.tree) for part in exchange(φ, b))
     W = RING.W
     assert G[0, 0] == W[0, 7] * (φ.tree[7, 0] - φ.tree[0, 0])  # nothing flows to the negative scale
     assert np.isfinite(np.square(np.asarray(b.tree)[0] + δ[0])).all()
@@ -226,6 +215,7 @@ def test_no_scale_of_a_neighbour_is_negative_or_overflows():
         assert np.asarray(_decode(jnp.arange(256, dtype=jnp.uint8), dtype)).max() == 2.0**63
 
 
+@pytest.mark.slow
 def test_all_three_levels_where_curvatures_span_four_decades():
     """Coordinates of y have curvatures from 1 to 1e4; with the best of its steps plain ED has hardly begun."""
     scales, b, a, d = np.logspace(0, 4, SIZE), *(np.random.default_rng(0).normal(size=(3, NODES, SIZE)))
@@ -246,8 +236,8 @@ def test_all_three_levels_where_curvatures_span_four_decades():
     assert worst(db.solve(given, adaptive, RING, steps=2000, metrics=[]), solution) < 1e-8
     plain = [
         worst(db.solve(given, db.sparkle("ed", alpha=α, beta=β, gamma=β), RING, steps=2000, metrics=[]), solution)
-        for α in (1e-5, 3e-5, 6e-5)
-        for β in (3e-5, 6e-5, 1e-4)
+        for α in (3e-5, 6e-5)
+        for β in (6e-5, 1e-4)
     ]
     assert np.nanmin(plain) > 1e-2
 

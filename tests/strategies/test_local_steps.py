@@ -10,17 +10,19 @@ from quadratics import random_quadratic
 
 import decibel as db
 
-NODES = 8
+NODES, CHUNK = 8, 20  # the steps of a compiled program, which tests share
 QUADRATIC = random_quadratic(NODES)
 RING = db.graphs.ring(NODES)
 RATES = dict(alpha=0.1, beta=0.3, gamma=0.3)
 
 
 def run(problem, method, steps, **options):
-    return db.solve(problem, method, RING, steps=steps, metrics=[], progress=False, **options)
+    options = {"eval_every": min(steps, CHUNK), "metrics": []} | options
+    return db.solve(problem, method, RING, steps=steps, progress=False, **options)
 
 
-@pytest.mark.parametrize("τ", [2, 3])
+@pytest.mark.slow_except("4")
+@pytest.mark.parametrize("τ", [2, 4])
 def test_the_recursion_is_the_printed_one(τ):
     """All three levels in NumPy."""
     q, W, θ = QUADRATIC, RING.W, 0.4
@@ -42,12 +44,13 @@ def test_the_recursion_is_the_printed_one(τ):
 
 
 def test_one_local_step_is_exact_diffusion_bit_for_bit():
-    one = run(QUADRATIC.problem(), db.sparkle("ed", local_steps=1, **RATES), 30)
-    assert eqx.tree_equal(one.state, run(QUADRATIC.problem(), db.sparkle("ed", **RATES), 30).state)
+    one = run(QUADRATIC.problem(), db.sparkle("ed", local_steps=1, **RATES), CHUNK)
+    assert eqx.tree_equal(one.state, run(QUADRATIC.problem(), db.sparkle("ed", **RATES), CHUNK).state)
     assert db.ed(alpha=0.1, local_steps=1).name == "ed"
 
 
-@pytest.mark.parametrize("τ", [2, 4, 8])
+@pytest.mark.slow_except("4")
+@pytest.mark.parametrize("τ", [2, 8, 4])
 def test_any_number_of_local_steps_is_exact(τ):
     result = run(QUADRATIC.problem(), db.sparkle("ed", local_steps=τ, **RATES), 1500)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-11)
@@ -57,6 +60,7 @@ def test_any_number_of_local_steps_is_exact(τ):
     assert np.abs(c.sum(0)).max() < 1e-13 * np.abs(c).sum()
 
 
+@pytest.mark.slow
 def test_saves_rounds_where_the_problem_is_badly_conditioned():
     rng = np.random.default_rng(0)
     scales, c = np.logspace(-2, 0, 4), rng.normal(size=(NODES, 4))
@@ -86,22 +90,16 @@ def test_every_local_step_has_its_own_draw():
     loss = lambda x, batch: jnp.mean(batch) * x  # noqa: E731
     problem = db.Problem(loss, upper_data=a, x0=jnp.asarray(0.0))
     method = db.ed(alpha=1.0, local_steps=4)
-    moves = [np.square(run(problem, method, 1, batch_size=1, seed=seed).nodes.x) for seed in range(60)]
+    moves = [np.square(run(problem, method, 1, batch_size=1, seed=seed).nodes.x) for seed in range(40)]
     # A sum of four independent samples, mixed over three nodes: 4/3 of a sample's variance; 16/3 if all were one.
     assert 0.8 < np.mean(moves) / (4 / 3) < 1.25
 
 
 @pytest.mark.slow
-def test_other_engines_faults_and_resume(tmp_path):
-    method = db.sparkle("ed", local_steps=3, **RATES)
-    expected = run(QUADRATIC.problem(), method, 30, eval_every=10)
-    spread = run(QUADRATIC.problem(), method, 30, engine=db.Cluster())
-    np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
-    run(QUADRATIC.problem(), method, 20, eval_every=10, checkpoint=tmp_path)
-    resumed = run(QUADRATIC.problem(), method, 30, eval_every=10, checkpoint=tmp_path, resume=True)
-    assert eqx.tree_equal(resumed.state, expected.state)
-    broken = run(QUADRATIC.problem(), method, 3000, faults=db.faults.drop(0.2))
-    np.testing.assert_allclose(broken.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
+def test_faults_leave_local_steps_exact():
+    method = db.sparkle("ed", local_steps=4, **RATES)
+    result = run(QUADRATIC.problem(), method, 3000, faults=db.faults.drop(0.2))
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 
 @pytest.mark.slow

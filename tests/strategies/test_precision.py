@@ -106,6 +106,7 @@ def test_reduced_products_in_the_losses(name):
     assert not broken < 20 * end + 2.0  # NaN counts
 
 
+@pytest.mark.slow
 def test_reduced_products_in_both_levels():
     """SPARKLE with every product of both losses rounded: Hessian products too."""
 

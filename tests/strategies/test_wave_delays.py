@@ -1,4 +1,4 @@
-"""Wave with late messages: the theorems of docs/evidence/proofs.md in plain NumPy, and what `solve` says about steps."""
+"""Wave with late messages: the theorems of docs/evidence/proofs.md in plain NumPy, and warnings about step sizes."""
 
 from __future__ import annotations
 
