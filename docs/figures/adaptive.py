@@ -1,26 +1,29 @@
 """Measures what docs/adaptive.md says of badly scaled problems, and draws adaptive.svg.
 
-python docs/figures/adaptive.py
+python docs/figures/adaptive.py            # writes adaptive.json and adaptive.svg beside it
+python docs/figures/adaptive.py --figure   # draws adaptive.svg again from adaptive.json
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.style
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import decibel as db
 
 NODES, SIZE, STEPS, EVERY = 8, 5, 2000, 20
 RING = db.graphs.ring(NODES)
-COLOURS = ("#888888", "#b0902f", "#c2571a", "#0b6e6e", "#5b4a9e")
+FOUND = Path(__file__).with_suffix(".json")
 BADLY_SCALED = np.logspace(0, 4, SIZE)
 ETAS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CLOSE = 1e-6
@@ -106,26 +109,29 @@ def main() -> None:
     graphs = {"ring": RING, "complete, lazy": db.graphs.complete(NODES).lazy()}
     steps = {place: {name: needed(make, graph) for name, make in makers.items()} for place, graph in graphs.items()}
     content = {"every": EVERY, "scaled": scaled(), "scalar": scalar(), "steps_to_1e-6": steps}
-    Path(__file__).with_suffix(".json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    matplotlib.rcParams.update({"font.size": 11, "svg.hashsalt": "adaptive"})
-    figure = Figure(figsize=(9.0, 4.2), layout="constrained")
-    panels = zip(
-        figure.subplots(1, 2),
-        (content["scaled"], content["scalar"]),
-        ("Curvatures from 1 to 10,000", "ada-ed-scalar, whatever the step size"),
-        strict=True,
-    )
-    for ax, curves, title in panels:
-        for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
-            style = "--" if name.startswith("NIDS") else "-"
-            ax.plot(np.arange(len(values)) * EVERY, np.maximum(values, 1e-17), style, color=colour, label=name)
-        ax.set(yscale="log", xlabel="step", ylabel="distance from the solution", title=title, ylim=(1e-17, 20))
-        ax.grid(True, color="#dddddd", linewidth=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1.0, 0.9))
-    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=130)
+    FOUND.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def draw() -> None:
+    content = json.loads(FOUND.read_text())
+    matplotlib.style.use(FOUND.parent / "house.mplstyle")
+    figure = Figure(figsize=(7.5, 4.4))
+    left, right = figure.subplots(1, 2, sharey=True)
+    panel(left, content["scaled"], "Curvatures from 1 to 10,000")
+    panel(right, content["scalar"], "ada-ed-scalar, one scale")
+    left.set_ylabel("distance from the solution")
+    figure.savefig(FOUND.with_suffix(".svg"), metadata={"Date": None})
+
+
+def panel(ax: Axes, curves: dict[str, list[float]], title: str) -> None:
+    for name, values in curves.items():
+        style = "--" if name.startswith("NIDS") else "-"
+        ax.plot(np.arange(len(values)) * EVERY, np.maximum(values, 1e-17), style, label=name)
+    ax.set(yscale="log", xlabel="step", title=title, ylim=(1e-17, 20))
+    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2))
 
 
 if __name__ == "__main__":
-    main()
+    if "--figure" not in sys.argv:
+        main()
+    draw()

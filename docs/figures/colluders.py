@@ -142,30 +142,30 @@ def table(found):
 
 
 def draw(found):
-    import matplotlib
+    import matplotlib.style
 
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"font.size": 10, "svg.hashsalt": "colluders"})
+    matplotlib.style.use(HERE / "house.mplstyle")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 4, figsize=(11, 3.2), layout="constrained", sharey=True)
-    for axis, case in zip(axes, found["moved"], strict=True):
+    figure, axes = plt.subplots(2, 2, figsize=(7.5, 5.2), sharey=True, sharex=True)
+    for axis, case in zip(axes.flat, found["moved"], strict=True):
         count = len(case["colluders"])
-        axis.plot(LIMITS, case["distance"], "o-", color="#0b6e6e", label="the farthest honest site")
-        axis.plot(LIMITS, case["bound"], color="#c2571a", ls="--", label="k B/(μ m)")
-        axis.axhline(case["alone"], color="grey", ls=":", label="a site alone")
+        axis.plot(LIMITS, case["distance"], "o-", label="the farthest honest site")
+        axis.plot(LIMITS, case["bound"], color="C1", ls="--", label="k B/(μ m)")
+        axis.axhline(case["alone"], color="C6", ls=":", label="a site alone")
         needed = found["limits"][case["graph"]]["by colluders"].get(str(count))
         if needed is None:
             axis.text(0.97, 0.03, "no limit keeps\nthem together", transform=axis.transAxes, ha="right", va="bottom")
         else:
-            axis.axvline(needed, color="#5b4a9e", lw=1.2, label="smallest limit that keeps them together")
-        axis.set(xscale="log", yscale="log", xlabel="limit / largest honest flow", ylim=(1, 40))
+            axis.axvline(needed, color="C3", label="smallest limit that keeps them together")
+        axis.set(xscale="log", yscale="log", ylim=(1, 40))
         axis.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"], minor=False)
         axis.minorticks_off()
-        axis.set_title(f"{case['graph']}, {count} of {SITES} collude", fontsize=10)
-    axes[0].set_ylabel("distance from the\nhonest sites' solution")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+        axis.set_title(f"{case['graph']}, {count} of {SITES} collude")
+    figure.supxlabel("limit / largest honest flow", fontsize=10)
+    figure.supylabel("distance from the honest sites' solution", fontsize=10)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.savefig(HERE / "colluders.svg", metadata={"Date": None})
 
 

@@ -11,8 +11,9 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib
 import matplotlib.lines
+import matplotlib.style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
@@ -23,7 +24,6 @@ from benchmarks import records, tables  # noqa: E402
 
 PAGE = HERE.parent / "evidence" / "cost.md"
 MARK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-GREY = "#555555"
 # Okabe and Ito's colours
 ROUNDS = {
     "ring": "#0072B2",
@@ -93,31 +93,29 @@ def filled(page: str) -> str:
 def draw_network() -> Figure:
     content = results("network")
     rows, entries = content["rows"], content["model"]["entries"]
-    figure = Figure(figsize=(5.4, 7.4), layout="constrained")
+    figure = Figure(figsize=(7.5, 6.4))
     measured, model = figure.subplots(2, 1, height_ratios=(1, 1.25))
     for kind, color in ROUNDS.items():
         mine = [
             (row["processes"], row["milliseconds"]) for row in rows if (row["round"], row["entries"]) == (kind, entries)
         ]
         if mine:
-            measured.plot(*zip(*mine, strict=True), color=color, marker="o", linewidth=1.8, label=kind)
+            measured.plot(*zip(*mine, strict=True), color=color, marker="o", label=kind)
         curve, nodes = content["model"]["milliseconds"][kind], content["model"]["nodes"]
-        model.loglog(nodes, curve, color=color, linestyle=(0, (4, 1.5)), linewidth=1.8)
+        model.loglog(nodes, curve, color=color, linestyle="--")
     _label_ends(
         model, {kind: content["model"]["milliseconds"][kind][-1] for kind in ROUNDS}, content["model"]["nodes"][-1]
     )
-    measured.set_title(
-        f"Measured: a round of {entries / 1e6:g} million entries", loc="left", fontsize=11, fontweight="bold"
-    )
+    measured.set_title(f"Measured: a round of {entries / 1e6:g} million entries")
     counts = sorted({row["processes"] for row in rows})
     measured.set_xticks(counts)
     measured.set(xlabel=f"processes, on {content['place']['cores']} cores", ylabel="milliseconds", ylim=(0, None))
-    measured.legend(frameon=False, fontsize=9.5)
-    model.set_title("A model, not a measurement: a core and a link each", loc="left", fontsize=11, fontweight="bold")
+    measured.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    model.set_title("A model, not a measurement: a core and a link each")
     model.set_xticks(content["model"]["nodes"], [str(n) for n in content["model"]["nodes"]])
     model.minorticks_off()
     model.set(xlabel="nodes", ylabel="milliseconds", xlim=(2, 256 * 9))
-    return _finished(figure)
+    return figure
 
 
 def _label_ends(axis, ends: dict[str, float], x: float) -> None:
@@ -125,45 +123,47 @@ def _label_ends(axis, ends: dict[str, float], x: float) -> None:
     last = 0.0
     for kind, value in sorted(ends.items(), key=lambda one: one[1]):
         place = max(value, last * 1.45)
-        axis.text(x * 1.12, place, kind, color=ROUNDS[kind], fontsize=9.5, va="center", fontweight="bold")
+        axis.text(x * 1.12, place, kind, color=ROUNDS[kind], va="center")
         last = place
 
 
 def draw_growth() -> Figure:
-    content = results("growth")
-    rows = content["rows"]
-    figure = Figure(figsize=(6.4, 11), layout="constrained")
+    """Bands from the cheapest to the dearest method of a kind."""
+    rows = results("growth")["rows"]
+    figure = Figure(figsize=(7.5, 11))
     grid = figure.subplots(len(AXES), 2)
     for (axis, label), (left, right) in zip(AXES.items(), grid, strict=True):
+        mine = [row for row in rows if row["axis"] == axis]
         for panel, column, unit in ((left, "µs", 1.0), (right, "bytes", 1e6)):
-            for method in dict.fromkeys(row["method"] for row in rows if row["axis"] == axis):
-                mine = [row for row in rows if (row["axis"], row["method"]) == (axis, method)]
-                points = [row["size"] for row in mine], [row[column] / unit for row in mine]
-                panel.loglog(
-                    *points, color=KINDS[mine[0]["family"]], linewidth=1.1, alpha=0.75, marker=".", markersize=3
-                )
-            sizes = sorted({row["size"] for row in rows if row["axis"] == axis})
+            for kind, color in KINDS.items():
+                _band(panel, [(row["size"], row[column] / unit) for row in mine if row["family"] == kind], color)
+            sizes = sorted({row["size"] for row in mine})
+            panel.set(xscale="log", yscale="log", xlabel=label)
             panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
             panel.minorticks_off()
-            panel.set_xlabel(label)
-    grid[0][0].set_title("µs of a step", loc="left", fontsize=11, fontweight="bold")
-    grid[0][1].set_title("MB beside the data", loc="left", fontsize=11, fontweight="bold")
-    lines = [matplotlib.lines.Line2D([], [], color=color, linewidth=2, label=kind) for kind, color in KINDS.items()]
-    figure.legend(handles=lines, loc="outside upper center", ncols=3, frameon=False, fontsize=9.5)
-    return _finished(figure)
-
-
-def _finished(figure: Figure) -> Figure:
-    for axis in figure.axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.2)
+    grid[0][0].set_title("time of a step, µs")
+    grid[0][1].set_title("memory in addition to the data, MB")
+    lines = [matplotlib.lines.Line2D([], [], color=color, linewidth=5, label=kind) for kind, color in KINDS.items()]
+    figure.legend(handles=lines, loc="outside upper center", ncols=5)
     return figure
+
+
+def _band(panel: Axes, points: list[tuple[float, float]], color: str) -> None:
+    by_size: dict[float, list[float]] = {}
+    for size, value in points:
+        by_size.setdefault(size, []).append(value)
+    sizes = sorted(by_size)
+    low = [min(by_size[size]) for size in sizes]
+    high = [max(by_size[size]) for size in sizes]
+    panel.fill_between(sizes, low, high, color=color, alpha=0.25, linewidth=0)
+    panel.plot(sizes, low, color=color, linewidth=1)
+    panel.plot(sizes, high, color=color, linewidth=1)
 
 
 DRAWINGS = {"network": draw_network, "growth": draw_growth}
 
 if __name__ == "__main__":
-    matplotlib.rcParams.update({"font.size": 10.5, "svg.hashsalt": "cost"})
+    matplotlib.style.use(HERE / "house.mplstyle")
     for name, draw in DRAWINGS.items():
         if (records.RESULTS / f"{name}.json").exists():
             draw().savefig(HERE / f"cost_{name}.svg", metadata={"Date": None})

@@ -112,23 +112,22 @@ def measure():
 
 
 def draw(found):
-    import matplotlib
+    import matplotlib.style
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "decibel"
+    matplotlib.style.use(HERE / "house.mplstyle")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    colours = dict(zip(STRATEGIES, ("C0", "C1", "C2", "C3", "C4", "0.6"), strict=True))
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
+    styles = dict(zip(STRATEGIES, ("-", "--", "-", "-", "--", "-"), strict=True))
     for ax, fault in zip(axes, ("none", DRAWN), strict=True):
         for run in found["runs"]:
             if run["fault"] == fault:
                 steps = np.arange(len(run["errors"])) * found["every"]
-                ax.semilogy(steps, run["errors"], color=colours[run["strategy"]], label=run["strategy"])
+                ax.semilogy(steps, run["errors"], styles[run["strategy"]], label=run["strategy"])
         ax.set(title=fault if fault != "none" else "nothing lost", xlabel="iteration", ylim=(1e-16, 10))
-        ax.grid(alpha=0.3)
-    axes[0].set_ylabel("max |x_i − x*|")
-    axes[1].legend(frameon=False, loc="center right")
+    axes[0].set_ylabel("largest distance of a node from x*")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES))
     figure.savefig(HERE / "faults.svg", metadata={"Date": None})
     text = (HERE / "faults.svg").read_text()
     (HERE / "faults.svg").write_text(re.sub(r"[ \t]+\n", "\n", text))

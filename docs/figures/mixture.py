@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -16,7 +16,6 @@ from decibel_studies.experiments.apps_mixtures import BASELINES, CASE, LEARNED, 
 from decibel_studies.testbed.reproduce import load
 
 HERE = Path(__file__).parent
-INK = "#6b7683"
 FARTHEST = 1.75  # nats, of the middle panel
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d")
 WORDS = {
@@ -34,20 +33,21 @@ def main() -> None:
         """(seeds, rows)"""
         return np.stack([np.asarray(trace[column], float) for trace in runs[label].traces])
 
-    matplotlib.rcParams["svg.hashsalt"] = "mixture"
+    matplotlib.style.use(HERE / "house.mplstyle")
     setup, steps = SETUPS["full"], table(LEARNED, "step")[0]
 
-    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
-    shares, losses, domains = figure.subplots(1, 3, width_ratios=(1.15, 1, 1.1))
+    figure = Figure(figsize=(7.5, 5.6))
+    panels = figure.subplot_mosaic([["shares", "shares"], ["losses", "domains"]])
+    shares, losses, domains = (panels[name] for name in ("shares", "losses", "domains"))
     for colour, name in zip(PALETTE, WORDS, strict=True):
         values = table(LEARNED, f"weight_{name}")
         shares.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
         wanted = name in setup.domains[: len(setup.target)]
         shares.plot(steps, values.mean(0), color=colour, linestyle="-" if wanted else (0, (4, 1.5)), label=WORDS[name])
-    shares.axhline(setup.floor / len(WORDS), color=INK, linestyle=":", linewidth=0.8)
+    shares.axhline(setup.floor / len(WORDS), color="C6", linestyle=":", label="floor")
     shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, 0.68))
-    words = "in the target: solid lines"
-    shares.legend(frameon=False, fontsize=7, ncols=2, loc="upper left", title=words, title_fontsize=7)
+    words = "solid: in the target"
+    shares.legend(loc="center left", bbox_to_anchor=(1, 0.5), title=words)
 
     labels = [label for label in (LEARNED, TARGET, *BASELINES) if label in runs]
     for place, label in enumerate(labels):
@@ -55,25 +55,21 @@ def main() -> None:
         losses.plot(values, np.full(len(values), place), "o", markersize=4, color=PALETTE[place], alpha=0.7)
         losses.plot([values.mean()], [place], "|", markersize=16, color=PALETTE[place])
         if values.min() > FARTHEST:
-            losses.text(FARTHEST, place, f"{values.mean():.2f} →", ha="right", va="center", fontsize=8)
-    losses.set_yticks(range(len(labels)), labels, fontsize=8)
+            losses.text(FARTHEST, place, f"{values.mean():.2f} →", ha="right", va="center")
+    losses.set_yticks(range(len(labels)), labels)
     losses.set_xlim(right=FARTHEST)
     losses.invert_yaxis()
-    losses.set(xlabel="loss on the target, nats a byte")
+    losses.set(xlabel="loss on the target, nats per byte")
 
     for colour, label in ((PALETTE[0], LEARNED), (PALETTE[1], "uniform mixture")):
         for row, name in enumerate(WORDS):
             values = table(label, f"loss_{name}")[:, -1]
             domains.plot(values, np.full(len(values), row), "o", markersize=4, color=colour, label="" if row else label)
-    domains.set_yticks(range(len(WORDS)), list(WORDS.values()), fontsize=8)
+    domains.set_yticks(range(len(WORDS)), list(WORDS.values()))
     domains.invert_yaxis()
-    domains.set(xlabel="loss by kind of text, nats a byte")
-    domains.legend(frameon=False, fontsize=7, loc="upper right")
-    for axis in (shares, losses, domains):
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=8)
+    domains.set(xlabel="loss by kind of text, nats per byte")
+    domains.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, handletextpad=0.2, columnspacing=1)
     figure.savefig(HERE / "mixture.svg", metadata={"Date": None})
-    figure.savefig(HERE / "mixture.png", dpi=130)
 
 
 if __name__ == "__main__":

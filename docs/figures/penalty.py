@@ -1,16 +1,18 @@
 """Measures what docs/penalty.md says of the penalty form, and draws penalty.svg.
 
-python docs/figures/penalty.py
+python docs/figures/penalty.py            # writes penalty.json and penalty.svg beside it
+python docs/figures/penalty.py --figure   # draws penalty.svg again from penalty.json
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,7 +20,8 @@ from matplotlib.figure import Figure
 import decibel as db
 
 NODES, STRENGTHS = 8, [10.0**k for k in (1, 2, 3, 4, 5, 6)]
-COLOURS = {"forward": "#0b6e6e", "central": "#c2571a", "SPARKLE": "#5b4a9e"}
+COLOURS = {"forward": "C0", "central": "C1", "SPARKLE": "C2"}
+FOUND = Path(__file__).with_suffix(".json")
 
 
 def quadratic(dtype: str) -> tuple[db.Problem, np.ndarray]:
@@ -83,24 +86,25 @@ def flat() -> dict[str, list[float]]:
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
     content = {"strengths": STRENGTHS, "bias": biases(), "flat": flat()}
-    Path(__file__).with_suffix(".json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    matplotlib.rcParams.update({"font.size": 11, "svg.hashsalt": "penalty"})
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+    FOUND.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def draw() -> None:
+    content = json.loads(FOUND.read_text())
+    matplotlib.style.use(FOUND.parent / "house.mplstyle")
+    figure = Figure(figsize=(7.5, 3.8))
     left, right = figure.subplots(1, 2)
     draw_bias(left, content["bias"])
     draw_flat(right, content["flat"])
     for ax in (left, right):
-        ax.grid(True, color="#dddddd", linewidth=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False)
-    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=130)
+        ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
+    figure.savefig(FOUND.with_suffix(".svg"), metadata={"Date": None})
 
 
 def draw_bias(ax: Axes, bias: dict[str, list[float]]) -> None:
     for name, errors in bias.items():
         form, dtype = name.split(", ")
-        ax.plot(STRENGTHS, errors, "-o" if dtype == "float64" else "--o", color=COLOURS[form], markersize=4, label=name)
+        ax.plot(STRENGTHS, errors, "-o" if dtype == "float64" else "--o", color=COLOURS[form], label=name)
     ax.set(xscale="log", yscale="log", xlabel="strength λ", ylabel="distance from x*", title="The error falls with λ")
 
 
@@ -112,4 +116,6 @@ def draw_flat(ax: Axes, sizes: dict[str, list[float]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if "--figure" not in sys.argv:
+        main()
+    draw()

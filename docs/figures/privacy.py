@@ -70,23 +70,23 @@ def measure():
 
 
 def draw(found):
-    import matplotlib
+    import matplotlib.style
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "decibel"
+    matplotlib.style.use(HERE / "house.mplstyle")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 4.4), sharey=True)
     for name, row in found["compression"].items():
         left.plot(row["megabytes"][1:], row["accuracy"][1:], marker=".", label=name)
-    left.set(xscale="log", xlabel="megabytes sent by a node", ylabel="test accuracy")
-    left.legend(fontsize=7)
+    left.set(xscale="log", xlabel="megabytes sent by a node", ylabel="test accuracy", title="Compression")
     private = found["privacy"]
     right.plot(EPSILONS, [private[str(one)]["accuracy"] for one in EPSILONS], marker="o", label="clipped, with noise")
-    right.axhline(private["open"]["accuracy"], color="grey", ls="--", label="without noise")
-    right.axhline(private["alone"]["accuracy"], color="grey", ls=":", label="every node by itself")
-    right.set(xscale="log", xlabel=f"ε of all of a node's data (δ = {DELTA:g})", ylim=left.get_ylim())
-    right.legend(fontsize=7)
+    right.axhline(private["open"]["accuracy"], color="C6", ls="--", label="without noise")
+    right.axhline(private["alone"]["accuracy"], color="C6", ls=":", label="every node on its own")
+    right.set(xscale="log", xlabel=f"ε of all of a node's data (δ = {DELTA:g})", title="Privacy")
+    left.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
+    right.legend(loc="upper left", bbox_to_anchor=(0, -0.2))
     figure.savefig(HERE / "privacy.svg", metadata={"Date": None})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ from decibel_studies.judging.results import Results, Runs
 from decibel_studies.testbed.reproduce import load
 
 HERE = Path(__file__).parent
-COLOURS = ("#0b6e6e", "#c2571a", "#5b4a9e", "#b0892f", "#777777", "#3b78b5")
+COLOURS = tuple(f"C{place}" for place in range(6))
 
 
 def results(name: str) -> Results:
@@ -37,7 +37,7 @@ def curve(ax: Axes, runs: Runs, column: str, against: str, colour: str, style: s
     smooth = np.stack([np.convolve(row, mean, "same") / np.convolve(np.ones_like(row), mean, "same") for row in logs])
     low, high = np.exp(np.quantile(smooth, (0.25, 0.75), axis=0))
     ax.fill_between(cost, low, high, color=colour, alpha=0.15, linewidth=0)
-    ax.plot(cost, np.exp(smooth.mean(0)), color=colour, linestyle=style, linewidth=1.6, label=label or runs.label)
+    ax.plot(cost, np.exp(smooth.mean(0)), color=colour, linestyle=style, label=label or runs.label)
 
 
 def speedup(figure: Figure) -> None:
@@ -47,23 +47,22 @@ def speedup(figure: Figure) -> None:
         curve(left, found[NODES, f"{nodes} nodes"], "error", "step", colour)
     left.set(xscale="log", yscale="log", xlabel="iteration", ylabel="‖x̄ − x*‖²", title="More nodes, complete graph")
     left.set_xlim(left=found.setup.steps / found.setup.rows)
-    left.legend(frameon=False, fontsize=8)
+    left.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
     for colour, name in zip(COLOURS, (OURS, SINGLE, *found.setup.others), strict=False):
         times = transients(found, name)
         reach = np.array([1 / adjusted_ring(found.setup.ring, weight).spectral_gap for weight in times])
         each = np.stack(list(times.values()))  # (weights, seeds)
-        right.plot(np.repeat(reach[:, None], each.shape[1], 1), each, ".", color=colour, alpha=0.3, markersize=4)
+        right.plot(np.repeat(reach[:, None], each.shape[1], 1), each, ".", color=colour, alpha=0.3)
         middle = np.median(each, axis=1)  # some groups never settle on the weakest ring
         slope = np.polyfit(np.log(reach), np.log(middle), 1)[0]
-        right.plot(reach, middle, "o-", color=colour, linewidth=1.6, markersize=5, label=f"{name}: slope {slope:.1f}")
+        right.plot(reach, middle, "o-", color=colour, label=f"{name}: slope {slope:.1f}")
     ticks = sorted({*found.setup.weights, *found.setup.ed_weights, *found.setup.gt_weights}, reverse=True)
     reach = [1 / adjusted_ring(found.setup.ring, weight).spectral_gap for weight in ticks]
     right.set(xscale="log", yscale="log", xlabel="1/(1−ρ) of the ring", title=f"Weaker links, {found.setup.ring} nodes")
     right.set_ylabel("steps until as good as\nthe complete graph, within 2×")
     right.minorticks_off()
     right.set_xticks(reach, [f"{value:.0f}" for value in reach])
-    right.set_ylim(top=6 * found.setup.steps)  # above the curves there is room for the legend
-    right.legend(frameon=False, fontsize=8, loc="upper right")
+    right.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
 
 
 def policy(figure: Figure) -> None:
@@ -76,19 +75,15 @@ def policy(figure: Figure) -> None:
             curve(ax, found[f"{nodes} nodes", label], "distance", "samples", colour)
         ax.set(yscale="log", xlabel="samples per node", title=f"{nodes} nodes on a ring")
     panels[0].set_ylabel("mean over nodes of ‖x_i − x*‖²")
-    panels[0].legend(frameon=False, fontsize=8)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 
 
 def main() -> None:
-    matplotlib.rcParams.update({"font.size": 9, "svg.hashsalt": "decibel", "svg.fonttype": "path"})
+    matplotlib.style.use(HERE / "house.mplstyle")
     for name, draw in (("speedup", speedup), ("policy", policy)):
-        figure = Figure(figsize=(8.2, 3.2), layout="constrained")
+        figure = Figure(figsize=(7.5, 4.2))
         draw(figure)
-        for ax in figure.axes:
-            ax.spines[["top", "right"]].set_visible(False)
-            ax.grid(alpha=0.15)
-            ax.title.set_fontsize(10)
-        figure.savefig(HERE / f"results_{name}.svg", metadata={"Date": None}, facecolor="white")
+        figure.savefig(HERE / f"results_{name}.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
