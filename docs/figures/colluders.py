@@ -163,8 +163,10 @@ def draw(found):
         axis.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"], minor=False)
         axis.minorticks_off()
         axis.set_title(f"{case['graph']}, {count} of {SITES} collude")
-    figure.supxlabel("limit / largest honest flow", fontsize=10)
-    figure.supylabel("distance from the honest sites' solution", fontsize=10)
+    for axis in axes[-1]:
+        axis.set_xlabel("limit / largest honest flow")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("distance from the\nhonest sites' solution")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.savefig(HERE / "colluders.svg", metadata={"Date": None})
 

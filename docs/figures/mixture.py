@@ -37,7 +37,7 @@ def main() -> None:
     setup, steps = SETUPS["full"], table(LEARNED, "step")[0]
 
     figure = Figure(figsize=(7.5, 5.6))
-    panels = figure.subplot_mosaic([["shares", "shares"], ["losses", "domains"]])
+    panels = figure.subplot_mosaic([["shares", "key"], ["losses", "domains"]])
     shares, losses, domains = (panels[name] for name in ("shares", "losses", "domains"))
     for colour, name in zip(PALETTE, WORDS, strict=True):
         values = table(LEARNED, f"weight_{name}")
@@ -47,7 +47,8 @@ def main() -> None:
     shares.axhline(setup.floor / len(WORDS), color="C6", linestyle=":", label="floor")
     shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, 0.68))
     words = "solid: in the target"
-    shares.legend(loc="center left", bbox_to_anchor=(1, 0.5), title=words)
+    panels["key"].axis("off")
+    panels["key"].legend(*shares.get_legend_handles_labels(), loc="center left", title=words)
 
     labels = [label for label in (LEARNED, TARGET, *BASELINES) if label in runs]
     for place, label in enumerate(labels):

@@ -47,7 +47,7 @@ def speedup(figure: Figure) -> None:
         curve(left, found[NODES, f"{nodes} nodes"], "error", "step", colour)
     left.set(xscale="log", yscale="log", xlabel="iteration", ylabel="‖x̄ − x*‖²", title="More nodes, complete graph")
     left.set_xlim(left=found.setup.steps / found.setup.rows)
-    left.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
+    left.legend(loc="upper left", bbox_to_anchor=(0, -0.2))
     for colour, name in zip(COLOURS, (OURS, SINGLE, *found.setup.others), strict=False):
         times = transients(found, name)
         reach = np.array([1 / adjusted_ring(found.setup.ring, weight).spectral_gap for weight in times])
@@ -62,7 +62,7 @@ def speedup(figure: Figure) -> None:
     right.set_ylabel("steps until as good as\nthe complete graph, within 2×")
     right.minorticks_off()
     right.set_xticks(reach, [f"{value:.0f}" for value in reach])
-    right.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
+    right.legend(loc="upper left", bbox_to_anchor=(0, -0.2))
 
 
 def policy(figure: Figure) -> None:
