@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-torch lint slow matrix simulate planted bench tables docs clean
+.PHONY: help demo test test-all test-torch lint slow matrix simulate planted bench tables docs papers clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ tables: $(VENV)/.installed ## write the tables of methods, exports and completio
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --quiet --strict
+
+papers: docs ## print the three write-ups to build/papers/*.pdf, with chromium or Chrome
+	$(BIN)/python docs/papers.py
 
 clean: ## remove the virtual environment, caches and builds
 	rm -rf $(VENV) $(TORCH_VENV) build dist site .pytest_cache .ruff_cache

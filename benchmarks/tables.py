@@ -162,7 +162,7 @@ def _timed(row: dict[str, Any]) -> list[str]:
 
 
 def forms(content: dict[str, Any]) -> Table:
-    head = ["case", "form", "milliseconds a step", "time ÷", "memory beside the state", "memory ÷"]
+    head = ["case", "form", "milliseconds a step", "time ÷", "memory in addition to the state", "memory ÷"]
     return [head] + [
         [
             row["case"],

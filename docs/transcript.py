@@ -74,7 +74,7 @@ SECONDS = re.compile(r"^# [\d.]+ s$", re.MULTILINE)
 HEAD = f"""\
 # From install to a figure
 
-A recorded session, with the time that each command took on two cores: an empty environment, a file of one's own, two
+A recorded session, with the time that each command took on two cores: an empty environment, your own file, two
 losses, a figure. It was written by `python docs/transcript.py`, and a test runs the commands again.
 
 `patients.csv` stands for a file that you have: 442 patients, ten measurements each, and how their illness progressed

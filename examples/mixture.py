@@ -44,7 +44,7 @@ for row, step in enumerate(learned.trace["step"]):
     shares = "".join(f"{learned.trace[f'weight_{name}'][row]:12.1%}" for name in domains)
     print(f"{step:<8}{shares}   {learned.trace['test_loss'][row]:.3f}")
 last, plain = learned.trace.last["test_loss"], uniform.trace.last["test_loss"]
-print(f"uniform mixture, as many tokens: {plain:.3f}; the learned one is {plain - last:+.3f} nats a byte better")
+print(f"uniform mixture, as many tokens: {plain:.3f}; the learned one is {plain - last:+.3f} nats per byte better")
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 for name in domains:
@@ -53,7 +53,7 @@ left.axhline(floor, color="grey", linestyle=":", label="floor")
 left.set(xlabel="iterations", ylabel="share in the mixture", ylim=(0, None))
 for label, result in {"learned mixture": learned, "uniform mixture": uniform}.items():
     right.plot(result.trace["step"][1:], result.trace["test_loss"][1:], label=label)
-right.set(xlabel="iterations", ylabel="loss on the target, nats a byte")
+right.set(xlabel="iterations", ylabel="loss on the target, nats per byte")
 for axis in (left, right):
     axis.legend(frameon=False)
 figure.savefig("mixture.png", dpi=150)

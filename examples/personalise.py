@@ -26,7 +26,7 @@ print(f"test accuracy, layers agreed on with neighbours: {together.trace.last['t
 print(f"test accuracy, every node alone:                 {alone.trace.last['test_accuracy']:.1%}")
 
 # The layers belong to all nodes now, so they also suit whoever comes later: only a last layer is left to fit.
-print(f"a last layer fitted anew to the layers agreed on: {together.trace.last['adapted_accuracy']:.1%}")
+print(f"a last layer fitted again to the layers agreed on: {together.trace.last['adapted_accuracy']:.1%}")
 sizes = {"x": task.problem.x0, "y": task.problem.y0}
 agreed, own = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in sizes.values())
 print(f"{agreed} weights are agreed on, {own} stay at their node")

@@ -113,6 +113,34 @@ def test_links_between_pages_exist():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+TABS = re.compile(r"^  - ([\w ]+):\n((?:   .*\n?)+)", re.MULTILINE)
+
+
+def tabs():
+    """The titles and files of the pages under each tab."""
+    navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    return {
+        tab: set(re.findall(r"- (?:(.+): )?(\S+\.md)$", pages, re.MULTILINE)) for tab, pages in TABS.findall(navigation)
+    }
+
+
+def test_ten_tasks_are_two_clicks_away():
+    page = (ROOT / "docs" / "faq.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| \[([^]]+)\]\(([^)]+)\) \| ([^|]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 10
+    for tab, title, target, heading in rows:
+        assert (title, target) in tabs()[tab], target
+        assert f"\n## {heading}\n" in (ROOT / "docs" / target).read_text(), target
+
+
+def test_the_guide_stays_short():
+    """At most 40 pages and 35,000 words, beside the reference and the details of the evidence; code is not counted."""
+    pages = [name for pages in tabs().values() for _, name in pages if not name.startswith(("reference/", "evidence/"))]
+    texts = [FENCED.sub("", (ROOT / "docs" / name).read_text()) for name in pages]
+    words = re.findall(r"\S*\w\S*", re.sub(r"^    .*$|\]\([^)]*\)", "", " ".join(texts), flags=re.MULTILINE))
+    assert 30 < len(pages) <= 40 and 20_000 < len(words) <= 35_000, (len(pages), len(words))
+
+
 def test_the_table_of_theorems_names_what_exists_and_every_formula():
     page = (ROOT / "docs" / "evidence" / "theorems.md").read_text()
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| ") and "| place |" not in line]
