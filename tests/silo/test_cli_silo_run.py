@@ -107,29 +107,24 @@ def test_a_finished_run_is_not_begun_again(silo):
     assert "a is at step 12" in silo("run", "a", "--problem", made)
 
 
-def test_lines_of_json(silo):
-    lines = [
-        json.loads(line)
-        for line in silo("run", "a", "--problem", problem("run_json"), "--log-format", "json").splitlines()
-    ]
+def test_a_changed_loss_does_not_resume_and_lines_of_json(silo):
+    said = silo("run", "a", "--problem", problem("run_before"), "--log-format", "json")
+    lines = [json.loads(line) for line in said.splitlines()]
     assert all(set(line) == {"time", "level", "site", "message"} and line["site"] == "a" for line in lines)
     assert any(line["message"].startswith("a is at step 12: upper ") for line in lines)
-    (line,) = silo("run", "a", "--problem", "nowhere:f", "--log-format", "json", code=1).splitlines()
-    assert json.loads(line)["level"] == "error" and "'nowhere:f' cannot be loaded" in json.loads(line)["message"]
-    assert "log format 'xml' is not known" in silo("run", "a", "--problem", "m:f", "--log-format", "xml", code=1)
-
-
-def test_a_changed_loss_does_not_resume(silo):
-    silo("run", "a", "--problem", problem("run_before"))
-    said = silo("run", "a", "--problem", problem("run_after", "1.0000001"), code=1)
-    assert "the upper loss changed" in said and "give the loss that it was saved with" in said
+    said = silo("run", "a", "--problem", problem("run_after", "1.0000001"), "--log-format", "json", code=1)
+    last = json.loads(said.splitlines()[-1])
+    assert last["level"] == "error" and "the upper loss changed" in last["message"]
+    assert "give the loss that it was saved with" in last["message"]
     assert noted()["state"] == "stopped" and "the upper loss changed" in noted()["detail"]
     assert "a has finished this run before" in silo("run", "a", "--problem", problem("run_as_before"))
 
 
 def test_what_keeps_it_from_starting_is_noted(silo):
-    silo("run", "a", "--problem", "nowhere:f", code=1)
+    (line,) = silo("run", "a", "--problem", "nowhere:f", "--log-format", "json", code=1).splitlines()
+    assert json.loads(line)["level"] == "error" and "'nowhere:f' cannot be loaded" in json.loads(line)["message"]
     assert noted()["state"] == "stopped" and "cannot be loaded" in noted()["detail"]
+    assert "log format 'xml' is not known" in silo("run", "a", "--problem", "m:f", "--log-format", "xml", code=1)
     assert "a: stopped, since --problem" in " ".join(silo("status").split())
 
 

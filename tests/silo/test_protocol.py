@@ -60,11 +60,13 @@ def test_every_promise_names_a_test():
     assert len(rows) > 40 and all("::test_" in row for row in rows)
 
 
-@pytest.mark.parametrize("test", promises())
-def test_every_promise_has_its_test(test):
-    file, name = test.split("::")
-    path = Path(__file__).parents[1] / file if "/" in file else Path(__file__).with_name(file)
-    assert re.search(rf"^(    )?def {name}\(", path.read_text(), re.MULTILINE)
+def test_every_promise_has_its_test():
+    def exists(test):
+        file, name = test.split("::")
+        path = Path(__file__).parents[1] / file if "/" in file else Path(__file__).with_name(file)
+        return re.search(rf"^(    )?def {name}\(", path.read_text(), re.MULTILINE)
+
+    assert not [test for test in promises() if not exists(test)]
 
 
 def bring_to(state, kind):

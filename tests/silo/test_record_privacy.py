@@ -85,6 +85,7 @@ def test_a_record_counts_in_both_levels(tmp_path, updates):
     assert module.read(home).sums == {NOISE: 12 if updates == "simultaneous" else 16}
 
 
+@pytest.mark.slow
 def test_a_record_is_in_one_batch_of_a_pass(tmp_path):
     """Three batches in a pass: seven steps are in the third pass, and a restart begins another."""
     folders, home = alone(tmp_path)

@@ -69,7 +69,7 @@ def test_four_sites_equal_the_simulator(tmp_path, strategy):
         assert set(site.trace) >= {"upper", "lower"} and "consensus_x" not in site.trace
 
 
-@pytest.mark.slow_except("ed in 4 bits", "edge-ed")
+@pytest.mark.slow_except("edge-ed")
 @pytest.mark.parametrize(
     "strategy",
     ["gt", "edge-ed", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4)],

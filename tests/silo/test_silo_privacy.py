@@ -50,6 +50,7 @@ def test_messages_are_counted_and_sites_stop_at_their_budget(tmp_path):
     assert all(site.status == "completed" for site in found) and spent == [db.privacy.epsilon(NOISE, 15)] * 2
 
 
+@pytest.mark.slow
 def test_a_site_that_stops_is_saved_and_goes_on_with_a_larger_budget(tmp_path):
     """A federation of one: it sends to nobody, and counts the same."""
     folders = Folders(tmp_path, Federation("test", (SiteAddress("site-0", f"127.0.0.1:{free_ports(1)[0]}"),), ()))

@@ -43,7 +43,7 @@ class BudgetSpent(RuntimeError):
 
 
 class NotFinite(ArithmeticError):
-    """This site's own message is not finite; no neighbour would take it."""
+    """This site's own message is not finite, so that every neighbour would reject it."""
 
 
 class Stopped(RuntimeError):

@@ -55,8 +55,8 @@ class FaultTolerance:
     - `beat`, `missed`: a neighbour is gone after that many seconds times that many, without a sign of life.
     - `deadline`: seconds to wait for one message of a neighbour that is alive.
     - `waiting`: the largest share of its time for which a site waits for one neighbour, while others have sent; 1 sets
-      no limit. A neighbour that takes more is suspended, be it hostile or only slow: with 0.95 one that is twenty times
-      slower than the others is not. Under `continue` only, and only if no more than `faulty` neighbours are late.
+      no limit. A neighbour that takes more is suspended, whether hostile or only slow: with 0.95 one that is twenty
+      times slower than the others is not. Under `continue` only, and only if no more than `faulty` neighbours are late.
     """
 
     quorum: str = "wait"
@@ -81,7 +81,7 @@ class StopRule:
 
     - `tolerance`: the largest change of any number that a site at rest holds, its variables and its links', in a step.
     - `seconds`: for how long.
-    - `average`: compare averages of so many steps instead of single steps, which batches never let rest.
+    - `average`: compare averages of this many steps instead of single steps, which never rest with batches.
     """
 
     tolerance: float

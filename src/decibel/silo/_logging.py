@@ -37,7 +37,7 @@ def quiet_grpc() -> bool:
 
 
 class Quota:
-    """So many lines at once and so many a minute, and the count of those left out."""
+    """A token bucket for lines of the log, and the count of those left out."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -75,7 +75,7 @@ class Log:
             configure("text")
 
     def about(self, cause: str) -> Callable[[str], None]:
-        """Warnings that `cause` can bring about, at most so many a minute."""
+        """Warnings that `cause` can bring about, at most `A_MINUTE` a minute."""
         return partial(self._bounded, cause)
 
     def _bounded(self, cause: str, sentence: str) -> None:
@@ -87,7 +87,7 @@ class Log:
             self.warning(plain(sentence))
 
     def tell_left_out(self, *, at_the_end: bool = False) -> None:
-        """Now and then: how many lines were left out, once there is room for a line."""
+        """Logs how many lines were left out, once the quota admits a line."""
         for cause, quota in list(self._quotas.items()):
             with self._lock:
                 told = quota.left_out > 0 and (at_the_end or quota.admits(self._clock()))
@@ -150,7 +150,7 @@ class _Standard(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgu
 
 
 def configure(style: str) -> None:
-    """Lines of that style to standard error, in place of those of before."""
+    """Lines of that style to standard error, instead of the earlier handler."""
     if style not in FORMATS:
         raise ValueError(f"log format {style!r} is not known: choose from {', '.join(FORMATS)}.")
     logger = logging.getLogger(NAME)

@@ -90,7 +90,7 @@ def _sizes(found: Mapping[str, Largest]) -> list[str]:
 
 
 def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
-    """With which limit the others still agree, whatever so many members send together; by level."""
+    """The limit with which the others still agree, whatever that many members send together; by level."""
     names = [site.name for site in federation.sites]
     by_level = _by_link(homes, federation)
     answers = [tuple(tolerated(len(names), flows)) for flows in by_level.values()]

@@ -120,7 +120,7 @@ def sign(
         days: for which the certificate is valid.
         authority: signs.
         console: where the fingerprint is shown.
-        told: the fingerprint as the site told it; None asks whoever sits at the keyboard.
+        told: the fingerprint as the site told it; None asks at the terminal.
     """
     request = load_request(path)
     own = fingerprint(public_key(request, str(path)))
@@ -230,7 +230,7 @@ def load_authority(out: Path, file: Path | None) -> Authority:
 
 
 def ask_passphrase(file: Path | None, *, new: bool = False) -> str:
-    """From a file, from the environment, or from whoever sits at the keyboard."""
+    """From a file, from the environment, or from the terminal."""
     if file is not None:
         return read_file(file).decode().rstrip("\r\n")
     if (given := os.environ.get(VARIABLE)) is not None:

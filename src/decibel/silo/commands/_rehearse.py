@@ -64,7 +64,7 @@ def rehearse(toml: Path, problem: str, out: Path, console: Console) -> int:
 
 
 def on_loopback(federation: Federation) -> Federation:
-    """The same federation with free ports of this machine in place of its addresses."""
+    """The same federation with free ports of this machine instead of its addresses."""
     held = [socket.socket() for _ in federation.sites]
     for one in held:
         one.bind((LOOPBACK, 0))

@@ -245,7 +245,7 @@ def in_words(found: Note, now: float) -> tuple[str, list[str]]:
 
 
 def _gone(found: Note) -> list[str]:
-    """Who is not there, or was missing for a while."""
+    """The neighbours that are not there, or were missing for a while."""
     away = [name for name, one in found["neighbours"].items() if one["state"] in ("away", "connected")]
     return away + [name for name, gap in found["missing"].items() if gap >= WORTH_TELLING and name not in away]
 

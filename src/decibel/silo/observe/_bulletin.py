@@ -95,7 +95,7 @@ class Bulletin:
                 self.site.order_to_stop(order.sentence)
 
     def send_reports(self, *, last: bool = False) -> None:
-        """Now and then, and at the end: this site's own report, and those of others to those who may not have them."""
+        """Called every `beat` and at the end: sends this site's own report, and newer ones of others."""
         now = time.monotonic()
         if now >= self._said + EVERY or last:
             self._said = now

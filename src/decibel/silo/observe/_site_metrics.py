@@ -1,7 +1,7 @@
 """A site's health and numbers for the machine it runs on: /healthz, /readyz, /metrics in the format of Prometheus, and
 /federation, a page with all sites.
 
-It listens on loopback only, answers one request at a time within two seconds, and takes nothing from whoever asks. A
+It listens on loopback only, answers one request at a time within two seconds, and takes no data from its clients. A
 request must name this machine as its host: a page in a browser that reaches loopback by a name of its own does not.
 """
 

@@ -62,7 +62,7 @@ def status(site: Site) -> dict[str, JSON]:
 
 
 def progress(site: Site) -> str:
-    """One line, now and then."""
+    """One line of the log, every `progress_every` seconds."""
     found = status(site)
     connected = sum(edge.stream is not None for edge in site.edges.values())
     line = f"step {found['step']} of {found['steps']}, {site.health.rate:.3g} steps/s, {connected} of "

@@ -65,7 +65,7 @@ class AsyncEdge(Edge):
 
     def on_bye(self, reason: str, *, forget: bool) -> None:
         super().on_bye(reason, forget=forget)
-        self.open = self.open and not self.finished  # what it sent last counts for good
+        self.open = self.open and not self.finished  # its last message keeps counting
 
     def close(self, *, forget: bool) -> None:
         super().close(forget=forget and not self.finished)
@@ -86,13 +86,13 @@ class AsyncEdge(Edge):
             self._send(exchange)
 
     def post_unacknowledged(self) -> None:
-        """Now and then, should a receipt never come."""
+        """Called every `beat`, in case a receipt was lost."""
         for exchange in self._posted:
             if not self._may_send(exchange):
                 self._send(exchange)
 
     def _send_if_allowed(self, exchange: int, now: float) -> None:
-        """Not if another went out a moment ago: the neighbour takes only so many a second."""
+        """Sends unless another went out a moment ago: the neighbour accepts a limited number a second."""
         due = now - self._sent_at.get(exchange, -1.0) >= 2 * self.exchanges / NEWEST_PER_SECOND
         if due and self._may_send(exchange) and self._posted[exchange][0] != self._last_sent.get(exchange):
             self._sent_at[exchange] = now
@@ -177,11 +177,12 @@ class AsyncEdge(Edge):
         if row is not None:
             self.used += 1
             self.steps_since = 0
-            self._newest_used = max(self._newest_used, self._numbers.get(exchange, -1))  # one of before it began anew
+            # No number is known for a message from before a restart.
+            self._newest_used = max(self._newest_used, self._numbers.get(exchange, -1))
         return row, LinkState.TIED
 
     def is_at(self, step: int, now: float) -> None:
-        """The neighbour says that it has come to this step."""
+        """The neighbour says that it has reached this step."""
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((now, step))
 

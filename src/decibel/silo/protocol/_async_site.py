@@ -157,7 +157,7 @@ class AsyncSite(Site):
 
     def _all_at_rest(self) -> bool:
         talking = [number for number, edge in self.edges.items() if edge.open]
-        # Where a link is dropped the others' solution is another; who is gone may have said before that it was done.
+        # Without a link the others have another solution; a neighbour that is gone may have been done before that.
         there = all(edge.open or edge.finished for edge in self.edges.values())
         # One that is slow, or was cut off, may have said so of a time before it heard where this site has come to.
         answered = all(self._edge(number).has_answered for number in talking)
@@ -218,8 +218,8 @@ class AsyncSite(Site):
         edge.send(write(self.bye))
 
     def goodbye(self, finished: bool) -> None:
-        """Says goodbye. Who has finished waits a while for neighbours that it cannot reach: one that is not told takes
-        it for gone, and drops its link."""
+        """Says goodbye. A site that has finished waits a while for neighbours that it cannot reach: one that is not
+        told takes it for gone, and drops its link."""
         if finished:
             self.running = True  # also where it stopped before its first step
         super().goodbye(finished)

@@ -349,7 +349,8 @@ class Edge:
         return self.open and self.first <= step
 
     def receive(self, data: Data, known: Known, now: float, at: Position = NOWHERE) -> None:
-        """Stores a message for the step, or rejects it; those of before `at`, where this end is, are of no use."""
+        """Stores a message for the step, or rejects it; those for positions before `at`, where this end is, are
+        dropped."""
         layouts = known.get((data.tensor.dtype, data.tensor.shape))
         if layouts is None:
             raise Rejected(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")

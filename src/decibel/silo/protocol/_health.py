@@ -35,19 +35,19 @@ class Health:
         self.awaited = {name: self.awaited.get(name, now) for name in names}
 
     def absent(self, *, running: bool) -> list[str]:
-        """Who is not there now and should be: everybody at the start, then the neighbours."""
+        """The sites that should be there now and are not: all sites at the start, then the neighbours."""
         if not self._rendezvous.start_known:
             return self._rendezvous.absent
         return [edge.name for edge in self._edges.values() if running and not (edge.open or edge.finished)]
 
     def look(self, now: float, step: int, *, running: bool) -> None:
-        """Now and then."""
+        """Called every `beat`: adds up who is missing and how fast steps are done."""
         for name in self.absent(running=running):
             self.missing[name] = self.missing.get(name, 0.0) + now - self.looked
         self.step = step
         self.looked = now
         if not running:
-            self._steps.clear()  # where it continues is no step done
+            self._steps.clear()  # the step from which it continues was not done now
         self._steps.append((now, step))
         while self._steps[0][0] < now - WINDOW and len(self._steps) > 2:
             self._steps.popleft()

@@ -15,7 +15,7 @@ from ._frames import Bye, Join, Position, Skip, write, write_data
 from ._payload_layout import Layout, all_finite
 from ._site import STOP, Site
 
-INTRODUCTION = 0.1  # seconds, at least, between two tellings of who is there, as long as not all are
+INTRODUCTION = 0.1  # seconds, at least, between two messages about who is there, until all are
 
 
 class LockstepSite(Site):
@@ -192,7 +192,7 @@ class LockstepSite(Site):
         deadline = self.fault_tolerance.deadline
         held_up = {edge.number: 0.0 for edge in edges}  # seconds, in this exchange
         while awaited := [edge for edge in edges if edge.awaited(at)]:
-            self._join()  # who waits here for one neighbour may be what another waits for
+            self._join()  # while this site waits for one neighbour another may wait for it
             left = deadline - max(held_up[edge.number] for edge in awaited)
             self._wait((edge.name for edge in awaited), left if left > 0 else None)
             before = since

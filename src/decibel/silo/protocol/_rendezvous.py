@@ -1,4 +1,4 @@
-"""Who is there: what every site says of itself, signed by it, and what follows from it.
+"""The signed statements of all sites, and what follows from them: where to start, skip to, and end.
 
 Sites pass statements on, and cannot change them. A statement counts for a site only if it holds the nonce that this
 site has drawn at its start: so it was made since then, by a site that has heard of this one, and what was said in an

@@ -296,7 +296,7 @@ class Site(ABC):
             self.error = error
 
     def stop(self) -> None:
-        """No further step begins, and whoever waits is told soon. It takes no lock: a signal's handler calls it."""
+        """No further step begins, and waiting ends soon. It takes no lock, since a signal handler calls it."""
         self.stopping = True
 
     def order_to_stop(self, sentence: str) -> None:
@@ -386,7 +386,7 @@ class Site(ABC):
                 self._rendezvous.decide_start(self.edges.values())
                 self.lock.notify_all()
             elif news and self.clock.now() >= self._statement_sent_at + self.fault_tolerance.beat / 4:
-                self._send_statement()  # who has just started waits for an answer
+                self._send_statement()  # a site that has just started waits for an answer
 
     def _control(self, edge: Edge, frame: Frame) -> None:
         match frame:
@@ -444,7 +444,7 @@ class Site(ABC):
             self.lock.notify_all()
 
     def _tell_waiting(self, now: float) -> None:
-        """Now and then, for whom; not in vain, where those have finished."""
+        """Logs for whom this site has been waiting, every `REMINDER` seconds, and what to do if those have finished."""
         names = [name for name, since in self.health.awaited.items() if now - since >= WORTH_REPORTING]
         if not names or now < self._told_waiting + REMINDER:
             return

@@ -61,7 +61,7 @@ class Rest:
 
 
 class Averages:
-    """Averages of what a site holds, over so many steps each: with batches single steps never rest."""
+    """Averages of what a site holds, over this many steps each: with batches single steps never rest."""
 
     def __init__(self, steps: int) -> None:
         self._most = steps

@@ -1,4 +1,4 @@
-"""A new edition of the federation file: what may change, who takes it, and how a saved state goes on under it.
+"""A new edition of the federation file: what may change, which sites accept it, and how a saved state continues.
 
 Flows that links sum up (`flows_by_link`) cancel over each link: a link of both editions goes on as it was,
 one that is gone is dropped at both its ends, and a new one begins at zero at both. Corrections that a node keeps for
@@ -45,7 +45,7 @@ class Placement(NamedTuple):
 def succeed(before: Federation, written: Federation, *, warm: bool) -> Federation:
     """The next edition of `before`, as somebody has `written` it; raises where it is another run.
 
-    Who stays keeps its number for life, and who comes gets the next.
+    A site that stays keeps its permanent number, and a new one gets the next.
     """
     for name in FIXED:
         if getattr(before, name) != getattr(written, name):
@@ -142,7 +142,7 @@ def _links(
     saved: tuple[LinkStates, ...], start: tuple[LinkStates, ...], before: Placement, now: Placement
 ) -> tuple[LinkStates, ...]:
     def move(old: LinkMemory, new: LinkMemory, graph: int) -> LinkMemory:
-        # A wave is in units of its link's weight, so that it begins anew where that has changed.
+        # A wave is in units of its link's weight, so that it starts from zero where that has changed.
         weighed = isinstance(new.by_link, WaveLinks)
         places = {name: (slot, weight) for slot, (name, weight) in enumerate(before.links[graph])}
         both = [

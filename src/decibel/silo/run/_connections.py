@@ -183,7 +183,8 @@ class Streams:
             self._closed.wait(10 * RETRY)
 
     def _guard(self) -> None:
-        """In a thread of its own, so that no slow disk or late heartbeat keeps out who is revoked."""
+        """Reloads certificates and lists in a thread of its own, so that neither a slow disk nor a late heartbeat
+        delays a revocation."""
         while not self._closed.wait(LOOK):
             self.site.health.expiries = self.credentials.expiries
             try:

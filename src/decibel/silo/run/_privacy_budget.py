@@ -100,12 +100,12 @@ class Privacy:
         return self._sums_before + Counter({self.noise_of_sums: most})
 
     def epsilon(self, steps: int = 0) -> float:
-        """Of all messages that were sent, and of those of so many further steps."""
+        """Of all messages that were sent, and of those of `steps` further steps."""
         counts = self.sent + Counter({noise: steps * count for noise, count in self.in_step.items()})
         return _epsilon(counts, self.budgets.delta)
 
     def record_epsilon(self, steps: int = 0, first: int = 0) -> float:
-        """Of all sums so far, and of those of so many further steps, of which `first` is the first."""
+        """Of all sums so far, and of those of `steps` further steps from `first` on."""
         slots = {place: counts.copy() for place, counts in self._slots.items()}
         for release in self.releases.values():
             counts = slots.setdefault(_place(release), np.zeros(release.slots, np.int64))
@@ -115,7 +115,7 @@ class Privacy:
         return _epsilon(self._with(slots), self.budgets.delta)
 
     def steps_left(self, steps: int, first: int = 0) -> int:
-        """How many of so many steps, of which `first` is the first, the budgets allow."""
+        """How many of `steps` steps from `first` on the budgets allow."""
 
         def allowed(steps: int) -> bool:
             return not (
@@ -193,7 +193,7 @@ class Privacy:
             self._lock = None
 
     def sentence(self, left: int, first: int = 0) -> str:
-        """Why a run ends after so many steps more."""
+        """Why a run ends after `left` further steps."""
         site, record, delta = self.budgets
         if self.in_step and self.epsilon(left + 1) > _limit(site):
             what = "all messages have"

@@ -82,7 +82,7 @@ class SiteRun(Run):
         return row[:0] if self.privacy.in_step or row.nbytes > LARGEST_MODEL else row
 
     def talk_by(self, streams: Streams, *, stay: float = 0.0) -> None:
-        """By these streams; one that had finished before gives its model for so many seconds."""
+        """Starts the streams; a run that had finished before gives its model for `stay` seconds."""
         self._streams = streams
         self._stay = stay
         streams.start()

@@ -27,7 +27,7 @@ with optional("cryptography", caller="db.Silo", extra="silo"):
 
 
 class Holder(NamedTuple):
-    """What a certificate of the authority says for good: whose it is, of which key, and from when until when."""
+    """The lasting content of a certificate of the authority: the name, the key, and from when until when it holds."""
 
     name: str
     key: ec.EllipticCurvePublicKey

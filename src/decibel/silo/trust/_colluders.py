@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, sparse
 
-Flows = Mapping[tuple[int, int], float]  # by link, the size of its flow where nobody lies
-MOST = 100_000  # unknowns, of the programs of all sets of so many colluders
+Flows = Mapping[tuple[int, int], float]  # by link, the size of its flow without liars
+MOST = 100_000  # unknowns, over the programs of all sets of that many colluders
 
 
 class Tolerated(NamedTuple):
-    """A number of colluders, the limit with which any of so many leave the others together, which is infinite if none
+    """A number of colluders, the limit with which any that many leave the others together, which is infinite if none
     does, and the colluders that need the most."""
 
     colluders: int

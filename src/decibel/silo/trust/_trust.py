@@ -226,7 +226,7 @@ class Trust:
         return read_revoked(text, self.authority, self.federation, str(path))
 
     def _found(self, path: Path) -> bool:
-        """Whether there is a list of this federation, be it an old one."""
+        """Whether there is a list of this federation, even an old one."""
         try:
             return bool(self._read(read_file(path).decode(errors="replace"), path))
         except ValueError:
