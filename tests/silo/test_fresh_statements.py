@@ -117,7 +117,7 @@ def lie(site):
         site._at = site._at._replace(step=STEPS, exchange=-1)
         for edge in site.edges.values():
             edge.send_skip(STEPS)
-        site._stand()
+        site._send_statement()
 
 
 def five_sites(**options):
