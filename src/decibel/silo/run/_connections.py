@@ -107,13 +107,13 @@ class Streams:
         self._listen()
         for edge in self.site.edges.values():
             if edge.dials:
-                self._keep(self._dial, edge)
-        self._keep(self._beat)
-        self._keep(self._guard)
+                self._run_forever(self._dial_forever, edge)
+        self._run_forever(self._beat)
+        self._run_forever(self._reload_credentials)
         if self._every is not None:
-            self._keep(self._progress, self._every)
+            self._run_forever(self._progress, self._every)
         if self._port is not None:
-            self._keep(self._metrics, self._port)
+            self._run_forever(self._metrics, self._port)
 
     def close(self) -> None:
         self._bulletin.send_reports(last=True)
@@ -133,15 +133,15 @@ class Streams:
         self._log.tell_left_out(at_the_end=True)
         logging.getLogger("grpc").removeHandler(self._from_grpc)
 
-    def _run(self, target: Callable[..., None], *arguments: object) -> None:
+    def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True, name=f"silo {target.__name__}")
         thread.start()
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
-    def _keep(self, target: Callable[..., None], *arguments: object) -> None:
+    def _run_forever(self, target: Callable[..., None], *arguments: object) -> None:
         """In a thread that goes on until the site is closed, whatever goes wrong in it."""
 
-        def kept() -> None:
+        def forever() -> None:
             while not self._closed.is_set():
                 try:
                     target(*arguments)
@@ -149,8 +149,8 @@ class Streams:
                     self._report_once(f"{target.__name__.strip('_')} failed and is tried again: {error!r}")
                     self._closed.wait(RETRY)
 
-        kept.__name__ = target.__name__
-        self._run(kept)
+        forever.__name__ = target.__name__
+        self._start_thread(forever)
 
     def _beat(self) -> None:
         told = 0.0
@@ -182,7 +182,7 @@ class Streams:
             self._report_once(f"metrics cannot be served at port {port}: {error.strerror or error}; the run goes on")
             self._closed.wait(10 * RETRY)
 
-    def _guard(self) -> None:
+    def _reload_credentials(self) -> None:
         """Reloads certificates and lists in a thread of its own, so that neither a slow disk nor a late heartbeat
         delays a revocation."""
         while not self._closed.wait(LOOK):
@@ -191,11 +191,11 @@ class Streams:
                 for sentence in self.credentials.refresh():
                     self._report_once(sentence)
             finally:
-                self._look_again()
+                self._recheck_certificates()
             self._bulletin.obey()
             self._show_renewed()
 
-    def _look_again(self) -> None:
+    def _recheck_certificates(self) -> None:
         """A certificate may expire or be revoked while its holder is connected."""
         for edge in self.site.edges.values():
             stream = edge.stream
@@ -209,7 +209,7 @@ class Streams:
                     edge.rejected += 1
                     stream.conclude(write(Refuse(str(error))))
                     self.site.disconnected(edge, stream)
-                self._run(self._cut_later, stream)
+                self._start_thread(self._cut_later, stream)
 
     # The end that listens
 
@@ -228,7 +228,7 @@ class Streams:
             ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
         ]
         server = grpc.server(pool, options=options, maximum_concurrent_rpcs=most)
-        handler = grpc.stream_stream_rpc_method_handler(self._answer)
+        handler = grpc.stream_stream_rpc_method_handler(self._serve_stream)
         service, name = METHOD.strip("/").split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
         # gRPC could ask for it at every handshake, but then crashes (1.85) if many of these fail at once.
@@ -255,25 +255,25 @@ class Streams:
         for edge in self.site.edges.values():
             stream = edge.stream
             if isinstance(stream, SendQueue) and edge.dials and stream.shown is not self.credentials.identity:
-                self.site.disconnected(edge, stream)  # and `_dial` dials again
+                self.site.disconnected(edge, stream)  # and `_dial_forever` dials again
 
     def _stop_listening(self, grace: float) -> None:
         if self._server is not None and self._pool is not None:
             self._server.stop(grace).wait()
             self._pool.shutdown(wait=False)
 
-    def _answer(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _serve_stream(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         stream = SendQueue(context.cancel, self._room)
         edge: Edge | None = None
         try:
-            edge, stream.certificate = self._who(context)
+            edge, stream.certificate = self._authenticate(context)
             with self._one_greeting(edge, context.cancel), _within(GREETING, context.cancel):
                 first = next(frames, b"")
-            hello = self._heard(first, edge.name)
+            hello = self._validate_hello(first, edge.name)
             self.credentials.check(stream.certificate)  # it may have been revoked while HELLO was awaited
             own = self.credentials.identity
             proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
-            stream.send(self._hello(_nonce(), own.certificate_der, proof))
+            stream.send(self._own_hello(_nonce(), own.certificate_der, proof))
             self.site.connected(edge, hello, stream)
         except ValueError as error:  # NotTrusted, Rejected and Malformed are
             if edge is None:
@@ -284,10 +284,10 @@ class Streams:
             raise AssertionError from None  # abort raises
         except grpc.RpcError:  # it went, or took too long
             return
-        self._run(self._read, edge, frames, stream)
+        self._start_thread(self._read, edge, frames, stream)
         yield from stream
 
-    def _who(self, context: grpc.ServicerContext) -> tuple[Edge, x509.Certificate]:
+    def _authenticate(self, context: grpc.ServicerContext) -> tuple[Edge, x509.Certificate]:
         shown = x509.load_pem_x509_certificate(bytes(context.auth_context().get("x509_pem_cert", [b""])[0]))
         name = self.credentials.check(shown)
         for edge in self.site.edges.values():
@@ -312,7 +312,7 @@ class Streams:
 
     # The end that dials
 
-    def _dial(self, edge: Edge) -> None:
+    def _dial_forever(self, edge: Edge) -> None:
         address = self.site.federation.sites[edge.number].address
         assert address is not None
         outside = int(not address.startswith(f"{LOOPBACK}:"))  # no proxy leads back to this machine
@@ -329,7 +329,7 @@ class Streams:
             with grpc.secure_channel(address, security, options) as channel:
                 begun = time.monotonic()
                 try:
-                    self._converse(edge, channel, own)
+                    self._dial_once(edge, channel, own)
                 except grpc.RpcError as error:
                     self._not_connected(edge, error)
                 except (NotTrusted, Rejected, Malformed) as error:
@@ -346,15 +346,15 @@ class Streams:
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:
                 edge.on_refuse(details)
 
-    def _converse(self, edge: Edge, channel: grpc.Channel, shown: Identity) -> None:
+    def _dial_once(self, edge: Edge, channel: grpc.Channel, shown: Identity) -> None:
         stream = SendQueue(lambda: call.cancel(), self._room, shown=shown)
         call: Any = channel.stream_stream(METHOD)(iter(stream))
         own = _nonce()
-        stream.send(self._hello(own))
+        stream.send(self._own_hello(own))
         with _within(GREETING, call.cancel):
             first = next(call, b"")
         try:
-            hello = self._heard(first, edge.name)
+            hello = self._validate_hello(first, edge.name)
             name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
             if name != edge.name:
                 raise NotTrusted(f"the certificate belongs to {name}.")
@@ -367,11 +367,11 @@ class Streams:
 
     # Both
 
-    def _hello(self, own: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
+    def _own_hello(self, own: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
         site = self.site
         return write(Hello(site.federation.hash, site.problem, site.incarnation, own, certificate, proof, site.build))
 
-    def _heard(self, first: bytes, name: str) -> Hello:
+    def _validate_hello(self, first: bytes, name: str) -> Hello:
         site = self.site
         hello = validate_greeting(parse(first), site.federation, site.problem, name, site.name)
         validate_losses(site.build, hello.build, name, site.name)
