@@ -17,6 +17,7 @@ PAGE = Path(__file__).parent / "tutorial.md"
 NOTEBOOK = PAGE.with_suffix(".ipynb")
 LINK = "[As a notebook](tutorial.ipynb), with its output.\n\n"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+FIGURE = re.compile(r"^!\[.*\n\n", re.MULTILINE)
 KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -25,8 +26,9 @@ ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0", "XLA_FLAGS": "", "
 
 
 def cells() -> list[tuple[str, str]]:
-    """(kind, source) of each; output that the page quotes is left out, since the notebook has its own."""
-    text, found, last = PAGE.read_text().replace(LINK, ""), [], 0
+    """(kind, source) of each; output and figures of the page are left out, since the notebook has its own."""
+    text = FIGURE.sub("", PAGE.read_text().replace(LINK, ""))
+    found, last = [], 0
     for block in BLOCK.finditer(text):
         found += [("markdown", text[last : block.start()].strip())]
         found += [("code", block[2].strip())] if block[1] == "python" else []
