@@ -104,9 +104,9 @@ SENTENCES = {
     "decibel": 'The decibel command needs typer and rich: pip install "decibel-opt[cli]".',
     "toml": 'decibel run needs tomli-w: pip install "decibel-opt[cli]".',
     "compiled": 'the cache of compiled steps needs platformdirs: pip install "decibel-opt[cli]".',
-    "torch": "db.torch needs torch 2.12 and torchax 0.0.13 (found neither): install torch 2.12 by the command for "
-    'pip and CPU on PyTorch\'s start page, and then pip install "decibel-opt[torch]", since the default wheel of torch '
-    "brings CUDA.",
+    "torch": 'db.torch needs torch 2.11 or 2.12 and torchax 0.0.13 (found neither): run `pip install "torch==2.12.*" '
+    "--index-url https://download.pytorch.org/whl/cpu`, since the default wheel of torch brings CUDA, and then "
+    '`pip install "decibel-opt[torch]"`.',
 }
 
 

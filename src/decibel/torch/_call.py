@@ -75,7 +75,7 @@ def call(
             return torchax.interop.jax_view(out)
         except torchax.tensor.OperatorNotFound as error:
             fix = "write that part with other operations"
-            raise ValueError(f"torchax {VERSIONS['torchax']} does not convert it ({error}): {fix}.") from error
+            raise ValueError(f"torchax {VERSIONS['torchax'][0]} does not convert it ({error}): {fix}.") from error
         except AssertionError as error:
             if "mixed math" not in str(error):
                 raise

@@ -12,8 +12,8 @@ from ..core._optional import optional
 
 # torchax lists PyTorch's operators by name. 0.0.13 names those of named tensors, such as aten.prod.dim_Dimname, which
 # torch 2.13 no longer has, so that its import fails there.
-VERSIONS = {"torch": "2.12", "torchax": "0.0.13"}
-CPU_WHEEL = f"install torch {VERSIONS['torch']} by the command for pip and CPU on PyTorch's start page"
+VERSIONS = {"torch": ("2.11", "2.12"), "torchax": ("0.0.13",)}
+CPU_WHEEL = f'pip install "torch=={VERSIONS["torch"][-1]}.*" --index-url https://download.pytorch.org/whl/cpu'
 
 
 @lru_cache(maxsize=1)
@@ -25,11 +25,11 @@ def libraries() -> tuple[ModuleType, ModuleType]:
     """
     found = {package: _found(package) for package in VERSIONS}
     if not all(_fits(found[package], wanted) for package, wanted in VERSIONS.items()):
-        needed = " and ".join(f"{package} {wanted}" for package, wanted in VERSIONS.items())
+        needed = " and ".join(f"{package} {' or '.join(wanted)}" for package, wanted in VERSIONS.items())
         there = " and ".join(f"{package} {known}" for package, known in found.items() if known) or "neither"
         raise ImportError(
-            f'db.torch needs {needed} (found {there}): {CPU_WHEEL}, and then pip install "decibel-opt[torch]", since '
-            "the default wheel of torch brings CUDA."
+            f"db.torch needs {needed} (found {there}): run `{CPU_WHEEL}`, since the default wheel of torch brings "
+            'CUDA, and then `pip install "decibel-opt[torch]"`.'
         )
     with optional("torch and torchax", caller="db.torch", extra="torch"):
         return import_module("torch"), import_module("torchax")
@@ -42,5 +42,5 @@ def _found(package: str) -> str | None:
         return None
 
 
-def _fits(found: str | None, wanted: str) -> bool:
-    return found is not None and f"{found}.".startswith(f"{wanted}.")
+def _fits(found: str | None, wanted: tuple[str, ...]) -> bool:
+    return found is not None and any(f"{found}.".startswith(f"{version}.") for version in wanted)
