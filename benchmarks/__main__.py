@@ -17,6 +17,7 @@ from rich.table import Table
 from . import (
     checkpoints,
     chunks,
+    convolutions,
     engines,
     forms,
     frames,
@@ -86,6 +87,7 @@ BENCHMARKS: dict[str, tuple[Callable[[bool, Note], dict[str, Any]], str]] = {
     "engines": (_engines, "steps of the cluster against steps of the simulator"),
     "checkpoint": (lambda full, note: checkpoints.measure(5 if full else 2, note), "runs with and without checkpoints"),
     "chunks": (lambda full, note: chunks.measure(5 if full else 2, note), "memory with and without node_chunk"),
+    "convolutions": (convolutions.measure, "steps of convolutional networks against a loop over nodes"),
     "forms": (lambda full, note: forms.measure(15 if full else 3, note), "steps by Hessian products and by penalty"),
     "frames": (lambda full, note: frames.measure(9 if full else 3, note), "a silo's messages and protocol buffers"),
     "keys": (lambda full, note: keys.measure(21 if full else 5, note), "steps with our random keys and with JAX's"),

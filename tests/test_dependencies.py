@@ -55,7 +55,7 @@ told["loaded"] = sorted(OPTIONAL & set(sys.modules))
 
 from decibel.cli import main
 from decibel.cli._config import toml
-from decibel.cli._compilation import cache_folder
+from decibel.core._compilation import cache_folder
 from decibel.tasks.data import digits, fetch
 
 doors = {

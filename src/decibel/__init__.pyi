@@ -1,6 +1,7 @@
 """The public API, on one screen."""
 
 from . import graphs, strategies, tasks, torch
+from .core._compilation import cache_compilations
 from .core._ledger import Ledger
 from .core._vector import Vector
 from .engines._batch import BatchRun
@@ -107,6 +108,7 @@ __all__ = [
     "ahead",
     "augment",
     "c2dfb",
+    "cache_compilations",
     "cost",
     "d_adast",
     "dadam",

@@ -298,7 +298,7 @@ def test_what_there_is_as_json(command):
 
 
 def test_compiled_steps_are_kept_unless_told_otherwise(monkeypatch, tmp_path):
-    from decibel.cli._compilation import VARIABLE, cache_folder
+    from decibel.core._compilation import VARIABLE, cache_folder
 
     monkeypatch.delenv(VARIABLE, raising=False)
     assert cache_folder().name == "jax" and cache_folder().parent.name == "decibel"

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import __version__
+from ..core import _compilation as compilation
 from ..graphs import _families as graphs
 from ..methods._sparkle import sparkle
 from ..problem._problem import Problem
 from ..solver._solve import solve
 from ..tasks.data import available
-from . import _compilation as compilation
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "equinox", "optax", "optimistix", "lineax")
 EXTRAS = {

@@ -62,10 +62,10 @@ def compare(
     settings = or_exit(resolve, None, flags, set_ or [])
 
     def compare_methods() -> dict[str, Result]:
+        from ...core._compilation import cache_compilations
         from .._comparison import compare
-        from .._compilation import keep_compiled
 
-        keep_compiled()
+        cache_compilations()
         return compare(settings, methods, metric, console(quiet=json))
 
     results = or_exit(compare_methods)

@@ -16,9 +16,9 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations, as a quick check.")] = False,
 ) -> None:
     """Clean corrupted labels over a ring of ten nodes, by four methods side by side: a table and a figure."""
-    from .._compilation import keep_compiled
+    from ...core._compilation import cache_compilations
 
-    keep_compiled()
+    cache_compilations()
     from .._cleaning_demo import run
 
     or_exit(lambda: run(out, seed=seed, quick=quick, console=console()))

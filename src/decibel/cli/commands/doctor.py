@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
+from ...core._compilation import VARIABLE, cache_compilations
 from .._common import FAILED, Json, complain, console, emit
-from .._compilation import VARIABLE, keep_compiled
 
 if TYPE_CHECKING:
     from .._examination import Cache, Examined
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def doctor(json: Json = False) -> None:
     """Show versions, devices, extras, data and caches, and solve a small problem as a self-test."""
-    keep_compiled()
+    cache_compilations()
     from .._examination import examine
 
     report = examine()

@@ -84,10 +84,10 @@ def run(
     settings = or_exit(resolve, config, flags, set_ or [])
 
     def solve_task() -> tuple[ModuleType, Result]:
+        from ...core._compilation import cache_compilations
         from .. import _task_run as task_run
-        from .._compilation import keep_compiled
 
-        keep_compiled()
+        cache_compilations()
         output = console(quiet=json)
         result = task_run.run(settings, resume=resume, fresh=fresh, live=live, browser=browser, console=output)
         return task_run, result

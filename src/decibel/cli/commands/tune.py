@@ -51,10 +51,10 @@ def tune(
     settings = or_exit(resolve, None, flags, set_ or [], "sparkle-ed")
 
     def search() -> tuple[Tuned, str]:
-        from .._compilation import keep_compiled
+        from ...core._compilation import cache_compilations
         from .._tuning import tune
 
-        keep_compiled()
+        cache_compilations()
         return tune(settings, budget=budget, metric=metric, seeds=seeds, console=console(quiet=json))
 
     tuned, command = or_exit(search)
