@@ -220,7 +220,7 @@ def test_graphs_compares_and_draws(tmp_path):
     assert [row["bytes"] for row in found["graphs"]] == [80, 280, 40]
     ring = decibel.graphs.ring(8)
     assert found["graphs"][0]["gap"] == pytest.approx(ring.spectral_gap)
-    answer = invoke("graphs", "--nodes", "9", "--out", str(tmp_path / "new" / "g.png"))
+    answer = invoke("graphs", "torus", "one_peer_exponential", "--nodes", "9", "--out", str(tmp_path / "new" / "g.png"))
     assert answer.exit_code == 0 and "torus 3×3" in answer.output
     assert (tmp_path / "new" / "g.png").read_bytes().startswith(b"\x89PNG")
 

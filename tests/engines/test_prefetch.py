@@ -21,7 +21,8 @@ from decibel.graphs._graph import Levels
 GRAPH = db.graphs.ring(NODES)
 UPPER, LOWER = samples(), samples(seed=1)
 AHEAD, INSIDE = db.CATALOG["sparkle-ed"](), db.CATALOG["ma-dsbo"](lower_steps=2)
-OPTIONS = {"batch_size": 3, "eval_every": 5, "metrics": [], "seed": 4}
+EVERY = 4  # steps of a chunk, here the same everywhere: a program of this length is compiled once for all tests
+OPTIONS = {"batch_size": 3, "eval_every": EVERY, "metrics": [], "seed": 4}
 
 
 def in_memory(**options):
@@ -32,7 +33,7 @@ def streamed(**options):
     return problem(sources(UPPER), sources(LOWER), **options)
 
 
-def states(given, method, *, steps=12, graph=GRAPH, **options):
+def states(given, method, *, steps=3 * EVERY, graph=GRAPH, **options):
     result = db.solve(given, method, graph, steps=steps, **OPTIONS | options)
     assert result.step == steps
     return [np.asarray(leaf) for leaf in jax.tree.leaves(result.state)]
@@ -47,7 +48,7 @@ def start(given, method, batch_size=3, **options):
     return db.Simulator().start(given, method, Levels(x=GRAPH), RunConfig(batch_size, **options))
 
 
-@pytest.mark.slow_except("sparkle-ed-random", "ma-dsbo-random", "dsvrbgd-shuffle-once")
+@pytest.mark.slow_except("sparkle-ed-random", "ma-dsbo-random")
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
@@ -65,7 +66,7 @@ def test_a_streamed_run_equals_one_in_memory(name, sampling):
     assert_same(states(streamed(), method, sampling=sampling), states(in_memory(), method, sampling=sampling))
 
 
-@pytest.mark.slow_except("one-source", "node_chunk")
+@pytest.mark.slow_except("one-source")
 @pytest.mark.parametrize("case", ["one-source", "node_chunk", "equal", "personal", "members", "one-level-streamed"])
 def test_equal_to_memory_also(case):
     method = AHEAD
@@ -115,15 +116,15 @@ def test_what_is_read_ahead():
     storm = start(streamed(), db.CATALOG["dsvrbgd"]())
     assert storm.reads_ahead
     read = sources(UPPER)
-    states(problem(read, LOWER), AHEAD, steps=20, eval_every=10)
+    states(problem(read, LOWER), AHEAD, steps=2 * EVERY)
     assert len(read[0].calls) == 1 + 2  # the first sample, then once for each chunk
-    assert sum(map(len, read[0].calls)) == 1 + 20 * 3
+    assert sum(map(len, read[0].calls)) == 1 + 2 * EVERY * 3
 
 
 @pytest.mark.slow_except("shuffle-once")
 @pytest.mark.parametrize("sampling", ["random", "shuffle-once"])
 def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
-    expected = states(in_memory(), AHEAD, steps=20, eval_every=12, sampling=sampling)
+    expected = states(in_memory(), AHEAD, steps=20, sampling=sampling)
     step = start(streamed(), AHEAD)
     bytes_of_step = sum(
         data.nodes * data.host.sample_bytes * sum(sizes)
@@ -140,18 +141,18 @@ def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
 @pytest.mark.slow_except("sparkle-ed")
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_resume_within_a_chunk(tmp_path, method):
-    expected = states(in_memory(), method, steps=17)
-    db.solve(streamed(), method, GRAPH, steps=8, checkpoint=tmp_path, **OPTIONS)
-    resumed = db.solve(streamed(), method, GRAPH, steps=17, checkpoint=tmp_path, resume=True, **OPTIONS)
+    expected = states(in_memory(), method)
+    db.solve(streamed(), method, GRAPH, steps=EVERY + 2, checkpoint=tmp_path, **OPTIONS)
+    resumed = db.solve(streamed(), method, GRAPH, steps=3 * EVERY, checkpoint=tmp_path, resume=True, **OPTIONS)
     assert_same([np.asarray(leaf) for leaf in jax.tree.leaves(resumed.state)], expected)
 
 
 def test_a_checkpoint_knows_its_sources(tmp_path):
-    db.solve(streamed(), AHEAD, GRAPH, steps=5, checkpoint=tmp_path, **OPTIONS)
+    db.solve(streamed(), AHEAD, GRAPH, steps=EVERY, checkpoint=tmp_path, **OPTIONS)
     for changed in (samples((7, 5, 9, 8)), samples(seed=2)):
         with pytest.raises(ValueError, match="checkpoint holds another run: upper_data"):
             given = problem(sources(changed), sources(LOWER))
-            db.solve(given, AHEAD, GRAPH, steps=9, checkpoint=tmp_path, resume=True, **OPTIONS)
+            db.solve(given, AHEAD, GRAPH, steps=2 * EVERY, checkpoint=tmp_path, resume=True, **OPTIONS)
 
 
 @pytest.mark.slow_except("sparkle-ed")
@@ -160,7 +161,7 @@ def test_rows_of_a_node_do_not_depend_on_nodes_or_engine(method):
     def rows(nodes, engine):
         read = sources(samples((*COUNTS, *COUNTS)[:nodes]))
         given = problem(lambda node: read[node], nodes=nodes)
-        db.solve(given, method, db.graphs.ring(nodes), steps=6, engine=engine, **OPTIONS)
+        db.solve(given, method, db.graphs.ring(nodes), steps=EVERY, engine=engine, **OPTIONS)
         return [np.sort(np.concatenate(source.calls[1:])) for source in read]
 
     few, many, spread = rows(4, db.Simulator()), rows(8, db.Simulator()), rows(8, db.Cluster(devices=8))
@@ -176,7 +177,7 @@ def test_the_cluster_reads_the_same(devices, sampling):
     read = sources(samples((*COUNTS, *COUNTS)))
     graph, engine = db.graphs.ring(8), db.Cluster(devices=devices)
     found = [
-        db.solve(given, AHEAD, graph, steps=6, engine=engine, sampling=sampling, **OPTIONS | {"metrics": ["upper"]})
+        db.solve(given, AHEAD, graph, steps=EVERY, engine=engine, sampling=sampling, **OPTIONS | {"metrics": ["upper"]})
         for given in (problem(lambda node: read[node]), problem([source.tree for source in read]))
     ]
     assert_same(*([np.asarray(leaf) for leaf in jax.tree.leaves(result.state)] for result in found))
@@ -189,7 +190,7 @@ def test_losses_are_measured_in_passes(monkeypatch, personal):
     monkeypatch.setattr("decibel.problem._streams.PASS_BYTES", 3 * NODES * 32)
     method = db.CATALOG["lopa"]() if personal else AHEAD
     one, other = (
-        db.solve(given(personal=personal), method, GRAPH, steps=5, **OPTIONS | {"metrics": ["upper", "lower"]})
+        db.solve(given(personal=personal), method, GRAPH, steps=EVERY, **OPTIONS | {"metrics": ["upper", "lower"]})
         for given in (streamed, in_memory)
     )
     for name in ("upper", "lower"):
@@ -198,9 +199,9 @@ def test_losses_are_measured_in_passes(monkeypatch, personal):
 
 def test_a_default_run_makes_no_pass():
     read = sources(UPPER)
-    result = db.solve(problem(read, LOWER), AHEAD, GRAPH, steps=5, batch_size=3)
+    result = db.solve(problem(read, LOWER), AHEAD, GRAPH, steps=EVERY, batch_size=3)
     assert "lower" in result.trace and "upper" not in result.trace
-    assert sum(map(len, read[0].calls)) == 1 + 5 * 3
+    assert sum(map(len, read[0].calls)) == 1 + EVERY * 3
 
 
 def test_runs_side_by_side():
@@ -219,6 +220,7 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("decibel")]
 
 
+@pytest.mark.slow_except("sparkle-ed-cluster", "ma-dsbo-simulator")
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_an_exception_of_a_source_reaches_the_caller(method, engine):
@@ -239,22 +241,22 @@ def test_after_an_error_the_state_is_the_last_good_one(method):
             source.at = len(source.calls) + 100
     steps = 0
     with pytest.raises(OSError, match="the disk is gone"):
-        while run.advance(3) is not None:
-            steps += 3
+        while run.advance(EVERY) is not None:
+            steps += EVERY
     assert steps > 0 and run.step == steps
     expected = start(problem(trees), method)
-    for _ in range(steps // 3):
-        expected.advance(3)
+    for _ in range(steps // EVERY):
+        expected.advance(EVERY)
     assert_same(jax.tree.leaves(run.state), jax.tree.leaves(expected.state))
     for source in read:
         source.at = -1
-    run.advance(3), expected.advance(3)  # and the run can go on
+    run.advance(EVERY)  # and the run can go on
+    expected.advance(EVERY)
     assert_same(jax.tree.leaves(run.state), jax.tree.leaves(expected.state))
     run.close(finished=True)
 
 
-@pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("method", "value"), [(AHEAD, np.nan), (INSIDE, np.inf)], ids=["sparkle-ed", "ma-dsbo"])
 def test_batches_are_checked_as_they_come(method, value):
     trees = samples()
     trees[1]["a"][3, 2] = value
@@ -268,7 +270,7 @@ def test_an_error_while_a_loss_is_measured():
     trees = samples()
     trees[3]["b"][5] = np.nan
     with pytest.raises(ValueError, match="node 3, sample 5"):
-        db.solve(problem(sources(trees)), AHEAD, GRAPH, steps=5, **OPTIONS | {"metrics": ["upper"]})
+        db.solve(problem(sources(trees)), AHEAD, GRAPH, steps=EVERY, **OPTIONS | {"metrics": ["upper"]})
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -279,16 +281,15 @@ def test_no_thread_outlives_a_run(stop):
         seen.append((step, threads()))
         return stop and step > 0
 
-    given = {**OPTIONS, "eval_every": 2}
-    result = db.solve(streamed(), AHEAD, GRAPH, steps=8, callbacks=[watch], **given)
-    assert result.step == (2 if stop else 8)
-    assert dict(seen)[2] == ["decibel-stream_0"] and not threads()
+    result = db.solve(streamed(), AHEAD, GRAPH, steps=2 * EVERY, callbacks=[watch], **OPTIONS)
+    assert result.step == (EVERY if stop else 2 * EVERY)
+    assert dict(seen)[EVERY] == ["decibel-stream_0"] and not threads()
 
 
 def test_a_run_that_diverges_ends():
     method = db.sparkle("ed", alpha=1e9, beta=1e9, gamma=1e9, theta=0.9)
     with pytest.warns(db.NonFiniteWarning):
-        result = db.solve(streamed(), method, GRAPH, steps=300, **OPTIONS | {"eval_every": 100})
+        result = db.solve(streamed(), method, GRAPH, steps=100, **OPTIONS)
     assert result.status == db.Status.DIVERGED and not threads()
 
 

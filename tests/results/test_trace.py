@@ -41,28 +41,6 @@ def test_provenance(result):
     json.dumps(record)  # plain values only
 
 
-def test_nothing_is_pickled(result, tmp_path):
-    path = result.trace.save(tmp_path / "run.npz")
-    with np.load(path, allow_pickle=False) as file:
-        assert all(file[name].dtype != object for name in file.files)
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-
-
-def test_saving_is_whole_or_not_at_all(result, tmp_path, monkeypatch):
-    path = result.trace.save(tmp_path / "run.npz")
-    before = path.read_bytes()
-
-    def interrupted(file, **columns):
-        file.write(b"half of a file")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(np, "savez_compressed", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        result.trace.save(path)
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-
-
 def test_a_saved_trace_is_an_ordinary_file(result, tmp_path):
     """Others may read it wherever they could read a file that was simply written."""
     (tmp_path / "plain").write_text("")
@@ -88,9 +66,6 @@ def test_a_damaged_file_raises(result, tmp_path, harm):
         path.write_text("step,loss\n0,1\n")
     with pytest.raises(ValueError, match=r"run\.npz is not a trace saved by Decibel, or it is damaged"):
         Trace.load(path)
-
-
-def test_a_missing_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         Trace.load(tmp_path / "none.npz")
 

@@ -41,7 +41,7 @@ def assert_same(problem, method, graph, engine, **options):
     return simulated, spread
 
 
-@pytest.mark.slow_except("8-one-peer", "2-erdos-renyi")
+@pytest.mark.slow_except("2-erdos-renyi")
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("devices", [8, 2])
 def test_cluster_equals_simulator_on_every_kind_of_graph(name, devices):
