@@ -139,6 +139,15 @@ def test_samples_are_drawn_afresh_each_step_and_at_each_node():
         assert {tuple(sample) for sample in drawn[:, node].reshape(-1, Q)} <= known
 
 
+def test_further_draws_have_samples_of_their_own():
+    draw = oracle(0).draw()
+    fresh = draw.fresh_lower(0)
+    np.testing.assert_array_equal(fresh.upper.parts[0]["c"], draw.upper.parts[0]["c"])
+    further = [draw, fresh, draw.fresh_lower(1), draw.again(0), draw.again(1)]
+    assert len({np.asarray(other.lower.parts[0]["c"]).tobytes() for other in further}) == 5
+    assert not np.array_equal(draw.again(0).upper.parts[0]["c"], draw.upper.parts[0]["c"])
+
+
 CASES = {
     "plain": (estimators.plain(), lambda: momentum_by_hand(1.0)),
     "momentum": (estimators.momentum(0.3), lambda: momentum_by_hand(0.3)),

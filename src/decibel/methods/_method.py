@@ -14,7 +14,7 @@ from jax import Array
 
 from ..core._describe import in_words
 from ..core._json import JSON
-from ..core._types import PyTree
+from ..core._types import PyTree, Scalar
 from ..core._vector import Vector
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..network._communicator import Communicator
@@ -167,7 +167,7 @@ class Method(eqx.Module):
         """What the method remembers before the first step."""
         return ()
 
-    def rates(self, k: Array) -> tuple[Any, ...]:
+    def rates(self, k: Array) -> tuple[Scalar, ...]:
         """Its step sizes at step k, in the order of `RATES`."""
         return tuple(rate(getattr(self, name), k) for name in RATES if hasattr(self, name))
 

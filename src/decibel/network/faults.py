@@ -93,8 +93,8 @@ class Late(LinkFault):
         return jnp.where(self.occurs(k, key, a, b), delay, 0)
 
 
-class NodeFault(Fault):
-    """A fault of nodes: all of them, or those given."""
+class OfNodes(Fault):
+    """A fault of all nodes, or of those given."""
 
     nodes: tuple[int, ...] | None = eqx.field(static=True)
 
@@ -102,9 +102,16 @@ class NodeFault(Fault):
     def nodes_named(self) -> Iterable[int]:
         return self.nodes or ()
 
-    def occurs(self, k: Array, key: Array, node: Array) -> Array:
-        now = self._now(k, key, node)
+    def among(self, now: Array, node: Array) -> Array:
+        """What holds now, at its nodes alone."""
         return now if self.nodes is None else now & jnp.isin(node, jnp.asarray(self.nodes, jnp.int32))
+
+
+class NodeFault(OfNodes):
+    """A fault that keeps nodes from taking part."""
+
+    def occurs(self, k: Array, key: Array, node: Array) -> Array:
+        return self.among(self._now(k, key, node), node)
 
 
 class Pause(NodeFault):
@@ -115,20 +122,14 @@ class Leave(NodeFault):
     """As a pause, and the node's neighbours forget what they remember of it."""
 
 
-class Slow(Fault):
+class Slow(OfNodes):
     """The node computes for several steps; `probability` is one over their number, or over its mean."""
 
-    nodes: tuple[int, ...] | None = eqx.field(static=True)
     factor: float = eqx.field(static=True)
     random: bool = eqx.field(static=True)
 
-    @property
-    def nodes_named(self) -> Iterable[int]:
-        return self.nodes or ()
-
     def applies(self, k: Array, node: Array) -> Array:
-        now = (self.during[0] <= k) & (k < self.during[1])
-        return now & (True if self.nodes is None else jnp.isin(node, jnp.asarray(self.nodes, jnp.int32)))
+        return self.among((self.during[0] <= k) & (k < self.during[1]), node)
 
     def finishes(self, k: Array, key: Array, node: Array) -> Array:
         """Whether the node ends a computation in step k, which it began at its current point."""

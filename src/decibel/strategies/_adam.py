@@ -20,13 +20,15 @@ whatever the steps. With a constant step size it does not rest, since h vanishes
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, each
 from ..network._messages import Scaled
-from ._adaptive import Adaptive, divided
+from ._adaptive import Adaptive, divided, roots, squares
 from ._table import STRATEGIES, Carry, Flows, Level
 
 
@@ -51,22 +53,14 @@ class Adam(Adaptive):
         corrections = (s.zeros(),) * (self.carries - 3)
         return Level(s, (*corrections, s.zeros(), s.zeros(), Vector(jnp.zeros_like(s.squared_norms()))))
 
-    def repair(self, carry: Carry) -> Carry:
-        """The carry after nodes left or joined: what corrects has mean zero again, and moments stay."""
-        return *(c.centred() for c in carry[:-3]), *carry[-3:]
-
     def moments(self, carry: Carry, g: Vector, size: Vector) -> tuple[Carry, Vector, Vector]:
         """The moments with g and size², and m̂ and b = √v̂ + ε from them."""
         m, v, steps = carry[-3:]
         steps = Vector(steps.tree + 1)
         m = self.momentum * m + (1 - self.momentum) * g
-        v = self.decay * v + (1 - self.decay) * Vector(jax.tree.map(jnp.square, size.tree))
+        v = self.decay * v + (1 - self.decay) * squares(size)
         m_hat, v_hat = each(1 / _weight(self.momentum, steps), m), each(1 / _weight(self.decay, steps), v)
-
-        def root(leaf: jax.Array) -> jax.Array:
-            return jnp.sqrt(leaf) + jnp.asarray(self.epsilon, leaf.dtype)
-
-        return (m, v, steps), m_hat, Vector(jax.tree.map(root, v_hat.tree))
+        return (m, v, steps), m_hat, roots(v_hat, self.epsilon)
 
 
 class AdamDiffusion(Adam):
@@ -88,6 +82,8 @@ class AdamDiffusion(Adam):
 class AdamThenDiffusion(Adam):
     """s⁺ = W (s − η m̂/(√v̂ + ε))"""
 
+    corrects: ClassVar[bool] = False
+
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         moments, m_hat, b = self.moments(carry, g, g)
         φ = s - η * divided(m_hat, b)
@@ -105,10 +101,6 @@ class AdamTracking(Adam):
         h = g + c
         moments, m_hat, b = self.moments(carry, h, h)
         return s + δs - η * divided(m_hat, b), c, h, *moments
-
-    def repair(self, carry: Carry) -> Carry:
-        c, h, *moments = carry
-        return c.centred(), h, *moments
 
 
 def _weight(factor: float, steps: Vector) -> jax.Array:

@@ -18,6 +18,7 @@ the steps before.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -34,6 +35,12 @@ TINY = 1e-12
 
 class Adaptive(Strategy):
     """Base class of strategies that make a step of their own for each node from directions."""
+
+    corrects: ClassVar[bool] = True  # whether the first carry is a correction, whose mean over nodes is zero
+
+    def repair(self, carry: Carry) -> Carry:
+        """The carry after nodes left or joined: what steps are made of stays."""
+        return (carry[0].centred(), *carry[1:]) if self.corrects else carry
 
     def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         moves = jnp.asarray(rate) > 0  # with a step size of zero nothing does
@@ -66,11 +73,6 @@ class AdaptiveDiffusion(Adaptive):
         zeros = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
         return Level(s, (s.zeros(), zeros, zeros))
 
-    def repair(self, carry: Carry) -> Carry:
-        """The carry after nodes left or joined: e has mean zero again, and what steps are made of stays."""
-        e, sums, floor = carry
-        return e.centred(), sums, floor
-
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         e, sums, floor = carry
         r = g - e
@@ -81,9 +83,8 @@ class AdaptiveDiffusion(Adaptive):
 
     def scales(self, r: Vector, sums: Vector, floor: Vector) -> tuple[Vector, Vector]:
         """b, and the sums with r²."""
-        sums = sums + (Vector(r.squared_norms()) if self.scalar else Vector(jax.tree.map(jnp.square, r.tree)))
-        root = Vector(jax.tree.map(lambda v: jnp.sqrt(v) + jnp.asarray(TINY, v.dtype), sums.tree))
-        return _largest(root, floor), sums
+        sums = sums + (Vector(r.squared_norms()) if self.scalar else squares(r))
+        return _largest(roots(sums, TINY), floor), sums
 
     def allows(self, prox: Prox) -> bool:
         """With one step for all coordinates of a node, any projection is exact.
@@ -100,6 +101,16 @@ class AdaptiveDiffusion(Adaptive):
 def divided(r: Vector, b: Vector) -> Vector:
     """r/b, entry by entry."""
     return Vector(jax.tree.map(jnp.divide, r.tree, b.tree))
+
+
+def squares(v: Vector) -> Vector:
+    """v², entry by entry."""
+    return Vector(jax.tree.map(jnp.square, v.tree))
+
+
+def roots(v: Vector, ε: float) -> Vector:
+    """√v + ε, entry by entry."""
+    return Vector(jax.tree.map(lambda leaf: jnp.sqrt(leaf) + jnp.asarray(ε, leaf.dtype), v.tree))
 
 
 def _largest(a: Vector, b: Vector) -> Vector:

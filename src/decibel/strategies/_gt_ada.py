@@ -11,21 +11,13 @@ table track D g instead, and end where Σ D_i g_i = 0.
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-
 from ..core._vector import Scalar, Vector
-from ._adaptive import TINY, Adaptive, divided
+from ._adaptive import TINY, Adaptive, divided, roots, squares
 from ._table import STRATEGIES, Carry, Flows
 
 
 class AdaptiveTracking(Adaptive):
     """AugDGM with the steps of AdaGrad; the carries are c = h − g and the sums of h²."""
-
-    def repair(self, carry: Carry) -> Carry:
-        """The carry after nodes left or joined: what corrects has mean zero again, and sums stay."""
-        c, sums = carry
-        return c.centred(), sums
 
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         c, sums = carry
@@ -39,8 +31,8 @@ class AdaptiveTracking(Adaptive):
 
     def scales(self, h: Vector, sums: Vector) -> tuple[Vector, Vector]:
         """b = η/D, and the sums with h²."""
-        sums = sums + Vector(jax.tree.map(jnp.square, h.tree))
-        return Vector(jax.tree.map(lambda v: jnp.sqrt(v) + jnp.asarray(TINY, v.dtype), sums.tree)), sums
+        sums = sums + squares(h)
+        return roots(sums, TINY), sums
 
 
 STRATEGIES["gt-ada"] = AdaptiveTracking("gt-ada", carries=2, default_rate=0.3, proximal="after")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import equinox as eqx
 
@@ -19,7 +19,7 @@ from ..network._clip import Limit
 from ..network._limited import Limited, LimitedPlain
 from ..network._network import LEVELS
 from ..network._wave import Wave
-from ._table import STRATEGIES, Flows, Level, Strategy
+from ._table import STRATEGIES, Flows, Level, Strategy, extended
 
 
 class LimitedStrategy(Strategy):
@@ -114,9 +114,8 @@ def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
         raise ValueError("limit={} names no level: give one such as {'x': 3.0}.")
     validated = {level: float(value) for level, value in limit.items()} if isinstance(limit, Mapping) else float(limit)
     kind = LimitedEdges if row.move is STRATEGIES["edge-ed"].move else LimitedMessage
-    parts = {field.name: getattr(row, field.name) for field in fields(Strategy)}
     name = row.name.removesuffix(_shown(row.limit)) if isinstance(row, LimitedStrategy) else row.name
-    return kind(**parts | {"name": name + _shown(validated), "limit": validated})
+    return extended(row, kind, name=name + _shown(validated), limit=validated)
 
 
 def _shown(limit: Limit) -> str:

@@ -21,7 +21,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from ..core._vector import Scalar, Vector, each
-from ._table import STRATEGIES, Flows, Level, Strategy, direction_and_rate
+from ._table import STRATEGIES, Flows, Level, Strategy, direction_and_rate, extended
 from ._table import nids as move
 
 
@@ -70,17 +70,8 @@ def nids(node_steps: Sequence[float]) -> NodeSteps:
         Li, Shi, Yan, A Decentralized Proximal-Gradient Method with Network Independent Step-Sizes and Separated
         Convergence Rates, 2019.
     """
-    row = STRATEGIES["nids"]
-    return NodeSteps(
-        row.name,
-        direction_and_rate,
-        row.carries,
-        row.A,
-        row.B2,
-        row.C,
-        proximal=row.proximal,
-        node_steps=positive_steps(node_steps),
-    )
+    steps = positive_steps(node_steps)
+    return extended(STRATEGIES["nids"], NodeSteps, move=direction_and_rate, node_steps=steps)
 
 
 def positive_steps(node_steps: Sequence[float]) -> tuple[float, ...]:

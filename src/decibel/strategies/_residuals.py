@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import equinox as eqx
 
 from ..core._vector import Vector
 from ..network._codecs import Code, TopK
 from ..network._messages import Increment
-from ._table import Carry, Flows, Strategy, strategy
+from ._table import Carry, Flows, Strategy, extended, strategy
 
 
 class Residuals(eqx.Module):
@@ -66,11 +64,6 @@ def top_residuals(base: str, share: float, mixing: float) -> Strategy:
     row = strategy(base)
     assert row.sends is not None
     vectors, _ = row.sends
-    settings = {field.name: getattr(row, field.name) for field in fields(row)}
-    changed = {
-        "name": f"{row.name} (top {share:g} of residuals)",
-        "move": Residuals(row, TopK(share=float(share), mixing=float(mixing))),
-        "carries": row.carries + 2 * vectors,
-        "proximal": None,
-    }
-    return InResiduals(**settings | changed)
+    name = f"{row.name} (top {share:g} of residuals)"
+    move = Residuals(row, TopK(share=float(share), mixing=float(mixing)))
+    return extended(row, InResiduals, name=name, move=move, carries=row.carries + 2 * vectors, proximal=None)

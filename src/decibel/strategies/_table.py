@@ -11,10 +11,10 @@ papers' two-step recursions have a second root at 1, and integrate rounding erro
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from math import comb
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -404,6 +404,14 @@ def _in_flows(coefficients: tuple[float, ...]) -> list[float]:
     return [sum(coefficients[k] * comb(k, j) for k in range(j, degree)) for j in range(degree)]
 
 
+S = TypeVar("S", bound=Strategy)
+
+
+def extended(row: Strategy, kind: type[S], **changes: Any) -> S:
+    """The strategy as one of another class, with these fields changed or added."""
+    return kind(**{field.name: getattr(row, field.name) for field in fields(Strategy)} | changes)
+
+
 class LocalSteps(Strategy):
     """Exact Diffusion with several steps for each exchange.
 
@@ -434,8 +442,7 @@ def led(local_steps: int) -> Strategy:
     if local_steps == 1:
         return STRATEGIES["ed"]
     move = partial(local_exact_diffusion, steps=local_steps)
-    row = STRATEGIES["ed"]
-    return LocalSteps("led", move, row.carries, row.A, row.B2, row.C, steps=local_steps)
+    return extended(STRATEGIES["ed"], LocalSteps, name="led", move=move, proximal=None, steps=local_steps)
 
 
 def strategy(name: str | Strategy) -> Strategy:
