@@ -46,7 +46,7 @@ def test_every_division_has_eight_tasks_of_its_form():
     assert {CATALOG[name].form for name in CATALOG} == set(DIVISIONS)
 
 
-def test_methods_take_turns_and_mixtures_are_last():
+def test_the_method_that_sets_the_budgets_is_first_and_mixtures_are_last():
     names = run.order(DIVISIONS["shared"])
     assert names[0] == "sparkle-ed" and sorted(names) == sorted(n for n, e in CATALOG.items() if e.form == "shared")
     mixed = [CATALOG[name].mixture for name in names]

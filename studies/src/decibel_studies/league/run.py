@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -231,48 +230,21 @@ def _consensus(state: State) -> jax.Array:
     return jax.vmap(of_run)(state)
 
 
-FIRST = (  # of the papers that the studies reproduce: an interrupted league has these
-    "d-soba",
-    "sparkle-gt",
-    "dsgd",
-    "interact",
-    "gt",
-    "svr-interact",
-    "mdbo",
-    "extra",
-    "lopa",
-    "d-soba-fo",
-    "gnsd",
-    "lopa-gt",
-    "slam",
-    "dsbo",
-    "vrdbo",
-    "ma-dsbo",
-    "gossip-dsbo",
-    "sparkle-extra",
-    "ma-dsbo-gt",
-    "dbsa",
-    "soba",
-)
-
-
 def order(division: Division) -> list[str]:
     """The methods of a division: the one that sets the budgets, then all others, mixtures last."""
     names = [name for name, entry in CATALOG.items() if entry.form == division.form and name != division.reference]
-    place = {name: rank for rank, name in enumerate(FIRST)}
-    rest = sorted(names, key=lambda name: (CATALOG[name].mixture, place.get(name, len(FIRST)), name))
-    return [division.reference, *rest]
+    return [division.reference, *sorted(names, key=lambda name: CATALOG[name].mixture)]
 
 
 def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = None) -> Iterator[MethodRecord]:
     """All records, from the folder where they are there; those that are not are run and written one by one."""
-    queues = [
-        [(division, name) for name in order(division) if methods is None or name in (*methods, division.reference)]
+    every = [
+        (division, name)
         for division in DIVISIONS.values()
+        for name in order(division)
+        if methods is None or name in (*methods, division.reference)
     ]
-    turns = [pair for turn in zip_longest(*queues) for pair in turn if pair is not None]
-    # Division by division in turn and mixtures last, so that what is there early shows all kinds.
-    pairs = sorted(turns, key=lambda pair: CATALOG[pair[1]].mixture)
+    pairs = sorted(every, key=lambda pair: CATALOG[pair[1]].mixture)  # what is there early shows all divisions
     budgets: dict[tuple[str, str], Budget] = {}
     for count, (division, name) in enumerate(pairs, 1):
         begun = time.perf_counter()
