@@ -17,6 +17,7 @@ from .run import Budget, Curves, Extremes, MethodRecord, Setup, budget_of
 from .tasks import DIVISIONS
 
 Against = Literal["step", "bytes", "seconds"]
+Shares = dict[Against, np.ndarray]  # by budget, (seeds,) what is left of the gap
 BUDGETS: tuple[Against, ...] = ("step", "bytes", "seconds")
 SOLVED = 1e-3  # of the gap: below it a task counts as solved, and no method is better than another
 
@@ -62,13 +63,13 @@ class Standing:
     """
 
     method: str
-    left: dict[Against, np.ndarray]
+    left: Shares
     diverged: tuple[str, ...]
     why: dict[str, str]
     applies: bool
     full: bool
     inner: int
-    tasks: dict[str, dict[Against, np.ndarray]]
+    tasks: dict[str, Shares]
     short: dict[Against, bool]
 
     def median(self, against: Against) -> float:
@@ -110,7 +111,7 @@ class League:
         return float(self.setup.every * self.setup.rows) if against == "step" else budget[against]
 
     def row(self, division: str, method: str) -> Standing:
-        tasks: dict[str, dict[Against, np.ndarray]] = {}
+        tasks: dict[str, Shares] = {}
         diverged: list[str] = []
         why: dict[str, str] = {}
         short, full = dict.fromkeys(BUDGETS, False), False
@@ -122,14 +123,14 @@ class League:
                 why[task] = record["why"] or ""
                 continue
             full |= "batch_size" in record["settings"]
-            gaps = {against: self.gap(division, task, method, against) for against in BUDGETS}
-            tasks[task] = {k: np.clip(np.nan_to_num(gap, nan=1.0), SOLVED, 1.0) for k, gap in gaps.items()}
+            gaps: Shares = {against: self.gap(division, task, method, against) for against in BUDGETS}
+            tasks[task] = {against: np.clip(np.nan_to_num(gaps[against], nan=1.0), SOLVED, 1.0) for against in BUDGETS}
             alive = np.isfinite(_values(curves)[-1]).any()
             for against in BUDGETS:
                 short[against] |= bool(alive and curves[against][-1] < self._limit(self.budgets[form, task], against))
             if np.isnan(gaps["step"]).mean() >= 0.5:
                 diverged.append(task)
-        left: dict[Against, np.ndarray] = {
+        left: Shares = {
             against: np.exp(np.mean([np.log(shares[against]) for shares in tasks.values()], axis=0))
             if tasks
             else np.ones(len(self.setup.seeds))

@@ -15,6 +15,7 @@ from dataclasses import MISSING
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import jax
 
@@ -54,7 +55,7 @@ def described(arm: Curve) -> object:
         return plain
     name = arm.method.name
     usual = _plain(CATALOG[name]().settings) if name in CATALOG else {}
-    plain["method"] = _other_than(usual, plain["method"])
+    plain["method"] = _other_than(usual, cast(Mapping[str, JSON], plain["method"]))
     names = (name, arm.describe()["task"]["function"].rpartition(".")[2])
     return [_other_than(USUAL_ARM, plain), {name: VERSIONS.get(name, 1) for name in names}]
 
@@ -65,7 +66,7 @@ def _other_than(usual: Mapping[str, JSON], given: Mapping[str, JSON]) -> dict[st
 
 def _plain(values: object) -> dict[str, JSON]:
     """As JSON has it, without modules."""
-    return _unplaced(json.loads(json.dumps(values, default=str)))
+    return cast(dict[str, JSON], _unplaced(json.loads(json.dumps(values, default=str))))
 
 
 def _unplaced(value: JSON) -> JSON:
