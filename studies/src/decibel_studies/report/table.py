@@ -18,7 +18,7 @@ from ..judging.verdicts import LEVEL, AnswerRecord, CheckRecord, ClaimRecord, as
 from ..testbed.reproduce import Verdicts, judge
 
 MARKS = ("<!-- python -m decibel_studies.report.table studies/results --docs docs -->", "<!-- to here -->")
-OWN_FIGURES = {"systems/gossip-vs-allreduce": "network.svg"}  # that another script draws
+OWN_FIGURES = {"systems/gossip-vs-allreduce": 'network.svg){ width="720" }'}  # that another script draws
 
 
 class Row(NamedTuple):
@@ -67,7 +67,7 @@ def page(row: Row) -> str:
     """What there is to know of a claim: the answers, the figure, details, every check, and its history."""
     claim, study = row.claim, find(row.study)
     name, reproduced = claim["claim"], claim["reproduced"]
-    figure = OWN_FIGURES.get(row.study, f"studies/{row.study.replace('/', '-')}.svg")
+    figure = OWN_FIGURES.get(row.study, f"studies/{row.study.replace('/', '-')}.svg)")
     parts = [f"# {name}: {claim['text']}", f"Study `{row.study}` · [all claims](../studies.md)"]
     if reproduced is not None:
         words, _, source = claim["says"].rpartition(" (")
@@ -75,7 +75,7 @@ def page(row: Row) -> str:
     parts += [
         _answer("Survives?" if reproduced else "Holds?", claim["survives"]),
         f"**{claim['finding']}**",
-        f"![{study.title}](../figures/{figure})",
+        f"![{study.title}](../figures/{figure}",
         f"## The study\n\n{study.about}" + (f"\n\nDiffers from the paper: {study.differs}" if study.differs else ""),
         f"## Details\n\n{claim['why']}" if claim["why"] else "",
         *_checks(row),
