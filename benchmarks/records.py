@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def place() -> dict[str, Any]:
     import jax
 
     return {
+        "date": date.today().isoformat(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "device": jax.devices()[0].device_kind,

@@ -315,6 +315,14 @@ def convolutions(content: dict[str, Any]) -> Table:
     ]
 
 
+def performance(rows: list[dict[str, Any]]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
+    show = lambda row, name: f"{row['ms'][name]:,.3g}" if name in row["ms"] else "–"  # noqa: E731
+    return [["network", "machine", "measured", *(f"{name}, ms" for name in names)]] + [
+        [row["case"], row["machine"], row["date"], *(show(row, name) for name in names)] for row in rows
+    ]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "step": step,
     "torch": torch,

@@ -1,8 +1,9 @@
-"""The figures and tables of evidence/cost.md, from the committed results of the benchmarks.
+"""The figures and tables of cost.md and evidence/cost.md, from the committed results of the benchmarks.
 
     python docs/figures/cost.py
 
-Draws cost_network.svg and cost_growth.svg beside it and fills in the tables of evidence/cost.md between their marks.
+Draws cost_performance.svg, cost_network.svg and cost_growth.svg beside it and fills in the tables of both pages between
+their marks.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import records, tables  # noqa: E402
+from benchmarks import performance, records, tables  # noqa: E402
 
 PAGE = HERE.parent / "evidence" / "cost.md"
+SUMMARY = HERE.parent / "cost.md"
 MARK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Okabe and Ito's colours
 ROUNDS = {
@@ -31,6 +33,15 @@ ROUNDS = {
     "exponential": "#009E73",
     "complete": "#CC79A7",
     "all-reduce": "#D55E00",
+}
+PROGRAMS = {
+    "Decibel": ("#0072B2", "o"),
+    "hand-written scan": ("#009E73", "s"),
+    "PyTorch, compiled vmap": ("#E69F00", "^"),
+    "PyTorch, loop over nodes": ("#D55E00", "v"),
+    "bare products": ("#555555", "|"),
+    "JAX, loop over nodes": ("#CC79A7", "D"),
+    "bare gradients": ("#000000", "|"),
 }
 KINDS = {
     "auxiliary level": "#0072B2",
@@ -59,10 +70,16 @@ def _file(name: str) -> Path:
     return records.RESULTS / f"{FROM.get(name, name)}.json"
 
 
+def _measured(name: str) -> bool:
+    return name == "performance" or _file(name).exists()
+
+
 # Tables
 
 
 def table(name: str) -> str:
+    if name == "performance":
+        return tables.markdown(tables.performance(performance.gather()))
     if name in ("model", "largest"):
         return tables.markdown(getattr(tables, name)(results(name)))
     if name == "target":
@@ -82,12 +99,31 @@ def filled(page: str) -> str:
     """The page with its tables as the results have them; a table without results says so."""
 
     def fill(match: re.Match) -> str:
-        return match[1] + (table(match[2]) if _file(match[2]).exists() else "not measured yet") + "\n" + match[3]
+        return match[1] + (table(match[2]) if _measured(match[2]) else "not measured yet") + "\n" + match[3]
 
     return MARK.sub(fill, page)
 
 
 # Figures
+
+
+def draw_performance() -> Figure:
+    """Each program's time in units of Decibel's, a line for each network and machine."""
+    rows = performance.gather()
+    figure = Figure(figsize=(7.5, 0.55 * len(rows) + 1.5))
+    axis = figure.subplots()
+    names = dict.fromkeys(name for row in rows for name in row["ms"])
+    for name in names:
+        points = [(row["ms"][name] / row["ms"]["Decibel"], i) for i, row in enumerate(rows) if name in row["ms"]]
+        color, marker = PROGRAMS[name]
+        axis.scatter(*zip(*points, strict=True), color=color, marker=marker, s=58, label=name, zorder=3)
+    axis.set_xscale("log")
+    axis.axvline(1, color=PROGRAMS["Decibel"][0], linewidth=1)
+    axis.set_yticks(range(len(rows)), [f"{row['case']}\n{row['machine']}" for row in rows])
+    axis.invert_yaxis()
+    axis.set_xlabel("time of a step ÷ Decibel's: to the right is slower")
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
 
 
 def draw_network() -> Figure:
@@ -160,11 +196,12 @@ def _band(panel: Axes, points: list[tuple[float, float]], color: str) -> None:
     panel.plot(sizes, high, color=color, linewidth=1)
 
 
-DRAWINGS = {"network": draw_network, "growth": draw_growth}
+DRAWINGS = {"performance": draw_performance, "network": draw_network, "growth": draw_growth}
 
 if __name__ == "__main__":
     matplotlib.style.use(HERE / "house.mplstyle")
     for name, draw in DRAWINGS.items():
-        if (records.RESULTS / f"{name}.json").exists():
+        if _measured(name):
             draw().savefig(HERE / f"cost_{name}.svg", metadata={"Date": None})
-    PAGE.write_text(filled(PAGE.read_text()))
+    for page in (SUMMARY, PAGE):
+        page.write_text(filled(page.read_text()))
