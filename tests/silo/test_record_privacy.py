@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -264,25 +265,27 @@ class Kept(RecordNoise):
         return sums.sum(1)
 
 
+@cache
+def handed_out(dtype):
+    """(samples, entries) the vectors that a step hands out, for either data set."""
+    found, rng = [], np.random.default_rng(0)
+    a, b = rng.normal(size=(1, 20, 50)), rng.normal(size=(1, 20))
+    for sign in (1, -1):
+        target = b.copy()
+        target[0, 3] = sign * 1e3
+        data = {"a": a.astype(dtype), "b": target.astype(dtype)}
+        made, noise = db.Problem(line, upper_data=data, x0=jnp.zeros(50, dtype)), Kept(PRIVATE)
+        oracle = PrivateOracle(made, jnp.arange(1), jax.random.key(0), None, Ledger(), noise=noise)
+        _ = oracle.draw().at(db.Vector(jnp.full((1, 50), 0.1, dtype))).fx
+        assert noise.rows.dtype == dtype and noise.rows.shape == (20, 50)
+        found.append(noise.rows)
+    return found
+
+
 class TestAudit:
     """One record replaced by its opposite, far beyond the clip; the attacker knows all others."""
 
     CLAIMED = 2.0
-
-    def rows(self, dtype, wide=1e3):
-        """(samples, entries) the vectors that a step hands out, for either data set."""
-        found, rng = [], np.random.default_rng(0)
-        a, b = rng.normal(size=(1, 20, 50)), rng.normal(size=(1, 20))
-        for sign in (1, -1):
-            target = b.copy()
-            target[0, 3] = sign * wide
-            data = {"a": a.astype(dtype), "b": target.astype(dtype)}
-            made, noise = db.Problem(line, upper_data=data, x0=jnp.zeros(50, dtype)), Kept(PRIVATE)
-            oracle = PrivateOracle(made, jnp.arange(1), jax.random.key(0), None, Ledger(), noise=noise)
-            _ = oracle.draw().at(db.Vector(jnp.full((1, 50), 0.1, dtype))).fx
-            assert noise.rows.dtype == dtype and noise.rows.shape == (20, 50)
-            found.append(noise.rows)
-        return found
 
     def scores(self, sent, towards, grid):
         """(trials,) what an attacker may look at, by name."""
@@ -296,7 +299,7 @@ class TestAudit:
     def audit(self, dtype, trials, sums, noise=CLAIMED):
         """By score, the largest of what is proved above what is claimed for `CLAIMED`, over δ."""
         grid, rng, found = Grid.fine(CLIP, noise), np.random.default_rng(1), []
-        one, other = (sums(rows, grid) for rows in self.rows(dtype))
+        one, other = (sums(rows, grid) for rows in handed_out(dtype))
         for total in (one, other):
             drawn = discrete_gaussian(grid.scale, trials * 50, rng.bytes).reshape(trials, 50)
             found.append(self.scores((total + drawn) * grid.step, (one - other) * grid.step, grid))
@@ -325,7 +328,7 @@ class TestAudit:
     def test_what_is_sent_is_what_is_audited(self):
         """The same integers and noise, by the function that a silo calls."""
         for dtype in (np.float32, np.float64):
-            rows, grid = self.rows(dtype)[0], Grid.fine(CLIP, self.CLAIMED)
+            rows, grid = handed_out(dtype)[0], Grid.fine(CLIP, self.CLAIMED)
             sent = noisy_sum(rows, CLIP, self.CLAIMED, np.random.default_rng(2).bytes)
             noise = discrete_gaussian(grid.scale, 50, np.random.default_rng(2).bytes)
             np.testing.assert_array_equal(sent, (integer_sum(rows, grid) + noise) * grid.step)

@@ -92,6 +92,7 @@ def test_sites_with_a_lazy_upper_level_equal_the_simulator(tmp_path):
     assert_simulated(sites, problem, chosen, folders.federation.graph, 8, "xyz", eval_every=4)
 
 
+@pytest.mark.slow
 def test_a_site_uses_the_random_keys_and_the_term_of_its_node(tmp_path):
     folders = Folders(tmp_path, ring(2))
     given = random_quadratic(2).single()

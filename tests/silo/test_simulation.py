@@ -52,8 +52,7 @@ def test_a_simulated_node_is_the_products(lossy):
 @pytest.mark.slow_except(*(kind for kind in KINDS if kind != "orbax"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_must_hold_holds(kind):
-    for seed in range(2 if kind == "partition" else 3):  # these are long
-        run(seed, kind)
+    run(0, kind)
 
 
 @pytest.mark.slow
@@ -65,8 +64,8 @@ def test_what_must_hold_holds_under_thousands_of_schedules(part):
 
 @pytest.mark.parametrize("kind", ["storm", pytest.param("orbax", marks=pytest.mark.slow)])
 def test_a_seed_replays_exactly(kind):
-    digests = [run(seed, kind).digest for seed in (3, 4, 3, 4)]
-    assert digests[:2] == digests[2:] and digests[0] != digests[1]
+    digests = [run(seed, kind).digest for seed in (3, 4, 3)]
+    assert digests[0] == digests[2] != digests[1]
 
 
 @pytest.mark.slow
