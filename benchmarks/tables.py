@@ -8,7 +8,7 @@ from typing import Any
 from .contest import BY_HAND, OURS, PRODUCTS
 
 Table = list[list[str]]  # rows of cells, the first of them headings
-HELD = ("state, GB", "beside it, GB", "most, GB")
+HELD = ("state, GB", "in addition, GB", "most, GB")
 
 
 def of(content: dict[str, Any]) -> Table:
@@ -107,7 +107,7 @@ def checkpoint(content: dict[str, Any]) -> Table:
 
 
 def chunks(content: dict[str, Any]) -> Table:
-    head = ["case", "nodes", "at a time", "state", "beside it, at once", "in parts", "time, in parts ÷ at once"]
+    head = ["case", "nodes", "at a time", "state", "in addition, at once", "in parts", "time, in parts ÷ at once"]
     return [head] + [
         [
             row["case"],
@@ -286,7 +286,7 @@ def keys(content: dict[str, Any]) -> Table:
 
 def rings(content: dict[str, Any]) -> Table:
     return [
-        ["nodes", "step, ms", "÷ copy of the state", "state, MB", "beside it, MB", "to build, s", "to compile, s"]
+        ["nodes", "step, ms", "÷ copy of the state", "state, MB", "in addition, MB", "to build, s", "to compile, s"]
     ] + [
         [
             f"{row['nodes']:,}",

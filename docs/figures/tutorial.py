@@ -24,6 +24,7 @@ def main() -> None:
         "graph": names["graph"].draw(),
         "costs": names["result"].plot("upper", "consensus_x", against="bytes"),
     }
+    drawn["graph"].set_size_inches(3.3, 3.4)
     for name, figure in drawn.items():
         figure.savefig(HERE / f"tutorial_{name}.svg", metadata={"Date": None})
 
