@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import decibel as db
 from decibel.cli._app import app
 from decibel.problem._look import look
+from decibel.problem._problem import _mention_float32
 
 QUADRATIC = random_quadratic(6)
 PROBLEM, SINGLE = QUADRATIC.problem(), QUADRATIC.single()
@@ -491,6 +492,15 @@ def test_a_problem_of_another_scale_is_genuine(size):
     assert problem(upper=upper, lower=lower, upper_data=rows, lower_data=rows + 1).check().ok
     starts = dict(x0=np.full(3, 1e-6), y0=np.full(3, 1e6))
     assert look(problem(lower=lambda x, y, batch: jnp.sum((y - 1e12 * x - batch) ** 2), **starts)) == []
+
+
+def test_a_start_that_becomes_float32_is_mentioned_once():
+    _mention_float32.cache_clear()
+    with jax.enable_x64(False), pytest.warns(UserWarning, match="x0 or y0 is float64 and becomes float32") as seen:
+        for _ in range(2):
+            assert problem(x0=np.zeros(3), y0=np.zeros(3)).dtype == np.float32
+    assert len(seen) == 1 and seen[0].filename == __file__
+    problem(x0=np.zeros(3), y0=np.zeros(3))  # which stays
 
 
 def test_validation_data_that_are_trained_on_are_mentioned():

@@ -400,8 +400,8 @@ def _needs_a_value(error: Exception) -> str:
             return "selects entries by a mask, so that their number is not known: write jnp.where(mask, values, 0.0)."
         case _:
             return (
-                "asks for the number in a traced array, by float(), int(), .item() or a function of math: leave the "
-                "conversion out, and use jax.numpy."
+                "asks for the number in a traced array, by float(), int(), .item() or a function of math, or by if on "
+                "a tensor: leave the conversion out, and use jax.numpy, or torch.where instead of if."
             )
 
 
