@@ -48,7 +48,7 @@ def start(given, method, batch_size=3, **options):
     return db.Simulator().start(given, method, Levels(x=GRAPH), RunConfig(batch_size, **options))
 
 
-@pytest.mark.slow_except("sparkle-ed-random", "ma-dsbo-random")
+@pytest.mark.slow_except("ma-dsbo-random")
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
@@ -231,6 +231,7 @@ def test_an_exception_of_a_source_reaches_the_caller(method, engine):
     assert not threads()
 
 
+@pytest.mark.slow_except("sparkle-ed")
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_after_an_error_the_state_is_the_last_good_one(method):
     trees = samples()
@@ -256,6 +257,7 @@ def test_after_an_error_the_state_is_the_last_good_one(method):
     run.close(finished=True)
 
 
+@pytest.mark.slow_except("sparkle-ed")
 @pytest.mark.parametrize(("method", "value"), [(AHEAD, np.nan), (INSIDE, np.inf)], ids=["sparkle-ed", "ma-dsbo"])
 def test_batches_are_checked_as_they_come(method, value):
     trees = samples()

@@ -178,6 +178,7 @@ def test_interact_stays_below_theorem_1():
     tenth = theory.interact_rounds(QUADRATIC, measured / 10, gap, **sizes, rho=graph.rho)
     assert tenth == pytest.approx(10 * rounds, rel=1e-3)  # of order 1/ε
     assert result.trace["measure"][-1] < result.trace["measure"][0]
+    assert result.trace["interact"][0] == pytest.approx(result.trace["measure"][0])  # all x_i are x̄
     # The metric of the library takes y* at x̄ instead of x_i, so that the last part is ‖y − x̄‖².
     x, y = (np.asarray(leaf) for leaf in result.nodes[:2])
     apart = np.sum((y - x.mean(0)) ** 2) - np.sum((y - x) ** 2)
