@@ -23,7 +23,7 @@ class Kept(db.Silo):
         return self.runs[self.name]
 
 
-@pytest.mark.slow_except("another")
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 1.0 + 1e-12], ids=["the same", "another"])
 def test_sites_compare_their_losses(tmp_path, factor):
     folders, problem, said, results = Folders(tmp_path, ring(2)), random_quadratic(2).single(), [], {}

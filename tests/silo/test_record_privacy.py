@@ -60,6 +60,7 @@ def alone(folder):
     return folders, folders.home("site-0")
 
 
+@pytest.mark.slow
 def test_sums_are_counted_and_both_sites_stop_at_their_budget(tmp_path):
     """ED's messages are plain, and later runs start from what was spent."""
     folders, budget = Folders(tmp_path, ring(2)), db.privacy.epsilon(NOISE, 10)
