@@ -15,6 +15,7 @@ from quadratics import Quadratic, random_quadratic
 import decibel as db
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
+from decibel.methods._single_level import SingleLevel
 from decibel.network._incidence import Sums, slots
 from decibel.network._links import moved
 
@@ -51,6 +52,32 @@ def test_edge_flows_are_exact_where_messages_are_lost_one_way():
     lost = db.faults.drop(0.3, one_way=True)
     assert error(run("edge-ed", lost)) < 1e-12
     assert error(run("ed", lost, steps=1000)) > 0.01  # so the line above says something
+
+
+def test_edge_flows_use_each_message_once():
+    """F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) with a message that is newer than all before, in NumPy."""
+    found = db.solve(
+        QUADRATIC.single(),
+        SingleLevel(0.2, 1.0, db.strategies.strategy("edge-ed")),
+        RING,
+        steps=8,
+        eval_every=8,
+        metrics=[],
+        faults=db.faults.late(2, during=(3, 6)),
+    )
+    w = (RING.W - np.diag(np.diag(RING.W)))[..., None]
+    s, F = np.zeros((NODES, 3)), np.zeros((NODES, NODES, 3))
+    sent, used = [], -1
+    for k in range(8):
+        half = s - 0.2 * np.einsum("nij,nj->ni", QUADRATIC.R, s - QUADRATIC.e)
+        φ = half + F.sum(1)
+        sent.append((φ, F.transpose(1, 0, 2)))
+        arrives = k - 2 if 3 <= k < 6 else k
+        if arrives > used:
+            there, theirs = sent[arrives]
+            F, used = w * (there - φ[:, None]) + (F - theirs) / 2, arrives
+        s = half + F.sum(1)
+    np.testing.assert_allclose(found.nodes.x, s, atol=1e-13)
 
 
 def test_edge_flows_are_exact_after_the_last_loss():
