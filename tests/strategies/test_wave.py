@@ -99,7 +99,8 @@ SPEEDS = {"even": {}, "one slow": {0: 3}, "three speeds": {0: 4, 3: 2, 5: 7}}
 @pytest.mark.parametrize("speeds", SPEEDS)
 def test_a_node_moves_when_it_is_done_with_what_has_come_by_then(speeds, delay):
     periods = SPEEDS[speeds]
-    faults = [db.faults.slow(node, factor) for node, factor in periods.items()]
+    begins = 4
+    faults = [db.faults.slow(node, factor, during=(begins, 100)) for node, factor in periods.items()]
     faults += [db.faults.late(delay)] if delay else []
     found = single("wave", faults, steps=40).nodes.x
 
@@ -111,7 +112,7 @@ def test_a_node_moves_when_it_is_done_with_what_has_come_by_then(speeds, delay):
         np.zeros((NODES, 3)),
         RING.W,
         40,
-        ends=lambda k, i: (k + 1) % periods.get(i, 1) == 0,
+        ends=lambda k, i: k < begins or (k - begins + 1) % periods.get(i, 1) == 0,
         delay=lambda k, i, j: delay,
     )
     np.testing.assert_allclose(found, expected, atol=1e-13)
