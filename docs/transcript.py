@@ -79,7 +79,7 @@ losses, a figure. It was written by `python docs/transcript.py`, and a test runs
 
 `patients.csv` stands for a file that you have: 442 patients, ten measurements each, and how their illness progressed
 in a year. Six clinics hold them, and each trains on half of its patients. The penalties x of a linear model y are tuned
-such that it does well on the other halves, and no clinic shows a patient to another. These lines write such a file:
+so that it does well on the other halves. No clinic shows a patient to another. These lines write such a file:
 
 ```python title="make_patients.py"
 {DATA}```
