@@ -95,8 +95,6 @@ TERMS = {
     "nonnegative-gt",
     "box-nids",
     "nonnegative-ada-ed",
-    "simplex-ada-ed-scalar",
-    "ball-wave",
     "box-gt-ada",
 )
 @pytest.mark.parametrize("mixing", ["ed", "extra", "gt", "nids", "wave", "ada-ed", "ada-ed-scalar", "gt-ada"])
@@ -160,16 +158,6 @@ def test_bounds_by_entry_are_part_of_what_a_run_is(tmp_path):
         db.solve(other, method, RING, steps=4100, metrics=[], checkpoint=tmp_path, resume=True)
 
 
-@pytest.mark.slow
-def test_the_cluster_and_faults():
-    given, A, c = problem(db.prox.nonnegative())
-    method = db.ed(alpha=0.3)
-    faults = db.faults.drop(0.2)
-    for engine in (db.Simulator(), db.Cluster()):
-        result = db.solve(given, method, RING, steps=4000, metrics=[], engine=engine, faults=faults)
-        np.testing.assert_allclose(result.nodes.x, np.tile(central(given.prox_x, A, c), (NODES, 1)), atol=1e-10)
-
-
 def nonnegative_solution(quadratic):
     """Projected gradient, in plain NumPy, with some entries at zero and some not."""
     x = np.zeros(quadratic.e.shape[1])
@@ -185,17 +173,6 @@ def constrained(quadratic, prox, **options):
         given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0, y0=given.y0,
         personal=given.personal, prox_x=prox,
     )  # fmt: skip
-
-
-@pytest.mark.slow_except("ed")
-@pytest.mark.parametrize("lower", ["ed", "gt"])
-def test_the_upper_level_of_a_bilevel_problem(lower):
-    quadratic = random_quadratic(NODES, p=3, q=4)
-    prox = db.prox.nonnegative()
-    x = nonnegative_solution(quadratic)
-    method = db.sparkle(lower, alpha=0.05, beta=0.2, gamma=0.2)
-    result = db.solve(constrained(quadratic, prox), method, RING, steps=6000, metrics=[])
-    np.testing.assert_allclose(result.nodes.x, np.tile(x, (NODES, 1)), atol=1e-10)
 
 
 ENGINES = {"simulator": db.Simulator(), "cluster": db.Cluster()}
