@@ -101,6 +101,7 @@ def test_beyond_the_bound_two_nodes_diverge_without_delay():
         assert (np.abs(s - 0.5).max() < 1e-6) == stable
 
 
+@pytest.mark.slow
 def test_random_networks_are_stable_with_late_messages_up_to_the_bound():
     script = stability_script()
     unstable = script.measure(cases=25, seed=1)
