@@ -71,7 +71,7 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 2) -> dict
         name: db.Simulator(node_chunk=part).start(problem, method, Levels(x=db.graphs.ring(NODES)), RunConfig(batch))
         for name, part in (("at once", None), ("in parts", PART))
     }
-    beside = {name: run.compile(steps).beside for name, run in runs.items()}
+    beside = {name: run.compile(steps).temp_bytes for name, run in runs.items()}
     times = in_turns(runs, steps, turns)
     return {
         "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(runs["at once"].state)),

@@ -53,7 +53,7 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 4) -> list
         )
         for name, form in FORMS.items()
     }
-    beside = {name: run.compile(steps).beside for name, run in runs.items()}
+    beside = {name: run.compile(steps).temp_bytes for name, run in runs.items()}
     times = in_turns(runs, steps, turns)
     first = next(iter(FORMS))
     return [

@@ -143,7 +143,7 @@ def begin(case: Case, method: db.Method, problem: db.Problem) -> Run:
 
 def memory(run: Run, steps: int) -> dict[str, Any]:
     """In vectors of the model at every node."""
-    y, beside = run.state.y.s.tree, run.compile(steps).beside
+    y, beside = run.state.y.s.tree, run.compile(steps).temp_bytes
     vector, state = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (y, run.state))
     weights = sum(leaf[0].size for leaf in jax.tree.leaves(y))
     vectors = {"state_vectors": state / vector, "beside_vectors": beside / vector, "vectors": (state + beside) / vector}

@@ -53,7 +53,7 @@ def cost(nodes: int, turns: int) -> dict[str, Any]:
         "seconds": float(np.median(steps)),
         "against": float(np.median(np.divide(steps, copies))),
         "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)),
-        "beside_bytes": program.beside,
+        "beside_bytes": program.temp_bytes,
     }
 
 

@@ -128,7 +128,7 @@ def measure(
     graphs = Levels(x=GRAPHS[graph](nodes))
     run = engine.start(problem(nodes), method, graphs, RunConfig(batch, precision=precision))
     begun = time.perf_counter()
-    beside = run.compile(steps).beside
+    beside = run.compile(steps).temp_bytes
     compiling = time.perf_counter() - begun
     on_device = memory.fits(run.state, beside)
     took = seconds(lambda: run.advance(steps) and run.state, 3 if on_device else 1)

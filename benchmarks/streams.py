@@ -52,7 +52,7 @@ def compare(hidden: int, nodes: int, samples: int, batch: int, steps: int, turns
         files = write(Path(folder), nodes, samples)
         runs = start(files, batch, hidden)
         for run in runs.values():
-            run.reach(steps)
+            run.plan_goal(steps)
             run.advance(steps)
         check({name: run.state for name, run in runs.items()})
         times = in_turns(runs, steps, turns)
@@ -114,7 +114,7 @@ def in_turns(runs: dict[str, Run], steps: int, turns: int) -> dict[str, list[flo
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(turns):
         for name, run in runs.items():
-            run.reach(run.step + CHUNKS * steps)
+            run.plan_goal(run.step + CHUNKS * steps)
             begun = time.perf_counter()
             for _ in range(CHUNKS):
                 run.advance(steps)

@@ -206,7 +206,7 @@ def polynomial_text(coefficients):
 def exchanges(strategy):
     """(vectors, rounds) of one move, with the message itself given back as its flow."""
     one = Vector(jnp.ones(2))
-    move, reply, vectors, rounds = strategy.move(one, one, *(one,) * strategy.carries), None, 0, 0
+    move, reply, vectors, rounds = strategy.flow_form(one, one, *(one,) * strategy.carries), None, 0, 0
     while True:
         try:
             reply = move.send(reply)
@@ -216,7 +216,7 @@ def exchanges(strategy):
         if isinstance(reply, Cumulative):  # the message and the link's flow
             reply = (one, one)
         vectors += len(reply) if isinstance(reply, tuple) else 1
-        if strategy.flows_by_link:
+        if strategy.keeps_link_flows:
             reply = one
 
 

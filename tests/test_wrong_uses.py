@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli._app import app
-from decibel.problem._look import look
+from decibel.problem._look import suspected_mistakes
 from decibel.problem._problem import _mention_float32
 
 QUADRATIC = random_quadratic(6)
@@ -488,10 +488,10 @@ def test_a_problem_of_another_scale_is_genuine(size):
         return size * jnp.sum((y - 1e-6 * x - batch) ** 2 + jnp.exp(x) * y**2)
 
     rows = np.random.default_rng(0).normal(size=(6, 8, 3))
-    assert look(problem(upper=upper, lower=lower, upper_data=rows, lower_data=rows + 1)) == []
+    assert suspected_mistakes(problem(upper=upper, lower=lower, upper_data=rows, lower_data=rows + 1)) == []
     assert problem(upper=upper, lower=lower, upper_data=rows, lower_data=rows + 1).check().ok
     starts = dict(x0=np.full(3, 1e-6), y0=np.full(3, 1e6))
-    assert look(problem(lower=lambda x, y, batch: jnp.sum((y - 1e12 * x - batch) ** 2), **starts)) == []
+    assert suspected_mistakes(problem(lower=lambda x, y, batch: jnp.sum((y - 1e12 * x - batch) ** 2), **starts)) == []
 
 
 def test_a_start_that_becomes_float32_is_mentioned_once():
@@ -507,8 +507,8 @@ def test_validation_data_that_are_trained_on_are_mentioned():
     rows = np.random.default_rng(0).normal(size=(6, 8, 3))
     with pytest.warns(db.ProblemWarning, match="48 of 48 rows of upper_data"):
         solve(problem(upper_data=rows, lower_data=np.concatenate([rows, rows + 1], 1)))
-    assert not look(problem(upper_data=rows, lower_data=rows))  # the same array for both levels is meant
-    assert not look(problem(upper_data=rows, lower_data=rows + 1))
+    assert not suspected_mistakes(problem(upper_data=rows, lower_data=rows))  # the same array for both levels is meant
+    assert not suspected_mistakes(problem(upper_data=rows, lower_data=rows + 1))
 
 
 RUN = ("run", "linear_regression")

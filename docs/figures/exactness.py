@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 
 import decibel as db  # noqa: E402
 from decibel.engines._program import RunConfig  # noqa: E402
-from decibel.network._simulated_time import simulated_time  # noqa: E402
+from decibel.network._simulated_time import split_slow_faults  # noqa: E402
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -74,7 +74,7 @@ def distance(strategy, trouble):
         x0=jnp.zeros(shared.SIZE), y0=jnp.zeros(shared.SIZE),
     )  # fmt: skip
     method = db.sparkle(STRATEGIES[strategy], **shared.RATES)
-    acting, clock = simulated_time(
+    acting, clock = split_slow_faults(
         TROUBLES[trouble],
         np.arange(NODES),
         asynchronous=all(row.asynchronous for row in method.strategies.values()),

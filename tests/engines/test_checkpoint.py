@@ -106,7 +106,7 @@ def test_a_site_promises_a_damaged_checkpoint_once(tmp_path, monkeypatch, whole)
 
     def agreed(self, saved):
         promised.append(max(saved))
-        self.alone = True
+        self.holds_one_node = True
         return [max(saved)]
 
     def lost(self, steps):
@@ -114,7 +114,7 @@ def test_a_site_promises_a_damaged_checkpoint_once(tmp_path, monkeypatch, whole)
 
     monkeypatch.setattr(Run, "restore_order", agreed)
     with monkeypatch.context() as patch, pytest.raises(ConnectionError):
-        patch.setattr(Run, "reach", lost)
+        patch.setattr(Run, "plan_goal", lost)
         with pytest.warns(CheckpointWarning, match="the checkpoint of step 40 cannot be read"):
             db.solve(PROBLEM, METHOD, GRAPH, steps=60, checkpoint=tmp_path, resume=True, **OPTIONS)
     assert [path.name.partition("-")[0] for path in (tmp_path / "aside").iterdir()] == ["40"]

@@ -10,7 +10,7 @@ from quadratics import Quadratic, lower, random_quadratic, upper
 
 import decibel as db
 from decibel.core._vector import Vector
-from decibel.engines._membership import among, migrate_state, restrict_to, survivors
+from decibel.engines._membership import induced_graph, migrate_state, restrict_to, survivors
 from decibel.graphs._graph import Levels
 from decibel.methods._method import State
 from decibel.methods._single_level import SingleLevel
@@ -46,7 +46,7 @@ def invariant(result):
 )
 @pytest.mark.parametrize("members", [(0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 3, 7), (4,)])
 def test_what_is_left_of_a_graph_is_doubly_stochastic(graph, members):
-    left = among(graph, members)
+    left = induced_graph(graph, members)
     assert left.nodes == len(members) and left.period == graph.period and left.connected
     for phase, whole in zip(left.phases, graph.phases, strict=True):
         np.testing.assert_allclose([phase.W.sum(0), phase.W.sum(1)], 1.0, atol=1e-12)
@@ -59,13 +59,13 @@ def test_nodes_that_are_cut_off_raise():
     with pytest.raises(
         ValueError, match=r"remaining nodes of graph 'ring.*', nodes 0, 2, are not connected: start with all"
     ):
-        among(GRAPH, (0, 2))
+        induced_graph(GRAPH, (0, 2))
     with pytest.raises(ValueError, match="members=\\(0, 4\\) must name some of the nodes 0 to 3"):
         restrict_to(Levels(GRAPH), PROBLEM, (0, 4))
     with pytest.raises(ValueError, match="soba is centralized"):
         rates = {**RATES, "theta": 1.0}
         db.solve(PROBLEM, db.soba(**rates), db.graphs.complete(4), steps=1, engine=db.Simulator(members=LEFT))
-    assert among(db.graphs.isolated(4), (0, 2)).nodes == 2  # by choice
+    assert induced_graph(db.graphs.isolated(4), (0, 2)).nodes == 2  # by choice
 
 
 def test_survivors_of_processes():

@@ -50,7 +50,7 @@ def last_good(engine, method):
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypatch):
     near = last_good(engine, method)
-    monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
+    monkeypatch.setattr(memory, "fits", lambda tree, reserved: False)
     far = last_good(engine, method)
     assert 0 < near.step == far.step < 400
     for a, b in zip(jax.tree.leaves(near.state), jax.tree.leaves(far.state), strict=True):
@@ -63,7 +63,7 @@ def test_a_run_returns_to_the_same_state_from_the_host(engine, method, monkeypat
 def test_a_run_without_a_copy_computes_the_same_state_again(resumed, monkeypatch, tmp_path):
     """Steps that diverge late, so that several chunks are repeated."""
     copies, copied = [], memory.copied
-    monkeypatch.setattr(memory, "copied", lambda tree, beside: copies.append(1) or copied(tree, beside))
+    monkeypatch.setattr(memory, "copied", lambda tree, reserved: copies.append(1) or copied(tree, reserved))
     small = db.sparkle("ed", alpha=lambda k: jnp.where(k < 120, 0.05, 1e30), beta=0.1, gamma=0.1)
     options = {"steps": 200, "eval_every": 20, "metrics": []}
     if resumed:
@@ -120,7 +120,7 @@ def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeyp
     def full(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of host memory")
 
-    monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
+    monkeypatch.setattr(memory, "fits", lambda tree, reserved: False)
     state = jnp.ones(3)
     monkeypatch.setattr(memory.jax, "device_put", full)
     with pytest.raises(MemoryError, match=r"^A copy of the state, 0 GB, .*: raise XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"):
@@ -129,7 +129,7 @@ def test_a_host_without_room_is_said_with_the_setting_that_gives_it_more(monkeyp
 
 @pytest.mark.parametrize("shape", [(5, 2), (0, 3), ()], ids=str)
 def test_a_copy_on_the_host_outlives_what_it_was_made_of(monkeypatch, shape):
-    monkeypatch.setattr(memory, "fits", lambda tree, beside: False)
+    monkeypatch.setattr(memory, "fits", lambda tree, reserved: False)
     as_it_was = np.arange(np.prod(shape, dtype=int), dtype=float).reshape(shape)
     one = jnp.asarray(as_it_was)
     back = memory.copied(one, 0)

@@ -130,11 +130,11 @@ def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
         data.nodes * data.host.sample_bytes * sum(sizes)
         for data, sizes in zip(step._streams, step._plan.sizes, strict=True)
     )
-    monkeypatch.setattr(_prefetch, "LIMIT", 2 * 5 * bytes_of_step)
+    monkeypatch.setattr(_prefetch, "READ_AHEAD_BYTES", 2 * 5 * bytes_of_step)
     assert step._parts(12) == [4, 4, 4] and step._parts(5) == [5] and step._parts(11) == [4, 4, 3]
     assert step._parts(10**6) == [5] * 200_000
     assert_same(states(streamed(), AHEAD, steps=20, eval_every=12, sampling=sampling), expected)
-    monkeypatch.setattr(_prefetch, "LIMIT", 1)
+    monkeypatch.setattr(_prefetch, "READ_AHEAD_BYTES", 1)
     assert step._parts(3) == [1, 1, 1]
 
 
@@ -333,10 +333,10 @@ import jax, numpy as np, jax.numpy as jnp, decibel as db
 from decibel.engines import _prefetch
 from decibel.problem import _streams
 
-LIMIT = 32 * 2**20
-_prefetch.LIMIT, _streams.PASS_BYTES = LIMIT, LIMIT // 2
+READ_AHEAD_BYTES = 32 * 2**20
+_prefetch.READ_AHEAD_BYTES, _streams.PASS_BYTES = READ_AHEAD_BYTES, READ_AHEAD_BYTES // 2
 ENTRIES, NODES, BATCH = 2048, 4, 32  # 8 KB a sample, 1 MB a step
-COUNT = 10 * LIMIT // (4 * ENTRIES * NODES)
+COUNT = 10 * READ_AHEAD_BYTES // (4 * ENTRIES * NODES)
 
 class Virtual:
     def __init__(self, count):
@@ -355,7 +355,7 @@ def run(count, steps):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 before = run(8, 1)
-print((run(COUNT, 400) - before) / LIMIT)
+print((run(COUNT, 400) - before) / READ_AHEAD_BYTES)
 """
 
 

@@ -20,7 +20,7 @@ from quadratics import random_quadratic
 from scipy.optimize import lsq_linear
 
 import decibel as db
-from decibel.core._vector import Vector, each
+from decibel.core._vector import Vector, scale_nodes
 from decibel.methods._single_level import SingleLevel
 from decibel.strategies import STRATEGIES
 from decibel.strategies._adam import AdamTracking
@@ -202,8 +202,8 @@ def test_corrections_in_units_of_steps_end_at_a_weighted_solution(name):
     """A step D ∇f as a whole is corrected or tracked: Σ D_i ∇f_i = 0."""
 
     class Scaled(type(STRATEGIES[name])):
-        def moved(self, level, direction, rate):
-            return (yield from super().moved(level, each(jnp.asarray(UNEVEN), direction), rate))
+        def update(self, level, direction, rate):
+            return (yield from super().update(level, scale_nodes(jnp.asarray(UNEVEN), direction), rate))
 
     base = STRATEGIES[name]
     found = run(Scaled(**{field.name: getattr(base, field.name) for field in fields(base)}), 4000)

@@ -56,8 +56,8 @@ def advance(run, steps):
         run.advance(CHUNK)
 
 
-def transit(run):
-    return run.state.links[0][0][0].by_link.transit
+def transport_state(run):
+    return run.state.link_memory[0][0][0].per_link.transport_state
 
 
 def error(run):
@@ -102,10 +102,12 @@ def test_a_link_that_is_silent_for_100_rounds_recovers(one_way):
 
 
 def test_the_senders_base_is_the_receivers_base_or_candidate_to_the_last_bit():
-    run, back, bases = start(CODES["4 bits"], HARD), slots(RING).back, set()
+    run, back, bases = start(CODES["4 bits"], HARD), slots(RING).reverse, set()
     for _ in range(60):
         run.advance(CHUNK)
-        sender, receiver, *_ = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), transit(run))
+        sender, receiver, *_ = jax.tree.map(
+            lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), transport_state(run)
+        )
         receiver = jax.tree.map(lambda leaf: leaf[back], receiver)
         number, base, candidate = sender.numbers[:, 0], receiver.numbers[:, 0], receiver.numbers[:, 1]
         assert ((number == base) | (number == candidate)).all()
@@ -150,7 +152,7 @@ def test_an_end_that_is_set_back_begins_anew(name):
 def test_an_end_that_has_lost_all_it_remembered_begins_anew():
     run = start(CODES["4 bits"], (LOST,))
     advance(run, 100)
-    run.state = run.state._replace(links=jax.tree.map(lambda leaf: leaf.at[5].set(0), run.state.links))
+    run.state = run.state._replace(link_memory=jax.tree.map(lambda leaf: leaf.at[5].set(0), run.state.link_memory))
     advance(run, 1500)
     assert error(run) < 1e-10
 

@@ -14,8 +14,8 @@ import decibel as db
 from decibel.core._vector import Vector
 from decibel.engines._program import RunConfig
 from decibel.network._codecs import Quantized, RandomK, TopK
-from decibel.network._coded_wave import HEADER, CodedWave
-from decibel.network._links import Channel, Draws, Received, Transport
+from decibel.network._coded_wave import HEADER_BYTES, CodedWave
+from decibel.network._links import Channel, NoiseKeys, Received, Transport
 from decibel.silo.run._site_network import _links
 
 ENTRIES, ALPHA = 20, 0.2
@@ -39,7 +39,7 @@ class End:
         def channel(k, incarnation, row=None, arrived=None):
             received = lambda _: Received(row[None, None], arrived[None, None], jnp.zeros((1, 1), jnp.int32))  # noqa: E731
             transport = Transport(received, received, received, None, incarnation)
-            return Channel(links, k, 0, faults, transport, (0, 0), Draws())
+            return Channel(links, k, 0, faults, transport, (0, 0), NoiseKeys())
 
         def message(s):
             return CodedWave({"x": Vector(s)}, code)
@@ -56,7 +56,7 @@ class End:
         self._post, self._step = jax.jit(post), jax.jit(step)
         self.s = jnp.zeros((1, ENTRIES))
         self.memory = message(self.s).link_memory(channel(0, 1))
-        self._nothing = np.zeros(self.memory.by_link.transit.posted.row.shape[-1], np.uint8)
+        self._nothing = np.zeros(self.memory.per_link.transport_state.posted.row.shape[-1], np.uint8)
 
     def post(self):
         row, self.memory = self._post(self.k, self.incarnation, self.s, self.memory)
@@ -68,8 +68,8 @@ class End:
         self.k, self.mail = self.k + 1, None
 
     @property
-    def transit(self):
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], self.memory.by_link.transit)
+    def transport_state(self):
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], self.memory.per_link.transport_state)
 
     def saved(self):
         return self.k, self.s, self.memory
@@ -104,15 +104,19 @@ def talk(ends, until, *, periods, delay, loss, rng, now=0.0, look=lambda: None):
 def agree(ends):
     """A base that one end codes by and the other may read by is the same at both, to the last bit."""
     for one, other in (ends, ends[::-1]):
-        (base, _, numbers), reader, mine = one.transit.sender, other.transit.receiver, one.transit.posted.ends[0]
-        if other.transit.posted.ends[1] == mine and numbers[0] > 0:
+        (base, _, numbers), reader, mine = (
+            one.transport_state.sender,
+            other.transport_state.receiver,
+            one.transport_state.posted.ends[0],
+        )
+        if other.transport_state.posted.ends[1] == mine and numbers[0] > 0:
             for number, held in zip(reader.numbers[:2], (reader.base, reader.candidate), strict=True):
                 if number == numbers[0]:
                     np.testing.assert_array_equal(base, held)
 
 
 def number_of(row):
-    return int(np.asarray(row)[HEADER : HEADER + 4].view(np.int32)[0])
+    return int(np.asarray(row)[HEADER_BYTES : HEADER_BYTES + 4].view(np.int32)[0])
 
 
 def error(ends):
@@ -167,19 +171,19 @@ def test_what_is_acknowledged_of_an_earlier_process_is_no_base():
     other.mail = one.post()
     other.step()
     stale = other.post()
-    assert other.transit.receiver.numbers[1] == 11  # which `stale` acknowledges
+    assert other.transport_state.receiver.numbers[1] == 11  # which `stale` acknowledges
     one.started_again((saved[0], saved[1] + 1, saved[2]))
     for number in range(6, 12):
         row = one.post()
-        assert number_of(row) == one.transit.sender.numbers[1] == number
+        assert number_of(row) == one.transport_state.sender.numbers[1] == number
         one.mail = stale if number == 11 else None
         one.step()
-    assert one.transit.sender.numbers[0] == 0
+    assert one.transport_state.sender.numbers[0] == 0
     first = End(CODES["4 bits"], 0)  # a message of a smaller number, of a process that is new
     first.incarnation = 3
     other.mail = first.post()
     other.step()
-    assert other.transit.receiver.numbers[1] == other.transit.receiver.numbers[2] == 1
+    assert other.transport_state.receiver.numbers[1] == other.transport_state.receiver.numbers[2] == 1
 
 
 def test_messages_become_rare_until_something_is_acknowledged():
@@ -188,7 +192,7 @@ def test_messages_become_rare_until_something_is_acknowledged():
     written = set()
     for _ in range(300):
         alone.post()
-        kept = alone.transit.sender.numbers[1:]
+        kept = alone.transport_state.sender.numbers[1:]
         written.add(int(kept[0]))
         alone.step()
     assert 30 < len(written) < 60 and kept.min() < 300 / 2

@@ -17,7 +17,7 @@ from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 from decibel.methods._single_level import SingleLevel
 from decibel.network._incidence import Sums, slots
-from decibel.network._links import moved
+from decibel.network._links import migrate_links
 
 NODES, CHUNK = 10, 100  # the steps of a compiled program, which many tests share
 QUADRATIC = random_quadratic(NODES, seed=1, spread=2.0)
@@ -121,10 +121,10 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit(graph):
     method = db.sparkle("edge-ed", **RATES, updates="simultaneous")
     result = db.solve(problem, method, graph, steps=300, eval_every=300, metrics=[], faults=db.faults.drop(0.2))
     links = slots(graph)
-    F = np.asarray(result.state.links[0][0][0].by_link)
+    F = np.asarray(result.state.link_memory[0][0][0].per_link)
     F = F.reshape(-1, F.shape[-1])
-    np.testing.assert_array_equal(F[links.places], -F[links.back[links.places]])
-    assert F.dtype == np.float32 and np.abs(F[links.places]).min() > 0
+    np.testing.assert_array_equal(F[links.slot_of_link], -F[links.reverse[links.slot_of_link]])
+    assert F.dtype == np.float32 and np.abs(F[links.slot_of_link]).min() > 0
 
 
 @pytest.mark.slow_except("drop")
@@ -273,7 +273,7 @@ def test_the_chances_are_what_they_say_and_the_same_at_both_ends():
 @pytest.mark.parametrize("nodes", [2, 9, 10, 11, 74, 600])
 def test_many_links_are_summed_in_a_tree(nodes):
     links = slots(db.graphs.star(nodes))
-    sums = Sums(links.width, jax.tree.map(jnp.asarray, links.rest))
+    sums = Sums(links.width, jax.tree.map(jnp.asarray, links.overflow))
     values = np.random.default_rng(1).normal(size=(len(links.receivers), 3))
     expected = [values[links.receivers == node].sum(0) for node in range(nodes)]
     found = jax.jit(lambda values: sums.at_nodes(values))(jnp.asarray(links.shaped(values)))
@@ -290,9 +290,9 @@ def test_nodes_of_many_links_are_the_same_in_every_engine(graph, strategy):
     """Also what links remember, once it lies as it does on one device."""
     faults = None if not isinstance(strategy, str) else [db.faults.drop(0.3), db.faults.late(2, 0.3)]
     here, there = (run(strategy, faults, steps=12, graph=graph, engine=e) for e in (None, db.Cluster(devices=5)))
-    assert slots(graph, 5).rest is not None
-    lie = lambda run, devices: moved(run.state.links, Levels(x=graph), devices, 1)  # noqa: E731
-    states = [run.state._replace(links=lie(run, devices)) for run, devices in ((here, 1), (there, 5))]
+    assert slots(graph, 5).overflow is not None
+    lie = lambda run, devices: migrate_links(run.state.link_memory, Levels(x=graph), devices, 1)  # noqa: E731
+    states = [run.state._replace(link_memory=lie(run, devices)) for run, devices in ((here, 1), (there, 5))]
     for a, b in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-13)
 
@@ -337,16 +337,16 @@ def test_a_star_grows_with_its_links():
 def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):
     links = slots(graph, devices)
     here = np.flatnonzero(links.weights.any(1))
-    assert sorted(links.places.tolist()) == here.tolist()
+    assert sorted(links.slot_of_link.tolist()) == here.tolist()
     i, j = links.receivers[here], links.neighbours[here]
-    np.testing.assert_array_equal(links.neighbours[links.back[here]], i)
-    np.testing.assert_array_equal(links.receivers[links.back[here]], j)
-    np.testing.assert_array_equal(links.weights[links.back[here]], links.weights[here])
+    np.testing.assert_array_equal(links.neighbours[links.reverse[here]], i)
+    np.testing.assert_array_equal(links.receivers[links.reverse[here]], j)
+    np.testing.assert_array_equal(links.weights[links.reverse[here]], links.weights[here])
     values = np.random.default_rng(0).normal(size=(len(links.receivers), 2)) * (links.weights.any(1))[:, None]
     wide = len(values) // devices
     for device in range(devices):
         own = lambda table: jnp.asarray(table.reshape(devices, -1, *table.shape[1:])[device])  # noqa: E731, B023
-        sums, mine = Sums(links.width, jax.tree.map(own, links.rest)), slice(device * wide, (device + 1) * wide)
+        sums, mine = Sums(links.width, jax.tree.map(own, links.overflow)), slice(device * wide, (device + 1) * wide)
         first, count = device * NODES // devices, NODES // devices
         expected = [values[links.receivers == node].sum(0) for node in range(first, first + count)]
         np.testing.assert_allclose(sums.at_nodes(jnp.asarray(links.shaped(values[mine]))), expected, atol=1e-13)

@@ -24,7 +24,7 @@ from decibel.methods._single_level import SingleLevel
 from decibel.network._clip import clip
 from decibel.network._incidence import slots
 from decibel.network._limited import sizes_by_graph
-from decibel.network._links import moved
+from decibel.network._links import migrate_links
 from decibel.strategies import STRATEGIES
 from decibel.strategies._limited import takes_limit, with_limit
 
@@ -80,7 +80,7 @@ def sparkle(strategy, lie=None, *, steps=200, dtype=jnp.float64, updates="simult
 
 def sizes(result, column=1):
     """By level, how large the flows are at most: so far, or in the last step (column 0)."""
-    return {level: float(found[..., column].max()) for _, level, found in sizes_by_graph(result.state.links)}
+    return {level: float(found[..., column].max()) for _, level, found in sizes_by_graph(result.state.link_memory)}
 
 
 @functools.cache
@@ -255,8 +255,8 @@ def test_too_low_a_limit_biases_and_flows_still_cancel(limited):
     result = single(within(limited, 0.5 * limit(limited) / 1.2))
     assert np.abs(np.asarray(result.nodes.x) - QUADRATIC.single_solution()).max() > 0.1
     if limited is edge_ed:
-        F = np.asarray(result.state.links[0][0][0].by_link.flows).reshape(-1, 4)
-        np.testing.assert_array_equal(F, -F[slots(TORUS).back])
+        F = np.asarray(result.state.link_memory[0][0][0].per_link.flows).reshape(-1, 4)
+        np.testing.assert_array_equal(F, -F[slots(TORUS).reverse])
     gradients = np.einsum("nij,nj->ni", QUADRATIC.R, np.asarray(result.nodes.x) - QUADRATIC.e)
     assert np.abs(gradients.sum(0)).max() < 1e-9 < np.abs(gradients).max()
 
@@ -381,8 +381,8 @@ def test_the_cluster_limits_alike(limited, graph):
         sparkle(limited({"x": 0.5, "y": 1.0, "z": 1.5}), engine=e, **same) for e in (None, db.Cluster(devices=4))
     )
     assert all(size > bound for size, bound in zip(sizes(here).values(), (0.5, 1.0, 1.5), strict=True))
-    lie = lambda run, devices: moved(run.state.links, Levels(x=graph), devices, 1)  # noqa: E731
-    states = [run.state._replace(links=lie(run, devices)) for run, devices in ((here, 1), (there, 4))]
+    lie = lambda run, devices: migrate_links(run.state.link_memory, Levels(x=graph), devices, 1)  # noqa: E731
+    states = [run.state._replace(link_memory=lie(run, devices)) for run, devices in ((here, 1), (there, 4))]
     for a, b in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_allclose(b, a, atol=1e-12)
 

@@ -90,7 +90,7 @@ def test_scaled_differences_are_the_same_with_and_without_links(name, scalar):
     φ = {"a": rng.normal(size=(nodes, 3, 2)), "b": rng.normal(size=(nodes, 4))}
     b = rng.uniform(0.1, 2, nodes) if scalar else {key: rng.uniform(0.1, 2, leaf.shape) for key, leaf in φ.items()}
     message = Scaled((Vector(jax.tree.map(jnp.asarray, φ)), Vector(jax.tree.map(jnp.asarray, b))))
-    by_link = InMemory.by_link(levels, RunConfig().link_faults(jnp.arange(nodes)))
+    by_link = InMemory.with_links(levels, RunConfig().link_faults(jnp.arange(nodes)))
     for step in range(graph.period):
         k = jnp.int32(step)
         (G, δ), (G_links, δ_links) = (
@@ -199,7 +199,7 @@ def test_the_network_takes_pytrees_of_any_rank_and_a_graph_per_level():
         W = graph.phases[4 % graph.period].W - np.eye(6)
         np.testing.assert_allclose(out["scalar"], W @ message["scalar"], atol=1e-14)
         np.testing.assert_allclose(out["deep"][0], np.tensordot(W, message["deep"][0], 1), atol=1e-14)
-    assert [network.copies(level).to_neighbours for level in "xyz"] == [2.0, 10 / 6, 1.0]
+    assert [network.fanout(level).shared_row for level in "xyz"] == [2.0, 10 / 6, 1.0]
 
 
 def test_levels_move_in_lockstep_and_are_counted_once():
@@ -207,9 +207,9 @@ def test_levels_move_in_lockstep_and_are_counted_once():
     ledger, seen = Ledger(), []
 
     class Observed(InMemory):
-        def exchange(self, step, number, messages, link_state, draws=None, turn=None):
+        def exchange(self, step, number, messages, link_memories, draws=None, turn=None):
             seen.append(tuple(messages))
-            return super().exchange(step, number, messages, link_state, draws, turn)
+            return super().exchange(step, number, messages, link_memories, draws, turn)
 
     def communicator(ledger):
         return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), (), ledger)

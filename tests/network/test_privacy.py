@@ -14,7 +14,7 @@ import decibel as db
 from decibel.methods._single_level import SingleLevel
 from decibel.network._codecs import Code
 from decibel.network._links import Channel
-from decibel.strategies._table import STRATEGIES, direction_and_rate, strategy
+from decibel.strategies._table import STRATEGIES, no_flow_form, strategy
 
 NODES, CHUNK = 8, 100  # the steps of a compiled program, which tests share
 QUADRATIC = random_quadratic(NODES, p=20, seed=1, spread=2.0)
@@ -40,7 +40,7 @@ def cost(base):
 
 
 def code(made):
-    return made.move.code
+    return made.flow_form.code
 
 
 @pytest.mark.slow_except("top-ed", "4 bits-gt")
@@ -191,15 +191,15 @@ class TestNoise:
         strategies = [db.privacy.noisy("ed", clip, 1.0) for clip in (1.0, 2.0)]
         method = db.sparkle(*strategies, alpha=0.1, beta=0.1, gamma=0.1, updates="simultaneous")
         db.cost(QUADRATIC.problem(), method, RING)
-        monkeypatch.setattr(Channel, "claim", lambda channel, part: channel.draws.claim(channel.number, part))
+        monkeypatch.setattr(Channel, "reserve", lambda channel, part: channel.noise_keys.reserve(channel.number, part))
         with pytest.raises(ValueError, match="two messages of one step would draw the same noise"):
             db.cost(QUADRATIC.problem(), method, RING)
 
     def test_a_random_code_inside_a_loop_raises(self):
         method = db.c2dfb(alpha=0.1, beta=0.1, gamma=0.1, share=0.5)
-        move = replace(method.inner.move, code=code(db.privacy.noisy("ed", 1.0, 1.0)))
+        flow_form = replace(method.inner.flow_form, code=code(db.privacy.noisy("ed", 1.0, 1.0)))
         with pytest.raises(ValueError, match=r"repeats exchanges.*same noise again"):
-            db.cost(QUADRATIC.problem(), replace(method, inner=replace(method.inner, move=move)), RING)
+            db.cost(QUADRATIC.problem(), replace(method, inner=replace(method.inner, flow_form=flow_form)), RING)
 
     @pytest.mark.parametrize(
         ("noise", "messages", "delta", "expected"),
@@ -265,10 +265,10 @@ def test_raises_in_a_sentence(make, sentence):
 @pytest.mark.slow
 def test_every_other_strategy_can_be_wrapped():
     for name, row in STRATEGIES.items():
-        if row.move is direction_and_rate:
+        if row.flow_form is no_flow_form:
             with pytest.raises(ValueError, match="cannot be"):
                 db.privacy.quantize(name, 8)
-        elif row.mixes and not row.needs_links:
+        elif row.communicates and not row.needs_links:
             made = db.privacy.quantize(name, 8)
             assert made.coded and made.carries == row.carries and name in made.name
             assert cost(made)["rounds"] == cost(name)["rounds"] and cost(made)["bytes"] < cost(name)["bytes"]

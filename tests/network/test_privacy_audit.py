@@ -67,7 +67,7 @@ def excess(one, other, noise):
 
 def audit(noise, data, dtype, trials, send=released, sent_noise=None):
     """By score, what is proved above what is claimed; `sent_noise` is what was really sent."""
-    code, rng = db.privacy.noisy("ed", CLIP, sent_noise or noise).move.code, np.random.default_rng(1)
+    code, rng = db.privacy.noisy("ed", CLIP, sent_noise or noise).flow_form.code, np.random.default_rng(1)
     grid, found = code.grid(ENTRIES), []
     for _ in range(0, trials, 10_000):  # a part at a time, for the memory's sake
         found.append([scores(send(code, new, dtype, min(trials, 10_000), rng), data, grid) for new in data])
@@ -163,13 +163,16 @@ class TestGrid:
 
     def test_the_dtype_changes_nothing(self):
         """Of the same numbers, the same bytes."""
-        code, new = db.privacy.noisy("ed", 1.0, 2.0).move.code, np.random.default_rng(0).normal(size=650).astype("f")
+        code, new = (
+            db.privacy.noisy("ed", 1.0, 2.0).flow_form.code,
+            np.random.default_rng(0).normal(size=650).astype("f"),
+        )
         sent = [code.release(new.astype(dtype), np.random.default_rng(1).bytes) for dtype in ("f4", "f8")]
         np.testing.assert_array_equal(*sent)
         assert sent[0].dtype == np.uint8 and sent[0].size == code.bytes(650, np.float32) == code.bytes(650, np.float64)
 
     def test_the_simulator_sends_the_same_up_to_the_noise(self):
-        code, new = db.privacy.noisy("ed", 1.0, 0.01).move.code, np.random.default_rng(0).normal(size=650)
+        code, new = db.privacy.noisy("ed", 1.0, 0.01).flow_form.code, np.random.default_rng(0).normal(size=650)
         grid = code.grid(650)
         secrets = jax.random.split(jax.random.key(0), 500)
         encode = jax.vmap(lambda secret: code.encode(jnp.asarray(new), secret, secret))
@@ -178,7 +181,7 @@ class TestGrid:
         assert abs(error.std() - 1) < 0.01 and np.abs(error.mean(0)).max() < 5 / np.sqrt(500)
 
     def test_what_is_not_finite_arrives_as_such(self):
-        code = db.privacy.noisy("ed", 1.0, 1.0).move.code
+        code = db.privacy.noisy("ed", 1.0, 1.0).flow_form.code
         for bad in (np.nan, np.inf):
             row = code.encode(jnp.ones(5).at[2].set(bad), jax.random.key(0), jax.random.key(1))
             assert np.isnan(code.decode(row, jax.random.key(0), 5, jnp.float64)).all()

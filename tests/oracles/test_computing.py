@@ -114,7 +114,7 @@ def test_chunks_of_nodes_need_less_memory():
     for chunk in (None, 4):
         start = db.Simulator(node_chunk=chunk).start
         run = start(problem, method, db.Levels(x=db.graphs.ring(64)), RunConfig(50))
-        sizes.append(run.compile(2).beside)
+        sizes.append(run.compile(2).temp_bytes)
     assert sizes[1] < sizes[0] / 3
 
 
@@ -182,7 +182,7 @@ def test_unknown_choices_raise():
 
 def _copied(problem):
     """The same problem with data of its own for the lower level."""
-    return problem.on_data(problem.upper_data, jax.tree.map(jnp.array, problem.lower_data))
+    return problem.replace_data(problem.upper_data, jax.tree.map(jnp.array, problem.lower_data))
 
 
 @pytest.mark.slow_except("in order-Cluster(devices=4)")

@@ -82,7 +82,7 @@ def on(batch, point):
 @cache
 def samples(k, some=False):
     """What the estimator's draw of step k holds."""
-    draw = oracle(k).draw_some() if some else oracle(k).draw()
+    draw = oracle(k).draw_for_variance_reduction() if some else oracle(k).draw()
     return {name: np.asarray(leaf) for name, leaf in draw.lower.parts[0].items()}
 
 

@@ -118,7 +118,7 @@ def temporaries(micro_batch, method):
     )
     graphs = db.Levels(db.graphs.ring(2))
     run = db.Simulator().start(given, method, graphs, RunConfig(micro_batch=micro_batch))
-    return run.compile(1).beside
+    return run.compile(1).temp_bytes
 
 
 @pytest.mark.slow_except("sparkle")

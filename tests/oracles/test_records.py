@@ -31,8 +31,8 @@ class Silent(RecordNoise):
         super().__init__(records)
         self.asked = []
 
-    def of_node(self, release, rows, used):
-        return SeededNoise(self.records).of_node(release, rows, used)
+    def sum_of_clipped(self, release, rows, used):
+        return SeededNoise(self.records).sum_of_clipped(release, rows, used)
 
     def __call__(self, step, release, sums, keys):
         self.asked.append(release)
@@ -113,13 +113,13 @@ def test_batches_are_slots_of_a_pass():
         noise, x = Silent(), point()[0]
         found = oracle(noise, made, 2, k=jnp.int32(k), in_order=True).draw().at(x).fx.tree
         (release,) = noise.asked
-        slot = release.slot(k)
+        slot = release.batch_of_step(k)
         for node, f in enumerate(samples((6, 6, 6))):
             a, b = (f[name][2 * slot : 2 * slot + 2] for name in "ab")
             rows = [c * (c @ np.asarray(x.tree[node]) - d) for c, d in zip(a, b, strict=True)]
             np.testing.assert_allclose(found[node], cut(rows) / 2, atol=1e-12)
         seen.append(slot)
-    assert release.slots == 3 and sorted(seen) == [0, 1, 2]
+    assert release.batches_per_epoch == 3 and sorted(seen) == [0, 1, 2]
 
 
 def test_clipped_rows_are_no_longer_than_the_clip():
@@ -143,7 +143,7 @@ def test_noise_is_as_large_as_it_says_and_never_twice_the_same(dtype):
     np.testing.assert_allclose(moves.std(1), 2.0 * CLIP / 5, rtol=0.08)
     assert np.abs(np.corrcoef(moves) - np.eye(2 * NODES)).max() < 0.12  # 2,000 entries: five deviations
     made = oracle(SeededNoise(PRIVATE), problem((1, 1, 1)))
-    keys = [made.keys(made.claim(made.draw(), 0, 1.0)) for _ in range(3)]
+    keys = [made.keys(made.next_release(made.draw(), 0, 1.0)) for _ in range(3)]
     assert len({np.asarray(jax.random.key_data(key)).tobytes() for keys in keys for key in keys}) == 9
 
 
@@ -162,7 +162,7 @@ def test_a_step_learns_of_its_samples_by_the_sums_alone(name, batches):
     config = RunConfig(2, sampling="shuffle-once") if batches == "shuffled" else RunConfig()
     for seed in (0, 1):
         made = problem(seed=seed, form=entry.form)
-        network = InMemory.by_link(levels := db.Levels(x=RING), config.link_faults(jnp.arange(NODES)))
+        network = InMemory.with_links(levels := db.Levels(x=RING), config.link_faults(jnp.arange(NODES)))
         network = network if any(row.needs_links for row in entry().strategies.values()) else InMemory.of(levels)
         config = config._replace(privacy=PRIVATE)
         program = Program.of(made, entry(), network, jnp.arange(NODES), config, record_noise=Deaf())

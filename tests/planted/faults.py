@@ -146,7 +146,7 @@ PROBLEM = (
     ),
     Fault(
         "carry lost",
-        "_scale",
+        "index_below",
         "(middle >> high) + (carry >> high)",
         "(middle >> high)",
         "Samples of nodes with more than 65,536 are not drawn uniformly.",
@@ -199,15 +199,15 @@ ORACLES = (
     Fault(
         "other upper batch",
         "Draw.fresh_lower",
-        "upper_of=self.upper_of or self",
-        "upper_of=None",
+        "shares_upper_with=self.shares_upper_with or self",
+        "shares_upper_with=None",
         "A fresh lower batch comes with another upper batch.",
     ),
     Fault(
         "the same draw again",
         "Draw.again",
-        "jax.random.fold_in(self.key, number + 1), self.place",
-        "self.key, self.place",
+        "jax.random.fold_in(self.key, number + 1), self.offset",
+        "self.key, self.offset",
         "Further draws, such as the factors of a Neumann series, repeat the first one.",
     ),
     Fault(
@@ -286,8 +286,8 @@ NETWORK = (
     Fault(
         "reset flow kept",
         "_restored",
-        "reset = states == LinkState.RESET",
-        "reset = states == LinkState.DROPPED",
+        "reset = states == LinkStatus.START_AT_ZERO",
+        "reset = states == LinkStatus.DROP_FLOW",
         "A link that begins again keeps the flow that its other end has forgotten.",
     ),
     Fault(
@@ -327,7 +327,7 @@ NETWORK = (
     ),
     Fault(
         "one step too long",
-        "Fault._now",
+        "Fault._occurs_at",
         "k < self.during[1]",
         "k <= self.during[1]",
         "Faults last a step longer than they were given.",
@@ -387,7 +387,7 @@ STRATEGIES = (
     Fault(
         "second moments not corrected",
         "Adam.moments",
-        "each(1 / _weight(self.decay, steps), v)",
+        "scale_nodes(1 / _weight(self.decay, steps), v)",
         "v",
         "The first steps of Adam are too long.",
     ),
@@ -448,7 +448,7 @@ METHODS = (
     ),
     Fault(
         "sum of y left out",
-        "AdaSdbo.shares",
+        "AdaSdbo.step_factors",
         "jnp.maximum(b, c)",
         "c",
         "Steps of z and x ignore how large the gradients of y were.",
@@ -472,7 +472,7 @@ METHODS = (
 ENGINES = (
     Fault(
         "resumed with another seed",
-        "identity",
+        "run_fingerprint",
         '"seed": config.seed,',
         '"seed": 0,',
         "A run is resumed although its seed is another.",
@@ -577,15 +577,15 @@ SOLVER = (
     Fault(
         "one of two reasons",
         "Session._after",
-        "[ending.message, self.run.ended]",
-        "[self.run.ended]",
+        "[ending.message, self.run.end_reason]",
+        "[self.run.end_reason]",
         "The reason of a callback is lost where the run ends with the same row.",
     ),
     Fault(
         "stopped in the last step",
         "Session._stopped",
-        "self.run.step >= self.schedule.steps",
-        "self.run.step > self.schedule.steps",
+        "self.run.step >= self.plan.steps",
+        "self.run.step > self.plan.steps",
         "A run that a callback stops in its last step is not completed.",
     ),
     Fault(

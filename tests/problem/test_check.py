@@ -51,7 +51,7 @@ def test_a_stopped_gradient_in_the_lower_level_is_named():
     report = problem(lower=lambda x, y, batch: right(jax.lax.stop_gradient(x), y, batch)).check()
     (text,) = wrong_texts(report)
     assert text.startswith("J z = ∇²_xy g z differs from finite differences (0 against") and "stop_gradient" in text
-    assert not report.ok and "LOOK J z" in str(report)
+    assert not report.ok and "WARN J z" in str(report)
 
 
 def test_a_stopped_gradient_in_the_upper_level_is_named():

@@ -16,7 +16,7 @@ import pytest
 
 import decibel as db
 from decibel.engines._checkpoint import CheckpointWarning
-from decibel.problem._identity import loss_hashes
+from decibel.problem._loss_hash import loss_hashes
 
 DATA = np.random.default_rng(0).normal(size=(2, 4, 3))
 TABLE = np.arange(50.0)
@@ -67,7 +67,7 @@ SCRIPT = """
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     from test_identity import hashes, problem
-    from decibel.problem._identity import loss_hashes
+    from decibel.problem._loss_hash import loss_hashes
     print(hashes().upper, loss_hashes(problem()).lower)
 """
 

@@ -146,7 +146,7 @@ def test_keys_do_not_depend_on_the_other_nodes():
 def test_losses_without_a_key_have_none():
     draw = oracle(PLAIN).draw()
     assert draw.upper_batch.keys is None and draw.lower_batch.keys is None
-    assert draw.again(0) is not draw and oracle(PLAIN, batch_size=None).draw_all().again(0)._same_again
+    assert draw.again(0) is not draw and oracle(PLAIN, batch_size=None).draw_all().again(0)._is_deterministic
 
 
 def test_every_part_of_a_full_batch_has_its_own():

@@ -11,7 +11,7 @@ from references import Curved
 
 import decibel as db
 from decibel.problem import _exact as exact
-from decibel.problem._samples import _scale, node_data
+from decibel.problem._samples import index_below, node_data
 
 COUNTS = [5, 1, 8, 3, 12, 6]
 NODES = len(COUNTS)
@@ -150,7 +150,7 @@ def test_scaled_bits_are_exact():
     bits = np.concatenate([[0, 2**32 - 1], rng.integers(0, 2**32, 500)]).astype(np.uint32)
     for count in (1, 2, 3, 1000, 65536, 65537, 10**9, 2**31 - 1):
         expected = [int(b) * count >> 32 for b in bits]
-        assert np.array_equal(_scale(jnp.asarray(bits), jnp.asarray(count, jnp.int32)), expected)
+        assert np.array_equal(index_below(jnp.asarray(bits), jnp.asarray(count, jnp.int32)), expected)
 
 
 # The ways of giving data

@@ -141,7 +141,7 @@ def test_what_is_a_source():
 
 def test_arrays_are_read_side_by_side(monkeypatch):
     """With the same rows; what one thread raises reaches the caller."""
-    monkeypatch.setattr("decibel.problem._stream_backends.MUCH", 0)
+    monkeypatch.setattr("decibel.problem._stream_backends.PARALLEL_FROM_BYTES", 0)
     whole = solve(problem(TREES))
     found = solve(problem([db.sources.arrays(tree) for tree in TREES]))
     np.testing.assert_array_equal(np.asarray(found.nodes.x), np.asarray(whole.nodes.x))

@@ -277,7 +277,7 @@ def test_links_keep_what_they_hold_and_new_ones_begin_at_zero(strategy):
 
     def state(rows):
         by_link = WaveLinks(rows, (rows != 0).astype(jnp.int32), None, None) if wave else rows
-        return State(Level(Vector(jnp.ones((1, 1))), ()), links=(((LinkMemory(by_link),),),))
+        return State(Level(Vector(jnp.ones((1, 1))), ()), link_memory=(((LinkMemory(by_link),),),))
 
     def placed(edition, *links):
         return Placement(edition, ("me", *(name for name, _ in links)), (links,))
@@ -285,7 +285,7 @@ def test_links_keep_what_they_hold_and_new_ones_begin_at_zero(strategy):
     before = placed(1, ("a", 0.25), ("b", 0.25))
     for weight in (0.25, 0.3):
         now = placed(2, ("b", weight), ("c", 0.25))
-        after = migrate(state(held), state(none), before, now, {}, warm=False).links[0][0][0].by_link
+        after = migrate(state(held), state(none), before, now, {}, warm=False).link_memory[0][0][0].per_link
         kept = 0.0 if wave and weight != 0.25 else 2.0
         np.testing.assert_array_equal((after.z if wave else after)[0, :, 0], [kept, 0.0])
 

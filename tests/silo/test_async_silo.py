@@ -12,7 +12,7 @@ from quadratics import random_quadratic
 from silo_sites import Folders, ring, run_sites
 
 import decibel as db
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 from decibel.silo._federation import StopRule
 from decibel.silo.protocol import _async_edge
 
@@ -47,7 +47,7 @@ class InStep(db.Silo):
 
         def collect(place, out):
             arrived, received, states = out
-            arrived[...], received[...], states[...] = 0, False, LinkState.TIED
+            arrived[...], received[...], states[...] = 0, False, LinkStatus.CONTINUE
             with site.lock:
                 for slot, other in enumerate(site.others[place]):
                     if other >= 0:

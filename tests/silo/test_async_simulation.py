@@ -13,7 +13,7 @@ from simulation.node import Problem, weights
 from simulation.schedule import ASYNC_KINDS
 
 import decibel as db
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 
 RING = tuple(tuple(sorted(((i - 1) % 4, (i + 1) % 4))) for i in range(4))
 
@@ -32,7 +32,7 @@ def nodes_of(levels, **more):
 def together(nodes, step=0):
     """A step in which every node has every message of the same step."""
     sent = [node.waves(step, 1) for node in nodes]
-    tied = np.ones(2, bool), np.full(2, LinkState.TIED)
+    tied = np.ones(2, bool), np.full(2, LinkStatus.CONTINUE)
     for i, node in enumerate(nodes):
         node.step(lambda level, i=i: (np.stack([sent[j][level][RING[j].index(i)] for j in RING[i]]), *tied))
 

@@ -12,7 +12,7 @@ from silo_ends import RULES, End, signed
 from silo_messages import message
 from silo_sites import ring
 
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 from decibel.silo._errors import NotFinite, Rejected, SiteLost
 from decibel.silo._federation import StopRule
 from decibel.silo.commands._run_site import status as show
@@ -50,7 +50,7 @@ class Alone(End):
         """What the step is given of site 1: its message, or nothing, and the state of the link."""
         out = np.empty((2, 3)), np.empty(2, bool), np.empty(2, np.int32)
         self.site.collect(place, out)
-        return (out[0][0, 0] if out[1][0] else None), LinkState(int(out[2][0]))
+        return (out[0][0, 0] if out[1][0] else None), LinkStatus(int(out[2][0]))
 
     def acknowledges(self, others=(1, 2)):
         """These neighbours have read all that was sent, and say so."""
@@ -99,7 +99,7 @@ class TestTheNewestMessage:
         end.connect(incarnation=2)
         end.runs()
         end.deliver(numbered(20))
-        assert end.takes() == (20, LinkState.TIED)
+        assert end.takes() == (20, LinkStatus.CONTINUE)
 
     def test_what_was_sent_last_is_sent_again_on_a_new_stream(self):
         end = Alone()
@@ -232,7 +232,7 @@ class TestNobodyWaits:
         end = Alone()
         assert end.site.agree([20, 40]) == 40 and end.site.next == 40
 
-    @pytest.mark.parametrize(("quorum", "state"), [("continue", LinkState.DROPPED), ("wait", LinkState.TIED)])
+    @pytest.mark.parametrize(("quorum", "state"), [("continue", LinkStatus.DROP_FLOW), ("wait", LinkStatus.CONTINUE)])
     def test_who_is_gone_is_dropped_or_kept_and_returns(self, quorum, state):
         end = Alone(quorum)
         assert end.site.begin(0) == 0
@@ -242,7 +242,7 @@ class TestNobodyWaits:
         end.connect()
         end.runs()
         end.deliver(numbered(30))
-        assert end.takes() == (30, LinkState.TIED)
+        assert end.takes() == (30, LinkStatus.CONTINUE)
 
     def test_quorum_stop(self):
         end = Alone("stop")
@@ -253,10 +253,10 @@ class TestNobodyWaits:
     def test_what_a_finished_neighbour_sent_last_counts_for_good(self):
         end = Alone()
         end.deliver(numbered(99), Bye("finished"))
-        assert end.takes() == (99, LinkState.TIED)
+        assert end.takes() == (99, LinkStatus.CONTINUE)
         end.clock.time += RULES.patience + 1
         end.site.on_heartbeat()
-        assert end.takes() == (None, LinkState.TIED)
+        assert end.takes() == (None, LinkStatus.CONTINUE)
 
     def test_a_site_that_all_have_left_waits(self):
         end = Alone()
@@ -305,7 +305,7 @@ class TestNoPeerEndsAnother:
         assert end.edge.rejected == 1 and end.edge.stream is None
         before = end.clock.time
         assert end.site.begin(6) == 6 and end.clock.time == before
-        assert end.takes() == (None, LinkState.TIED)
+        assert end.takes() == (None, LinkStatus.CONTINUE)
 
     def test_numbers_that_do_not_grow_are_paid_for(self):
         end = Alone()

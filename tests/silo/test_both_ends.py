@@ -9,14 +9,14 @@ import threading
 import pytest
 from silo_ends import standing_end, tell_running
 
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 from decibel.silo.protocol._frames import Bye, parse, write
 
 MATCHING = {
-    (LinkState.TIED, LinkState.TIED),
-    (LinkState.RESET, LinkState.RESET),
-    (LinkState.KEEPS, LinkState.RESTORE),
-    (LinkState.RESTORE, LinkState.KEEPS),
+    (LinkStatus.CONTINUE, LinkStatus.CONTINUE),
+    (LinkStatus.START_AT_ZERO, LinkStatus.START_AT_ZERO),
+    (LinkStatus.GIVE_FLOW, LinkStatus.TAKE_FLOW),
+    (LinkStatus.TAKE_FLOW, LinkStatus.GIVE_FLOW),
 }
 
 

@@ -277,7 +277,11 @@ def test_noise_on_messages_of_every_strategy():
         made = method_of(ring(2, method=name, settings={"alpha": 0.3}, privacy=noise))
         assert sorted(made.strategies) == sorted(levels) and float(made.alpha) == 0.3
         for strategy in made.strategies.values():
-            assert (strategy.move.code.clip, strategy.move.code.noise, strategy.move.code.mixing) == (1.0, 3.0, 0.5)
+            assert (strategy.flow_form.code.clip, strategy.flow_form.code.noise, strategy.flow_form.code.mixing) == (
+                1.0,
+                3.0,
+                0.5,
+            )
     for name, sentence in (("d-soba", "strategies of its own"), ("sparkle-edge-ed", "cannot be encoded")):
         with pytest.raises(ValueError, match=sentence):
             method_of(ring(2, method=name, privacy=noise))

@@ -11,7 +11,7 @@ from silo_messages import Exponents, message
 
 import decibel as db
 from decibel.network._codecs import ConcatCodec
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 from decibel.silo._errors import Rejected
 from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol._edge import WINDOW, Edge
@@ -41,7 +41,7 @@ class TestEdge:
         for at in (Position(5, 0), Position(5, 1), Position(6, 0)):
             edge.receive(Data(1, at, np.full(3, float(at.exchange))), KNOWN, 0.0)
             row, tie = edge.take(at)
-            assert row[0] == at.exchange and tie == LinkState.TIED
+            assert row[0] == at.exchange and tie == LinkStatus.CONTINUE
 
     def test_repeated_and_old_messages_do_nothing(self):
         edge = opened()
@@ -74,7 +74,7 @@ class TestEdge:
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     def test_what_is_not_finite_raises_in_code_too(self, made, bad):
         """Two levels in one message; only what is a float is looked at."""
-        parts = ConcatCodec(made.move.code, [5, 9], np.float64, [(0,), (1,)])
+        parts = ConcatCodec(made.flow_form.code, [5, 9], np.float64, [(0,), (1,)])
         layout, keys = in_code(parts), (jax.random.key(0), jax.random.key(1))
         good = np.asarray(parts.encode(jnp.arange(14.0) - 3, *keys))
         known = {(good.dtype, good.shape): {layout}}
@@ -115,7 +115,7 @@ class TestEdge:
         edge.on_skip(40)
         assert not edge.awaited(Position(6, 0)) and edge.awaited(Position(40, 0))
         edge.receive(message(40, 0), KNOWN, 0.0)
-        assert edge.take(Position(6, 0)) == (None, LinkState.TIED) and edge.take(Position(40, 0))[0] is not None
+        assert edge.take(Position(6, 0)) == (None, LinkStatus.CONTINUE) and edge.take(Position(40, 0))[0] is not None
 
     @pytest.mark.parametrize("mine", [True, False])
     @pytest.mark.parametrize("theirs", [True, False])
@@ -123,13 +123,13 @@ class TestEdge:
         here, there = opened((mine, 5), (theirs, 8)), opened((theirs, 8), (mine, 5))
         assert here.epoch == there.epoch
         pairs = {
-            (LinkState.TIED, LinkState.TIED),
-            (LinkState.RESET, LinkState.RESET),
-            (LinkState.KEEPS, LinkState.RESTORE),
-            (LinkState.RESTORE, LinkState.KEEPS),
+            (LinkStatus.CONTINUE, LinkStatus.CONTINUE),
+            (LinkStatus.START_AT_ZERO, LinkStatus.START_AT_ZERO),
+            (LinkStatus.GIVE_FLOW, LinkStatus.TAKE_FLOW),
+            (LinkStatus.TAKE_FLOW, LinkStatus.GIVE_FLOW),
         }
         assert (here.tie, there.tie) in pairs
-        assert (here.tie == LinkState.RESTORE) == (theirs and not mine)
+        assert (here.tie == LinkStatus.TAKE_FLOW) == (theirs and not mine)
 
     def test_ties_last_one_step(self):
         edge = opened((False, 5), (True, 5))
@@ -137,15 +137,15 @@ class TestEdge:
         for at in ((5, 0), (5, 1), (6, 0)):
             edge.receive(message(*at), KNOWN, 0.0)
             states.append(edge.take(Position(*at))[1])
-        assert states == [LinkState.RESTORE, LinkState.RESTORE, LinkState.TIED]
+        assert states == [LinkStatus.TAKE_FLOW, LinkStatus.TAKE_FLOW, LinkStatus.CONTINUE]
 
     def test_ties_are_made_where_both_ends_take_part(self):
         """The other end is ahead: nothing is tied before its first message, which is this end's first that it takes."""
         edge = opened((False, 5), (True, 7))
         for step in (5, 6):
-            assert edge.take(Position(step, 0)) == (None, LinkState.TIED)
+            assert edge.take(Position(step, 0)) == (None, LinkStatus.CONTINUE)
         edge.receive(message(7, 0), KNOWN, 0.0)
-        assert edge.take(Position(7, 0))[1] == LinkState.RESTORE
+        assert edge.take(Position(7, 0))[1] == LinkStatus.TAKE_FLOW
 
     def test_one_that_is_behind_sends_nothing_and_tells_where_it_goes_on(self):
         edge, there, stream = opened((True, 5), (True, 7)), opened((True, 7), (True, 5)), Line()
@@ -244,7 +244,7 @@ class TestEdge:
         assert not edge.inbox and edge.theirs == Position(59, 0)
 
     def test_a_closed_edge_is_apart_unless_its_flow_is_held(self):
-        for forget, tie in ((True, LinkState.DROPPED), (False, LinkState.TIED)):
+        for forget, tie in ((True, LinkStatus.DROP_FLOW), (False, LinkStatus.CONTINUE)):
             edge = opened()
             edge.close(forget=forget)
             assert not edge.awaited(Position(5, 0)) and edge.take(Position(5, 0)) == (None, tie)
@@ -261,8 +261,8 @@ def test_the_flow_that_is_taken_over_conserves_the_sum():
     F, φ = jnp.asarray(rng.normal(size=(2, 1, 3))), jnp.asarray(rng.normal(size=(2, 3)))
     links = Links(jnp.asarray([[1], [0]], jnp.int32), jnp.full((2, 1, 1), 0.25), Sums(1, None))
     for ties, kept in (
-        ((LinkState.KEEPS, LinkState.RESTORE), F[0, 0]),
-        ((LinkState.RESET, LinkState.RESET), jnp.zeros(3)),
+        ((LinkStatus.GIVE_FLOW, LinkStatus.TAKE_FLOW), F[0, 0]),
+        ((LinkStatus.START_AT_ZERO, LinkStatus.START_AT_ZERO), jnp.zeros(3)),
     ):
         pair = lambda rows, ties=ties: Received(rows[::-1], jnp.ones((2, 1), bool), jnp.asarray(ties)[:, None])  # noqa: E731
         faults = RunConfig().link_faults(jnp.arange(2, dtype=jnp.int32))

@@ -258,7 +258,7 @@ class TestIntegers:
 class Kept(RecordNoise):
     """Keeps the samples' vectors that a step hands out."""
 
-    def of_node(self, release, rows, used):
+    def sum_of_clipped(self, release, rows, used):
         return rows[0]
 
     def __call__(self, step, release, sums, keys):

@@ -57,7 +57,7 @@ class TestWhatASiloRuns:
     def test_a_limit_is_put_on_every_level(self, strategy):
         limited = protected(db.sparkle(strategy, **RATES), untrusting(flow_limit={"x": 1.0, "y": 2.0, "z": 3.0}))
         assert limited.strategies["x"].name.endswith(" (limit x 1, y 2, z 3)")
-        assert limited.strategies["x"].move == db.strategies.strategy(strategy).move
+        assert limited.strategies["x"].flow_form == db.strategies.strategy(strategy).flow_form
         assert {level: one.limits[level] for level, one in limited.strategies.items()} == {"x": 1, "y": 2, "z": 3}
         other = protected(limited, untrusting(flow_limit=5.0)).strategies["x"]
         assert other.limits["x"] == 5 and other.name == f"{db.strategies.strategy(strategy).name} (limit 5)"
@@ -93,7 +93,7 @@ def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path, 
     expected = db.solve(problem, db.sparkle(limited, **RATES), graph, steps=60, **options)
     for number, site in enumerate(sites):
         np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-10)
-    sizes = np.asarray(expected.state.links[0][0][0].by_link.sizes[level])
+    sizes = np.asarray(expected.state.link_memory[0][0][0].per_link.sizes[level])
     homes = {site.name: folders.home(site.name) for site in federation.sites}
     found = largest(homes)
     np.testing.assert_allclose(found[level].size, sizes[..., 1].max(), rtol=1e-9)

@@ -26,7 +26,7 @@ PROBLEM = random_quadratic(2).single()
 
 
 def codec(*widths):
-    return ConcatCodec(NOISY.move.code, list(widths), np.float64, [(i,) for i in range(len(widths))])
+    return ConcatCodec(NOISY.flow_form.code, list(widths), np.float64, [(i,) for i in range(len(widths))])
 
 
 def solve(folders, steps, method=SINGLE, budget=None, **options):

@@ -20,7 +20,7 @@ from simulation.schedule import KINDS
 import decibel as db
 from decibel.core import _files as files
 from decibel.methods._single_level import SingleLevel
-from decibel.network._incidence import of_node
+from decibel.network._incidence import slots_of_node
 from decibel.strategies import strategy
 
 TESTS = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def test_a_simulated_node_is_the_products(lossy):
     states = undisturbed(RING, 1, lossy, 25)
     found = np.stack([np.frombuffer(state)[:ENTRIES] for state in states])
     np.testing.assert_allclose(found, expected.nodes.x, rtol=0, atol=1e-12)
-    assert tuple(of_node(graph, 1).neighbours) == RING[1]
+    assert tuple(slots_of_node(graph, 1).neighbours) == RING[1]
 
 
 @pytest.mark.slow_except(*(kind for kind in KINDS if kind != "orbax"))

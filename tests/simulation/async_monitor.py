@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 from decibel.silo.protocol._async_edge import MOST_ON_THE_WAY, AsyncEdge
 from decibel.silo.protocol._async_site import AsyncSite
 from decibel.silo.protocol._edge import Edge
@@ -115,8 +115,10 @@ class AsyncMonitor(Monitor):
         rows, arrived, states = found
         for slot, j in enumerate(self.world.neighbours[host.number]):
             edge, key = site.edges[j], (host.number, host.lives, j, level)
-            if (states[slot] == LinkState.DROPPED) == edge.holds or (arrived[slot] and not edge.holds):
-                self._fail(f"{host.name} and {edge.name}: link {LinkState(int(states[slot])).name}, holds {edge.holds}")
+            if (states[slot] == LinkStatus.DROP_FLOW) == edge.holds or (arrived[slot] and not edge.holds):
+                self._fail(
+                    f"{host.name} and {edge.name}: link {LinkStatus(int(states[slot])).name}, holds {edge.holds}"
+                )
             if not self.world.is_honest(j):
                 continue
             used, came = self._used.get(key, (0, -1)), self._came.get(key, (0, -1))

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 
 from .coded_links import CodedLinks
 from .node import ENTRIES, Arrived, Problem
 
 ALPHA = 0.25
 STAMP = 16  # bytes
-DROPPED = int(LinkState.DROPPED)
+DROPPED = int(LinkStatus.DROP_FLOW)
 
 
 class WaveNode:

@@ -15,9 +15,9 @@ import numpy as np
 from jax import Array
 
 from decibel.network._codecs import Code, Quantized, TopK
-from decibel.network._coded_wave import HEADER, CodedWave
+from decibel.network._coded_wave import HEADER_BYTES, CodedWave
 from decibel.network._incidence import Sums
-from decibel.network._links import Channel, Draws, LinkFaults, LinkMemory, Links, Received, Transport
+from decibel.network._links import Channel, LinkFaults, LinkMemory, Links, NoiseKeys, Received, Transport
 from decibel.network.faults import fault_schedule
 
 from .node import ENTRIES, Arrived
@@ -74,14 +74,16 @@ class CodedLinks:
     @property
     def written(self) -> list[np.ndarray]:
         """By level, (slots, entries) what the messages that were sent last are to be read as."""
-        return [np.asarray(memory.by_link.transit.sender.kept)[0, : self._slots, 0] for memory in self._memories]
+        return [
+            np.asarray(memory.per_link.transport_state.sender.kept)[0, : self._slots, 0] for memory in self._memories
+        ]
 
     def z(self, level: int) -> np.ndarray:
-        return np.asarray(self._memories[level].by_link.z)[0, : self._slots]
+        return np.asarray(self._memories[level].per_link.z)[0, : self._slots]
 
     def flows(self, level: int, s: np.ndarray) -> np.ndarray:
         mine = 2 * self._around.weights[0, : self._slots] * s
-        begun = np.asarray(self._memories[level].by_link.numbers)[0, : self._slots, :1] > 0
+        begun = np.asarray(self._memories[level].per_link.numbers)[0, : self._slots, :1] > 0
         return np.where(begun, self.z(level) - mine, 0)
 
     def waves(self, s: np.ndarray, step: int, incarnation: int) -> list[np.ndarray]:
@@ -108,7 +110,7 @@ class CodedLinks:
 
 def number_of(row: np.ndarray) -> tuple[int, int]:
     """The number of a message, and the incarnation of its sender."""
-    number, incarnation = np.frombuffer(row[HEADER : HEADER + 8].tobytes(), np.int32).tolist()
+    number, incarnation = np.frombuffer(row[HEADER_BYTES : HEADER_BYTES + 8].tobytes(), np.int32).tolist()
     return number, incarnation
 
 
@@ -134,7 +136,7 @@ def _channel(around: Around, step: Any, incarnation: Any, received: Received | N
     none: Any = None
     return Channel(
         links, step, 0, faults, Transport(none, lambda row: received or none, none, incarnation=incarnation),
-        draws=Draws(),
+        noise_keys=NoiseKeys(),
     )  # fmt: skip
 
 
@@ -153,6 +155,6 @@ def _take(
 ) -> tuple[Array, LinkMemory]:
     """(1, slots, entries) what has come, NaN where that cannot be read; and what links remember of it."""
     message, channel = _message(code, around, s), _channel(around, step, own, received)
-    carried = message.carried(channel, message.reflected(channel, memory)[2], memory.by_link.transit)
+    carried = message.deliver(channel, message.reflected(channel, memory)[2], memory.per_link.transport_state)
     read = jax.numpy.where((carried.numbers > 0)[..., None], carried.rows, jax.numpy.nan)
     return read, message.receive(channel, memory)[1]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decibel.network._coded_wave import HEADER, MORE
+from decibel.network._coded_wave import ASYNC_HEADER_BYTES, HEADER_BYTES
 from decibel.silo.protocol._frames import (
     Beat,
     Bye,
@@ -211,7 +211,9 @@ class Conspiracy:
             return [frame]
         tensor = found.tensor.copy()
         if tensor.dtype == np.uint8:
-            tensor[HEADER + MORE : HEADER + MORE + 4] = np.array([1e6], np.float32).view(np.uint8)
+            tensor[HEADER_BYTES + ASYNC_HEADER_BYTES : HEADER_BYTES + ASYNC_HEADER_BYTES + 4] = np.array(
+                [1e6], np.float32
+            ).view(np.uint8)
         else:
             tensor[:ENTRIES] = 1e6
         return [write(found._replace(tensor=tensor))]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 from decibel.silo._errors import FinishedByFew, NothingInCommon, SiteLost
 from decibel.silo.observe._site_status import closing_line, status
 from decibel.silo.protocol._edge import Edge
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from .world import World
 
 TIES = {
-    (True, True): LinkState.TIED,
-    (True, False): LinkState.KEEPS,
-    (False, True): LinkState.RESTORE,
-    (False, False): LinkState.RESET,
+    (True, True): LinkStatus.CONTINUE,
+    (True, False): LinkStatus.GIVE_FLOW,
+    (False, True): LinkStatus.TAKE_FLOW,
+    (False, False): LinkStatus.START_AT_ZERO,
 }
 
 
@@ -55,7 +55,7 @@ class Monitor:
         self._flows: dict[tuple, np.ndarray] = {}
         self._epochs: dict[tuple[int, int], int] = {}  # in which an exchange was begun
         self._seen: dict[tuple[int, int, int], Seen] = {}
-        self._openings: dict[tuple, tuple[Seen, LinkState]] = {}
+        self._openings: dict[tuple, tuple[Seen, LinkStatus]] = {}
         self._signed: dict[tuple[int, bytes], float] = {}  # when an honest site has signed a text
         self._known: dict[tuple[int, int, int], Statement] = {}  # what a site knows of another in a life
         self._asked = 0, 0  # what an edge asked for, and its epoch, before the last frame

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 
 ENTRIES, ALPHA = 3, 0.3
 Arrived = tuple[np.ndarray, np.ndarray, np.ndarray]  # the rows, by slot; where there is one; the states of the links
@@ -64,16 +64,16 @@ class Node:
         """As `decibel.network._messages.accumulate`, written anew."""
         F = F.copy()
         for slot, (row, state) in enumerate(zip(rows, states, strict=True)):
-            if state == LinkState.DROPPED:
+            if state == LinkStatus.DROP_FLOW:
                 F[slot] = 0
                 continue
             theirs, back = row[:ENTRIES], row[ENTRIES:]
             mine = F[slot].copy()
-            if state == LinkState.RESTORE:
+            if state == LinkStatus.TAKE_FLOW:
                 mine = -back
-            elif state == LinkState.KEEPS:
+            elif state == LinkStatus.GIVE_FLOW:
                 back = -mine
-            elif state == LinkState.RESET:
+            elif state == LinkStatus.START_AT_ZERO:
                 mine, back = np.zeros(ENTRIES), np.zeros(ENTRIES)
             if arrived[slot]:
                 F[slot] = self.weights[slot] * (theirs - φ) + 0.5 * (mine - back)
@@ -116,6 +116,6 @@ def undisturbed(neighbours: Neighbours, levels: int, lossy: bool, steps: int) ->
 def _answer(node: Generator[np.ndarray, Arrived, None], i: int, sent: list, neighbours: Neighbours) -> np.ndarray:
     got = [sent[j] if sent[j].ndim == 1 else sent[j][neighbours[j].index(i)] for j in neighbours[i]]
     try:
-        return node.send((np.array(got), np.ones(len(got), bool), np.full(len(got), LinkState.TIED)))
+        return node.send((np.array(got), np.ones(len(got), bool), np.full(len(got), LinkStatus.CONTINUE)))
     except StopIteration:
         return np.zeros(0)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from decibel.core import _files as files
 from decibel.engines import _checkpoint
 from decibel.network import _coded_wave, _wave
-from decibel.network._links import LinkState
+from decibel.network._links import LinkStatus
 from decibel.silo._federation import FaultTolerance, Federation
 from decibel.silo.protocol import _edge as edges
 from decibel.silo.protocol import _site as sites
@@ -111,7 +111,7 @@ def jumps_are_not_told():
 @bug("crash", seed=7)
 def keeps_and_restore_are_swapped():
     settle = Edge.open_link
-    swapped = {LinkState.KEEPS: LinkState.RESTORE, LinkState.RESTORE: LinkState.KEEPS}
+    swapped = {LinkStatus.GIVE_FLOW: LinkStatus.TAKE_FLOW, LinkStatus.TAKE_FLOW: LinkStatus.GIVE_FLOW}
 
     def wrong(self: Edge, *views) -> None:
         before = self.epoch
@@ -128,10 +128,10 @@ def the_tie_is_made_in_the_first_step_of_this_end():
         for old in [place for place in self.inbox if place < at]:
             del self.inbox[old]
         if not self.takes_part(at.step):
-            return None, LinkState.TIED if self.holds else LinkState.DROPPED
+            return None, LinkStatus.CONTINUE if self.holds else LinkStatus.DROP_FLOW
         if self.tied_at < 0:
             self.tied_at = at.step
-        return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else LinkState.TIED
+        return self.inbox.pop(at, None), self.tie if at.step == self.tied_at else LinkStatus.CONTINUE
 
     return patch.object(Edge, "take", take)
 
@@ -360,7 +360,7 @@ def checkpoints_of_orbax_are_not_synced():
 @bug("async-calm", seed=1)
 def a_message_is_used_twice():
     def collect(self: AsyncEdge, exchange: int):
-        return self._mail.get(exchange), LinkState.TIED if self.holds else LinkState.DROPPED
+        return self._mail.get(exchange), LinkStatus.CONTINUE if self.holds else LinkStatus.DROP_FLOW
 
     return patch.object(AsyncEdge, "collect", collect)
 

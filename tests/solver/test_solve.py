@@ -148,7 +148,7 @@ class Spent(db.Run):
     """A run that ends itself at step 10."""
 
     @property
-    def ended(self):
+    def end_reason(self):
         return "the budget is spent" if self.step >= 10 else ""
 
 

@@ -202,10 +202,10 @@ def test_short_scales_elsewhere():
 
 def test_no_scale_of_a_neighbour_is_negative_or_overflows():
     """A lie may slow a node down; it must not turn mixing around or make a number infinite."""
-    network = InMemory.by_link(db.Levels(x=RING), RunConfig().link_faults(jnp.arange(NODES)))
+    network = InMemory.with_links(db.Levels(x=RING), RunConfig().link_faults(jnp.arange(NODES)))
     φ = Vector(jnp.arange(NODES * 2.0).reshape(NODES, 2) ** 2)
     b = Vector(jnp.ones((NODES, 2)).at[1].set(jnp.asarray([-5.0, 1e308])))
-    state = network.first_link_state(jnp.int32(0), 0, {"x": Scaled((φ, b))})
+    state = network.first_link_memory(jnp.int32(0), 0, {"x": Scaled((φ, b))})
     exchange = jax.jit(lambda φ, b: network.exchange(jnp.int32(0), 0, {"x": Scaled((φ, b))}, state)[0]["x"])
     G, δ = (np.asarray(part.tree) for part in exchange(φ, b))
     W = RING.W

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from ._discrete_gaussian import Source, discrete_gaussian
+    from ._discrete_gaussian import RandomBytes, discrete_gaussian
     from ._files import append_line, atomic_write, durable_replace, read_bytes, read_file, sync_folder
     from ._json import JSON
     from ._ledger import Counts
@@ -24,7 +24,7 @@ __all__ = [
     "JSON",
     "Counts",
     "PyTree",
-    "Source",
+    "RandomBytes",
     "append_line",
     "atomic_write",
     "discrete_gaussian",
@@ -42,7 +42,7 @@ __all__ = [
 __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "_discrete_gaussian": ["Source", "discrete_gaussian"],
+        "_discrete_gaussian": ["RandomBytes", "discrete_gaussian"],
         "_files": ["append_line", "atomic_write", "durable_replace", "read_bytes", "read_file", "sync_folder"],
         "_json": ["JSON"],
         "_ledger": ["Counts"],

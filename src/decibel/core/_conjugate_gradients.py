@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from ._vector import Vector, choose, dots, each, positive
+from ._vector import Vector, choose, dots, nonzero_divisor, scale_nodes
 
 LOST = 1e6  # rounding errors dominate a squared residual that has grown to this many times the least one
 
@@ -45,10 +45,10 @@ def conjugate_gradients(
     def improve(carry: Carry) -> Carry:
         j, z, r, w, rr, best, least = carry
         hw = multiply(w)
-        step = rr / positive(dots(w, hw))
-        z, r = z + each(step, w), r - each(step, hw)
+        step = rr / nonzero_divisor(dots(w, hw))
+        z, r = z + scale_nodes(step, w), r - scale_nodes(step, hw)
         new = r.squared_norms()
-        w = r + each(new / positive(rr), w)
+        w = r + scale_nodes(new / nonzero_divisor(rr), w)
         return j + 1, z, r, w, new, choose(new < least, z, best), jnp.minimum(new, least)
 
     rr = b.squared_norms()

@@ -17,14 +17,14 @@ from functools import lru_cache
 
 import numpy as np
 
-Source = Callable[[int], bytes]  # returns that many random bytes
+RandomBytes = Callable[[int], bytes]  # returns that many random bytes
 
 TABLE = 256  # σ of the table
 NEAR = 1  # the largest error of the table's 64-bit numbers
 NEAR_EXP = 2.0**15  # in units of 2^−64, many times the rounding error of exp and of its comparison
 
 
-def discrete_gaussian(σ: int, count: int, source: Source = os.urandom) -> np.ndarray:
+def discrete_gaussian(σ: int, count: int, source: RandomBytes = os.urandom) -> np.ndarray:
     """(count,) independent draws, of int64.
 
     Args:
@@ -48,7 +48,7 @@ def discrete_gaussian(σ: int, count: int, source: Source = os.urandom) -> np.nd
     return draws
 
 
-def _high(count: int, source: Source) -> np.ndarray:
+def _high(count: int, source: RandomBytes) -> np.ndarray:
     table = _table()
     u = _words(count, source)
     h = np.searchsorted(table, u, "left")  # table[h − 1] < u ≤ table[h], of which the last is the largest that u can be
@@ -58,12 +58,12 @@ def _high(count: int, source: Source) -> np.ndarray:
     return h
 
 
-def _low_and_sign(low: int, count: int, source: Source) -> tuple[np.ndarray, np.ndarray]:
+def _low_and_sign(low: int, count: int, source: RandomBytes) -> tuple[np.ndarray, np.ndarray]:
     bits = np.frombuffer(source(4 * count), np.uint32).astype(np.int64)
     return (bits >> 1) & (low - 1), 2 * (bits & 1) - 1
 
 
-def _accepts(numerators: np.ndarray, denominator: int, source: Source) -> np.ndarray:
+def _accepts(numerators: np.ndarray, denominator: int, source: RandomBytes) -> np.ndarray:
     """Each with probability exp(−numerator/denominator); the quotients are exact, being over a power of two."""
     u = _words(len(numerators), source)
     chances = np.exp(-numerators / denominator) * 2.0**64
@@ -75,7 +75,7 @@ def _accepts(numerators: np.ndarray, denominator: int, source: Source) -> np.nda
     return accepted | (numerators == 0)
 
 
-def _settle(u: int, numbers: Callable[[int], list[int]], source: Source) -> int:
+def _settle(u: int, numbers: Callable[[int], list[int]], source: RandomBytes) -> int:
     """How many of the numbers in [0, 1] lie below the number whose first 64 bits are u.
 
     `numbers(bits)` gives them to one unit of 2^−bits. More bits are drawn until the answer is certain.
@@ -90,7 +90,7 @@ def _settle(u: int, numbers: Callable[[int], list[int]], source: Source) -> int:
             return below
 
 
-def _words(count: int, source: Source) -> np.ndarray:
+def _words(count: int, source: RandomBytes) -> np.ndarray:
     return np.frombuffer(source(8 * count), np.uint64)
 
 

@@ -95,37 +95,37 @@ def dots(a: Vector, b: Vector) -> Float[Array, " nodes"]:
     return jax.tree.reduce(jnp.add, parts)
 
 
-def each(factors: Float[Array, "*axes"], vector: Vector) -> Vector:
+def scale_nodes(factors: Float[Array, "*axes"], vector: Vector) -> Vector:
     """Every node's vector times its own factor (or a common one)."""
 
     def shaped(leaf: Array) -> Array:
-        return beside(factors, leaf).astype(leaf.dtype)
+        return expand_to(factors, leaf).astype(leaf.dtype)
 
     return Vector(jax.tree.map(lambda leaf: shaped(leaf) * leaf, vector.tree))
 
 
 def choose(which: Bool[Array, "*axes"], a: T, b: T) -> T:
-    """Leaf by leaf, a of the nodes for which `which` is true and b of the others."""
-    return jax.tree.map(lambda x, y: jnp.where(beside(which, x), x, y), a, b)
+    """Leaf by leaf, a at the nodes for which `which` is true and b at the others."""
+    return jax.tree.map(lambda x, y: jnp.where(expand_to(which, x), x, y), a, b)
 
 
-def beside(values: Shaped[Array, "*axes"], leaf: Shaped[Array, ...]) -> Shaped[Array, ...]:
-    """Values of the first axes, shaped to meet the leaf."""
+def expand_to(values: Shaped[Array, "*axes"], leaf: Shaped[Array, ...]) -> Shaped[Array, ...]:
+    """`values` with trailing axes of length 1, so that it broadcasts against `leaf`."""
     return jnp.reshape(values, (*jnp.shape(values), *(1,) * (leaf.ndim - jnp.ndim(values))))
 
 
-def positive(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Safe to divide by: a node with nothing left to solve divides zero by it."""
+def nonzero_divisor(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The values, at least the smallest normal number: safe to divide by where a node has nothing left to solve."""
     return jnp.maximum(values, jnp.finfo(values.dtype).tiny)
 
 
-def largest(values: Float[Array, "*shape"]) -> Float[Array, ""]:
+def max_or_nan(values: Float[Array, "*shape"]) -> Float[Array, ""]:
     """The largest entry, or NaN if any is NaN: on a CPU, XLA's reduction drops NaN from arrays of a few thousand."""
     return jnp.where(jnp.isnan(values).any(), jnp.nan, values.max())
 
 
-def smallest(values: Float[Array, "*shape"]) -> Float[Array, ""]:
-    return -largest(-values)
+def min_or_nan(values: Float[Array, "*shape"]) -> Float[Array, ""]:
+    return -max_or_nan(-values)
 
 
 def flatten(

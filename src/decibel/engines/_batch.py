@@ -20,7 +20,7 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method, State
 from ..problem._problem import Problem
 from ..problem._samples import NodeData, lay_out
-from ..problem._stream_trace import source_error, validate_indexed
+from ..problem._stream_trace import pop_source_error, validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
 from ._convolutions import compile_step
@@ -103,7 +103,7 @@ class BatchRun:
         self.state, alive, repetitions = chunk(arrays, self.rates, self.state, self.alive, np.int32(self.step))
         self.alive = np.array(alive)
         for problem in self.problems:
-            if (error := source_error(problem)) is not None:
+            if (error := pop_source_error(problem)) is not None:
                 raise error
         self.step += length
         sums = [np.asarray(times, np.float64).reshape(len(self.alive), -1).sum(1) for times in repetitions]
@@ -116,7 +116,7 @@ class BatchRun:
 
 def _start(problem: Problem, method: Method, nodes: int, like: State) -> State:
     y = None if problem.y0 is None else replicate(problem.y0, nodes)
-    return method.start(replicate(problem.x0, nodes), y)._replace(links=like.links)
+    return method.start(replicate(problem.x0, nodes), y)._replace(link_memory=like.link_memory)
 
 
 @jax.jit
@@ -158,7 +158,7 @@ def stack_problems(problems: Sequence[Problem]) -> Problem:
     """One problem whose arrays have a leading axis of runs; the first itself where all are the same object."""
     if all(problem is problems[0] for problem in problems):
         return problems[0]
-    bare = [problem.on_data(None, None) for problem in problems]
+    bare = [problem.replace_data(None, None) for problem in problems]
     upper = _stack_data([problem.upper_data for problem in problems])
     shared = all(problem.lower_data is problem.upper_data for problem in problems)
     lower = upper if shared else _stack_data([problem.lower_data for problem in problems])
@@ -166,7 +166,7 @@ def stack_problems(problems: Sequence[Problem]) -> Problem:
     if len(structures) > 1:
         raise ShapesDiffer("the problems of the runs differ in structure.")
     stacked = jax.tree.map(_stack, *bare)
-    return stacked.on_data(upper, lower)
+    return stacked.replace_data(upper, lower)
 
 
 def _alike(problems: Sequence[Problem]) -> bool:

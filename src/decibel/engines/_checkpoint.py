@@ -30,14 +30,14 @@ from ..core._optional import optional
 from ..core._types import PyTree
 from ..graphs._graph import Levels, Topology
 from ..methods._method import Method, State
-from ..problem._identity import LossHashes, loss_hashes
+from ..problem._loss_hash import LossHashes, loss_hashes
 from ..problem._problem import Problem
 from ..problem._stream_trace import validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results._trace import Trace
 from ._membership import Members, migrate_state
 from ._program import RunConfig
-from ._run import Best, Run
+from ._run import KeptState, Run
 
 BEST = "best-"  # before the names of leaves of the best state
 ASIDE = "aside"  # a folder for checkpoints of steps to which a run went back
@@ -48,9 +48,11 @@ class CheckpointWarning(UserWarning):
 
 
 class Checkpoints:
-    """The last `keep` checkpoints of one run, in a folder of their own."""
+    """The last `max_to_keep` checkpoints of one run, in a folder of their own."""
 
-    def __init__(self, path: str | Path, fingerprint: dict[str, JSON], members: Members, *, keep: int = 3) -> None:
+    def __init__(
+        self, path: str | Path, fingerprint: dict[str, JSON], members: Members, *, max_to_keep: int = 3
+    ) -> None:
         with optional("orbax-checkpoint", caller="solve(checkpoint=...)", extra="checkpoint"):
             import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
 
@@ -61,7 +63,7 @@ class Checkpoints:
         self._newest = -1
         self._path, self._synced = Path(path).absolute(), set[int]()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
+            max_to_keep=max_to_keep,
             enable_async_checkpointing=True,
             cleanup_tmp_directories=True,  # of a process that was killed while it saved
         )
@@ -90,7 +92,7 @@ class Checkpoints:
             "best": None if best is None else best.step,
         }
         if best is not None and best.step != run.step:
-            leaves |= {BEST + name: leaf for name, leaf in _named(best.state())}
+            leaves |= {BEST + name: leaf for name, leaf in _named(best.restore())}
         self._sync()
         self._synced.discard(run.step)
         if run.step in self._manager.all_steps():
@@ -100,9 +102,9 @@ class Checkpoints:
         )
 
     def restore(self, run: Run) -> dict[str, Any] | None:
-        """Puts the newest readable checkpoint into the run; returns what else it held, or None if there is none.
+        """Restores the newest readable checkpoint; returns its metadata, or None if there is none.
 
-        The state that the run began with is deleted first, so that one that fits can be resumed: two would not.
+        The initial state of the run is deleted first: two states might not fit into the memory.
         """
         args, kinds = self._ocp.args, jax.tree.map(_kind, run.state)
         saved = sorted(self._manager.all_steps(), reverse=True)
@@ -113,7 +115,7 @@ class Checkpoints:
                 before = tuple(meta["members"])
                 amended = _amended(run, meta["placement"])
                 self._validate_same_run(meta["fingerprint"], before, amended=amended)
-                if jax.tree.leaves(kinds.links) and meta.get("split", "") != run.split:
+                if jax.tree.leaves(kinds.link_memory) and meta.get("split", "") != run.split:
                     raise AnotherRun(
                         "checkpoint holds link states of nodes that were split over devices in another way: give the "
                         "same shard."
@@ -132,7 +134,7 @@ class Checkpoints:
                     CheckpointWarning,
                     stacklevel=3,
                 )
-                if run.alone:  # or it would be promised to the other sites again after every restart
+                if run.holds_one_node:  # or it would be promised to the other sites again after every restart
                     self._set_aside([step])
                 continue
             leaves = [[restored[prefix + name] for name, _ in _named(kinds)] for prefix in ("", BEST)[: 1 + is_older]]
@@ -141,20 +143,20 @@ class Checkpoints:
             run.state, run.step = states[0], int(meta["step"])
             run.skipped = run.step - int(meta["steps_done"])
             if is_older:
-                run.best = Best(int(meta["best"]), lambda states=states: states[1])
+                run.best = KeptState(int(meta["best"]), lambda states=states: states[1])
             elif meta.get("best") is not None:
-                run.keep()
+                run.remember_best()
             self._set_aside(later for later in set(saved).difference(chosen) if later > step)
             self._newest = step
             return meta
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state)):
             run.state = run.begin()
-        if run.alone and not chosen:  # what was saved is of another beginning than the one that all agree on
+        if run.holds_one_node and not chosen:  # what was saved is of another beginning than the one that all agree on
             self._set_aside(saved)
         return None
 
     def _set_aside(self, steps: Iterable[int]) -> None:
-        """Out of the way of what will be saved, and not deleted: only others say that they are of no use."""
+        """Moves checkpoints aside without deleting them: only the other sites say that they are of no use."""
         for step in steps:
             aside = self._path / ASIDE / f"{step}-{time.time_ns()}"
             aside.parent.mkdir(exist_ok=True)
@@ -165,19 +167,21 @@ class Checkpoints:
         self._manager.reload()
 
     def _placed(self, leaves: list[Array], run: Run, before: Members, devices: int, kinds: PyTree) -> State:
-        """The state of these leaves, for the members and the devices that there are now."""
+        """The state of these leaves, for the present members and devices."""
         saved: State = jax.tree.unflatten(jax.tree.structure(kinds), leaves)
         shardings = jax.tree.map(lambda kind: kind.sharding, kinds)
-        if before != self._members and not run.alone:
+        if before != self._members and not run.holds_one_node:
             strategies = run.program.method.strategies
 
             def change(saved: State, start: State) -> State:
                 return migrate_state(saved, start, before, self._members, strategies)
 
             return jax.jit(change, out_shardings=shardings)(saved, run.begin())
-        if devices != run.devices and saved.links and run.move is not None:
-            links = jax.jit(partial(run.move, before=devices), out_shardings=shardings.links)(saved.links)
-            return saved._replace(links=links)
+        if devices != run.devices and saved.link_memory and run.migrate_links is not None:
+            links = jax.jit(partial(run.migrate_links, before=devices), out_shardings=shardings.link_memory)(
+                saved.link_memory
+            )
+            return saved._replace(link_memory=links)
         return saved
 
     def _validate_same_run(self, saved: dict[str, JSON], before: Members, *, amended: bool) -> None:
@@ -199,7 +203,7 @@ class Checkpoints:
             _validate_same_losses(LossHashes(**losses), LossHashes.read(saved_losses))
 
     def close(self) -> None:
-        """Waits until the last save is on disk."""
+        """Waits until the last checkpoint is on disk."""
         self._sync()
         self._manager.close()
 
@@ -218,7 +222,7 @@ class Checkpoints:
 
 @contextmanager
 def saving(
-    path: str | Path | None, run: Run, identity: dict[str, JSON], members: Members
+    path: str | Path | None, run: Run, fingerprint: dict[str, JSON], members: Members
 ) -> Iterator[Checkpoints | None]:
     """The run's checkpoints while it lasts; None without a folder."""
     if path is None:
@@ -228,7 +232,7 @@ def saving(
     validate_indexed(problem, "checkpoint")
     data = {"upper_data": _data_checksum(problem.upper_data), "lower_data": _data_checksum(problem.lower_data)}
     losses = loss_hashes(problem)._asdict()
-    saves = Checkpoints(path, identity | data | {"losses": losses}, members)
+    saves = Checkpoints(path, fingerprint | data | {"losses": losses}, members)
     try:
         yield saves
     finally:
@@ -247,7 +251,7 @@ class AnotherRun(ValueError):
 
 
 def _validate_same_losses(current: LossHashes, saved: LossHashes | None) -> None:
-    """Raises where a loss has changed, and warns where nobody can tell."""
+    """Raises AnotherRun if a loss has changed, and warns if that cannot be determined."""
     changed = ["upper", "lower"] if saved is None else saved.changed(current)
     if saved is None or (changed and saved.jax != current.jax):
         reason = "by an older release" if saved is None else f"with JAX {saved.jax}, and this is JAX {current.jax}"
@@ -264,8 +268,8 @@ def _validate_same_losses(current: LossHashes, saved: LossHashes | None) -> None
         )
 
 
-def identity(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, JSON]:
-    """What must be the same for a run to be the same run, besides its data; independent of where nodes run."""
+def run_fingerprint(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, JSON]:
+    """The settings that identify a run, besides its data; independent of where nodes run."""
     return {
         "method": method.name,
         "settings": json.loads(json.dumps(method.settings, default=str)),

@@ -19,8 +19,8 @@ class Advances(Protocol[Cost]):
     def advance(self, length: int) -> Cost: ...
 
 
-class Chunk(NamedTuple, Generic[Cost]):
-    """A stretch of steps that was run: from `first` on, what it cost, and its seconds without compiling."""
+class FinishedChunk(NamedTuple, Generic[Cost]):
+    """Consecutive steps that have run: the first, how many, what they cost, and the seconds without compiling."""
 
     first: int
     length: int
@@ -28,7 +28,7 @@ class Chunk(NamedTuple, Generic[Cost]):
     seconds: float
 
 
-def drive(run: Advances[Cost], steps: int, every: int, *, offset: int = 0) -> Iterator[Chunk[Cost]]:
+def drive(run: Advances[Cost], steps: int, every: int, *, offset: int = 0) -> Iterator[FinishedChunk[Cost]]:
     """Advances a run to `steps` and yields after each chunk: at step `offset`, and every `every` steps from there.
 
     Chunks are compiled before the first of them runs. The caller records what it needs, and stops by leaving the loop.
@@ -49,4 +49,4 @@ def drive(run: Advances[Cost], steps: int, every: int, *, offset: int = 0) -> It
         length = length_at(run.step)
         begun = time.perf_counter()
         cost = run.advance(length)
-        yield Chunk(first, length, cost, time.perf_counter() - begun)
+        yield FinishedChunk(first, length, cost, time.perf_counter() - begun)

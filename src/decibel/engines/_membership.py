@@ -1,6 +1,6 @@
-"""Which nodes take part: the graph and the problem of those who are there, and their state when others leave or come.
+"""Restricts graphs and problem to the active nodes, and migrates state when nodes join or leave.
 
-A node keeps its number for life, so that its data and its random numbers stay its own whoever else is there.
+A node keeps its id, so that its data and random numbers do not depend on which other nodes are active.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Members = tuple[int, ...]
 
 
 class Membership(NamedTuple):
-    """The members' numbers, in order, and what is left for them of the graphs and the problem."""
+    """The ids of the active nodes, in order, and the graphs and the problem restricted to them."""
 
     members: Members
     graphs: Levels
@@ -38,21 +38,20 @@ class Membership(NamedTuple):
 
 
 def restrict_to(graphs: Levels, problem: Problem, members: Sequence[int] | None) -> Membership:
-    """The graphs and the problem of those nodes; of all where `members` is None."""
+    """The graphs and the problem of the active nodes; `members` of None are all nodes."""
     everyone = tuple(range(graphs.nodes))
     present = everyone if members is None else tuple(sorted({int(node) for node in members}))
     if present == everyone:
         return Membership(present, graphs, problem)
     if not present or present[0] < 0 or present[-1] >= graphs.nodes:
         raise ValueError(f"members={members!r} must name some of the nodes 0 to {graphs.nodes - 1}.")
-    restricted = {graph: among(graph, present) for graph in (graphs.x, graphs.y, graphs.z)}
+    restricted = {graph: induced_graph(graph, present) for graph in (graphs.x, graphs.y, graphs.z)}
     levels = Levels(restricted[graphs.x], restricted[graphs.y], restricted[graphs.z])
     return Membership(present, levels, _problem_of(problem, present))
 
 
 def survivors(nodes: int, variables: Mapping[str, str] = os.environ) -> Members | None:
-    """The nodes of the processes that are present, or None where none is absent: process r of P holds the nodes from
-    rN/P to (r+1)N/P."""
+    """The nodes of the processes that run, or None if all run: process r of P holds the nodes rN/P to (r+1)N/P."""
     lost = absent(variables)
     if not lost:
         return None
@@ -66,11 +65,14 @@ def survivors(nodes: int, variables: Mapping[str, str] = os.environ) -> Members 
     return tuple(node for node in range(nodes) if node // each not in lost)
 
 
-def among(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequence:
-    """The graph among its members. The weight of a missing link returns to both its ends; in a directed graph, where
-    that would not keep W doubly stochastic, what went through missing nodes goes straight on."""
+def induced_graph(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequence:
+    """The graph induced by its active nodes, with weights that keep W doubly stochastic.
+
+    The weight of a missing link is added to the self-weights of both its ends; in a directed graph the paths through
+    missing nodes become direct links.
+    """
     name = f"{graph.name} without {_listed(set(range(graph.nodes)) - set(members))}"
-    phases = tuple(_among(phase, members, name) for phase in graph.phases)
+    phases = tuple(_induced_phase(phase, members, name) for phase in graph.phases)
     union = reduce(operator.add, [abs(phase.matrix) for phase in phases])
     if graph.connected and sparse.csgraph.connected_components(union, directed=True, connection="strong")[0] > 1:
         raise ValueError(
@@ -80,7 +82,7 @@ def among(graph: Graph | GraphSequence, members: Members) -> Graph | GraphSequen
     return phases[0] if isinstance(graph, Graph) else GraphSequence(phases, name)
 
 
-def _among(graph: Graph, members: Members, name: str) -> Graph:
+def _induced_phase(graph: Graph, members: Members, name: str) -> Graph:
     inside = np.asarray(members)
     outside = np.setdiff1d(np.arange(graph.nodes), inside)
     remaining = graph.matrix[inside][:, inside]
@@ -100,20 +102,20 @@ def _problem_of(problem: Problem, members: Members) -> Problem:
             rows = np.asarray(members)
             return lay_out(jax.tree.map(lambda leaf: leaf[rows], data.tree), np.asarray(data.counts)[rows])
         if isinstance(data, StreamData):
-            return data.only(members)
+            return data.select_nodes(members)
         return lambda place: data(members[place])  # the user's function sees the node's number
 
-    return problem.with_data(left)
+    return problem.map_data(left)
 
 
 def migrate_state(
     saved: State, start: State, before: Members, now: Members, strategies: Mapping[str, Strategy]
 ) -> State:
-    """The members' state after others left or came.
+    """The state of the active nodes after nodes joined or left.
 
-    Who stays goes on as it was. Who comes starts with a zero carry, from the average of those who stay where a level
-    mixes and from the run's `start` where it never leaves the node. What then is left of carries that should cancel is
-    taken from all (`Strategy.repair`), so that the run is exact for those who are there.
+    A node that stays keeps its state. A node that joins starts with a zero carry: from the average of the nodes that
+    stay where a level communicates, and from the run's `start` where it does not. `Strategy.repair` then makes carries
+    cancel again, so that the solution is exact for the active nodes.
     """
     place = {node: row for row, node in enumerate(before)}
     rows = np.asarray([place.get(node, 0) for node in now])
@@ -138,14 +140,14 @@ def migrate_state(
         strategy = strategies.get(name)
         if old is None:
             return None
-        s = (averaged if strategy is None or strategy.mixes else keep)(old.s, new.s)
+        s = (averaged if strategy is None or strategy.communicates else keep)(old.s, new.s)
         carry = keep(old.carry, jax.tree.map(jnp.zeros_like, new.carry))
         return Level(s, carry if strategy is None else strategy.repair(carry))
 
     x = level("x")
     assert x is not None
     # A memory may hold what a local level must not tell.
-    everything_mixes = all(strategy.mixes for strategy in strategies.values())
+    everything_mixes = all(strategy.communicates for strategy in strategies.values())
     memory = (averaged if everything_mixes else keep)(saved.memory, start.memory)
     return start._replace(x=x, y=level("y"), z=level("z"), memory=memory)
 

@@ -16,7 +16,7 @@ from ..core._types import PyTree
 Device: TypeAlias = Any  # JAX's, for which it has no type that checkers know
 T = TypeVar("T")
 
-SLACK = 0.1  # of what is free is not counted on, since it lies in pieces
+SLACK = 0.1  # of the free memory is not counted on, since it is fragmented
 NO_ROOM = (
     "A copy of the state, {:.0f} GB, is kept in case a step diverges, and fits neither on the device nor into the host "
     "memory that JAX uses: raise XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB (default 64) before the run, or use fewer nodes or "
@@ -25,34 +25,36 @@ NO_ROOM = (
 
 
 class OutOfMemory(Exception):
-    """A device has no room for what is to come."""
+    """A device has no room for what must fit on it."""
 
 
-def copied(tree: T, beside: int) -> Callable[[], T]:
-    """Copies all leaves and returns how to have them back. The copy lies on the device where it fits there together
-    with `beside`, the bytes that are needed for other things, and in the host's memory where it does not: in pages that
-    are locked, since only these travel as fast as the wires allow."""
-    if fits(tree, beside):
+def copied(tree: T, reserved_bytes: int) -> Callable[[], T]:
+    """Fanout all leaves and returns a function that returns the copy, on the device.
+
+    The copy is kept on the device if it fits there besides `reserved_bytes`, else in pinned memory of the host, which
+    transfers fastest.
+    """
+    if fits(tree, reserved_bytes):
         copies = jax.tree.map(jnp.copy, tree)
         return lambda: copies
     sizes = _sizes(tree)
-    if any(beside > _free(device) for device in sizes):
+    if any(reserved_bytes > _free(device) for device in sizes):
         raise OutOfMemory
-    at_home = jax.tree.map(lambda leaf: leaf.sharding, tree)
-    away = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), tree)
+    device_shardings = jax.tree.map(lambda leaf: leaf.sharding, tree)
+    host_shardings = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), tree)
     with oom_hint(NO_ROOM.format(sum(sizes.values()) / 1e9)):
-        held = jax.block_until_ready(jax.device_put(tree, away))
-    return lambda: jax.device_put(held, at_home)
+        on_host = jax.block_until_ready(jax.device_put(tree, host_shardings))
+    return lambda: jax.device_put(on_host, device_shardings)
 
 
-def fits(tree: PyTree, beside: int) -> bool:
-    """Whether every device has room for its part of the tree once more."""
-    return all(size + beside <= (1 - SLACK) * _free(device) for device, size in _sizes(tree).items())
+def fits(tree: PyTree, reserved_bytes: int) -> bool:
+    """Whether every device has room for a copy of its part of the tree besides `reserved_bytes`."""
+    return all(size + reserved_bytes <= (1 - SLACK) * _free(device) for device, size in _sizes(tree).items())
 
 
 @contextmanager
 def oom_hint(sentence: str) -> Iterator[None]:
-    """Where a device is full, its error is this sentence."""
+    """Turns out-of-memory errors of a device into a `MemoryError` with this sentence."""
     try:
         yield
     except (OutOfMemory, jax.errors.JaxRuntimeError) as error:
@@ -62,7 +64,7 @@ def oom_hint(sentence: str) -> Iterator[None]:
 
 
 def statistics(device: Device) -> dict[str, int]:
-    """What a device counts of its memory; nothing on a CPU."""
+    """The memory statistics of a device; empty on a CPU."""
     return device.memory_stats() or {}
 
 

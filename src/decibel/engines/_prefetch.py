@@ -3,7 +3,8 @@
 Which samples a step reads is found by tracing it with streams that note the rows of every draw. Where these are a
 function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the chunk is
 given them as inputs of its scan. Where a step draws inside a loop or a branch of its own, or by what it has computed,
-it reads in the middle of it instead (`decibel.problem._streams.Calls`). Both give the numbers of samples in memory.
+it reads in the middle of it instead (`decibel.problem._streams.CallbackReader`). Both give the same numbers as
+samples in memory.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from jax.interpreters import partial_eval
 from ..core._ledger import Counts
 from ..core._types import PyTree
 from ..methods._method import State
-from ..problem._stream_trace import Leaves, recorded, streams_of
-from . import _memory as memory
+from ..problem._stream_trace import Leaves, streams_of, with_recording
+from . import _memory as device_memory
 from ._program import Program
 from ._run import Compiled, Run, compile_chunk, kinds_of, shapes_of
 
-LIMIT = 256 * 2**20  # bytes that are read ahead, of which half are in use while the other half are read
-AHEAD = 4  # a chunk of many steps is read in so many parts at least, since nothing runs while the first is read
-MANY = 64
+READ_AHEAD_BYTES = 256 * 2**20  # bytes that are read ahead, of which half are in use while the other half are read
+MIN_PARTS = 4  # a long chunk is read in at least this many parts, since nothing runs while the first is read
+SPLIT_FROM_STEPS = 64
 
 Batches = list[list[Leaves]]  # for each stream, for each draw: leaves (steps, nodes, batch, ...)
 
@@ -53,14 +54,14 @@ class StreamedRun(Run):
         self._streams = streams_of(program.problem)
         self._goal = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._ready: tuple[tuple[int, int], Future[Batches]] | None = None  # of steps from, and so many
+        self._ready: tuple[tuple[int, int], Future[Batches]] | None = None  # first step, length; and the batches
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether steps are given what they read; they read in the middle of a step otherwise."""
+        """Whether batches are read before their steps; otherwise they are read during a step."""
         return self._plan is not None
 
-    def reach(self, steps: int) -> tuple[int, str]:
+    def plan_goal(self, steps: int) -> tuple[int, str]:
         self._goal = steps
         return steps, ""
 
@@ -76,7 +77,7 @@ class StreamedRun(Run):
         for part in sorted(set(self._parts(length))):
             if part not in self._compiled:
                 leaves, structure = jax.tree.flatten((self.program, self.state))
-                with memory.oom_hint(self._full):
+                with device_memory.oom_hint(self._oom_message):
                     compiled = compile_chunk(structure, kinds_of(leaves), part, self._wrap, self._plan.sizes)
                     self._compiled[part] = compiled
         return self._compiled[self._parts(length)[0]]
@@ -84,9 +85,9 @@ class StreamedRun(Run):
     def advance(self, length: int) -> Counts | None:
         if self._plan is None:
             return super().advance(length)
-        costs, beside = self.compile(length)[1:]
-        with memory.oom_hint(self._full):
-            good = self.kept(beside)
+        costs, temp_bytes = self.compile(length)[1:]
+        with device_memory.oom_hint(self._oom_message):
+            good = self.restorer(temp_bytes)
             try:
                 finite, repeated = self._run(length)
             except BaseException:
@@ -132,54 +133,54 @@ class StreamedRun(Run):
         assert self._plan is not None
         sizes = zip(self._streams, self._plan.sizes, strict=True)
         step = sum(data.nodes * sum(each) * data.host.sample_bytes for data, each in sizes)
-        fewest = max(-(-length * step * 2 // LIMIT), AHEAD if length >= MANY else 1)
+        fewest = max(-(-length * step * 2 // READ_AHEAD_BYTES), MIN_PARTS if length >= SPLIT_FROM_STEPS else 1)
         fewest = min(fewest, length)
         count = next((count for count in range(fewest, min(2 * fewest, length) + 1) if length % count == 0), fewest)
         each = -(-length // count)
         return [each] * (length // each) + [length % each] * (length % each > 0)
 
     def _take(self, first: int, length: int) -> Batches:
-        """The batches of these steps, as they were read ahead or else read now."""
+        """The batches of these steps: read ahead, or else read now."""
         ready, self._ready = self._ready, None
         if ready is not None and ready[0] == (first, length):
             return ready[1].result()
         if ready is not None and not ready[1].cancel():
             ready[1].exception()  # sources are read by one at a time
-        return self._reading(first, length)()
+        return self._batch_reader(first, length)()
 
     def _read_ahead(self, first: int, length: int) -> None:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="decibel-stream")
-        self._ready = (first, length), self._thread.submit(self._reading(first, length))
+        self._ready = (first, length), self._thread.submit(self._batch_reader(first, length))
 
-    def _reading(self, first: int, length: int) -> Callable[[], Batches]:
-        """What to do to have these batches. Their rows are on their way, ahead of steps that the device is given
-        later."""
+    def _batch_reader(self, first: int, length: int) -> Callable[[], Batches]:
+        """A function that reads these batches. The row indices are dispatched to the device now, before later steps
+        queue up behind them."""
         assert self._plan is not None
         rows = self._plan.rows(eqx.filter(self.program, eqx.is_array), jnp.int32(first), length)
         # Settings that other threads do not inherit.
-        wide, device = jax.dtypes.canonicalize_dtype(np.float64) == np.float64, self.program.nodes.sharding
+        x64, device = jax.dtypes.canonicalize_dtype(np.float64) == np.float64, self.program.nodes.sharding
 
         def read() -> Batches:
-            found: Batches = []
+            batches: Batches = []
             for data, each in zip(self._streams, rows, strict=True):
-                gathered = data.host.gather(np.asarray(data.places), [np.asarray(draw) for draw in each])
-                with jax.enable_x64(wide):
-                    found.append(jax.device_put(gathered, device))
-            return found
+                gathered = data.host.gather(np.asarray(data.node_ids), [np.asarray(draw) for draw in each])
+                with jax.enable_x64(x64):
+                    batches.append(jax.device_put(gathered, device))
+            return batches
 
         return read
 
 
 @lru_cache(maxsize=32)
 def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> ReadPlan | None:
-    """None where steps cannot be given what they read."""
+    """What steps read, or None if it cannot be known before a step."""
     program, state = jax.tree.unflatten(structure, shapes_of(kinds))
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
 
     def step(k: Array, arrays: Program, state: State) -> list[list[Array]]:
         program: Program = eqx.combine(arrays, static)
-        problem, notes = recorded(program.problem)
+        problem, notes = with_recording(program.problem)
         replace(program, problem=problem).step(k, state)
         return [note.rows for note in notes]
 

@@ -19,14 +19,14 @@ from ..core._ledger import Ledger, StepCost
 from ..core._vector import choose, replicate
 from ..methods._method import Method, State
 from ..network._communicator import Communicator
-from ..network._links import LinkFaults, LinkStates
+from ..network._links import ExchangeMemory, LinkFaults
 from ..network._network import Network
 from ..network.faults import Fault, fault_schedule
 from ..oracles._eval_config import EvalConfig
 from ..oracles._oracle import Oracle
 from ..oracles._records import PrivateOracle, RecordNoise, Records, SeededNoise
 from ..problem._problem import Problem
-from ..problem._stream_trace import Leaves, fed, validate_streams
+from ..problem._stream_trace import Leaves, validate_streams, with_prefetched
 from ..problem._streams import Samples
 
 SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
@@ -39,10 +39,10 @@ class RunConfig(NamedTuple):
         batch_size: see `solve`, as for `seed`, `sampling` and `precision`.
         seed: of the batches and the faults.
         faults: the injected faults.
-        members: the numbers of the nodes that take part; None if all do.
+        members: the ids of the active nodes; None if all are active.
         sampling: `"random"` or `"shuffle-once"`.
-        precision: of what is computed.
-        privacy: how every record's part of a direction is hidden; None hides nothing.
+        precision: of the computation.
+        privacy: how each sample's contribution to a direction is clipped and noised; None does neither.
         micro_batch: see `solve`.
     """
 
@@ -55,24 +55,24 @@ class RunConfig(NamedTuple):
     privacy: Records | None = None
     micro_batch: int | None = None
 
-    def numbers(self, nodes: int) -> np.ndarray:
-        """Those of the nodes that take part: of all that there are, or of the members that are left."""
+    def node_ids(self, nodes: int) -> np.ndarray:
+        """The ids of the active nodes: 0 … `nodes` − 1, or those of `members`."""
         return np.arange(nodes, dtype=np.int32) if self.members is None else np.asarray(self.members, np.int32)
 
     def link_faults(self, nodes: Array | np.ndarray, secret: Array | None = None) -> LinkFaults:
-        """What messages over links depend on, for the nodes that live here."""
+        """The faults of messages over links, for the local nodes."""
         schedule = fault_schedule(self.faults, self.seed)
         # NumPy's are placed on devices later, as arrays of JAX.
         return LinkFaults(cast(Array, nodes), schedule, schedule.key if secret is None else secret)
 
 
 class Program(eqx.Module):
-    """What a compiled chunk is a function of, besides the state: arrays are its arguments, the rest is compiled in."""
+    """The inputs of a compiled chunk besides the state: arrays are its arguments, the rest is compiled in."""
 
     problem: Problem
     method: Method
     network: Network
-    nodes: Array  # the numbers of the nodes that live here
+    nodes: Array  # the ids of the local nodes
     key: Array
     batch_size: int | None = eqx.field(static=True)
     eval_config: EvalConfig = eqx.field(static=True, default=EvalConfig())
@@ -94,10 +94,10 @@ class Program(eqx.Module):
         """The program of a run.
 
         Args:
-            problem: with the data of the nodes that live here.
+            problem: with the data of the local nodes.
             method: the method; its step sizes become arguments of what is compiled.
             network: how messages travel.
-            nodes: the numbers of the nodes that live here, `config.numbers(count)` if all do.
+            nodes: the ids of the local nodes, `config.node_ids(count)` if all are local.
             config: the settings of the run.
             node_chunk: see `Simulator`.
             sharding: how the samples lie on several devices.
@@ -106,7 +106,7 @@ class Program(eqx.Module):
         if config.faults and not network.links:
             raise ValueError(
                 f"faults need a network with links, and {type(network).__name__} has none: build it with "
-                "by_link(graphs, config.link_faults(numbers))."
+                "with_links(graphs, config.link_faults(node_ids))."
             )
         shuffle_once = config.sampling == "shuffle-once"
         validate_streams(problem, config.batch_size, in_order=shuffle_once)
@@ -128,39 +128,40 @@ class Program(eqx.Module):
         leaves, structure = jax.tree.flatten(self.method.start(x, y))
         del x, y
         # A state that shares a buffer (zero carries) could not be donated: each leaf is copied, and then dropped.
-        step_sizes: list[Array] = []
+        copies: list[Array] = []
         leaves.reverse()
         while leaves:
-            step_sizes.append(jnp.copy(leaves.pop()))
-        state = jax.tree.unflatten(structure, step_sizes)
-        return state._replace(links=self._link_states(state))
+            copies.append(jnp.copy(leaves.pop()))
+        state = jax.tree.unflatten(structure, copies)
+        return state._replace(link_memory=self._link_memory(state))
 
-    def _link_states(self, state: State) -> tuple[LinkStates, ...]:
-        """What links remember before the first step: zeros, of the shapes that a step's messages ask for."""
+    def _link_memory(self, state: State) -> tuple[ExchangeMemory, ...]:
+        """What links remember before the first step: zeros, in the shapes that a step's messages need."""
         if not self.network.links:
             return ()
 
-        def after(program: Program, k: Array, state: State) -> LinkStates:
-            return program.step(k, state._replace(links=None))[0].links
+        def after(program: Program, k: Array, state: State) -> ExchangeMemory:
+            return program.step(k, state._replace(link_memory=None))[0].link_memory
 
         shapes = eqx.filter_eval_shape(after, self, jnp.int32(0), state)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes) if jax.tree.leaves(shapes) else ()
 
     def step(self, k: Array, state: State) -> tuple[State, StepCost]:
-        """One iteration of every node, and what it cost. With `links` of None nothing is sent: a trace for shapes."""
+        """One iteration of every node, and what it cost. If `state.link_memory` is None, nothing is sent: such a step
+        is only traced for shapes."""
         ledger = Ledger()
         oracle = self.oracle(k, ledger)
-        network = Communicator(self.network, k, state.links, ledger, self.method.intervals)
-        with self.eval_config.products():
+        network = Communicator(self.network, k, state.link_memory, ledger, self.method.intervals)
+        with self.eval_config.matmul_precision():
             new = self.method.step(k, state, oracle, network)
         active = self.network.active(k)
         if active is not None:
-            new = choose(active, new, state._replace(links=()))
+            new = choose(active, new, state._replace(link_memory=()))
             ledger.scale(active.mean(dtype=jnp.float32))
-        return new._replace(links=() if state.links == () else network.link_states), ledger.step_cost
+        return new._replace(link_memory=() if state.link_memory == () else network.link_memories), ledger.step_cost
 
     def oracle(self, k: Array, ledger: Ledger) -> Oracle:
-        """What step k draws and derives from."""
+        """The oracle of step k."""
         key = jax.random.fold_in(self.key, k)
         arguments = (self.problem, self.nodes, key, self.batch_size, ledger)
         if self.record_noise is None:
@@ -168,19 +169,24 @@ class Program(eqx.Module):
         return PrivateOracle(*arguments, k=k, config=self.eval_config, noise=self.record_noise)
 
     def chunk(
-        self, state: State, first: Array, length: int, costs: list[StepCost], batches: Sequence[Sequence[Leaves]] = ()
+        self,
+        state: State,
+        first: Array,
+        length: int,
+        traced_costs: list[StepCost],
+        batches: Sequence[Sequence[Leaves]] = (),
     ) -> tuple[State, Array, list[Array]]:
-        """`length` iterations; whether all that came out is finite; and how often what varies was repeated.
+        """Runs `length` iterations; returns the state, whether it is finite, and how often repeated parts ran.
 
-        Tracing it appends the cost of one step to `costs`. `batches` are what the steps would read from streams, with
-        leaves (steps, ...).
+        Tracing it appends the cost of one step to `traced_costs`. `batches` are what the steps would read from streams,
+        with leaves (steps, ...).
         """
 
         def body(state: State, inputs: tuple[Array, Sequence[Sequence[Leaves]]]) -> tuple[State, list[Array]]:
             k, batches = inputs
-            program = replace(self, problem=fed(self.problem, batches)) if batches else self
+            program = replace(self, problem=with_prefetched(self.problem, batches)) if batches else self
             state, cost = program.step(k, state)
-            costs.append(cost.untraced())
+            traced_costs.append(cost.untraced())
             return state, cost.repetitions
 
         steps = first + jnp.arange(length, dtype=jnp.int32)
@@ -214,7 +220,7 @@ def shuffled(problem: Problem, seed: int, nodes: Array, sharding: jax.sharding.S
     """The problem with every node's samples in an order of its own, another for each level."""
     shuffle, levels = _shuffle(sharding), (problem.upper_data, problem.lower_data)
     levels = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(levels))
-    return problem.on_data(*levels)
+    return problem.replace_data(*levels)
 
 
 @lru_cache(maxsize=8)

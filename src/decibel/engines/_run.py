@@ -1,4 +1,4 @@
-"""A run in progress: a program, its state, and the chunks that are compiled of it."""
+"""A run in progress: a program, its state, and its compiled chunks of steps."""
 
 from __future__ import annotations
 
@@ -15,41 +15,40 @@ from jax import Array
 from ..core._ledger import Counts, StepCost
 from ..core._types import PyTree
 from ..methods._method import State
-from ..network._links import LinkStates
-from ..problem._stream_trace import source_error, streams_of
-from . import _memory as memory
+from ..network._links import ExchangeMemory
+from ..problem._stream_trace import pop_source_error, streams_of
+from . import _memory as device_memory
 from ._convolutions import compile_step
 from ._program import Program
 
-Chunk = Callable[
-    ..., tuple[State, Array, list[Array]]
-]  # of arrays, state, first step, and batches where they are given
-Wrap = Callable[[Chunk, Program, State], Chunk]
+# Of arrays, the state, the first step, and batches where they are given.
+ChunkFunction = Callable[..., tuple[State, Array, list[Array]]]
+Wrap = Callable[[ChunkFunction, Program, State], ChunkFunction]
 
 
-def as_it_is(chunk: Chunk, arrays: Program, state: State) -> Chunk:
+def as_it_is(chunk: ChunkFunction, arrays: Program, state: State) -> ChunkFunction:
     """All nodes on one device."""
     return chunk
 
 
 class Compiled(NamedTuple):
-    """A chunk, the cost of one step, and the bytes it takes beside the program and the state."""
+    """A compiled chunk, the cost of one step, and the bytes it needs in addition to the program and the state."""
 
     chunk: jax.stages.Compiled
     costs: StepCost
-    beside: int
+    temp_bytes: int
 
     @classmethod
     def of(cls, chunk: jax.stages.Compiled, costs: StepCost) -> Compiled:
-        memory = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
-        return cls(chunk, costs, memory.temp_size_in_bytes if memory else 0)
+        analysis = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
+        return cls(chunk, costs, analysis.temp_size_in_bytes if analysis else 0)
 
 
-class Best(NamedTuple):
-    """The state of a step that is kept, and how to have it."""
+class KeptState(NamedTuple):
+    """A step, and a function that returns the state before it."""
 
     step: int
-    state: Callable[[], State]
+    restore: Callable[[], State]
 
 
 class Run:
@@ -58,54 +57,54 @@ class Run:
     Args:
         program: what is compiled.
         begin: makes the state before the first step, placed on the devices; None takes the program's own.
-        full: the error message where a device's memory is full.
+        oom_message: the error message where a device's memory is full.
         wrap: spreads a chunk over devices; the default runs it on one.
         devices: how many devices hold the nodes.
-        move: `move(links, before=n)` brings link states from n devices to these.
-        split: how a node is split over devices, on which the order of entries in link states depends.
+        migrate_links: `migrate_links(memory, before=n)` brings what links remember from n devices to these.
+        split: how a node is split over devices, which decides the order of entries in `State.link_memory`.
         keep_copy: whether the state is copied before a chunk; False computes it again where a chunk diverges.
 
     Attributes:
         state: the current state.
-        step: where it is: the number of the step that comes next.
+        step: the step that comes next.
         skipped: how many steps before it were not done here, since other sites did them while this one was away.
-        best: the best state so far, where one is kept.
+        best: the best state so far, if a callback asked to keep it.
     """
 
-    alone = False  # whether only one of several nodes lives here, so that nodes cannot be compared
+    holds_one_node = False  # whether only one of several nodes lives here, so that nodes cannot be compared
 
     def __init__(
         self,
         program: Program,
         *,
         begin: Callable[[], State] | None = None,
-        full: str,
+        oom_message: str,
         wrap: Wrap = as_it_is,
         devices: int = 1,
-        move: Callable[..., tuple[LinkStates, ...]] | None = None,
+        migrate_links: Callable[..., tuple[ExchangeMemory, ...]] | None = None,
         split: str = "",
         keep_copy: bool = True,
     ) -> None:
         self.program = program
         self.step = 0
         self.skipped = 0
-        self._full = full
+        self._oom_message = oom_message
         self._wrap = wrap
         self.devices = devices
-        self.move = move
+        self.migrate_links = migrate_links
         self.split = split
         self._keep_copy = keep_copy
         self._begin = begin or program.start
         self._compiled: dict[int, Compiled] = {}
-        source_error(program.problem)  # of a run before, which was interrupted
+        pop_source_error(program.problem)  # drops the error of an earlier run that was interrupted
         self.state = self.begin()
-        self.best: Best | None = None
-        self._origin: Best | None = None  # from where steps are repeated, and the lengths of the chunks since
+        self.best: KeptState | None = None
+        self._origin: KeptState | None = None  # from where steps are repeated, and the lengths of the chunks since
         self._done: list[int] = []
 
     def begin(self) -> State:
         """A state before the first step."""
-        with memory.oom_hint(self._full):
+        with device_memory.oom_hint(self._oom_message):
             return self._begin()
 
     def free(self) -> None:
@@ -113,46 +112,52 @@ class Run:
         for leaf in jax.tree.leaves(self.state):
             leaf.delete()
 
-    def keep(self) -> None:
-        """Keeps a copy of the state, in place of the one kept before."""
+    def remember_best(self) -> None:
+        """Keeps a copy of the current state as the best so far."""
         self.best = None
-        beside = max((compiled.beside for compiled in self._compiled.values()), default=0)
-        with memory.oom_hint(self._full):
-            self.best = Best(self.step, memory.copied(self.state, beside))
+        temp_bytes = max((compiled.temp_bytes for compiled in self._compiled.values()), default=0)
+        with device_memory.oom_hint(self._oom_message):
+            self.best = KeptState(self.step, device_memory.copied(self.state, temp_bytes))
 
     def compile(self, length: int) -> Compiled:
         """The chunk of that length, compiled once per program and length."""
         if length not in self._compiled:
             leaves, structure = jax.tree.flatten((self.program, self.state))
-            with memory.oom_hint(self._full):  # on a GPU kernels are tried, with arrays as large as the run's
+            with device_memory.oom_hint(
+                self._oom_message
+            ):  # on a GPU kernels are tried, with arrays as large as the run's
                 self._compiled[length] = compile_chunk(structure, kinds_of(leaves), length, self._wrap)
         return self._compiled[length]
 
     @property
-    def places(self) -> np.ndarray:
-        """Where its nodes are in the graph."""
+    def node_ids(self) -> np.ndarray:
+        """The ids of its nodes."""
         return np.asarray(self.program.nodes)
 
     @property
     def placement(self) -> str:
-        """Where a state of this run belongs, besides its shapes: saved with it, and given to `amends` and `adopt`."""
+        """A description of the nodes and graph of this run, saved with its states and given to `amends` and `adopt`."""
         return ""
 
     def amends(self, placement: str) -> bool:
-        """Whether a saved state is of the same run with other members or another graph; raises `ValueError` where it
-        cannot go on."""
+        """Whether a saved state is of the same run with other members or another graph.
+
+        Raises:
+            ValueError: if the run cannot continue from that state.
+        """
         return False
 
     def adopt(self, saved: State, placement: str) -> State:
-        """A saved state that `amends`, as it is here."""
+        """A saved state of the same run with other members or another graph, converted to this run's."""
         return saved
 
     def restore_order(self, saved: Sequence[int]) -> Sequence[int]:
-        """Of the steps that were saved, newest first, those to continue from, best first."""
+        """The checkpoints to try to continue from, in this order; `saved` has all steps, newest first."""
         return saved
 
-    def reach(self, steps: int) -> tuple[int, str]:
-        """The last of so many steps that the run may do, and, where it is earlier, why."""
+    def plan_goal(self, steps: int) -> tuple[int, str]:
+        """Called once before the first step. Returns the last step that this run may do, and why if that is before
+        `steps`; a subclass may remember it, to know how far to read ahead."""
         return steps, ""
 
     @property
@@ -161,53 +166,54 @@ class Run:
         return self.step - self.skipped
 
     @property
-    def ended(self) -> str:
-        """Why no further step will be done before the goal; nothing if there will be."""
+    def end_reason(self) -> str:
+        """Why the run stops before its goal; empty while it goes on."""
         return ""
 
     def interrupt(self) -> None:
-        """The process is to end; one that waits for others waits no longer. A signal's handler calls it."""
+        """Called by the signal handler: the process is about to end. Stops waiting for other processes."""
 
     def close(self, *, finished: bool) -> None:
-        """The run is over, or ended early."""
+        """Releases what the run holds; `finished` is False if it ended early."""
 
-    def kept(self, beside: int) -> Callable[[], State]:
-        """How to have the present state again: from a copy, or by the steps that led to it, which repeat exactly."""
+    def restorer(self, temp_bytes: int) -> Callable[[], State]:
+        """A function that restores the current state: from a copy, or by repeating the steps that led to it, which
+        gives the same bits."""
         if self._keep_copy:
-            return memory.copied(self.state, beside)
+            return device_memory.copied(self.state, temp_bytes)
         if self._origin is None or self._origin.step + sum(self._done) != self.step:
             # Not a method of this run, which would keep itself and its state alive until garbage is collected.
             begin = self._begin if self.step == 0 else _at_host(self.state)
-            self._origin, self._done = Best(self.step, begin), []
+            self._origin, self._done = KeptState(self.step, begin), []
         origin = self._origin
         lengths = list(self._done)
         step = self.step
 
-        def again() -> State:
-            self.state, self.step = origin.state(), origin.step
+        def repeat_steps() -> State:
+            self.state, self.step = origin.restore(), origin.step
             for length in lengths:
                 self._repeat(length)
                 self.step += length
             assert self.step == step
             return self.state
 
-        return again
+        return repeat_steps
 
     def _repeat(self, length: int) -> None:
-        """A chunk that was done before, once more."""
+        """Runs a chunk again that has run before."""
         arrays = eqx.filter(self.program, eqx.is_array)
         self.state = self.compile(length).chunk(arrays, self.state, np.int32(self.step))[0]
 
     def advance(self, length: int) -> Counts | None:
         """Moves on and returns the cost; None, with the state as it was, where something diverged."""
-        chunk, costs, beside = self.compile(length)
-        with memory.oom_hint(self._full):
+        chunk, costs, temp_bytes = self.compile(length)
+        with device_memory.oom_hint(self._oom_message):
             # The chunk consumes the state it is given, so this copy is what remains if it diverges.
-            good = self.kept(beside)
+            good = self.restorer(temp_bytes)
             arrays = eqx.filter(self.program, eqx.is_array)
             state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
             finite = bool(finite)  # waits until all is computed
-            error = source_error(self.program.problem)
+            error = pop_source_error(self.program.problem)
             if error is not None or not finite:
                 del state
                 self.state = good()
@@ -221,9 +227,10 @@ class Run:
 
 
 def _at_host(state: State) -> Callable[[], State]:
-    """A state that was restored, in the host's memory."""
-    places, held = jax.tree.map(lambda leaf: leaf.sharding, state), jax.device_get(state)
-    return lambda: jax.device_put(held, places)
+    """Fanout a state to the host's memory and returns a function that puts it back on the devices."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    on_host = jax.device_get(state)
+    return lambda: jax.device_put(on_host, shardings)
 
 
 def kinds_of(leaves: list[PyTree]) -> tuple[PyTree, ...]:
@@ -247,7 +254,7 @@ def compile_chunk(
 ) -> Compiled:
     """Ahead of time, so that compiling is never timed as running; the state's buffers are donated.
 
-    A chunk with `sizes` is given the batches of that size, for every stream and draw, beside the first step.
+    A chunk with `sizes` takes the batches of every stream and draw, of these sizes, as a further argument.
     """
     program, state = jax.tree.unflatten(structure, shapes_of(kinds))
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))

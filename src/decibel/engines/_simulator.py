@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from ..graphs._graph import Levels
 from ..methods._method import Method
 from ..network._in_memory import InMemory
-from ..network._links import moved
+from ..network._links import migrate_links
 from ..network._messages import Stateless
 from ..problem._problem import Problem
 from ..problem._stream_trace import streams_of
-from . import _memory as memory
+from . import _memory as device_memory
 from ._engine import Engine
 from ._prefetch import StreamedRun
 from ._program import Program, RunConfig
@@ -43,15 +43,20 @@ class Simulator(Engine):
 
     def start(self, problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> Run:
         nodes = graphs.x.nodes
-        full = (
+        oom_message = (
             f"{nodes:,} nodes and the temporary arrays of a step do not fit into the device's memory: use fewer nodes, "
             "smaller batches, Simulator(node_chunk=...), or Cluster() over more devices."
         )
-        with memory.oom_hint(full):
-            numbers = jnp.asarray(config.numbers(nodes))
-            by_link = config.faults or not all(isinstance(message, Stateless) for message in method.messages)
-            network = InMemory.by_link(graphs, config.link_faults(numbers)) if by_link else InMemory.of(graphs)
+        with device_memory.oom_hint(oom_message):
+            numbers = jnp.asarray(config.node_ids(nodes))
+            needs_links = config.faults or not all(isinstance(message, Stateless) for message in method.messages)
+            network = InMemory.with_links(graphs, config.link_faults(numbers)) if needs_links else InMemory.of(graphs)
             program = Program.of(problem.bind(nodes), method, network, numbers, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
             kind = StreamedRun if streams_of(program.problem) else Run
-            return kind(program, full=full, move=partial(moved, graphs=graphs, now=1), keep_copy=self.keep_copy)
+            return kind(
+                program,
+                oom_message=oom_message,
+                migrate_links=partial(migrate_links, graphs=graphs, now=1),
+                keep_copy=self.keep_copy,
+            )

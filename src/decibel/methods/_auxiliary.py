@@ -1,4 +1,4 @@
-"""The recursion of SPARKLE and its kin: one loop, with an auxiliary level z in place of the inverse Hessian."""
+"""The recursion of SPARKLE and related methods: one loop, with an auxiliary level z instead of the inverse Hessian."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Auxiliary(Method):
             return self.hypergradient.lower_direction(draw, x, y, z)
         return draw.at(x, y, self.hypergradient).v
 
-    def resting(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        """y alone moves: nothing is computed, drawn or sent for x and z."""
+    def lower_only(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
+        """A step in which only y moves: nothing is computed, drawn or sent for x and z."""
         x, y, z, r = state[:4]
         level = self.levels(oracle)["y"]
         _, β, *_ = self.rates(k)
@@ -71,13 +71,13 @@ class Auxiliary(Method):
             return self.lower_direction(oracle.draw(number), x.s, y.s, z.s)
 
         def alone(j: Array, y: Level) -> Level:
-            return level.alone(y, direction(j + 1, y), β)
+            return level.local_step(y, direction(j + 1, y), β)
 
         if level.local_steps > 1:
             y = oracle.ledger.loop(level.local_steps - 1, alone, y)
         y = network(y=level(y, direction(0, y), β))
         if oracle.problem.prox_y is not None:
-            y = y._replace(s=replace(level, prox=oracle.problem.prox_y).nearest(y.s, β))
+            y = y._replace(s=replace(level, prox=oracle.problem.prox_y).apply_prox(y.s, β))
         return State(x, y, z, r)
 
     def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
@@ -94,9 +94,9 @@ class Auxiliary(Method):
 
         def alone(j: Array, state: State) -> State:
             r, v, p = directions(j + 1, state)
-            x = levels["x"].alone(state.x, r, α)
-            y = levels["y"].alone(state.y, v, β)
-            z = levels["z"].alone(state.z, p, γ)
+            x = levels["x"].local_step(state.x, r, α)
+            y = levels["y"].local_step(state.y, v, β)
+            z = levels["z"].local_step(state.z, p, γ)
             return State(x, y, z, r)
 
         state = State(*state[:4])
@@ -107,7 +107,7 @@ class Auxiliary(Method):
         x, y, z = network(**moves)
         if oracle.problem.prox_y is not None:
             assert isinstance(self.hypergradient, Penalty)
-            new = self.hypergradient.nearest(y.s, z.s, oracle.problem.prox_y, β)
+            new = self.hypergradient.apply_prox(y.s, z.s, oracle.problem.prox_y, β)
             y, z = y._replace(s=new[0]), z._replace(s=new[1])
         return State(x, y, z, r)
 

@@ -12,7 +12,7 @@ from jax import Array
 from ..network._communicator import Communicator
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
-from ..oracles.hypergradient import Local
+from ..oracles.hypergradient import LocalHypergradient
 from ..strategies._table import Level, strategy
 from ._entry import register
 from ._gossip_dsbo import GossipDsbo
@@ -31,7 +31,7 @@ class DbsaBase(Method):
 
     alpha: Rate
     beta: Rate
-    hypergradient: Local
+    hypergradient: LocalHypergradient
 
     @abstractmethod
     def inner_steps(self, k: Array) -> Any:

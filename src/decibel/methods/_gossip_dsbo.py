@@ -75,7 +75,7 @@ class GossipDsbo(MatrixMethod):
 
     def _hessians(self, point: Point) -> Array:
         """(nodes, b, q, q): H on b independent samples."""
-        if point.draw.full:
+        if point.draw.takes_all:
             return jnp.repeat(point.hessian_matrix()[:, None], self.terms, 1)
         flat, _ = flatten(point.fy)
         nodes, q = flat.shape

@@ -1,7 +1,7 @@
 """The recursion of methods that find the hypergradient at each node, from its own Hessian: one loop, two levels.
 
-Exact for a personal lower level (INTERACT and its kin). For a shared one (MDBO, VRDBO, SLAM) the local inverse is
-biased where nodes differ: J_i H_i⁻¹ ∇_y f_i does not average to J̄ H̄⁻¹ ∇̄_y f.
+Exact for a personal lower level (INTERACT and related methods). For a shared one (MDBO, VRDBO, SLAM) the local inverse
+is biased where nodes differ: J_i H_i⁻¹ ∇_y f_i does not average to J̄ H̄⁻¹ ∇̄_y f.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Draw, Oracle
 from ..oracles.estimators import Estimator
-from ..oracles.hypergradient import Local
+from ..oracles.hypergradient import LocalHypergradient
 from ._method import Method, Rate, State
 
 
@@ -28,7 +28,7 @@ class Implicit(Method):
 
     alpha: Rate
     beta: Rate
-    hypergradient: Local
+    hypergradient: LocalHypergradient
     estimator: Estimator
 
     def first_memory(self, x: Vector, y: Vector | None) -> PyTree:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ..graphs._graph import Levels
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
-from ..oracles.hypergradient import Local
+from ..oracles.hypergradient import LocalHypergradient
 from ..problem._problem import Problem
 from ._entry import register
 from ._implicit import Implicit
@@ -61,7 +61,7 @@ class DsgdBilevel(InteractBase):
 
 
 @register(Interact)
-def interact(*, alpha: Rate, beta: Rate, hypergradient: Local | None = None) -> Interact:
+def interact(*, alpha: Rate, beta: Rate, hypergradient: LocalHypergradient | None = None) -> Interact:
     """INTERACT (Liu et al., 2022): x⁺ = M x − α u, y⁺ = y − β ∇_y g, u⁺ = M u + Δ∇̄f; exact local inverse.
 
     Draws: none, every step uses all samples. Differs from the paper: the tracker runs in flow form.
@@ -78,7 +78,7 @@ def svr_interact(
     *,
     alpha: Rate,
     beta: Rate,
-    hypergradient: Local | None = None,
+    hypergradient: LocalHypergradient | None = None,
     period: int | None = None,
     terms: int = 10,
     scale: float | None = None,
@@ -102,7 +102,12 @@ def svr_interact(
 
 @register(GtDsgd)
 def gt_dsgd(
-    *, alpha: Rate, beta: Rate, hypergradient: Local | None = None, terms: int = 10, scale: float | None = None
+    *,
+    alpha: Rate,
+    beta: Rate,
+    hypergradient: LocalHypergradient | None = None,
+    terms: int = 10,
+    scale: float | None = None,
 ) -> GtDsgd:
     """GT-DSGD, a baseline of INTERACT's paper: INTERACT with batches, ∇̄f by (22), averaged over the batch.
 
@@ -117,7 +122,12 @@ def gt_dsgd(
 
 @register(DsgdBilevel)
 def dsgd_bilevel(
-    *, alpha: Rate, beta: Rate, hypergradient: Local | None = None, terms: int = 10, scale: float | None = None
+    *,
+    alpha: Rate,
+    beta: Rate,
+    hypergradient: LocalHypergradient | None = None,
+    terms: int = 10,
+    scale: float | None = None,
 ) -> DsgdBilevel:
     """D-SGD, bilevel, a baseline of INTERACT's paper: x⁺ = M x − α ∇̄f, y⁺ = y − β ∇_y g; no tracking, so biased where
     nodes differ. Draws: as GT-DSGD.

@@ -60,7 +60,7 @@ class ProxSkip(Method):
         "Mishchenko, Malinovsky, Stich, Richtárik, ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication "
         "Acceleration! Finally!, 2022"
     )
-    skips_messages: ClassVar = True
+    may_skip_exchange: ClassVar = True
     moved_by: ClassVar = {"x": "ed"}
 
     alpha: Rate

@@ -42,7 +42,7 @@ class State(NamedTuple):
     y: Any = None
     z: Any = None
     memory: Any = ()
-    links: Any = ()
+    link_memory: Any = ()
 
 
 class Variant(NamedTuple):
@@ -68,7 +68,9 @@ class Method(eqx.Module):
     paper: ClassVar[str] = ""
     loops: ClassVar[int] = 1
     takes_prox: ClassVar[bool] = False  # whether its step applies the problem's proximal map, by `levels`
-    skips_messages: ClassVar[bool] = False  # whether a step may send nothing, which sites take for a loss
+    may_skip_exchange: ClassVar[bool] = (
+        False  # whether a step may send nothing; a site would treat that as a lost message
+    )
     centralized: ClassVar[bool] = False  # runs on the complete graph only, which is taken where none is given
     moved_by: ClassVar[Mapping[str, str]] = MappingProxyType({})  # by level, the name of its strategy
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # in the catalogue, beside the usual step sizes
@@ -98,7 +100,7 @@ class Method(eqx.Module):
     def form(self) -> str:
         """The problems it solves: shared, personal (y never leaves the node) or single (there is no y)."""
         lower = self.strategies.get("y")
-        return "single" if lower is None else "shared" if lower.mixes else "personal"
+        return "single" if lower is None else "shared" if lower.communicates else "personal"
 
     @property
     def sends(self) -> str:
@@ -106,15 +108,15 @@ class Method(eqx.Module):
         vectors: dict[str, int] = {}
         numbers = 0
         for level, strategy in self.strategies.items():
-            if strategy.sends is None:
+            if strategy.message_size is None:
                 raise ValueError(
                     f"strategy {strategy.name!r} sends codes, whose length depends on the problem: measure it with "
                     "db.cost(problem, method, graph)."
                 )
             every = self.intervals.get(level, 1)
             size = ("p" if level == "x" else "q") + (f"/{every}" if every > 1 else "")
-            vectors[size] = vectors.get(size, 0) + strategy.sends[0]
-            numbers += strategy.sends[1]
+            vectors[size] = vectors.get(size, 0) + strategy.message_size[0]
+            numbers += strategy.message_size[1]
         parts = [f"{number if number > 1 else ''}{size}" for size, number in sorted(vectors.items()) if number]
         return " + ".join([*parts, *([str(numbers)] if numbers else [])]) + " numbers"
 
@@ -133,8 +135,10 @@ class Method(eqx.Module):
     def with_strategies(self, change: Callable[[Strategy], Strategy]) -> Method:
         """The same method, with every strategy that sends changed, such as wrapped in one of `db.privacy`."""
         held = {field.name: getattr(self, field.name) for field in fields(self)}
-        sending = {name: value for name, value in held.items() if isinstance(value, Strategy) and value.mixes}
-        if any(row.mixes and all(row is not value for value in sending.values()) for row in self.strategies.values()):
+        sending = {name: value for name, value in held.items() if isinstance(value, Strategy) and value.communicates}
+        if any(
+            row.communicates and all(row is not value for value in sending.values()) for row in self.strategies.values()
+        ):
             raise ValueError(
                 f"{self.name} has strategies of its own, which cannot be changed: choose one such as 'sparkle-ed'."
             )
@@ -147,7 +151,7 @@ class Method(eqx.Module):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What the strategies of all levels send in a step, in shapes."""
+        """The messages that the strategies of all levels send in a step, as shapes."""
         return tuple(message for strategy in self.strategies.values() for message in strategy.messages)
 
     def start(self, x: Vector, y: Vector | None) -> State:
@@ -191,7 +195,7 @@ class Method(eqx.Module):
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in rates.items())})"
 
     def validate(self, problem: Problem, graphs: Levels, batch_size: int | None) -> None:
-        """Raises a sentence where the problem or a graph does not fit."""
+        """Raises ValueError if the problem or a graph does not fit."""
         if problem.form != self.form:
             raise ValueError(
                 f"{self.name} is for {_KINDS[self.form]}, and the problem has {_KINDS[problem.form]}: "
@@ -215,7 +219,7 @@ class Method(eqx.Module):
             validate_graph(graph, strategy, level)
 
     def validate_prox_y(self) -> None:
-        """Raises a sentence unless the method takes a proximal map of y."""
+        """Raises ValueError unless the method takes a proximal map of y."""
         raise ValueError(
             f"{self.name} does not take prox_y: choose db.sparkle('ed', hypergradient=db.hypergradient.penalty(), ...)."
         )
@@ -249,7 +253,7 @@ def _other_form(method: str, problem: str) -> str:
 
 def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
     # No edges at all is a choice (db.graphs.isolated); some nodes cut off from others is a mistake.
-    if strategy.mixes and not graph.connected and any(phase.degrees.any() for phase in graph.phases):
+    if strategy.communicates and not graph.connected and any(phase.degrees.any() for phase in graph.phases):
         raise ValueError(f"graph {graph.name!r} on level {level} is not connected: add edges that join its parts.")
     if not (strategy.requires_spectrum or strategy.requires_self_weight):
         return

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
-from ..oracles.hypergradient import Local
+from ..oracles.hypergradient import LocalHypergradient
 from ..strategies._table import Strategy, strategy
 from ..strategies._tracked import proximal
 from ._entry import register
@@ -48,7 +48,7 @@ def prometheus(
     alpha: Rate,
     beta: Rate,
     relax: Rate = 0.5,
-    hypergradient: Local | None = None,
+    hypergradient: LocalHypergradient | None = None,
     period: int | None = None,
     terms: int = 10,
     scale: float | None = None,

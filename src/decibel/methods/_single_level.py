@@ -66,7 +66,7 @@ class SingleLevel(Method):
 
         def alone(j: Array, held: tuple[Level, Vector]) -> tuple[Level, Vector]:
             r = direction(j + 1, *held)
-            return mixing.alone(held[0], r, α), r
+            return mixing.local_step(held[0], r, α), r
 
         x, r = state.x, state.memory
         if mixing.local_steps > 1:

@@ -103,7 +103,7 @@ class Sparkle(Auxiliary):
             return move(k, state, oracle, network)
 
         def lower_level(state: State) -> State:
-            return self.resting(k, state, oracle, network)
+            return self.lower_only(k, state, oracle, network)
 
         return network.cond(k % self.upper_every == 0, all_levels, lower_level, State(*state[:4]))
 

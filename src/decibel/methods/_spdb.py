@@ -9,7 +9,7 @@ from jax import Array
 from ..network._communicator import Communicator
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
-from ..oracles.hypergradient import Local
+from ..oracles.hypergradient import LocalHypergradient
 from ._entry import register
 from ._method import Method, Rate, State
 
@@ -24,7 +24,7 @@ class Spdb(Method):
 
     alpha: Rate
     beta: Rate
-    hypergradient: Local
+    hypergradient: LocalHypergradient
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, y = state.x, state.y
@@ -38,7 +38,12 @@ class Spdb(Method):
 
 @register(Spdb)
 def spdb(
-    *, alpha: Rate, beta: Rate, hypergradient: Local | None = None, terms: int = 10, scale: float | None = None
+    *,
+    alpha: Rate,
+    beta: Rate,
+    hypergradient: LocalHypergradient | None = None,
+    terms: int = 10,
+    scale: float | None = None,
 ) -> Spdb:
     """SPDB (Lu et al., 2022): y⁺ = y − β ∇_y g(x, y); x⁺ = EXTRA(x, α ∇̄f(x, y⁺)). The paper's W is I − (ρ/τ) 𝓛 with
     ρ/τ = 0.2: `weights=db.weights.laplacian(0.2)`. With f = g, `hypergradient.direct()` is the paper's choice.

@@ -15,25 +15,25 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from ..core._vector import Vector, each, positive
+from ..core._vector import Vector, nonzero_divisor, scale_nodes
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle, Point
 from ..strategies._table import Level
 from ._entry import register
 from ._method import Method, Rate, State
 
-Sums = dict[str, Float[Array, " nodes"]]
+PerLevel = dict[str, Float[Array, " nodes"]]
 
 
 class StepsizeTracking(Method):
-    """s⁺ = W (s − a d), where a is a node's step: the level's rate times what `shares` makes of the mixed sums."""
+    """s⁺ = W (s − a d), where a is a node's step: the level's rate times the mixed sums' `step_factors`."""
 
     @property
     def sends(self) -> str:
         return f"{super().sends.removesuffix(' numbers')} + {len(self.moved_by)} numbers"
 
     @abstractmethod
-    def shares(self, sums: Sums) -> Sums:
+    def step_factors(self, sums: PerLevel) -> PerLevel:
         """What multiplies the step size of each level, at every node."""
 
     @abstractmethod
@@ -49,9 +49,9 @@ class StepsizeTracking(Method):
         sums = {name: m + Vector(d[name].squared_norms()) for name, m in state.memory.items()}
         flows = network.flow(dict(sums))
         sums = {name: m + flows[name] for name, m in sums.items()}
-        share = self.shares({name: positive(m.tree) for name, m in sums.items()})
+        factor = self.step_factors({name: nonzero_divisor(m.tree) for name, m in sums.items()})
         moves = {
-            name: self.strategies[name](levels[name], each(share[name], d[name]), rate)
+            name: self.strategies[name](levels[name], scale_nodes(factor[name], d[name]), rate)
             for name, rate in zip(levels, self.rates(k), strict=True)
         }
         return State(**dict(zip(moves, network(**moves), strict=True)), memory=sums)
@@ -72,7 +72,7 @@ class DAdast(StepsizeTracking):
     alpha: Rate
     beta: Rate
 
-    def shares(self, sums: Sums) -> Sums:
+    def step_factors(self, sums: PerLevel) -> PerLevel:
         return {"x": jnp.maximum(sums["x"], sums["y"]) ** -0.6, "y": sums["y"] ** -0.4}
 
     def directions(self, point: Point, levels: dict[str, Level]) -> dict[str, Vector]:
@@ -91,7 +91,7 @@ class AdaSdbo(StepsizeTracking):
     beta: Rate
     gamma: Rate
 
-    def shares(self, sums: Sums) -> Sums:
+    def step_factors(self, sums: PerLevel) -> PerLevel:
         a, b, c = (jnp.sqrt(sums[level]) for level in "xyz")
         c = jnp.maximum(b, c)
         return {"x": 1 / (a * c), "y": 1 / b, "z": 1 / c}

@@ -5,34 +5,34 @@ Engines in other packages use what `__all__` lists (docs/extending.md).
 
 from . import faults
 from ._codecs import ConcatCodec
-from ._coded_wave import MORE
+from ._coded_wave import ASYNC_HEADER_BYTES
 from ._communicator import Communicator
 from ._in_memory import InMemory
-from ._incidence import Sums, of_node
+from ._incidence import Sums, slots_of_node
 from ._limited import sizes_by_graph
-from ._links import Draws, LinkFaults, LinkMemory, Links, LinkState, LinkStates, Received, Transport
-from ._messages import Copies, Cumulative, Message, as_message, by_kind
+from ._links import ExchangeMemory, LinkFaults, LinkMemory, Links, LinkStatus, NoiseKeys, Received, Transport
+from ._messages import Cumulative, Fanout, Message, as_message, by_kind
 from ._network import LEVELS, Network
 from ._noisy import Grid, Noisy
 from ._wave import Wave, WaveLinks
 
 __all__ = [
+    "ASYNC_HEADER_BYTES",
     "LEVELS",
-    "MORE",
     "Communicator",
     "ConcatCodec",
-    "Copies",
     "Cumulative",
-    "Draws",
+    "ExchangeMemory",
+    "Fanout",
     "Grid",
     "InMemory",
     "LinkFaults",
     "LinkMemory",
-    "LinkState",
-    "LinkStates",
+    "LinkStatus",
     "Links",
     "Message",
     "Network",
+    "NoiseKeys",
     "Noisy",
     "Received",
     "Sums",
@@ -42,6 +42,6 @@ __all__ = [
     "as_message",
     "by_kind",
     "faults",
-    "of_node",
     "sizes_by_graph",
+    "slots_of_node",
 ]

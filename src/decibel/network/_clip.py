@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from ..core._types import PyTree, Scalar
-from ..core._vector import flatten, positive
+from ..core._vector import flatten, nonzero_divisor
 
 Limit = Scalar | Mapping[str, Scalar]  # for every level, or by level
 Sizes = dict[str, Array]  # by level, (*slots, 2) the size of flows before they are clipped: now, and the largest so far
@@ -54,12 +54,12 @@ def clip(F: Array, rate: Array, limit: Array) -> tuple[Array, Array]:
     """
     most = jnp.finfo(F.dtype).max
     entry = jnp.abs(F).max(-1)
-    shares = F / positive(entry)[..., None]
+    shares = F / nonzero_divisor(entry)[..., None]
     norm = jnp.maximum(jnp.sqrt(jnp.square(shares).sum(-1)), 1)  # in units of the largest entry
     allowed = rate * limit / norm
     clipped = jnp.where((entry > allowed)[..., None], shares * allowed[..., None], F)
     # With a step size of zero every flow is too large.
-    size = jnp.where(rate > 0, entry * norm / positive(rate), jnp.where(entry > 0, most, 0))
+    size = jnp.where(rate > 0, entry * norm / nonzero_divisor(rate), jnp.where(entry > 0, most, 0))
     return clipped, jnp.minimum(size, most)
 
 

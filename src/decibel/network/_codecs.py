@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..core._vector import largest
+from ..core._vector import max_or_nan
 
 
 class Code(eqx.Module):
@@ -25,7 +25,7 @@ class Code(eqx.Module):
     """
 
     mixing: eqx.AbstractVar[float]
-    draws: ClassVar[bool] = True  # whether it draws random numbers from its keys
+    is_random: ClassVar[bool] = True  # whether it draws random numbers from its keys
 
     @abstractmethod
     def bytes(self, entries: int, dtype: DTypeLike) -> int:
@@ -48,7 +48,7 @@ class Code(eqx.Module):
 
 
 class TopK(Code):
-    draws: ClassVar[bool] = False
+    is_random: ClassVar[bool] = False
     share: float = eqx.field(static=True)
     mixing: float = eqx.field(static=True)
 
@@ -90,7 +90,7 @@ class RandomK(Code):
 
 
 class Quantized(Code):
-    draws: ClassVar[bool] = False
+    is_random: ClassVar[bool] = False
     bits: int = eqx.field(static=True)
     mixing: float = eqx.field(static=True)
 
@@ -105,7 +105,7 @@ class Quantized(Code):
         return np.dtype(dtype).itemsize
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        scale = largest(jnp.abs(new))
+        scale = max_or_nan(jnp.abs(new))
         steps = jnp.round(new / jnp.where(scale > 0, scale, 1) * jnp.asarray(self._largest, new.dtype))
         numbers = (steps + jnp.asarray(self._largest, new.dtype)).astype(jnp.uint8)
         each = 8 // self.bits

@@ -35,12 +35,14 @@ from ..core._vector import flatten
 from ._codecs import Code, ConcatCodec, raw, read
 from ._in_flight import InFlight, arrivals, numbers_sent
 from ._links import Channel, LinkMemory
-from ._messages import CODES, Copies
-from ._wave import Carried, Wave, restarts
+from ._messages import CODES, Fanout
+from ._wave import Delivered, Wave, restarts
 
 KEPT = 8  # reconstructions, at least
-HEADER = 3 * 4  # bytes: the base, the oldest kept, the acknowledged
-MORE = 3 * 4  # without a common clock: the number, the sender's incarnation, and the receiver's as the sender knows it
+HEADER_BYTES = 3 * 4  # bytes: the base, the oldest kept, the acknowledged
+ASYNC_HEADER_BYTES = (
+    3 * 4
+)  # without a common clock: the number, the sender's incarnation, and the receiver's as the sender knows it
 
 
 class Sender(NamedTuple):
@@ -91,19 +93,19 @@ class CodedWave(Wave):
         return super().kind, self.code
 
     @property
-    def draws(self) -> bool:
-        return self.code.draws
+    def is_random(self) -> bool:
+        return self.code.is_random
 
     @property
     def weight(self) -> float:
         return 0.5 * self.code.mixing
 
-    def bytes(self, copies: Copies) -> float:
+    def bytes(self, fanout: Fanout) -> float:
         leaves = jax.tree.leaves(self.content)
         size = self.code.bytes(sum(leaf[0].size for leaf in leaves), leaves[0].dtype)
-        return copies.by_link * (HEADER + copies.header + size)
+        return fanout.row_per_link * (HEADER_BYTES + fanout.header_bytes + size)
 
-    def transit(self, channel: Channel, like: Array) -> CodedTransit:
+    def transport_state(self, channel: Channel, like: Array) -> CodedTransit:
         *slots, entries = like.shape
         clock = channel.transport.incarnation is None
         # A reconstruction has to be kept until its acknowledgement comes back.
@@ -113,14 +115,14 @@ class CodedWave(Wave):
             return jnp.zeros((*slots, count), jnp.int32)
 
         sender = Sender(like, jnp.zeros((*slots, kept, entries), like.dtype), integers(1 + kept))
-        size = HEADER + sum(self.code.bytes(width, like.dtype) for width in self._widths())
+        size = HEADER_BYTES + sum(self.code.bytes(width, like.dtype) for width in self._widths())
         in_flight = InFlight.empty(jnp.zeros((*slots, size), jnp.uint8), channel)
-        posted = None if clock else Posted(jnp.zeros((*slots, MORE + size), jnp.uint8), integers(2))
+        posted = None if clock else Posted(jnp.zeros((*slots, ASYNC_HEADER_BYTES + size), jnp.uint8), integers(2))
         return CodedTransit(sender, Receiver(like, like, integers(3)), in_flight, posted)
 
     def post(self, channel: Channel, memory: LinkMemory) -> tuple[Array, LinkMemory]:
         _, _, q = self.reflected(channel, memory)
-        sender, receiver, in_flight, (row, ends) = memory.by_link.transit
+        sender, receiver, in_flight, (row, ends) = memory.per_link.transport_state
         assert channel.transport.incarnation is not None
         incarnation = jnp.full(ends.shape[:-1], channel.transport.incarnation, jnp.int32)
         restarted = ends[..., 0] != incarnation  # another process wrote what is remembered
@@ -131,13 +133,13 @@ class CodedWave(Wave):
         number = jnp.where(_due(sender, number), number, 0)
         written, sender = self._written(channel, q, sender, receiver, number, number[..., None], ends)
         row = jnp.where((number > 0)[..., None], written, row)
-        transit = CodedTransit(sender, receiver, in_flight, Posted(row, ends))
-        return row, LinkMemory(memory.by_link._replace(transit=transit), memory.by_node)
+        transport_state = CodedTransit(sender, receiver, in_flight, Posted(row, ends))
+        return row, LinkMemory(memory.per_link._replace(transport_state=transport_state), memory.per_node)
 
-    def carried(self, channel: Channel, q: Array, transit: CodedTransit) -> Carried:
-        sender, receiver, in_flight, posted = transit
+    def deliver(self, channel: Channel, q: Array, transport_state: CodedTransit) -> Delivered:
+        sender, receiver, in_flight, posted = transport_state
         this_end, other_end = channel.faults.ends(channel.links)
-        codec = self._codec(channel.place_of, q.dtype)
+        codec = self._codec(channel.key_path, q.dtype)
         if posted is None:
             row, sender = self._written(channel, q, sender, receiver, numbers_sent(channel, this_end))
         else:
@@ -147,7 +149,7 @@ class CodedWave(Wave):
         rows, arrived, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
         sender = _forget(sender, forgotten)
         receiver = _forget(receiver, forgotten)
-        size = HEADER if posted is None else HEADER + MORE
+        size = HEADER_BYTES if posted is None else HEADER_BYTES + ASYNC_HEADER_BYTES
         numbers = arrived
         addressed = jnp.ones_like(arrived, bool)
         base, oldest, ack, *more = jnp.moveaxis(_each(lambda row: read(row, jnp.int32), rows[..., :size]), -1, 0)
@@ -163,8 +165,8 @@ class CodedWave(Wave):
         new = self._read(channel, codec, rows[..., size:], numbers, other_end, this_end)
         waves, readable, receiver = _receive(receiver, numbers, base, oldest, new)
         sender = _acknowledge(sender, (numbers > 0) & addressed, ack)
-        transit = CodedTransit(sender, receiver, in_flight, posted)
-        return Carried(waves, jnp.where(readable, arrived, 0), forgotten, transit)
+        transport_state = CodedTransit(sender, receiver, in_flight, posted)
+        return Delivered(waves, jnp.where(readable, arrived, 0), forgotten, transport_state)
 
     def _written(
         self, channel: Channel, q: Array, sender: Sender, receiver: Receiver, sent: Array, *more: Array
@@ -174,7 +176,7 @@ class CodedWave(Wave):
         Headers hold `more` integers (*slots, ...) at their end.
         """
         this_end, other_end = channel.faults.ends(channel.links)
-        codec = self._codec(channel.claim, q.dtype)
+        codec = self._codec(channel.reserve, q.dtype)
         keys = self._keys(channel, sent, this_end, other_end)
         code = _each(codec.encode, q - sender.base, keys, keys)
         reconstruction = sender.base + self._read(channel, codec, code, sent, this_end, other_end)

@@ -11,7 +11,7 @@ from jax import Array
 
 from ..core._ledger import Ledger
 from ..core._types import PyTree
-from ._links import Draws, LinkStates, Turn
+from ._links import ExchangeMemory, NoiseKeys
 from ._messages import as_message
 from ._network import Network
 
@@ -21,7 +21,7 @@ S = TypeVar("S")
 
 
 class Communicator:
-    """One step's communication: moves levels on, counts what that sends, and hands on what links remember.
+    """One step's communication: advances levels, counts what they send, and passes on what links remember.
 
     A method receives it as `network`. Call it with the levels' moves, which strategies make; those in one call share
     their messages:
@@ -31,7 +31,7 @@ class Communicator:
     Args:
         network: how messages are exchanged.
         step: the iteration.
-        link_states: what links remember, by exchange; None where a step is only traced for shapes.
+        link_memories: what links remember, by exchange; None where a step is only traced for shapes.
         ledger: counts what is sent.
         intervals: in every how many steps a level moves, where it is not every step. Levels that do not move together
             in every step share no messages, and each has a phase of its own on a changing graph.
@@ -43,35 +43,35 @@ class Communicator:
         self,
         network: Network,
         step: Array,
-        link_states: tuple[LinkStates, ...] | None,
+        link_memories: tuple[ExchangeMemory, ...] | None,
         ledger: Ledger,
         intervals: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.intervals = intervals
         self._network = network
         self._step = step
-        self._before = link_states
+        self._before = link_memories
         self._ledger = ledger
         self._outermost = ledger.step_cost
-        self._draws = Draws()
-        self.link_states: tuple[LinkStates, ...] = ()  # after each exchange of the step so far
+        self._noise_keys = NoiseKeys()
+        self.link_memories: tuple[ExchangeMemory, ...] = ()  # after each exchange of the step so far
 
     def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
         """One exchange: what every level receives for its message, δ(m) = Σ_j w_ij (m_j − m_i) for plain vectors."""
         sent = {level: as_message(message) for level, message in messages.items()}
-        size = sum(message.bytes(self._network.copies(level)) for level, message in sent.items())
+        size = sum(message.bytes(self._network.fanout(level)) for level, message in sent.items())
         self._ledger.add(rounds=1, bytes=size)
-        number = len(self.link_states)
+        number = len(self.link_memories)
         (every,) = {self._interval(level) for level in messages}
-        turn = None if every == 1 else Turn(self._step // every)
+        exchange_count = None if every == 1 else self._step // every
         if self._before is None:  # a trace for shapes
             received = {level: message.placeholder() for level, message in sent.items()}
-            after = self._network.first_link_state(self._step, number, sent)
+            after = self._network.first_link_memory(self._step, number, sent)
         else:
             before = self._before[number] if self._before else None
-            received, after = self._network.exchange(self._step, number, sent, before, self._draws, turn)
+            received, after = self._network.exchange(self._step, number, sent, before, self._noise_keys, exchange_count)
         repeated = self._ledger.step_cost is not self._outermost
-        if repeated and any(message.draws for message in sent.values()):
+        if repeated and any(message.is_random for message in sent.values()):
             raise ValueError(
                 "the method repeats exchanges inside a step, where a random code would draw the same noise again: "
                 "choose a single-loop method, or a code that draws nothing, such as top_k."
@@ -81,7 +81,7 @@ class Communicator:
                 "the method repeats exchanges inside a step, where links cannot remember what they carried: choose a "
                 "single-loop method, or leave out late links, codes and edge-ed."
             )
-        self.link_states = (*self.link_states, after)
+        self.link_memories = (*self.link_memories, after)
         return received
 
     def __call__(self, **moves: Move) -> Any:
@@ -104,20 +104,20 @@ class Communicator:
         """
         if self._before is None:  # a trace for shapes
             return on_true(operand)
-        done, before = self.link_states, self._before
-        outermost, draws = self._outermost, self._draws
+        done, before = self.link_memories, self._before
+        outermost, noise_keys = self._outermost, self._noise_keys
 
-        def branch(function: Callable[[T], S]) -> Callable[[T], tuple[S, tuple[LinkStates, ...]]]:
-            def run(operand: T) -> tuple[S, tuple[LinkStates, ...]]:
-                self.link_states = done
-                self._outermost, self._draws = self._ledger.step_cost, Draws(draws)
+        def branch(function: Callable[[T], S]) -> Callable[[T], tuple[S, tuple[ExchangeMemory, ...]]]:
+            def run(operand: T) -> tuple[S, tuple[ExchangeMemory, ...]]:
+                self.link_memories = done
+                self._outermost, self._noise_keys = self._ledger.step_cost, NoiseKeys(noise_keys)
                 new = function(operand)
-                return new, (*self.link_states, *before[len(self.link_states) :]) if before else ()
+                return new, (*self.link_memories, *before[len(self.link_memories) :]) if before else ()
 
             return run
 
-        new, self.link_states = self._ledger.cond(choice, branch(on_true), branch(on_false), operand)
-        self._outermost, self._draws = outermost, draws
+        new, self.link_memories = self._ledger.cond(choice, branch(on_true), branch(on_false), operand)
+        self._outermost, self._noise_keys = outermost, noise_keys
         return new
 
     def _interval(self, level: str) -> int:

@@ -1,4 +1,4 @@
-"""Messages under way, where each replaces older ones: their numbers, and which of them arrive in a step."""
+"""Messages in flight, where each replaces older ones: their numbers, and which of them arrive in a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InFlight(NamedTuple):
 
     @classmethod
     def empty(cls, like: Array, channel: Channel) -> InFlight | None:
-        """Nothing is under way, of messages such as `like` (*slots, entries); None where faults delay none."""
+        """No messages in flight, of the shape of `like` (*slots, entries); None where faults delay none."""
         steps, (*slots, entries) = channel.faults.schedule.longest_delay, like.shape
         if not steps:
             return None
@@ -39,7 +39,7 @@ def numbers_sent(channel: Channel, senders: Array | None = None) -> Array:
 def arrivals(
     channel: Channel, received: Received, numbers: Array, in_flight: InFlight | None, forgotten: Array
 ) -> tuple[Array, Array, InFlight | None]:
-    """What arrives over each link in this step, its number (0 is nothing), and what is under way after it."""
+    """The messages that arrive over links in this step, their numbers (0: none), and what is in flight afterwards."""
     rows = received.rows
     if received.arrived is not None:
         numbers = jnp.where(received.arrived, numbers, 0)

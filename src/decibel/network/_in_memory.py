@@ -14,16 +14,16 @@ from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ._incidence import Sums, slots
 from ._links import LinkFaults, Links, Received
-from ._messages import Copies, Message, Stateless
+from ._messages import Fanout, Message, Stateless
 from ._mixing import Mixer, mixer
 from ._network import Network
 
 
-class Places(NamedTuple):
+class NeighbourRows(NamedTuple):
     """(*slots,) the row of each neighbour, and the slot of the same link at the neighbour."""
 
     neighbours: Array
-    back: Array
+    reverse: Array
 
 
 class InMemory(Network):
@@ -33,29 +33,29 @@ class InMemory(Network):
     """
 
     mixers: tuple[Mixer, ...]
-    places: tuple[Places, ...]
-    copies_by_graph: tuple[Copies, ...] = eqx.field(static=True)
+    neighbour_rows: tuple[NeighbourRows, ...]
+    fanouts: tuple[Fanout, ...] = eqx.field(static=True)
 
     @classmethod
     def of(cls, graphs: Levels) -> InMemory:
         """A network for messages that all arrive, over links without a state."""
         distinct, graph_of = graphs.distinct()
         degrees = [float(np.mean(graph.degrees)) for graph in distinct]
-        return cls(graph_of, (), None, tuple(map(mixer, distinct)), (), tuple(Copies(d, d, d) for d in degrees))
+        return cls(graph_of, (), None, tuple(map(mixer, distinct)), (), tuple(Fanout(d, d, d) for d in degrees))
 
     @classmethod
-    def by_link(cls, graphs: Levels, faults: LinkFaults) -> InMemory:
+    def with_links(cls, graphs: Levels, faults: LinkFaults) -> InMemory:
         """A network for messages that may be lost or late, or over links with a state."""
         distinct, graph_of = graphs.distinct()
         built = [_links(graph, faults.nodes) for graph in distinct]
         links = tuple(links for links, _, _ in built)
-        places = tuple(places for _, places, _ in built)
-        return cls(graph_of, links, faults, (), places, tuple(copies for _, _, copies in built))
+        rows = tuple(rows for _, rows, _ in built)
+        return cls(graph_of, links, faults, (), rows, tuple(fanout for _, _, fanout in built))
 
-    def copies_on(self, graph: int) -> Copies:
-        return self.copies_by_graph[graph]
+    def fanout_on(self, graph: int) -> Fanout:
+        return self.fanouts[graph]
 
-    def mixes(self, message: Message) -> bool:
+    def needs_no_links(self, message: Message) -> bool:
         return isinstance(message, Stateless)
 
     def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
@@ -63,17 +63,17 @@ class InMemory(Network):
         return {level: message.mixed(self.mixers[graph], phase) for level, message in sent.items()}
 
     def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
-        return Received(buffer[self.places[graph].neighbours])
+        return Received(buffer[self.neighbour_rows[graph].neighbours])
 
     def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
-        return Received(buffer.reshape(-1, buffer.shape[-1])[self.places[graph].back])
+        return Received(buffer.reshape(-1, buffer.shape[-1])[self.neighbour_rows[graph].reverse])
 
 
-def _links(graph: Graph | GraphSequence, numbers: Array) -> tuple[Links, Places, Copies]:
+def _links(graph: Graph | GraphSequence, numbers: Array) -> tuple[Links, NeighbourRows, Fanout]:
     table = slots(graph)
     degree = float(np.mean(graph.degrees))
     neighbours = jnp.asarray(table.shaped(table.neighbours), jnp.int32)
-    back = jnp.asarray(table.shaped(table.back), jnp.int32)
-    sums = Sums(table.width, jax.tree.map(lambda array: jnp.asarray(array, jnp.int32), table.rest))
+    reverse = jnp.asarray(table.shaped(table.reverse), jnp.int32)
+    sums = Sums(table.width, jax.tree.map(lambda array: jnp.asarray(array, jnp.int32), table.overflow))
     links = Links(numbers[neighbours], jnp.asarray(table.shaped(table.weights)), sums)
-    return links, Places(neighbours, back), Copies(degree, degree, len(table.places) / graph.nodes)
+    return links, NeighbourRows(neighbours, reverse), Fanout(degree, degree, len(table.slot_of_link) / graph.nodes)

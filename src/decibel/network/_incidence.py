@@ -1,7 +1,7 @@
 """The links of a graph in flat arrays, which grow with the number of links whatever the largest degree is.
 
 Every directed link has a slot at its receiver. On every device the first slots belong to the nodes in order, equally
-many for each, so that what arrives at a node is a sum along an axis. Further links of a node have slots behind these,
+many for each, so that what arrives at a node is a sum along an axis. Further links of a node have overflow slots these,
 which are summed in a tree of fixed shape: the same order in every run and on every backend. Where degrees are alike
 every link has a slot in front, slots without a link have weight zero, and arrays of slots have the shape
 (nodes, width); otherwise (slots,).
@@ -20,12 +20,12 @@ from scipy import sparse
 
 from ..graphs._graph import Graph, GraphSequence
 
-ROOM = 2.0  # slots in front per link, at most
+MAX_PADDING = 2.0  # regular slots per link, at most
 BRANCHES = 8  # of the tree
 
 
-class Rest(NamedTuple):
-    """The slots behind, numbered on each device.
+class Overflow(NamedTuple):
+    """The overflow slots, numbered on each device.
 
     Attributes:
         receivers: the node of each slot.
@@ -42,63 +42,63 @@ class Slots(NamedTuple):
     """The slots of all devices, one after the other, in flat arrays.
 
     Attributes:
-        width: slots in front per node.
+        width: regular slots per node.
         receivers: (slots,) the node of each slot.
         neighbours: (slots,) the sender; the receiver itself where there is no link.
-        back: (slots,) the slot of the same link in the other direction.
+        reverse: (slots,) the slot of the same link in the other direction.
         weights: (slots, phases), zero where a phase lacks the link.
-        places: (links,) the slot of every link, in an order that does not depend on devices.
-        rest: the slots behind.
+        slot_of_link: (links,) the slot of every link, in an order that does not depend on devices.
+        overflow: the overflow slots.
     """
 
     width: int
     receivers: np.ndarray
     neighbours: np.ndarray
-    back: np.ndarray
+    reverse: np.ndarray
     weights: np.ndarray
-    places: np.ndarray
-    rest: Rest | None
+    slot_of_link: np.ndarray
+    overflow: Overflow | None
 
     def shaped(self, table: np.ndarray) -> np.ndarray:
         """A table in the shape that a run uses."""
-        return table if self.rest is not None else table.reshape(-1, self.width, *table.shape[1:])
+        return table if self.overflow is not None else table.reshape(-1, self.width, *table.shape[1:])
 
 
 class Sums(eqx.Module):
-    """Copies values of the local nodes to their slots, and sums slots at nodes."""
+    """Fanout values of the local nodes to their slots, and sums slots at nodes."""
 
     width: int = eqx.field(static=True)
-    rest: Rest | None
+    overflow: Overflow | None
 
     def at_slots(self, values: Array) -> Array:
         """(nodes, ...) → (*slots, ...): the values of the receiver."""
         nodes, *entries = values.shape
         front = jnp.broadcast_to(values[:, None], (nodes, self.width, *entries))
-        if self.rest is None:
+        if self.overflow is None:
             return front
-        return jnp.concatenate([front.reshape(-1, *entries), values[self.rest.receivers]])
+        return jnp.concatenate([front.reshape(-1, *entries), values[self.overflow.receivers]])
 
     def at_nodes(self, values: Array) -> Array:
         """(*slots, ...) → (nodes, ...): the sum of what arrives at each node."""
-        if self.rest is None:
+        if self.overflow is None:
             return values.sum(1)
         front, behind = self.parts(values)
-        return self.add_rest(front.sum(1), behind)
+        return self.add_overflow(front.sum(1), behind)
 
     def parts(self, values: Array) -> tuple[Array, Array]:
-        """(*slots, ...) → (nodes, width, ...) in front, and the slots behind."""
-        if self.rest is None:
+        """(*slots, ...) → (nodes, width, ...) in front, and the overflow slots."""
+        if self.overflow is None:
             return values, values[:0, 0]
-        behind = len(values) - len(self.rest.receivers)
+        behind = len(values) - len(self.overflow.receivers)
         return values[:behind].reshape(-1, self.width, *values.shape[1:]), values[behind:]
 
-    def add_rest(self, total: Array, behind: Array) -> Array:
-        """Adds the slots behind to the nodes' sums of those in front."""
-        if self.rest is None:
+    def add_overflow(self, total: Array, behind: Array) -> Array:
+        """Adds the overflow slots to the nodes' sums of those in front."""
+        if self.overflow is None:
             return total
-        for table in self.rest.tables:
+        for table in self.overflow.tables:
             behind = jnp.concatenate([behind, jnp.zeros_like(behind[:1])])[table].sum(1)
-        return total.at[self.rest.nodes].add(behind, mode="drop", indices_are_sorted=True, unique_indices=True)
+        return total.at[self.overflow.nodes].add(behind, mode="drop", indices_are_sorted=True, unique_indices=True)
 
 
 def slots(graph: Graph | GraphSequence, devices: int = 1) -> Slots:
@@ -127,49 +127,49 @@ def slots(graph: Graph | GraphSequence, devices: int = 1) -> Slots:
     owners = (np.arange(devices)[:, None] * each + on_device).ravel()
     owners[places] = receivers
     neighbours = owners.copy()
-    back = np.arange(devices * per_device)
+    reverse = np.arange(devices * per_device)
     neighbours[places] = senders
     if graph.symmetric:
         # Sorted by (column, row), the entries of a symmetric pattern are their own mirror images.
         mirror = np.lexsort((senders, receivers))[np.argsort(np.lexsort((receivers, senders)))]
-        back[places] = places[mirror]
+        reverse[places] = places[mirror]
     weights = np.zeros((devices * per_device, graph.period))
     for number, phase in enumerate(graph.phases):
         weights[places, number] = np.asarray(phase.matrix[receivers, senders]).ravel()
     receivers_behind = owners.reshape(devices, per_device)[:, each * width :] - np.arange(devices)[:, None] * each
-    rest = _rest(beyond, receivers_behind) if behind else None
-    return Slots(width, owners, neighbours, back, weights, places, rest)
+    overflow = _overflow(beyond, receivers_behind) if behind else None
+    return Slots(width, owners, neighbours, reverse, weights, places, overflow)
 
 
-def of_node(graph: Graph | GraphSequence, node: int) -> Slots:
+def slots_of_node(graph: Graph | GraphSequence, node: int) -> Slots:
     """The slots of one node alone: its links, or one without a link where it has none."""
     table = slots(graph)
-    places = table.places[table.receivers[table.places] == node]
+    places = table.slot_of_link[table.receivers[table.slot_of_link] == node]
     if not places.size:
         places = np.array([node * table.width])
     return Slots(
         width=len(places),
         receivers=table.receivers[places],
         neighbours=table.neighbours[places],
-        back=np.arange(len(places)),
+        reverse=np.arange(len(places)),
         weights=table.weights[places],
-        places=np.zeros(0, int),
-        rest=None,
+        slot_of_link=np.zeros(0, int),
+        overflow=None,
     )
 
 
 def _width(degrees: np.ndarray) -> int:
-    """The largest number of slots per node with at most ROOM slots per link."""
+    """The largest number of slots per node with at most MAX_PADDING slots per link."""
     low, high = 1, max(1, int(degrees.max(initial=0)))
     while low < high:
         middle = (low + high + 1) // 2
         size = len(degrees) * middle + np.maximum(degrees - middle, 0).sum()
-        low, high = (middle, high) if size <= ROOM * degrees.sum() else (low, middle - 1)
+        low, high = (middle, high) if size <= MAX_PADDING * degrees.sum() else (low, middle - 1)
     return low
 
 
-def _rest(beyond: np.ndarray, receivers: np.ndarray) -> Rest:
-    """The tree of the slots behind.
+def _overflow(beyond: np.ndarray, receivers: np.ndarray) -> Overflow:
+    """The tree of the overflow slots.
 
     `beyond` (devices, nodes) counts them for each node; devices with fewer are filled up.
     """
@@ -190,7 +190,7 @@ def _rest(beyond: np.ndarray, receivers: np.ndarray) -> Rest:
     nodes = beyond.shape[1] + np.tile(np.arange(length), (len(owners), 1))
     for device, owner in enumerate(owners):
         nodes[device, : len(owner)] = owner
-    return Rest(receivers.ravel(), tuple(tables), nodes.ravel())
+    return Overflow(receivers.ravel(), tuple(tables), nodes.ravel())
 
 
 def _parts(counts: np.ndarray) -> np.ndarray:

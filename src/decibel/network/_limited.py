@@ -13,8 +13,8 @@ from jax import Array
 from ..core._types import PyTree
 from ..core._vector import flatten
 from ._clip import Sizes, clamped, clip_levels, no_sizes
-from ._links import Channel, LinkMemory, LinkStates, Received
-from ._messages import Copies, Cumulative, LateFlows, Message, Plain, accumulate, flows_by_link, zeros
+from ._links import Channel, ExchangeMemory, LinkMemory, Received
+from ._messages import Cumulative, Fanout, LateFlows, Message, Plain, accumulate, weighted_differences, zeros
 from ._wave import WaveLinks
 
 
@@ -31,7 +31,7 @@ class Limited(Cumulative):
     splits: ClassVar[bool] = False
 
     def link_memory(self, channel: Channel) -> LinkMemory:
-        flows = super().link_memory(channel).by_link
+        flows = super().link_memory(channel).per_link
         F = flows.flows if isinstance(flows, LateFlows) else flows
         return LinkMemory(LimitedFlows(flows, no_sizes(self.content, F)))
 
@@ -43,9 +43,9 @@ class Limited(Cumulative):
             return _clamped(transport.links(rows))
 
         clamped_channel = channel._replace(transport=transport._replace(links=clamped_links))
-        after = accumulate(clamped_channel, φ, memory.by_link.flows)
+        after = accumulate(clamped_channel, φ, memory.per_link.flows)
         F = after.flows if isinstance(after, LateFlows) else after
-        F, sizes = clip_levels(F, self.content, self.within, memory.by_link.sizes)
+        F, sizes = clip_levels(F, self.content, self.within, memory.per_link.sizes)
         flows = after._replace(flows=F) if isinstance(after, LateFlows) else F
         return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(flows, sizes))
 
@@ -60,19 +60,19 @@ class LimitedDifferences(NamedTuple):
 class LimitedPlain(Message):
     """`Plain`, with every level's flow w_ij (φ_j − φ_i) clipped to the limit times the step size; it needs links."""
 
-    def bytes(self, copies: Copies) -> float:
-        return Plain(self.content).bytes(copies)
+    def bytes(self, fanout: Fanout) -> float:
+        return Plain(self.content).bytes(fanout)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         flows = zeros(self.content, *channel.links.neighbours.shape)
-        late = Plain(self.content).link_memory(channel).by_link
+        late = Plain(self.content).link_memory(channel).per_link
         return LinkMemory(LimitedDifferences(late, no_sizes(self.content, flows)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
         received = _clamped(channel.transport.rows(φ))
-        late, sizes = memory.by_link
-        F, late = flows_by_link(channel, received, received.rows - channel.links.sums.at_slots(φ), late)
+        late, sizes = memory.per_link
+        F, late = weighted_differences(channel, received, received.rows - channel.links.sums.at_slots(φ), late)
         F, sizes = clip_levels(F, self.content, self.within, sizes)
         return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedDifferences(late, sizes))
 
@@ -81,13 +81,13 @@ def _clamped(received: Received) -> Received:
     return received._replace(rows=clamped(received.rows))
 
 
-def sizes_by_graph(links: tuple[LinkStates, ...]) -> list[tuple[int, str, np.ndarray]]:
+def sizes_by_graph(links: tuple[ExchangeMemory, ...]) -> list[tuple[int, str, np.ndarray]]:
     """(the number of the graph, the level, (*slots, 2) the sizes) of every level with a limit."""
     return [
         (graph, level, np.asarray(sizes))
         for exchange in links
         for graph, memories in enumerate(exchange)
         for memory in memories
-        if isinstance(memory.by_link, LimitedDifferences | LimitedFlows | WaveLinks)
-        for level, sizes in (memory.by_link.sizes or {}).items()
+        if isinstance(memory.per_link, LimitedDifferences | LimitedFlows | WaveLinks)
+        for level, sizes in (memory.per_link.sizes or {}).items()
     ]

@@ -1,4 +1,4 @@
-"""The links of a graph in one exchange: who sends to whom, what arrives, and the state at both ends.
+"""The links of a graph in one exchange: which nodes send to which, what arrives, and the state at both ends.
 
 Every node has a slot per neighbour (`_incidence`). Faults and the network decide what arrives in a slot. The state of a
 link is kept at both its ends, by slot.
@@ -23,20 +23,20 @@ from ._incidence import Slots, Sums, slots
 from .faults import FaultSchedule
 
 
-class LinkState(IntEnum):
-    """The state of a link in one exchange, seen from one end."""
+class LinkStatus(IntEnum):
+    """What one end of a link does with its flow in an exchange."""
 
-    TIED = 0  # both have exchanged messages before
-    KEEPS = 1  # the other end has returned, and takes its flow from this one
-    RESTORE = 2  # this end has returned: F_ij := −F_ji
-    RESET = 3  # both start at zero
-    DROPPED = 4  # the other end is gone, and its flow is dropped
+    CONTINUE = 0  # both ends have the flow
+    GIVE_FLOW = 1  # the other end has returned and adopts this end's flow
+    TAKE_FLOW = 2  # this end has returned: F_ij := −F_ji
+    START_AT_ZERO = 3  # neither end has the flow
+    DROP_FLOW = 4  # the other end has left
 
 
 class Received(NamedTuple):
-    """(*slots, entries) the received rows, (*slots,) where anything arrived, and the `LinkState` of each slot.
+    """(*slots, entries) the received rows, (*slots,) where anything arrived, and the `LinkStatus` of each slot.
 
-    None stands for everywhere, and for all tied.
+    Without `arrived` everything has arrived; without `states` every link is `CONTINUE`.
     """
 
     rows: Array
@@ -47,7 +47,7 @@ class Received(NamedTuple):
 class Links(eqx.Module):
     """The links of one graph, for the local nodes."""
 
-    neighbours: Array  # (*slots,) their numbers
+    neighbours: Array  # (*slots,) their ids
     weights: Array  # (*slots, phases)
     sums: Sums
 
@@ -74,7 +74,7 @@ class LinkFaults(eqx.Module):
         return ~self.schedule.busy(step, self.nodes)
 
     def ends(self, links: Links) -> tuple[Array, Array]:
-        """(*slots,) the numbers of the receiver and of the sender."""
+        """(*slots,) the ids of the receiver and of the sender."""
         return links.sums.at_slots(self.nodes), links.neighbours
 
     def either_end(self, occurs: Callable[[Array, Array], Array], step: Array, links: Links) -> Array:
@@ -85,33 +85,24 @@ class LinkFaults(eqx.Module):
         return links.sums.at_slots(affected[:nodes]) | affected[nodes:].reshape(neighbours.shape)
 
 
-class Draws:
-    """The places of the random draws in a step: every message has its own place, which is folded into its keys."""
+class NoiseKeys:
+    """The random keys of a step's messages: every message has its own path, which is folded into its keys."""
 
-    def __init__(self, before: Draws | None = None) -> None:
+    def __init__(self, before: NoiseKeys | None = None) -> None:
         self._taken: set[tuple[int, ...]] = set() if before is None else set(before._taken)
 
-    def claim(self, *place: int) -> tuple[int, ...]:
-        """The place; raises, when a step is traced, if it is taken.
+    def reserve(self, *path: int) -> tuple[int, ...]:
+        """Returns the path; raises ValueError, when a step is traced, if another message has it.
 
-        Whoever receives two messages with the same noise could subtract them and remove the noise.
+        A receiver of two messages with the same noise could subtract them and remove the noise.
         """
-        if place in self._taken:
+        if path in self._taken:
             raise ValueError(
-                f"two messages of one step would draw the same noise, at place {place}: give each its "
+                f"two messages of one step would draw the same noise, at place {path}: give each its "
                 "own exchange, graph or level."
             )
-        self._taken.add(place)
-        return place
-
-
-class Turn(NamedTuple):
-    """In how many steps the levels of an exchange exchanged messages before: it decides the phase of a changing graph.
-
-    Levels that rest in some steps have fewer turns than there are steps.
-    """
-
-    done: Array
+        self._taken.add(path)
+        return path
 
 
 class Transport(NamedTuple):
@@ -119,7 +110,7 @@ class Transport(NamedTuple):
 
     rows: Callable[[Array], Received]  # (nodes, entries): every neighbour's row
     links: Callable[[Array], Received]  # (*slots, entries): what each neighbour holds for this node
-    coded: Callable[..., Array]  # (*slots, entries) of neighbours' rows in code, decoded
+    coded: Callable[..., Array]  # (*slots, entries): neighbours' encoded rows, decoded
     encode: Callable[..., Array] | None = None  # (nodes, entries) → (nodes, bytes); None where no codes are sent
     incarnation: Scalar | None = None  # of this process, where messages are sent before a step (`Wave.post`)
 
@@ -133,26 +124,26 @@ class Channel(NamedTuple):
     faults: LinkFaults
     transport: Transport
     place: tuple[int, int] = (0, 0)  # the number of the graph, and of the kind of message on it
-    draws: Draws | None = None  # of the step; None where nothing is sent
-    turn: Turn | None = None  # of the levels; None where each step is one
+    noise_keys: NoiseKeys | None = None  # of the step; None where nothing is sent
+    exchange_count: Array | None = None  # how often these levels have exchanged so far; None: once per step
     phase: Array | None = None  # of the graph; None is that of the step
 
     @property
-    def turns(self) -> Array:
-        """In how many steps these levels exchanged messages before."""
-        return self.step if self.turn is None else self.turn.done
+    def exchanges_before(self) -> Array:
+        """How often these levels have exchanged messages so far, which decides the phase of a changing graph."""
+        return self.step if self.exchange_count is None else self.exchange_count
 
     def weights(self, dtype: DTypeLike) -> Array:
         """(*slots,) the weights of the links in this phase."""
         return self.links.weights_at(self.step if self.phase is None else self.phase, dtype)
 
-    def claim(self, part: int) -> tuple[int, ...]:
-        """The place in the step of what a part of the message draws."""
-        assert self.draws is not None
-        return self.draws.claim(*self.place_of(part))
+    def reserve(self, part: int) -> tuple[int, ...]:
+        """Reserves the key path of a part of the message."""
+        assert self.noise_keys is not None
+        return self.noise_keys.reserve(*self.key_path(part))
 
-    def place_of(self, part: int) -> tuple[int, ...]:
-        """The same place, for the receiver."""
+    def key_path(self, part: int) -> tuple[int, ...]:
+        """The key path of a part of the message, also for the receiver."""
         return (self.number, *self.place, part)
 
     @property
@@ -178,31 +169,33 @@ class Channel(NamedTuple):
 class LinkMemory(NamedTuple):
     """The state of links for one kind of message over one graph: (*slots, ...) by link, and (nodes, ...) by node."""
 
-    by_link: PyTree = None
-    by_node: PyTree = None
+    per_link: PyTree = None
+    per_node: PyTree = None
 
-    def moved(self, before: np.ndarray, now: np.ndarray, slots: int) -> LinkMemory:
+    def reslotted(self, before: np.ndarray, now: np.ndarray, slots: int) -> LinkMemory:
         """The same state with links moved from the slots `before` to the slots `now`, of `slots` in total."""
 
         def move(leaf: Array) -> Array:
             return jnp.zeros((slots, *leaf.shape[1:]), leaf.dtype).at[now].set(leaf[before])
 
-        return LinkMemory(jax.tree.map(move, self.by_link), self.by_node)
+        return LinkMemory(jax.tree.map(move, self.per_link), self.per_node)
 
 
-LinkStates = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, and by kind of message
+ExchangeMemory = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, and by kind of message
 
 
-def moved(link_state: tuple[LinkStates, ...], graphs: Levels, before: int, now: int) -> tuple[LinkStates, ...]:
-    """The link state of a step's exchanges after nodes move from `before` devices to `now` devices."""
+def migrate_links(
+    link_memories: tuple[ExchangeMemory, ...], graphs: Levels, before: int, now: int
+) -> tuple[ExchangeMemory, ...]:
+    """What links remember, by exchange, after nodes move from `before` devices to `now` devices."""
     places = [(slots(graph, before), slots(graph, now)) for graph in graphs.distinct()[0]]
 
     def move(memories: tuple[LinkMemory, ...], old: Slots, new: Slots) -> tuple[LinkMemory, ...]:
-        if new.rest is None:
+        if new.overflow is None:
             return memories
-        return tuple(memory.moved(old.places, new.places, len(new.neighbours)) for memory in memories)
+        return tuple(memory.reslotted(old.slot_of_link, new.slot_of_link, len(new.neighbours)) for memory in memories)
 
     return tuple(
         tuple(move(memories, old, new) for memories, (old, new) in zip(exchange, places, strict=True))
-        for exchange in link_state
+        for exchange in link_memories
     )

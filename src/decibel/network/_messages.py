@@ -20,40 +20,43 @@ from jax import Array
 
 from ..core._keys import fold_in_each
 from ..core._types import PyTree
-from ..core._vector import Vector, beside, flatten
+from ..core._vector import Vector, expand_to, flatten
 from ._codecs import Code, ConcatCodec
 from ._in_flight import InFlight, arrivals, numbers_sent
-from ._links import Channel, LinkMemory, LinkState, Received
+from ._links import Channel, LinkMemory, LinkStatus, Received
 from ._mixing import Arrays, Mixer
 
 CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
 
 
-class Copies(NamedTuple):
-    """How many rows a node sends in an exchange, on average."""
+class Fanout(NamedTuple):
+    """For the cost of an exchange: how often a node sends a row, on average."""
 
-    to_neighbours: float  # the same row to the neighbours of the step
-    by_link: float  # a row of its own to each of them
-    to_all: float  # the same row to the neighbours of all phases of a changing graph
-    header: int = 0  # bytes of a row in code, in addition, where neighbours have no common clock
+    shared_row: float  # the same row to the neighbours of the step
+    row_per_link: float  # another row to each of them
+    shared_row_all_phases: float  # the same row to the neighbours of all phases of a changing graph
+    header_bytes: int = 0  # further bytes of an encoded row where neighbours have no common clock
 
 
 class Message(eqx.Module):
     """What a level sends in one exchange: vectors of every node, and how they are received.
 
-    `after` is what a node computes before it uses what arrives; where neighbours have no common clock, what comes while
-    it computes still counts. `within` is the step size and the limit of what a link may carry (`_clip`), where there is
-    one.
+    Attributes:
+        content: the vectors that a strategy sends. In the messages of `by_kind`, which are those that a network
+            receives, `content`, `wait_for` and `within` are dictionaries with such an entry for each level.
+        wait_for: arrays that must be computed before messages are read, so that the latest messages of asynchronous
+            neighbours count.
+        within: the step size and the limit of a link's flow (`_clip`); None without a limit.
     """
 
     content: PyTree
-    after: PyTree = eqx.field(default=None, kw_only=True)
+    wait_for: PyTree = eqx.field(default=None, kw_only=True)
     within: PyTree = eqx.field(default=None, kw_only=True)
-    splits: ClassVar[bool] = False  # whether every entry fares by itself, so that parts of vectors can be sent apart
+    splits: ClassVar[bool] = False  # whether entries are independent, so that parts of vectors can be sent apart
 
     @property
-    def draws(self) -> bool:
-        """Whether sending it draws at random."""
+    def is_random(self) -> bool:
+        """Whether its encoding uses random numbers."""
         return False
 
     @property
@@ -62,29 +65,29 @@ class Message(eqx.Module):
         return type(self), self.within is None
 
     @abstractmethod
-    def bytes(self, copies: Copies) -> float:
-        """What a node sends of it."""
+    def bytes(self, fanout: Fanout) -> float:
+        """The bytes that a node sends."""
 
     @abstractmethod
     def link_memory(self, channel: Channel) -> LinkMemory:
         """What links remember before the first exchange: zeros."""
 
     def placeholder(self) -> PyTree:
-        """Of the shape of what is received, where a step is only traced for shapes."""
+        """A stand-in for what is received, of the same shapes, where a step is only traced."""
         return self.content
 
     @abstractmethod
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
-        """What the exchange gives back in the place of the content, and what links remember of it."""
+        """What each level receives, and what links remember of it."""
 
 
 class Stateless(Message):
-    """Vectors as they are, of which links remember nothing where all messages arrive at once."""
+    """Vectors that are sent unencoded; links remember nothing where all messages arrive at once."""
 
     splits: ClassVar[bool] = True
 
-    def bytes(self, copies: Copies) -> float:
-        return copies.to_neighbours * size(self.content)
+    def bytes(self, fanout: Fanout) -> float:
+        return fanout.shared_row * size(self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The differences of the last steps, where faults make messages late."""
@@ -93,7 +96,7 @@ class Stateless(Message):
 
     @abstractmethod
     def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
-        """What is received where all nodes are rows of the same arrays and every message arrives."""
+        """What is received where all nodes are on one device and every message arrives."""
 
 
 class Plain(Stateless):
@@ -105,7 +108,9 @@ class Plain(Stateless):
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
         received = channel.transport.rows(φ)
-        flows, late = flows_by_link(channel, received, received.rows - channel.links.sums.at_slots(φ), memory.by_link)
+        flows, late = weighted_differences(
+            channel, received, received.rows - channel.links.sums.at_slots(φ), memory.per_link
+        )
         return unflatten(channel.links.sums.at_nodes(flows)), LinkMemory(late)
 
 
@@ -120,8 +125,8 @@ class Cumulative(Message):
 
     splits: ClassVar[bool] = True
 
-    def bytes(self, copies: Copies) -> float:
-        return 2 * copies.by_link * size(self.content)  # the message and the link's flow
+    def bytes(self, fanout: Fanout) -> float:
+        return 2 * fanout.row_per_link * size(self.content)  # the message and the link's flow
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         F = zeros(self.content, *channel.links.neighbours.shape)
@@ -130,7 +135,7 @@ class Cumulative(Message):
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         φ, unflatten = flatten(self.content)
-        after = accumulate(channel, φ, memory.by_link)
+        after = accumulate(channel, φ, memory.per_link)
         F = after.flows if isinstance(after, LateFlows) else after
         return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(after)
 
@@ -158,12 +163,12 @@ class Coded(Message):
         return type(self), self.code
 
     @property
-    def draws(self) -> bool:
-        return self.code.draws
+    def is_random(self) -> bool:
+        return self.code.is_random
 
-    def bytes(self, copies: Copies) -> float:
+    def bytes(self, fanout: Fanout) -> float:
         leaves = jax.tree.leaves(self.content)
-        return copies.to_all * self.code.bytes(sum(leaf[0].size for leaf in leaves), leaves[0].dtype)
+        return fanout.shared_row_all_phases * self.code.bytes(sum(leaf[0].size for leaf in leaves), leaves[0].dtype)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The public copies: the neighbours', by link, and the node's own."""
@@ -180,7 +185,7 @@ class Coded(Message):
         """What the codes of `new` read as: (nodes, entries) the nodes' own, (*slots, entries) their neighbours'."""
         links, faults = channel.links, channel.faults
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
-        codec = ConcatCodec(self.code, widths, new.dtype, [channel.claim(part) for part in range(len(widths))])
+        codec = ConcatCodec(self.code, widths, new.dtype, [channel.reserve(part) for part in range(len(widths))])
         common, own = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
         assert channel.transport.encode is not None
         keys = fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes)
@@ -202,7 +207,8 @@ class Coded(Message):
 
 
 class Increment(Coded):
-    """What vectors have new, encoded; the answer is what the code reads as, q, and Σ_j w_ij (q_j − q_i).
+    """The change of each vector since its last message, encoded. The answer is the decoded change q of this node and
+    Σ_j w_ij (q_j − q_i).
 
     Links remember nothing, so that a step may send it again and again; a strategy that adds up both parts has a public
     copy and its flow, where W stays the same. Codes that draw at random would draw alike in every repetition, so that
@@ -233,7 +239,7 @@ class Scaled(Stateless):
         scales = b.tree if jax.tree.structure(b) == jax.tree.structure(φ) else jax.tree.map(lambda _: b.tree, φ.tree)
 
         def flow(φ: Array, b: Array) -> Array:
-            return mixer.sum(phase, _scaled_difference, φ, beside(b, φ))
+            return mixer.sum(phase, _scaled_difference, φ, expand_to(b, φ))
 
         return Vector(jax.tree.map(flow, φ.tree, scales)), jax.tree.map(lambda leaf: mixer.flow(phase, leaf), b)
 
@@ -247,7 +253,7 @@ class Scaled(Stateless):
         differences = [there - here for here, there in zip(mine, theirs, strict=True)]
         for φ in range(0, len(parts), 2):
             differences[φ] = jnp.minimum(mine[φ + 1], theirs[φ + 1]) * differences[φ]
-        flows, late = flows_by_link(channel, received, jnp.concatenate(differences, -1), memory.by_link)
+        flows, late = weighted_differences(channel, received, jnp.concatenate(differences, -1), memory.per_link)
         flow = channel.links.sums.at_nodes(flows)
         answers = [unflatten(part) for (_, unflatten), part in zip(parts, _split(flow, ends), strict=True)]
         return dict(zip(self.content, zip(answers[::2], answers[1::2], strict=True), strict=True)), LinkMemory(late)
@@ -258,18 +264,18 @@ def _scaled_difference(there: Arrays, here: Arrays) -> Array:
 
 
 def as_message(content: PyTree) -> Message:
-    """What a strategy yields, as a message."""
+    """The message that a strategy yields; vectors become `Plain`."""
     return content if isinstance(content, Message) else Plain(content)
 
 
 def by_kind(messages: dict[str, Message]) -> list[Message]:
-    """One message for all of a kind, whose content is a dictionary of levels."""
+    """The messages of each kind combined into one, whose fields are dictionaries of levels."""
     together: dict[Hashable, Message] = {}
     for level, message in sorted(messages.items()):  # as content is flattened
         known = together.get(message.kind)
         every = {
             name: ({} if known is None else getattr(known, name)) | {level: getattr(message, name)}
-            for name in ("content", "after")
+            for name in ("content", "wait_for")
         }
         if message.within is not None:
             every["within"] = ({} if known is None else known.within) | {level: message.within}
@@ -277,7 +283,7 @@ def by_kind(messages: dict[str, Message]) -> list[Message]:
     return list(together.values())
 
 
-def flows_by_link(
+def weighted_differences(
     channel: Channel, received: Received, difference: Array, late: Array | None
 ) -> tuple[Array, Array | None]:
     """(*slots, entries) w_ij times the differences over the links that are up, of this step or of the step that arrives
@@ -297,16 +303,16 @@ def _split(rows: Array, ends: np.ndarray) -> list[Array]:
 
 
 def accumulate(channel: Channel, φ: Array, memory: Array | LateFlows) -> Array | LateFlows:
-    """The flows of `Cumulative` after an exchange, with what is under way."""
+    """The flows of `Cumulative` after an exchange, with what is in flight."""
     F, late = (memory.flows, memory) if isinstance(memory, LateFlows) else (memory, None)
     mine = channel.links.sums.at_slots(φ)
     received = channel.transport.links(jnp.concatenate([mine, F], -1))
     states = received.states
     forgotten = channel.forgotten
     if states is not None:
-        forgotten = forgotten | (states == LinkState.DROPPED)
-    under_way = None if late is None else late.in_flight
-    rows, number, under_way = arrivals(channel, received, numbers_sent(channel), under_way, forgotten)
+        forgotten = forgotten | (states == LinkStatus.DROP_FLOW)
+    in_flight = None if late is None else late.in_flight
+    rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
     theirs, their_F = jnp.split(rows, 2, -1)
     if states is not None:
         F, their_F = _restored(states[..., None], F, their_F)
@@ -315,19 +321,19 @@ def accumulate(channel: Channel, φ: Array, memory: Array | LateFlows) -> Array 
     renewed = weights * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - their_F)
     F = jnp.where((number > last_used)[..., None], renewed, F)
     F = jnp.where(forgotten[..., None], 0, F)
-    return F if under_way is None else LateFlows(F, under_way, jnp.maximum(number, last_used)[..., None])
+    return F if in_flight is None else LateFlows(F, in_flight, jnp.maximum(number, last_used)[..., None])
 
 
 def _restored(states: Array, F: Array, their_F: Array) -> tuple[Array, Array]:
     """Both ends' flows where a link begins again: one end has kept them, or neither."""
-    kept_there = jnp.where(states == LinkState.RESTORE, -their_F, F)
-    kept_here = jnp.where(states == LinkState.KEEPS, -F, their_F)
-    reset = states == LinkState.RESET
+    kept_there = jnp.where(states == LinkStatus.TAKE_FLOW, -their_F, F)
+    kept_here = jnp.where(states == LinkStatus.GIVE_FLOW, -F, their_F)
+    reset = states == LinkStatus.START_AT_ZERO
     return jnp.where(reset, 0, kept_there), jnp.where(reset, 0, kept_here)
 
 
 def zeros(content: PyTree, *rows: int) -> Array:
-    """So many packed buffers of such content."""
+    """(*rows, entries) zeros, for packed buffers of such content."""
     buffer = jax.eval_shape(lambda content: flatten(content)[0], content)
     return jnp.zeros((*rows, buffer.shape[1]), buffer.dtype)
 
@@ -338,5 +344,5 @@ def size(content: PyTree) -> int:
 
 
 def _keys(key: Array, channel: Channel) -> Array:
-    """Of the step; the codec adds the place in it."""
+    """The key of the step; the codec folds in the path of the message."""
     return jax.random.fold_in(jax.random.fold_in(key, CODES), channel.step)

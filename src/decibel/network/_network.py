@@ -12,8 +12,8 @@ from jax import Array
 
 from ..core._types import PyTree
 from ._codecs import ConcatCodec
-from ._links import Channel, Draws, LinkFaults, LinkMemory, Links, LinkStates, Received, Transport, Turn
-from ._messages import Copies, Message, Plain, by_kind
+from ._links import Channel, ExchangeMemory, LinkFaults, LinkMemory, Links, NoiseKeys, Received, Transport
+from ._messages import Fanout, Message, Plain, by_kind
 
 LEVELS = ("x", "y", "z")
 
@@ -23,7 +23,7 @@ class Network(eqx.Module):
 
     Every engine has one: in the memory of one device, by collectives between devices, and by gRPC between sites. A
     subclass implements `mix`, for messages that are plain and all arrive; `rows` and `link_rows`, which fill the slots
-    of neighbours if messages may be lost or links keep a state; and `copies_on`. Arrays of a network are arguments of
+    of neighbours if messages may be lost or links keep a state; and `fanout_on`. Arrays of a network are arguments of
     the compiled step.
 
     Args:
@@ -41,52 +41,54 @@ class Network(eqx.Module):
         step: Array,
         number: int,
         messages: dict[str, Message],
-        link_state: LinkStates | None,
-        draws: Draws | None = None,
-        turn: Turn | None = None,
-    ) -> tuple[dict[str, PyTree], LinkStates]:
+        link_memories: ExchangeMemory | None,
+        noise_keys: NoiseKeys | None = None,
+        exchange_count: Array | None = None,
+    ) -> tuple[dict[str, PyTree], ExchangeMemory]:
         """Sends every level's message to the neighbours, levels on the same graph together.
 
         Args:
             step: the iteration.
             number: of this exchange in the step, from 0.
             messages: by level.
-            link_state: of the same exchange in the previous step; None where links remember nothing.
-            draws: what the step's messages have drawn so far, so that no two draw alike; None for this exchange's own.
-            turn: which turn of these levels it is; None where they exchange messages in every step.
+            link_memories: of the same exchange in the previous step; None where links remember nothing.
+            noise_keys: the keys of the step's messages so far, so that no two share one; None for this exchange alone.
+            exchange_count: how often these levels have exchanged so far; None if they do so once per step.
 
         Returns:
-            What each level receives, and the new link state.
+            What each level receives, and what links remember of this exchange.
         """
-        draws = draws or Draws()
-        phase = step if turn is None else turn.done
+        noise_keys = noise_keys or NoiseKeys()
+        phase = step if exchange_count is None else exchange_count
         received: dict[str, PyTree] = {}
         after: list[tuple[LinkMemory, ...]] = []
         for graph, here in enumerate(self._by_graph(messages)):
             if not here:
                 after.append(())
                 continue
-            if not self.links and not all(map(self.mixes, here.values())):
+            if not self.links and not all(map(self.needs_no_links, here.values())):
                 raise ValueError(
-                    f"{type(self).__name__} has no links, which such messages need: build it with by_link(graphs, "
-                    "config.link_faults(numbers)) where links remember method.messages."
+                    f"{type(self).__name__} has no links, which such messages need: build it with with_links(graphs, "
+                    "config.link_faults(node_ids)) where links remember method.messages."
                 )
             if not self.links:
                 received |= self.mix(phase, graph, here)
                 continue
             memories: list[LinkMemory] = []
-            channel = self._channel(step, number, graph)._replace(draws=draws, turn=turn, phase=phase)
+            channel = self._channel(step, number, graph)._replace(
+                noise_keys=noise_keys, exchange_count=exchange_count, phase=phase
+            )
             for place, message in enumerate(by_kind(here)):
-                transport = self.transport(step, number, graph, message.after, phase)
+                transport = self.transport(step, number, graph, message.wait_for, phase)
                 channel = channel._replace(place=(graph, place), transport=transport)
-                memory = message.link_memory(channel) if link_state is None else link_state[graph][place]
+                memory = message.link_memory(channel) if link_memories is None else link_memories[graph][place]
                 contents, memory = message.receive(channel, memory)
                 received |= contents
                 memories.append(memory)
             after.append(tuple(memories))
         return received, tuple(after)
 
-    def first_link_state(self, step: Array, number: int, messages: dict[str, Message]) -> LinkStates:
+    def first_link_memory(self, step: Array, number: int, messages: dict[str, Message]) -> ExchangeMemory:
         """What links remember before the first exchange of such messages; nothing is sent."""
         if not self.links:
             return ()
@@ -100,21 +102,21 @@ class Network(eqx.Module):
         return [{at: m for at, m in messages.items() if self.graph_of[LEVELS.index(at)] == graph} for graph in graphs]
 
     def active(self, step: Array) -> Array | None:
-        """(nodes,) which move in the step; None if all always do."""
+        """(nodes,) whether each node moves in the step; None if all always do."""
         return None if self.faults is None else self.faults.active(step)
 
-    def copies(self, level: str) -> Copies:
+    def fanout(self, level: str) -> Fanout:
         """How many rows a node sends in an exchange of that level."""
-        return self.copies_on(self.graph_of[LEVELS.index(level)])
+        return self.fanout_on(self.graph_of[LEVELS.index(level)])
 
     def _channel(self, step: Array, number: int, graph: int) -> Channel:
         assert self.faults is not None
         return Channel(self.links[graph], step, number, self.faults, self.transport(step, number, graph))
 
     def transport(
-        self, step: Array, number: int, graph: int, after: PyTree = None, phase: Array | None = None
+        self, step: Array, number: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
     ) -> Transport:
-        """How rows reach the slots of a graph in an exchange; `after` is what is computed before they are used."""
+        """How rows reach the slots of a graph in an exchange; `wait_for` is computed before they are used."""
         phase = step if phase is None else phase
         return Transport(
             partial(self.rows, phase, graph),
@@ -124,10 +126,10 @@ class Network(eqx.Module):
         )
 
     @abstractmethod
-    def copies_on(self, graph: int) -> Copies:
+    def fanout_on(self, graph: int) -> Fanout:
         """How many rows a node sends over that graph in an exchange."""
 
-    def mixes(self, message: Message) -> bool:
+    def needs_no_links(self, message: Message) -> bool:
         """Whether such messages can go without links, if all of them arrive."""
         return isinstance(message, Plain)
 
@@ -144,7 +146,7 @@ class Network(eqx.Module):
         """What each neighbour holds for this node in a (*slots, entries) buffer."""
 
     def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
-        """(nodes, bytes): every node's row of a (nodes, entries) buffer in code, by keys that all know and own ones."""
+        """(nodes, bytes): every node's row of a (nodes, entries) buffer, encoded with a shared and a private key."""
         return jax.vmap(codec.encode)(new, keys, secrets)
 
     def coded_rows(

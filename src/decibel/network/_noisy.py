@@ -19,13 +19,13 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ..core._discrete_gaussian import TABLE, Source, discrete_gaussian
-from ..core._vector import largest
+from ..core._discrete_gaussian import TABLE, RandomBytes, discrete_gaussian
+from ..core._vector import max_or_nan
 from ._codecs import Code, raw, read
 
 LARGEST_SCALE = 2**26
 FINE = 8  # grid steps in a clipped entry of average size, at least
-NONE = -(2**31)  # sent where the difference is not finite; no other integer is so low
+NOT_FINITE = -(2**31)  # sent where the difference is not finite; no other integer is so low
 
 
 class Grid(NamedTuple):
@@ -78,7 +78,7 @@ class Noisy(Code):
     def grid(self, entries: int) -> Grid:
         return Grid.of(self.clip, self.noise, entries)
 
-    def release(self, new: np.ndarray, source: Source = os.urandom) -> np.ndarray:
+    def release(self, new: np.ndarray, source: RandomBytes = os.urandom) -> np.ndarray:
         """(entries,) of a finite difference → (bytes,) to send: exact, and private as `privacy.epsilon` says."""
         grid = self.grid(new.size)
         steps = grid.integers(new) + discrete_gaussian(grid.scale, new.size, source)
@@ -87,14 +87,16 @@ class Noisy(Code):
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         """Simulates `release` up to rounding, with a normal float32 number for each entry."""
         grid = self.grid(new.size)
-        top = largest(jnp.abs(new))
+        top = max_or_nan(jnp.abs(new))
         shape = new / jnp.where(top > 0, top, 1)
         norm = jnp.where(top > 0, jnp.linalg.norm(shape), 1)
         factor = jnp.minimum(top / jnp.asarray(grid.step, new.dtype), jnp.asarray(grid.limit, new.dtype) / norm)
         chance = jax.random.normal(secret, new.shape, jnp.float32) * jnp.float32(grid.scale)
         steps = jnp.trunc(shape * factor).astype(jnp.int32) + jnp.round(chance).astype(jnp.int32)
-        return raw(jnp.where(jnp.isfinite(new).all(), steps, NONE))
+        return raw(jnp.where(jnp.isfinite(new).all(), steps, NOT_FINITE))
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         steps = read(row, jnp.int32)
-        return jnp.where(steps == NONE, jnp.nan, steps.astype(dtype) * jnp.asarray(self.grid(entries).step, dtype))
+        return jnp.where(
+            steps == NOT_FINITE, jnp.nan, steps.astype(dtype) * jnp.asarray(self.grid(entries).step, dtype)
+        )

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from ..core._types import PyTree
 from ..core._vector import flatten
 from ._links import Channel, LinkMemory
-from ._messages import Copies, Message
+from ._messages import Fanout, Message
 
 MIDDLE, MOST = 63, 126  # codes of 1 and of the largest scale; four of them, read as a float, are never NaN or infinite
 
@@ -36,9 +36,9 @@ class QuantizedScaled(Message):
     def kind(self) -> Hashable:
         return type(self), self.every
 
-    def bytes(self, copies: Copies) -> float:
+    def bytes(self, fanout: Fanout) -> float:
         φ, b = (flatten(vector)[0] for vector in self.content)
-        return copies.to_neighbours * φ.dtype.itemsize * (φ.shape[1] + _packed(self._share(b), φ.dtype))
+        return fanout.shared_row * φ.dtype.itemsize * (φ.shape[1] + _packed(self._share(b), φ.dtype))
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The scales that have arrived over each link, by level: the node's own, and the neighbour's."""
@@ -53,7 +53,7 @@ class QuantizedScaled(Message):
         return LinkMemory({level: zeros(pair) for level, pair in self.content.items()})
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
-        place = (channel.turns % self.every).astype(jnp.int32)
+        place = (channel.exchanges_before % self.every).astype(jnp.int32)
         pairs = {level: [flatten(vector) for vector in pair] for level, pair in self.content.items()}
         codes = {level: self._part(b, place) for level, (_, (b, _)) in pairs.items()}
         sent = [part for level, ((φ, _), _) in pairs.items() for part in (φ, _pack(codes[level], φ.dtype))]
@@ -68,7 +68,7 @@ class QuantizedScaled(Message):
             their_codes = _unpack(packed, codes[level].shape[1])
             scales[level] = tuple(
                 self._renewed(channel, arrives, old, old.at[..., place, :].set(_decode(new, b.dtype)))
-                for old, new in zip(memory.by_link[level], (own_codes, their_codes), strict=True)
+                for old, new in zip(memory.per_link[level], (own_codes, their_codes), strict=True)
             )
             mine, theirs = (side.reshape(*arrives.shape, -1) for side in scales[level])
             φ_flow, b_flow = self._flows(channel, arrives, φ, φ_there, mine, theirs)

@@ -37,10 +37,10 @@ class SimulatedTime(NamedTuple):
         return float(durations.max())
 
 
-def simulated_time(
+def split_slow_faults(
     faults: tuple[Fault, ...], nodes: np.ndarray, *, asynchronous: bool, seed: int
 ) -> tuple[tuple[Fault, ...], SimulatedTime | None]:
-    """The faults that change the numbers of a run, and its simulated time, if any node is slow."""
+    """The faults to simulate (no slow nodes if nodes wait for each other), and the simulated time if any is slow."""
     slow = tuple(fault for fault in faults if isinstance(fault, Slow))
-    acting = faults if asynchronous else tuple(fault for fault in faults if not isinstance(fault, Slow))
-    return acting, SimulatedTime(slow, nodes, asynchronous, seed) if slow else None
+    to_simulate = faults if asynchronous else tuple(fault for fault in faults if not isinstance(fault, Slow))
+    return to_simulate, SimulatedTime(slow, nodes, asynchronous, seed) if slow else None

@@ -31,8 +31,8 @@ from ..core._types import PyTree
 from ..core._vector import flatten
 from ._clip import Sizes, clamped, clip_levels, no_sizes
 from ._in_flight import InFlight, arrivals, numbers_sent
-from ._links import Channel, LinkMemory, LinkState, Received
-from ._messages import Copies, Message, size, zeros
+from ._links import Channel, LinkMemory, LinkStatus, Received
+from ._messages import Fanout, Message, size, zeros
 
 
 class Mail(NamedTuple):
@@ -49,25 +49,25 @@ class WaveLinks(NamedTuple):
         z: (*slots, entries).
         numbers: (*slots, 2) whether z was initialized, and the number of the last message used.
         mail: of nodes that compute for several steps.
-        transit: what carrying messages needs.
+        transport_state: what the next delivery needs.
         sizes: of flows, with a limit.
     """
 
     z: Array
     numbers: Array
     mail: Mail | None
-    transit: PyTree
+    transport_state: PyTree
     sizes: Sizes | None = None
 
 
-class Carried(NamedTuple):
-    """(*slots, entries) what has arrived over each link in a step, (*slots,) its number (0 is nothing), where a link
-    restarts, and what carrying the next messages needs."""
+class Delivered(NamedTuple):
+    """(*slots, entries) the message that arrived over each link in a step, (*slots,) its number (0: none), where a link
+    restarts, and what the next delivery needs."""
 
     rows: Array
     numbers: Array
     forgotten: Array
-    transit: PyTree
+    transport_state: PyTree
 
 
 class Wave(Message):
@@ -80,8 +80,8 @@ class Wave(Message):
         """The weight of a new message in z."""
         return 0.5
 
-    def bytes(self, copies: Copies) -> float:
-        return copies.by_link * size(self.content)
+    def bytes(self, fanout: Fanout) -> float:
+        return fanout.row_per_link * size(self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         slots = channel.links.neighbours.shape
@@ -89,14 +89,14 @@ class Wave(Message):
         slow = channel.faults.schedule.slows_nodes
         mail = Mail(zeros(self.content, *slots), jnp.zeros((*slots, 1), jnp.int32)) if slow else None
         sizes = None if self.within is None else no_sizes(self.content, z)
-        return LinkMemory(WaveLinks(z, numbers, mail, self.transit(channel, z), sizes))
+        return LinkMemory(WaveLinks(z, numbers, mail, self.transport_state(channel, z), sizes))
 
     def reflected(self, channel: Channel, memory: LinkMemory) -> tuple[Array, Array, Array]:
         """(*slots, entries) ρ s, z, and the waves q = 2 ρ s − z to send."""
         s, _ = flatten(self.content)
         links = channel.links
-        z = memory.by_link.z
-        numbers = memory.by_link.numbers
+        z = memory.per_link.z
+        numbers = memory.per_link.numbers
         ρ = 2 * links.weights.mean(-1).astype(s.dtype)[..., None]
         scaled = ρ * links.sums.at_slots(s)
         z = jnp.where((numbers[..., :1] == 0) | channel.forgotten[..., None], scaled, z)
@@ -109,9 +109,9 @@ class Wave(Message):
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         s, unflatten = flatten(self.content)
         links = channel.links
-        _, numbers, mail, transit, sizes = memory.by_link
+        _, numbers, mail, transport_state, sizes = memory.per_link
         scaled, z, q = self.reflected(channel, memory)
-        rows, arrived, forgotten, transit = self.carried(channel, q, transit)
+        rows, arrived, forgotten, transport_state = self.deliver(channel, q, transport_state)
         rows = rows if sizes is None else clamped(rows)
         z = jnp.where(forgotten[..., None], scaled, z)
         used = jnp.where(forgotten, 0, numbers[..., 1])
@@ -128,7 +128,7 @@ class Wave(Message):
         F = z - scaled
         if sizes is not None:
             z, F, sizes = self._clipped(channel, z, scaled, sizes, new | forgotten)
-        return unflatten(links.sums.at_nodes(F)), LinkMemory(WaveLinks(z, numbers, mail, transit, sizes))
+        return unflatten(links.sums.at_nodes(F)), LinkMemory(WaveLinks(z, numbers, mail, transport_state, sizes))
 
     def _clipped(
         self, channel: Channel, z: Array, scaled: Array, sizes: Sizes, new: Array
@@ -148,20 +148,20 @@ class Wave(Message):
             after = {level: jnp.where(moves, size, sizes[level]) for level, size in after.items()}
         return jnp.where(within == F, z, scaled + within), within, after
 
-    def transit(self, channel: Channel, like: Array) -> PyTree:
+    def transport_state(self, channel: Channel, like: Array) -> PyTree:
         """What carrying the first messages needs: those in flight, where faults delay any."""
         return InFlight.empty(like, channel)
 
-    def carried(self, channel: Channel, q: Array, transit: PyTree) -> Carried:
+    def deliver(self, channel: Channel, q: Array, transport_state: PyTree) -> Delivered:
         """Sends the rows q over the links."""
         received = channel.transport.links(q)
         forgotten = channel.forgotten | restarts(received)
-        rows, numbers, transit = arrivals(channel, received, numbers_sent(channel), transit, forgotten)
-        return Carried(rows, numbers, forgotten, transit)
+        rows, numbers, transport_state = arrivals(channel, received, numbers_sent(channel), transport_state, forgotten)
+        return Delivered(rows, numbers, forgotten, transport_state)
 
 
 def restarts(received: Received) -> Array:
     """(*slots,) where one end is gone or new to the other; an end that only returns continues with its state."""
     if received.states is None:
         return jnp.zeros(received.rows.shape[:-1], bool)
-    return (received.states == LinkState.RESET) | (received.states == LinkState.DROPPED)
+    return (received.states == LinkStatus.START_AT_ZERO) | (received.states == LinkStatus.DROP_FLOW)

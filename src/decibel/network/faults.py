@@ -39,7 +39,7 @@ class Fault(eqx.Module):
     @abstractmethod
     def nodes_named(self) -> Iterable[int]: ...
 
-    def _now(self, k: Array, key: Array, *numbers: Array) -> Array:
+    def _occurs_at(self, k: Array, key: Array, *numbers: Array) -> Array:
         """Whether it occurs at step k, for each of these node or link indices."""
         for number in numbers:
             key = keys.fold_in_each(key, number)
@@ -57,8 +57,8 @@ class LinkFault(Fault):
         return [node for link in self.links or () for node in link]
 
     def occurs(self, k: Array, key: Array, a: Array, b: Array) -> Array:
-        now = self._now(k, key, jnp.minimum(a, b), jnp.maximum(a, b))
-        return now & _among(self.links, a, b)
+        now = self._occurs_at(k, key, jnp.minimum(a, b), jnp.maximum(a, b))
+        return now & _links_contain(self.links, a, b)
 
 
 class Drop(LinkFault):
@@ -69,7 +69,7 @@ class Lose(LinkFault):
     """A message is lost one way, and neither end knows."""
 
     def occurs_to_message(self, k: Array, key: Array, receiver: Array, sender: Array) -> Array:
-        return self._now(k, key, receiver, sender) & _among(self.links, receiver, sender)
+        return self._occurs_at(k, key, receiver, sender) & _links_contain(self.links, receiver, sender)
 
 
 class Late(LinkFault):
@@ -111,7 +111,7 @@ class NodeFault(OfNodes):
     """A fault that keeps nodes from taking part."""
 
     def occurs(self, k: Array, key: Array, node: Array) -> Array:
-        return self.among(self._now(k, key, node), node)
+        return self.among(self._occurs_at(k, key, node), node)
 
 
 class Pause(NodeFault):
@@ -134,7 +134,7 @@ class Slow(OfNodes):
     def finishes(self, k: Array, key: Array, node: Array) -> Array:
         """Whether the node ends a computation in step k, which it began at its current point."""
         if self.random:
-            return self._now(k, key, node)
+            return self._occurs_at(k, key, node)
         return jnp.full(node.shape, (k - self.during[0] + 1) % int(self.factor) == 0)
 
 
@@ -154,7 +154,7 @@ def drop(
         one_way: lose single messages instead. The two directions of a link fail independently in every exchange, its
             ends do not know what was lost, and only the strategies `"edge-ed"` and `"wave"` stay exact.
     """
-    return (Lose if one_way else Drop)(_chance(probability), _steps(during), _links(links))
+    return (Lose if one_way else Drop)(_valid_probability(probability), _valid_during(during), _valid_links(links))
 
 
 def late(
@@ -180,7 +180,7 @@ def late(
         raise ValueError(
             f"delay={delay!r} must be a number of steps, an integer of at least 1, or a pair such as (1, 5)."
         )
-    return Late(_chance(probability), _steps(during), _links(links), most, least)
+    return Late(_valid_probability(probability), _valid_during(during), _valid_links(links), most, least)
 
 
 def pause(nodes: Sequence[int] | int | None = None, *, probability: float = 1.0, during: Steps | None = None) -> Fault:
@@ -191,7 +191,7 @@ def pause(nodes: Sequence[int] | int | None = None, *, probability: float = 1.0,
         probability: that a node pauses in a step.
         during: `(first step, step after the last)`; None is the whole run.
     """
-    return Pause(_chance(probability), _steps(during), _nodes(nodes))
+    return Pause(_valid_probability(probability), _valid_during(during), _as_nodes(nodes))
 
 
 def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
@@ -205,7 +205,7 @@ def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
         nodes: their indices.
         during: `(first step away, first step back)`.
     """
-    return Leave(1.0, _steps(during), _nodes(nodes))
+    return Leave(1.0, _valid_during(during), _as_nodes(nodes))
 
 
 def slow(
@@ -229,7 +229,7 @@ def slow(
         raise ValueError(
             f"factor={factor!r} must be an integer of at least 1, such as 10, or with random=True any such number."
         )
-    return Slow(1 / factor, _steps(during), _nodes(nodes), float(factor), bool(random))
+    return Slow(1 / factor, _valid_during(during), _as_nodes(nodes), float(factor), bool(random))
 
 
 F = TypeVar("F", bound=Fault)
@@ -325,19 +325,19 @@ def _any(occurring: list[Array], like: Array) -> Array:
     return reduce(jnp.logical_or, occurring, jnp.zeros(like.shape, bool))
 
 
-def _among(links: tuple[Link, ...] | None, a: Array, b: Array) -> Array:
+def _links_contain(links: tuple[Link, ...] | None, a: Array, b: Array) -> Array:
     if links is None:
         return jnp.ones(a.shape, bool)
     return _any([((a == i) & (b == j)) | ((a == j) & (b == i)) for i, j in links], a)
 
 
-def _chance(probability: float) -> float:
+def _valid_probability(probability: float) -> float:
     if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
         raise ValueError(f"probability={probability!r} must be a number from 0 to 1.")
     return float(probability)
 
 
-def _steps(during: Steps | None) -> Steps:
+def _valid_during(during: Steps | None) -> Steps:
     if during is None:
         return 0, FOREVER
     first, end = during
@@ -346,7 +346,7 @@ def _steps(during: Steps | None) -> Steps:
     return first, end
 
 
-def _links(links: Sequence[Link] | None) -> tuple[Link, ...] | None:
+def _valid_links(links: Sequence[Link] | None) -> tuple[Link, ...] | None:
     if links is None:
         return None
     for link in links:
@@ -355,5 +355,5 @@ def _links(links: Sequence[Link] | None) -> tuple[Link, ...] | None:
     return tuple((int(i), int(j)) for i, j in links)
 
 
-def _nodes(nodes: Sequence[int] | int | None) -> tuple[int, ...] | None:
+def _as_nodes(nodes: Sequence[int] | int | None) -> tuple[int, ...] | None:
     return None if nodes is None else (nodes,) if isinstance(nodes, int) else tuple(int(node) for node in nodes)

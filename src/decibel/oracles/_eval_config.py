@@ -70,6 +70,6 @@ class EvalConfig:
         keys = None if keys is None else jax.vmap(lambda key: jax.random.fold_in(key, LOSS + level))(keys)
         return replace(batch, keys=keys, micro_batch=self.micro_batch, narrow=self.precision == "bfloat16")
 
-    def products(self) -> AbstractContextManager[object]:
+    def matmul_precision(self) -> AbstractContextManager[object]:
         """The precision of matrix products while a step is traced."""
         return jax.default_matmul_precision(self.precision) if self.precision else nullcontext()

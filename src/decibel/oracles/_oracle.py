@@ -61,13 +61,13 @@ class Oracle:
         Args:
             tag: a number; different tags give independent batches within one step.
         """
-        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, place=tag)
+        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, offset=tag)
 
     def draw_all(self) -> Draw:
         """All samples of every node."""
         return Draw(self, self.key, None)
 
-    def draw_some(self) -> Draw:
+    def draw_for_variance_reduction(self) -> Draw:
         """A batch of the run's size or, where that is all samples, of the ⌈√n⌉ that variance reduction prescribes."""
         return Draw(self, jax.random.fold_in(self.key, 0), self.batch_size or self.root_of_samples)
 
@@ -75,8 +75,8 @@ class Oracle:
         """The derivatives at a point, on a draw of this oracle."""
         return Point(draw, x, y, products)
 
-    def opened(self, batch: Batch) -> Batch:
-        """Samples, for use as they are."""
+    def raw(self, batch: Batch) -> Batch:
+        """The batch, for code that uses samples without clipping; `PrivateOracle` raises here."""
         return batch
 
     @property
@@ -99,23 +99,23 @@ class Draw:
         batch_size: int | None,
         *,
         counted: bool = True,
-        place: int | Int[Array, ""] = 0,
-        upper_of: Draw | None = None,
+        offset: int | Int[Array, ""] = 0,
+        shares_upper_with: Draw | None = None,
     ) -> None:
         self.oracle = oracle
         self.key = key
         self.batch_size = batch_size
         self._counted = counted
-        self.place = place  # among the draws of one step, which are far apart in a shuffled order
-        self.upper_of = upper_of  # the draw whose upper batch this one shares
+        self.offset = offset  # among the draws of one step, which are far apart in a shuffled order
+        self.shares_upper_with = shares_upper_with  # the draw whose upper batch this one shares
         self.problem, self.ledger = oracle.problem, oracle.ledger
         self.factors_drawn = False
         # Whether another draw would be the same: of all samples, by losses that use no random numbers.
-        self._same_again = batch_size is None and not any(self.problem.takes_keys)
+        self._is_deterministic = batch_size is None and not any(self.problem.takes_keys)
         self.scale: Float[Array, " nodes"] | None = None  # of a Neumann series: one for all points of this draw
 
     @property
-    def full(self) -> bool:
+    def takes_all(self) -> bool:
         """Whether the draw holds all samples."""
         return self.batch_size is None
 
@@ -126,10 +126,10 @@ class Draw:
             number: different numbers give independent draws.
             counted: whether its samples count towards the cost.
         """
-        if self._same_again:
+        if self._is_deterministic:
             return self
-        key, place = jax.random.fold_in(self.key, number + 1), self.place + (number + 1) * STRIDE
-        return Draw(self.oracle, key, self.batch_size, counted=counted, place=place)
+        key, offset = jax.random.fold_in(self.key, number + 1), self.offset + (number + 1) * STRIDE
+        return Draw(self.oracle, key, self.batch_size, counted=counted, offset=offset)
 
     def fresh_lower(self, number: int) -> Draw:
         """The same upper batch with an independent lower one; this draw if another would be the same.
@@ -137,24 +137,28 @@ class Draw:
         Args:
             number: different numbers give independent batches.
         """
-        if self._same_again:
+        if self._is_deterministic:
             return self
-        key, place = jax.random.fold_in(self.key, FRESH + number), self.place - (number + 1)
-        return Draw(self.oracle, key, self.batch_size, place=place, upper_of=self.upper_of or self)
+        key, offset = jax.random.fold_in(self.key, FRESH + number), self.offset - (number + 1)
+        return Draw(self.oracle, key, self.batch_size, offset=offset, shares_upper_with=self.shares_upper_with or self)
 
     @property
     def upper(self) -> Batch:
         """The batch of f."""
-        return self.oracle.opened(self.upper_batch)
+        return self.oracle.raw(self.upper_batch)
 
     @property
     def lower(self) -> Batch:
         """The batch of g."""
-        return self.oracle.opened(self.lower_batch)
+        return self.oracle.raw(self.lower_batch)
 
     @cached_property
     def upper_batch(self) -> Batch:
-        return self._batch(self.problem.upper_data, 0) if self.upper_of is None else self.upper_of.upper_batch
+        return (
+            self._batch(self.problem.upper_data, 0)
+            if self.shares_upper_with is None
+            else self.shares_upper_with.upper_batch
+        )
 
     @cached_property
     def lower_batch(self) -> Batch:
@@ -176,15 +180,15 @@ class Draw:
         return self.oracle.config.prepared(self._take(data, level), keys, level)
 
     def _take(self, data: Samples, level: int) -> Batch:
-        later = self.oracle.config.node_chunk is not None
+        lazy = self.oracle.config.node_chunk is not None
         if self.batch_size is None:
             self.ledger.add(samples=data.samples_per_node)
-            return data.full(later=later)
+            return data.full(lazy=lazy)
         if self._counted:
             self.ledger.add(samples=self.batch_size)
         if self.oracle.config.in_order:
-            return data.in_order(self.oracle.k + self.place * STRIDE, self.batch_size, later=later)
-        return data.draw(self._bits[:, level], later=later)
+            return data.in_order(self.oracle.k + self.offset * STRIDE, self.batch_size, lazy=lazy)
+        return data.draw(self._bits[:, level], lazy=lazy)
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
         """The derivatives at a point, on this draw.
@@ -219,7 +223,7 @@ class Point:
         _ = self.draw.lower if self._in_chunks else self._linear
         return self
 
-    def sampled(self) -> Point:
+    def with_lower_drawn(self) -> Point:
         """The same point, with its lower batch drawn ahead of a loop that uses it."""
         _ = self.draw.lower
         return self

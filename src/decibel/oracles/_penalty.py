@@ -112,7 +112,7 @@ class Penalty(eqx.Module):
         gradient = jax.grad(draw.problem.lower_loss, 1)
         return Vector(draw.oracle.config.over_nodes(gradient)(x.tree, y.tree, draw.lower))
 
-    def nearest(self, y: Vector, z: Vector, prox: Prox, rate: Scalar) -> tuple[Vector, Vector]:
+    def apply_prox(self, y: Vector, z: Vector, prox: Prox, rate: Scalar) -> tuple[Vector, Vector]:
         """y and z after the proximal map of both copies: each takes a step of its own objective, as large for both."""
         λ = self.strength
         ahead, behind = y - (1 / λ) * z, y + (1 / λ) * z if self.central else y

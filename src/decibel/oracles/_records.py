@@ -44,27 +44,28 @@ class Records:
 class Release(NamedTuple):
     """A sum over the records of one level: how it is clipped, and which records are in it."""
 
-    number: int  # in the step
+    index: int  # in the step
     level: int
     clip: float
-    slots: int  # batches in a pass over the samples; 1 where all are taken
-    offset: int  # step k takes the batch (k + offset) mod slots
+    batches_per_epoch: int  # 1 if every step takes all samples
+    offset: int  # step k takes the batch (k + offset) mod batches_per_epoch
 
-    def slot(self, k: int) -> int:
-        return (k + self.offset) % self.slots
+    def batch_of_step(self, k: int) -> int:
+        return (k + self.offset) % self.batches_per_epoch
 
 
 class RecordNoise(ABC):
-    """How samples' vectors become a noisy sum; engines differ in where the noise comes from."""
+    """Sums the clipped vectors of samples and adds noise; engines differ in where the noise comes from."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
 
     @abstractmethod
-    def of_node(
+    def sum_of_clipped(
         self, release: Release, rows: list[Float[Array, "_ entries"]], used: Bool[Array, " parts"]
     ) -> Float[Array, "*samples entries"]:
-        """What a node makes of its samples' vectors, given in parts of which some are not its own."""
+        """First, for each node: the sum of its clipped per-sample vectors. Of the parts in `rows`, those with `used`
+        False are padding."""
 
     @abstractmethod
     def __call__(
@@ -74,7 +75,7 @@ class RecordNoise(ABC):
         sums: Float[Array, "nodes *samples entries"],
         keys: Key[Array, " nodes"],
     ) -> Float[Array, "nodes entries"]:
-        """Every node's sum of clipped vectors, with noise of deviation noise · clip on every entry."""
+        """Then, for all nodes: the sums with noise of standard deviation noise · clip on every entry."""
 
 
 class SeededNoise(RecordNoise):
@@ -86,7 +87,7 @@ class SeededNoise(RecordNoise):
     def __hash__(self) -> int:
         return hash(self.records)
 
-    def of_node(
+    def sum_of_clipped(
         self, release: Release, rows: list[Float[Array, "_ entries"]], used: Bool[Array, " parts"]
     ) -> Float[Array, " entries"]:
         sums = [jnp.where(used[k], clipped(part, release.clip).sum(0), 0) for k, part in enumerate(rows)]
@@ -106,7 +107,7 @@ class SeededNoise(RecordNoise):
 
 
 def clipped(rows: Float[Array, "samples entries"], clip: float) -> Float[Array, "samples entries"]:
-    """Each row cut to the norm `clip`; one that is not finite counts as zero."""
+    """Each row clipped to the norm `clip`; rows that are not finite count as zero."""
     rows = jnp.where(jnp.isfinite(rows).all(1, keepdims=True), rows, 0)
     top = jnp.abs(rows).max(1, keepdims=True, initial=0)
     shape = rows / jnp.where(top > 0, top, 1)
@@ -126,13 +127,13 @@ class PrivateOracle(Oracle):
     def point(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> Point:
         return PrivatePoint(self, draw, x, y, products)
 
-    def opened(self, batch: Batch) -> Batch:
+    def raw(self, batch: Batch) -> Batch:
         raise ValueError(
             "the method uses samples in a way in which the part of one record is not bounded, which "
             "privacy=db.privacy.records(...) does not allow: choose one such as db.ed or db.sparkle('ed', ...)."
         )
 
-    def claim(self, draw: Draw, level: int, clip: float) -> Release:
+    def next_release(self, draw: Draw, level: int, clip: float) -> Release:
         """The next sum of the step; raises if it could not be counted."""
         if self.ledger.step_cost is not self._outermost:
             raise ValueError(
@@ -147,7 +148,7 @@ class PrivateOracle(Oracle):
         """Into how many batches a pass cuts the samples, and by how much this one is ahead of the step's number."""
         if draw.batch_size is None:
             return 1, 0
-        place = draw.place if level == LOWER or draw.upper_of is None else draw.upper_of.place
+        place = draw.offset if level == LOWER or draw.shares_upper_with is None else draw.shares_upper_with.offset
         if not self.config.in_order or not isinstance(place, int):
             raise ValueError(
                 "privacy=db.privacy.records(...) needs every record in one batch of a pass: use all samples (leave out "
@@ -163,7 +164,7 @@ class PrivateOracle(Oracle):
 
     def keys(self, release: Release) -> Key[Array, " nodes"]:
         """A key for each node, which no other sum has."""
-        key = jax.random.fold_in(jax.random.fold_in(self.key, RELEASES), release.number)
+        key = jax.random.fold_in(jax.random.fold_in(self.key, RELEASES), release.index)
         return fold_in_each(key, self.nodes)
 
 
@@ -205,7 +206,7 @@ class PrivatePoint(Point):
     def _mean(self, level: int, clip: float, function: Callable[..., PyTree], shaped: PyTree, *more: PyTree) -> PyTree:
         """The noisy mean over a level's batch of a sample's `function(x, y, *more, sample)`, shaped like `shaped`."""
         oracle = self._oracle
-        release = oracle.claim(self.draw, level, clip)
+        release = oracle.next_release(self.draw, level, clip)
         batch = self.draw.upper_batch if level == UPPER else self.draw.lower_batch
 
         def node(x: PyTree, y: PyTree, *arguments: PyTree) -> tuple[Array, Array]:
@@ -217,7 +218,7 @@ class PrivatePoint(Point):
             rows = [jax.vmap(value)(singles) for singles in batch.singles()]
             used = jnp.ones(1, bool) if batch.weights is None else batch.weights > 0
             count = jnp.sum(jnp.where(used, jnp.asarray([len(part) for part in rows], jnp.int32), 0))
-            return oracle.noise.of_node(release, rows, used), count
+            return oracle.noise.sum_of_clipped(release, rows, used), count
 
         sums, counts = self._over_nodes(node, *more, batch)
         noisy = oracle.noise(oracle.k, release, sums, oracle.keys(release))

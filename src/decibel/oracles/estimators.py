@@ -126,7 +126,7 @@ class Spider(Recursive):
 
         def change(memory: PyTree) -> PyTree:
             m, before = memory
-            draw = oracle.draw_some()
+            draw = oracle.draw_for_variance_reduction()
             return _map(lambda m, d, e: m + (d - e), m, directions(draw, point), directions(draw, before))
 
         period = self.period or oracle.root_of_samples
@@ -148,7 +148,9 @@ class Grace(Recursive):
             return directions(oracle.draw_all(), point)
 
         def change(memory: PyTree) -> PyTree:
-            return self.change(oracle.draw_some(), 1 - _weight(self.theta, k), memory, point, directions)
+            return self.change(
+                oracle.draw_for_variance_reduction(), 1 - _weight(self.theta, k), memory, point, directions
+            )
 
         coin = jax.random.bernoulli(jax.random.fold_in(oracle.key, COIN), self.probability)  # the same at every node
         new = oracle.ledger.cond((k == 0) | coin, refresh, change, memory)

@@ -20,13 +20,13 @@ from ..core._conjugate_gradients import conjugate_gradients
 from ..core._describe import in_words
 from ..core._ledger import Ledger
 from ..core._types import PyTree
-from ..core._vector import Vector, choose, each, flatten, positive, replicate
+from ..core._vector import Vector, choose, flatten, nonzero_divisor, replicate, scale_nodes
 from ..problem._problem import Problem
 from ._eval_config import Products
 from ._oracle import Oracle, Point
 from ._penalty import Penalty
 
-__all__ = ["Local", "auxiliary", "cg", "difference", "direct", "exact", "neumann", "penalty", "personal"]
+__all__ = ["LocalHypergradient", "auxiliary", "cg", "difference", "direct", "exact", "neumann", "penalty", "personal"]
 
 DENSE_LIMIT = 256  # entries of y up to which `exact` solves with the full Hessian
 POWER_STEPS = 10
@@ -35,7 +35,7 @@ SCALE = 2  # the fresh lower batch on which L is estimated
 POWER_MARGIN = 1.5  # an unconverged power iteration is low; a Neumann series with L too small diverges
 
 
-class Local(eqx.Module):
+class LocalHypergradient(eqx.Module):
     """Base class of local hypergradients, which a node computes from its own data."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Local(eqx.Module):
         return _error(self, problem, x, y, batch_size, seed)
 
 
-class Exact(Local):
+class Exact(LocalHypergradient):
     """Dense solve up to `dense_limit` entries of y, conjugate gradients to rounding beyond.
 
     On a batch it inverts the Hessian of that batch: E[J_ξ H_ξ⁻¹ ∇_y f] differs from J H⁻¹ ∇_y f, and the more so the
@@ -85,7 +85,7 @@ class Exact(Local):
         return unflatten(jnp.linalg.solve(point.hessian_matrix(), b[..., None])[..., 0])
 
 
-class ConjugateGradients(Local):
+class ConjugateGradients(LocalHypergradient):
     """A fixed number of conjugate-gradient steps; on a batch as biased as `exact`."""
 
     steps: int = eqx.field(static=True)
@@ -94,7 +94,7 @@ class ConjugateGradients(Local):
         return solve(point, self.steps, 0.0)
 
 
-class Neumann(Local):
+class Neumann(LocalHypergradient):
     """(1/L) Σ_{j<K} (I − H/L)^j ∇_y f, or its randomized term (K/L) Π_{j≤k} (I − H_j/L) ∇_y f with k ~ U{0..K−1}.
 
     Draws: on a batch every factor H_j has samples of its own, and so has the estimate of L, so that in J z no
@@ -108,13 +108,13 @@ class Neumann(Local):
     per_sample: bool = eqx.field(static=True, default=False)
 
     def __call__(self, point: Point) -> Vector:
-        if not self.per_sample or point.draw.full:
+        if not self.per_sample or point.draw.takes_all:
             return super().__call__(point)
         fx, _ = point.upper_of_samples
         return fx - point.jacobian_of_samples(self._random_by_sample(point, self._scale(point)))
 
     def inverse(self, point: Point) -> Vector:
-        point = point.linearized() if point.draw.full else point
+        point = point.linearized() if point.draw.takes_all else point
         return (self._random if self.randomized else self._truncated)(point, self._scale(point))
 
     def _scale(self, point: Point) -> Float[Array, "*nodes"]:
@@ -131,11 +131,11 @@ class Neumann(Local):
 
         def add(j: Int[Array, ""], term_and_sum: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
             term, total = term_and_sum
-            term = term - each(1 / L, factor(j).hessian(term))
+            term = term - scale_nodes(1 / L, factor(j).hessian(term))
             return term, total + term
 
         _, total = point.ledger.loop(self.terms - 1, add, (point.fy, point.fy))
-        return each(1 / L, total)
+        return scale_nodes(1 / L, total)
 
     def _random(self, point: Point, L: Float[Array, "*nodes"]) -> Vector:
         return self._product(point, L, self._lengths(point, ()), point.fy, lambda at, term: at.hessian(term))
@@ -165,35 +165,35 @@ class Neumann(Local):
         factor = _factors(point)
 
         def multiply(j: Int[Array, ""], term: Vector) -> Vector:
-            longer = term - each(1 / L, hessian(factor(j), term))
+            longer = term - scale_nodes(1 / L, hessian(factor(j), term))
             return choose(j < k, longer, term)
 
         term = point.ledger.loop(k.max(), multiply, start, counted=k.mean(dtype=jnp.float32))
-        return each(self.terms / L, term)
+        return scale_nodes(self.terms / L, term)
 
 
-class Direct(Local):
+class Direct(LocalHypergradient):
     """∇_x f alone: right where ∇_y f vanishes at y*(x), as with f = g."""
 
     def inverse(self, point: Point) -> None:
         return None
 
 
-class FullOrSampled(Local):
+class FullOrSampled(LocalHypergradient):
     """One way where a draw takes all samples, another where it takes a batch."""
 
-    full: Local
-    sampled: Local
+    full: LocalHypergradient
+    sampled: LocalHypergradient
 
     @property
     def words(self) -> str:
         return f"on all samples {in_words(self.full)}; on batches {in_words(self.sampled)}"
 
     def __call__(self, point: Point) -> Vector:
-        return (self.full if point.draw.full else self.sampled)(point)
+        return (self.full if point.draw.takes_all else self.sampled)(point)
 
     def inverse(self, point: Point) -> Vector | None:
-        return (self.full if point.draw.full else self.sampled).inverse(point)
+        return (self.full if point.draw.takes_all else self.sampled).inverse(point)
 
 
 def auxiliary() -> Products:
@@ -220,7 +220,8 @@ def penalty(strength: float = 1e3, *, central: bool = False) -> Penalty:
     The solution differs from that of the bilevel problem by O(1/λ), or O(1/λ²) if `central`. No step size depends on λ;
     rounding errors grow with it, so that in float32 1e4 is about the best, and 1e3 if `central`.
 
-    Differs from F2SA (Kwon et al., 2023) and its kin: the difference of the copies is a variable, instead of a copy.
+    Differs from F2SA (Kwon et al., 2023) and related methods: the difference of the copies is a variable,
+    instead of a copy.
 
     Args:
         strength: λ.
@@ -296,7 +297,7 @@ def largest_curvature(point: Point, *, of_samples: bool = False) -> Float[Array,
     any single sample of the batch, for a series in single samples."""
     samples = point.draw.batch_size if of_samples else None
     by_sample = samples is not None
-    point = point.sampled() if by_sample else point.linearized()
+    point = point.with_lower_drawn() if by_sample else point.linearized()
     product, axes = (point.hessian_of_samples, 2) if by_sample else (point.hessian, 1)
 
     def multiply(
@@ -304,7 +305,7 @@ def largest_curvature(point: Point, *, of_samples: bool = False) -> Float[Array,
     ) -> tuple[Vector, Float[Array, " nodes *samples"]]:
         hw = product(vector_and_curvature[0])
         size = jnp.sqrt(hw.squared_norms(axes))
-        return each(1 / positive(size), hw), size
+        return scale_nodes(1 / nonzero_divisor(size), hw), size
 
     # A fixed start with all frequencies: ∇_y f may vanish or be an eigenvector itself.
     def wave(leaf: Array) -> Array:
@@ -313,7 +314,7 @@ def largest_curvature(point: Point, *, of_samples: bool = False) -> Float[Array,
     start = jax.tree.map(lambda leaf: jnp.broadcast_to(wave(leaf), leaf.shape), point.y)
     if samples is not None:
         start = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], samples, 1), start)
-    start = each(1 / jnp.sqrt(start.squared_norms(axes)), start)
+    start = scale_nodes(1 / jnp.sqrt(start.squared_norms(axes)), start)
     _, size = point.ledger.loop(POWER_STEPS, multiply, (start, jnp.sqrt(start.squared_norms(axes))))
     return POWER_MARGIN * (size.max(1) if by_sample else size)
 
@@ -326,14 +327,14 @@ def solve(point: Point, steps: int, tolerance: float) -> Vector:
 
 @eqx.filter_jit
 def _error(
-    way: Local, problem: Problem, x: Vector, y: Vector, batch_size: int | None, seed: int
+    way: LocalHypergradient, problem: Problem, x: Vector, y: Vector, batch_size: int | None, seed: int
 ) -> Float[Array, " nodes"]:
     nodes = jnp.arange(problem.nodes, dtype=jnp.int32)
     oracle = Oracle(problem, nodes, jax.random.key(seed), batch_size, Ledger())
     point = oracle.draw().at(x, y)
     z = way.inverse(point)
     residual = point.fy if z is None else oracle.draw_all().at(x, y).p(z)
-    return jnp.sqrt(residual.squared_norms() / positive(point.fy.squared_norms()))
+    return jnp.sqrt(residual.squared_norms() / nonzero_divisor(point.fy.squared_norms()))
 
 
 def _stacked(tree: PyTree, like: PyTree, problem: Problem) -> Vector:
@@ -344,7 +345,7 @@ def _stacked(tree: PyTree, like: PyTree, problem: Problem) -> Vector:
 
 def _factors(point: Point) -> Callable[[Int[Array, ""]], Point]:
     """The point on the j-th independent sample. A draw that serves two points draws its factors once."""
-    if point.draw.full:
+    if point.draw.takes_all:
         return lambda j: point
     first = not point.draw.factors_drawn
     point.draw.factors_drawn = True

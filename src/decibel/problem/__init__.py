@@ -4,7 +4,7 @@ Engines in other packages use what `__all__` lists (docs/extending.md).
 """
 
 from . import prox, sources
-from ._identity import loss_hashes
+from ._loss_hash import loss_hashes
 from ._problem import Data
 from ._samples import lay_out
 from ._stream_trace import streams_of, validate_indexed

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from ..core._html import table
 from ..core._types import PyTree
-from ..core._vector import largest, smallest
+from ..core._vector import max_or_nan, min_or_nan
 from . import _exact as exact
 from ._batch import Batch
 from ._dependence import Derivatives, derivatives_at, sentence
@@ -24,11 +24,11 @@ from ._overlap import overlap
 from ._samples import NodeData
 from ._streams import StreamData
 
-FLAT = 1e-6  # of the largest curvature: what is less is taken for zero
+RELATIVE_FLATNESS = 1e-6  # curvature below this share of the largest counts as zero
 LANCZOS_STEPS = 32
-QUICK_STEPS = 8  # where only the largest curvature is asked for
+QUICK_STEPS = 8  # if only the largest curvature is needed
 WIDTH = 1e-5  # of finite differences
-PIECES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
+DERIVATIVES = ("∇_x f", "∇_y f", "∇_y g", "H z = ∇²_yy g z", "J z = ∇²_xy g z")
 
 
 class Finding(NamedTuple):
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 class CheckReport(NamedTuple):
-    """What was found, in plain words; `ok` is whether nothing spoke against the problem."""
+    """Findings in plain words; `ok` is True if there are no warnings."""
 
     findings: tuple[Finding, ...]
 
@@ -46,11 +46,11 @@ class CheckReport(NamedTuple):
         return all(finding.ok for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join(f"{'ok  ' if ok else 'LOOK'} {text}" for ok, text in self.findings)
+        return "\n".join(f"{'ok  ' if ok else 'WARN'} {text}" for ok, text in self.findings)
 
     def _repr_html_(self) -> str:
-        title = "nothing speaks against the problem" if self.ok else "look at these"
-        return table(title, [("ok" if ok else "look", text) for ok, text in self.findings], ("", "finding"))
+        title = "no issues found" if self.ok else "see the warnings"
+        return table(title, [("ok" if ok else "warn", text) for ok, text in self.findings], ("", "finding"))
 
 
 def check(problem: Losses, *, seed: int, probes: int = 4) -> CheckReport:
@@ -80,7 +80,7 @@ def _widen(leaf: PyTree) -> PyTree:
 
 def _derivatives(problem: Losses, draw: np.random.Generator) -> list[Finding]:
     """One for each derivative, of the first point at which it is wrong; and one on what the losses do not depend on."""
-    names = ("∇f",) if problem.single_level else PIECES
+    names = ("∇f",) if problem.single_level else DERIVATIVES
     (pairs, point), (more_pairs, _) = (_pairs(problem, draw) for _ in range(2))
     findings = [
         min(_compare(name, *one), _compare(name, *other), key=lambda finding: finding.ok)
@@ -102,7 +102,7 @@ def _shared_rows(problem: Losses) -> list[Finding]:
 
 
 def _pairs(problem: Losses, draw: np.random.Generator) -> tuple[list[tuple[float, float]], Derivatives]:
-    """Each of PIECES along a random direction, by finite differences and by differentiation, and all at the point."""
+    """The DERIVATIVES along a random direction, by finite differences and by differentiation, and at the point."""
     x = _around(problem.x0, draw, 0.1)
     dx = _direction(x, draw)
     if problem.single_level:
@@ -145,7 +145,7 @@ def _curvature(problem: Losses, draw: np.random.Generator, probes: int) -> Findi
     extremes = np.asarray(_curvatures(problem, _stacked(points), _stacked(directions)))
     least, most = float(extremes[:, 0].min()), float(extremes[:, 1].max())
     seen = f"curvature of g in y between {least:.3g} and {most:.3g} at {probes} random points"
-    if least > FLAT * most:
+    if least > RELATIVE_FLATNESS * most:
         return Finding(True, f"g looks strongly convex in y: {seen}.")
     regularize = "add a regularizer such as 1e-3 ‖y‖² to lower"
     if problem.personal:
@@ -173,11 +173,11 @@ def _curvatures(problem: Losses, points: PyTree, directions: PyTree) -> Float[Ar
         if not problem.personal:
             return curvatures(lambda y: exact.lower_mean(problem, problem.x0, y), *point_and_direction)
 
-        def alone(batch: Batch) -> Array:
+        def for_node(batch: Batch) -> Array:
             return curvatures(lambda y: problem.lower_loss(problem.x0, y, batch), *point_and_direction)
 
-        extremes = jax.vmap(alone)(problem.lower_data.full())
-        return jnp.stack([smallest(extremes[:, 0]), largest(extremes[:, 1])])
+        extremes = jax.vmap(for_node)(problem.lower_data.full())
+        return jnp.stack([min_or_nan(extremes[:, 0]), max_or_nan(extremes[:, 1])])
 
     return jax.lax.map(probe, (points, directions))
 

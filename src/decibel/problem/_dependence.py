@@ -78,7 +78,7 @@ def derivatives_at(problem: Losses, x: PyTree, y: PyTree = None, z: PyTree = Non
 
 
 def missing_dependence(problem: Losses) -> str:
-    """One sentence on what the losses lack; empty where they lack nothing. The problem's data are known."""
+    """One sentence on what the losses lack; empty where they lack nothing. Requires bound data."""
     try:
         program, point = _traced(problem)
         found = sentence(problem, _by_structure(program, point))

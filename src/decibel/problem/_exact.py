@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from ..core._conjugate_gradients import conjugate_gradients
 from ..core._types import Loss, PyTree
-from ..core._vector import Vector, largest
+from ..core._vector import Vector, max_or_nan
 from ._batch import Batch
 from ._losses import Losses
 from ._streams import Samples, StreamData
@@ -84,12 +84,12 @@ def lower_solution(problem: Losses, x: PyTree, tolerance: float) -> tuple[PyTree
     batch = problem.lower_data.full()
     if problem.personal:
 
-        def alone(batch: Batch) -> tuple[PyTree, Float[Array, ""]]:
-            return _minimise(lambda y: problem.lower_loss(x, y, batch), problem.y0, tolerance)
+        def for_node(batch: Batch) -> tuple[PyTree, Float[Array, ""]]:
+            return _minimize(lambda y: problem.lower_loss(x, y, batch), problem.y0, tolerance)
 
-        y, residuals = jax.vmap(alone)(batch)
-        return y, largest(residuals)
-    return _minimise(lambda y: lower_mean(problem, x, y), problem.y0, tolerance)
+        y, residuals = jax.vmap(for_node)(batch)
+        return y, max_or_nan(residuals)
+    return _minimize(lambda y: lower_mean(problem, x, y), problem.y0, tolerance)
 
 
 def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTree:
@@ -97,7 +97,7 @@ def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTr
     upper, lower = problem.upper_data.full(), problem.lower_data.full()
     if problem.personal:
 
-        def alone(y: PyTree, upper: Batch, lower: Batch) -> PyTree:
+        def for_node(y: PyTree, upper: Batch, lower: Batch) -> PyTree:
             def f(x: PyTree, y: PyTree) -> Array:
                 return problem.upper_loss(x, y, upper)
 
@@ -106,7 +106,7 @@ def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTr
 
             return implicit_gradient(f, g, x, y, tolerance)
 
-        each = jax.vmap(alone)(y, upper, lower)
+        each = jax.vmap(for_node)(y, upper, lower)
         return jax.tree.map(lambda leaf: leaf.mean(0), each)
 
     def f(x: PyTree, y: PyTree) -> Array:
@@ -123,17 +123,17 @@ def node_gradients(problem: Losses, x: PyTree, tolerance: float) -> PyTree:
     if problem.single_level:
         return jax.vmap(jax.grad(lambda x, batch: problem.upper_loss(x, None, batch)))(x, problem.upper_data.full())
 
-    def alone(x: PyTree, upper: Batch, lower: Batch) -> PyTree:
+    def for_node(x: PyTree, upper: Batch, lower: Batch) -> PyTree:
         def f(x: PyTree, y: PyTree) -> Array:
             return problem.upper_loss(x, y, upper)
 
         def g(x: PyTree, y: PyTree) -> Array:
             return problem.lower_loss(x, y, lower)
 
-        y, _ = _minimise(lambda y: g(x, y), problem.y0, tolerance)
+        y, _ = _minimize(lambda y: g(x, y), problem.y0, tolerance)
         return implicit_gradient(f, g, x, y, tolerance)
 
-    return jax.vmap(alone)(x, problem.upper_data.full(), problem.lower_data.full())
+    return jax.vmap(for_node)(x, problem.upper_data.full(), problem.lower_data.full())
 
 
 def implicit_gradient(
@@ -154,7 +154,7 @@ def implicit_gradient(
     return jax.tree.map(jnp.subtract, fx, jacobian_z)
 
 
-def _minimise(g: Callable[[PyTree], Array], y0: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:
+def _minimize(g: Callable[[PyTree], Array], y0: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:
     gradient = jax.grad(g)
     scale = _norm(gradient(y0))
     rough = optx.minimise(lambda y, _: g(y), optx.LBFGS(rtol=1e-4, atol=1e-4), y0, max_steps=300, throw=False).value

@@ -13,8 +13,8 @@ class ProblemWarning(UserWarning):
     """Warns of losses that do not depend on x or y as they must, or of validation data that are trained on."""
 
 
-def look(problem: Problem) -> list[str]:
-    """A sentence for each thing that is probably a mistake. The problem's data are known."""
+def suspected_mistakes(problem: Problem) -> list[str]:
+    """A sentence for each thing that is probably a mistake. Requires bound data."""
     found = [missing_dependence(problem), _shared_rows(problem)]
     return [sentence for sentence in found if sentence]
 
@@ -22,7 +22,7 @@ def look(problem: Problem) -> list[str]:
 def _shared_rows(problem: Problem) -> str:
     if problem.own_lower_data is None:  # one array for both levels, or one level: that is meant
         return ""
-    seen = overlap(problem.upper_data, problem.lower_data, most_rows=SAMPLED)
+    seen = overlap(problem.upper_data, problem.lower_data, max_rows=SAMPLED)
     if seen.rows < DISTINCT or seen.share < 0.5:
         return ""
     return (

@@ -13,12 +13,12 @@ from ._samples import NodeData
 from ._streams import Samples
 
 COLUMNS = 16  # of each row that are compared first
-MOST_BYTES = 2**28  # of an array that a run looks at
-SAMPLED = 64  # rows that a run looks at
+MAX_BYTES = 2**28  # of the largest array that a run compares
+SAMPLED = 64  # rows that a run compares
 
 
 class Overlap(NamedTuple):
-    """How many of so many rows of `upper_data` are in `lower_data`, too."""
+    """`shared` of the `rows` compared rows of `upper_data` also occur in `lower_data`."""
 
     shared: int
     rows: int
@@ -28,21 +28,23 @@ class Overlap(NamedTuple):
         return self.shared / max(1, self.rows)
 
 
-def overlap(upper: Samples, lower: Samples, *, most_rows: int | None = None) -> Overlap:
-    """Compares the largest arrays of both that have rows of one shape; with `most_rows` only so many distinct rows,
-    of arrays that are not too large to look at."""
+def overlap(upper: Samples, lower: Samples, *, max_rows: int | None = None) -> Overlap:
+    """Compares the largest pair of arrays whose rows have equal shape and dtype.
+
+    With `max_rows`, compares at most that many rows, and no arrays above `MAX_BYTES`.
+    """
     pair = _comparable(upper, lower)
-    if pair is None or (most_rows is not None and max(leaf.nbytes for leaf in pair) > MOST_BYTES):
+    if pair is None or (max_rows is not None and max(leaf.nbytes for leaf in pair) > MAX_BYTES):
         return Overlap(0, 0)
     ours, theirs = (np.asarray(leaf).reshape(-1, _entries(leaf)) for leaf in pair)
-    if most_rows is not None:
-        ours = ours[np.unique(np.linspace(0, len(ours) - 1, most_rows).astype(int))]
+    if max_rows is not None:
+        ours = ours[np.unique(np.linspace(0, len(ours) - 1, max_rows).astype(int))]
     ours = np.unique(ours, axis=0)
     return Overlap(int(_found(ours, theirs).sum()), len(ours))
 
 
 def _comparable(upper: Samples, lower: Samples) -> tuple[jax.Array, jax.Array] | None:
-    """The largest array of each that the other has in the same shape; None where rows are single numbers."""
+    """The largest pair of arrays whose rows match; None if rows are single numbers."""
     if not isinstance(upper, NodeData) or not isinstance(lower, NodeData):
         return None
     pairs = [
@@ -56,7 +58,7 @@ def _comparable(upper: Samples, lower: Samples) -> tuple[jax.Array, jax.Array] |
 
 
 def _entries(leaf: jax.Array) -> int:
-    """Of one row."""
+    """The number of entries of one row."""
     return math.prod(leaf.shape[2:])
 
 

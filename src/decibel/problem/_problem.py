@@ -223,23 +223,23 @@ class Problem(eqx.Module):
         """The same problem, with data given as functions built for `nodes` nodes."""
         if len(self._bound_data()) == (1 if self.single_level else 2):
             return self
-        bound = self.with_data(lambda source, name: _data(source, name, self.dtype, nodes))
+        bound = self.map_data(lambda source, name: _data(source, name, self.dtype, nodes))
         bound._validate_data(None)
         return bound
 
-    def on_data(self, upper_data: Data | None, lower_data: Data | None) -> Problem:
+    def replace_data(self, upper_data: Data | None, lower_data: Data | None) -> Problem:
         """The same losses and start on other data."""
         own = None if lower_data is upper_data else lower_data
         fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731
         known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData | StreamData)  # noqa: E731
         return eqx.tree_at(fields, self, (upper_data, own), is_leaf=known)
 
-    def with_data(self, change: Callable[[Data, str], Data]) -> Problem:
+    def map_data(self, change: Callable[[Data, str], Data]) -> Problem:
         """The same problem with `change(data, name)` applied to its data, once if both levels share them."""
         upper = change(self.upper_data, "upper_data")
         if self.own_lower_data is None:
-            return self.on_data(upper, None if self.single_level else upper)
-        return self.on_data(upper, change(self.own_lower_data, "lower_data"))
+            return self.replace_data(upper, None if self.single_level else upper)
+        return self.replace_data(upper, change(self.own_lower_data, "lower_data"))
 
     def upper_loss(self, x: PyTree, y: PyTree, batch: Batch) -> Float[Array, ""]:
         """f of one node on its `batch`."""
@@ -356,7 +356,7 @@ def _validate_scalar(name: str, out: PyTree) -> None:
 
 
 def _try(name: str, loss: Loss, *arguments: PyTree) -> PyTree:
-    """What a loss returns on a batch of one sample, in shapes; a sentence where it fails."""
+    """The abstract result of a loss on a batch of one sample; raises TypeError or ValueError with a fix if it fails."""
     names = ("x", "batch") if len(arguments) == 2 else ("x", "y", "batch")
     # Also without a key, as in evaluation.
     keys = ({"key": jax.random.key(0)}, {"key": None}) if takes_key(loss) else ({},)

@@ -39,26 +39,26 @@ class NodeData(eqx.Module):
         """The shapes and types of a batch of one sample."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), self.tree)
 
-    def full(self, *, later: bool = False) -> Batch:
-        """All samples; `later` leaves the taking to each node's turn."""
+    def full(self, *, lazy: bool = False) -> Batch:
+        """All samples; with `lazy`, rows are gathered node by node, which needs less memory."""
         if self.offsets is None:
             return Batch((self.tree,))
         spans = [self.offsets[:, k, None] + jnp.arange(size, dtype=jnp.int32) for k, size in enumerate(self.part_sizes)]
-        return self._batch(spans, later, self.weights)
+        return self._batch(spans, lazy, self.weights)
 
     def repeated(self) -> NodeData:
         """The same samples, of which short nodes repeat theirs up to the number of the longest: a single part."""
         most = jax.tree.leaves(self.tree)[0].shape[1]
         return NodeData(self.tree, jnp.full_like(self.counts, most), None, None, (most,), float(most))
 
-    def draw(self, bits: UInt32[Array, "nodes batch"], *, later: bool = False) -> Batch:
+    def draw(self, bits: UInt32[Array, "nodes batch"], *, lazy: bool = False) -> Batch:
         """A batch drawn with replacement by uniform `bits`."""
-        return self._batch([_scale(bits, self.counts[:, None])], later)
+        return self._batch([index_below(bits, self.counts[:, None])], lazy)
 
-    def in_order(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
+    def in_order(self, position: Int[Array, ""] | int, size: int, *, lazy: bool = False) -> Batch:
         """The batch at that position of the samples' order, which repeats: consecutive rows, so nothing is gathered
         where nodes hold equally many."""
-        if self.offsets is None and not later:
+        if self.offsets is None and not lazy:
             start = size * (position % max(1, self.part_sizes[0] // size))
 
             def take(leaf: Array) -> Array:
@@ -66,7 +66,7 @@ class NodeData(eqx.Module):
 
             return Batch((jax.tree.map(take, self.tree),))
         starts = size * (position % jnp.maximum(1, self.counts // size))
-        return self._batch([starts[:, None] + jnp.arange(size, dtype=jnp.int32)], later)
+        return self._batch([starts[:, None] + jnp.arange(size, dtype=jnp.int32)], lazy)
 
     def shuffled(self, key: Key[Array, ""], nodes: Int[Array, " nodes"]) -> NodeData:
         """Every node's samples in an order of its own, and repeated as before where it holds fewer than others."""
@@ -74,9 +74,9 @@ class NodeData(eqx.Module):
         return eqx.tree_at(lambda data: data.tree, self, self._take(indices))
 
     def _batch(
-        self, rows: list[Int[Array, "nodes _"]], later: bool, weights: Float[Array, "nodes parts"] | None = None
+        self, rows: list[Int[Array, "nodes _"]], lazy: bool, weights: Float[Array, "nodes parts"] | None = None
     ) -> Batch:
-        if later:
+        if lazy:
             return Batch((self.tree,) * len(rows), weights, tuple(rows))
         return Batch(tuple(map(self._take, rows)), weights)
 
@@ -98,7 +98,7 @@ def random_order(
     return jax.vmap(order)(nodes, counts)
 
 
-def _scale(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:
+def index_below(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:
     """floor(bits · count / 2³²): a uniform index below `count`, in 32-bit arithmetic (count < 2³¹)."""
     low, high = jnp.uint32(0xFFFF), jnp.uint32(16)
     count = count.astype(jnp.uint32)
@@ -149,7 +149,7 @@ def count_nodes(source: list[PyTree], argument: str) -> tuple[list[PyTree], Int[
 
 
 def as_numpy(tree: PyTree, argument: str) -> PyTree:
-    """With NumPy's arrays; a sentence where PyTorch does not give them."""
+    """The tree with NumPy arrays; raises with a fix if PyTorch does not give them."""
     try:
         return jax.tree.map(np.asarray, tree)
     except (RuntimeError, TypeError) as error:

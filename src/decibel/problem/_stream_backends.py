@@ -1,7 +1,7 @@
 """Where the samples of a stream come from: sources or iterators of nodes, read and checked on the host.
 
-A compiled step cannot raise: what goes wrong while it reads is kept, the step goes on with zeros, and whoever runs it
-asks for the error afterwards and drops what was computed (`error`).
+A compiled step cannot raise: an error while it reads is stored and the step continues with zeros; `Run.advance` then
+calls `pop_source_error`, discards the result and raises.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..core._types import PyTree
 from ._samples import as_float
 from .sources import Arrays, BatchIterator, Source
 
-MUCH = 4 * 2**20  # bytes that are worth several threads
+PARALLEL_FROM_BYTES = 4 * 2**20
 THREADS = 8
 
 
-class Kind(NamedTuple):
+class LeafSpec(NamedTuple):
     """A leaf of one sample."""
 
     shape: tuple[int, ...]
@@ -52,10 +52,10 @@ class Host(ABC):
     def __init__(self, argument: str, dtype: DTypeLike) -> None:
         self.argument, self._dtype = argument, dtype
         self.structure: PyTree = None
-        self.kinds: tuple[Kind, ...] = ()
+        self.kinds: tuple[LeafSpec, ...] = ()
         self._lock = threading.Lock()  # sources need not be safe to read from several threads
         self._error: Exception | None = None
-        self._tell: Callable[[Exception], None] | None = None
+        self._on_error: Callable[[Exception], None] | None = None
 
     @property
     def sample_bytes(self) -> int:
@@ -78,7 +78,7 @@ class Host(ABC):
                     leaf[:, column] = part.reshape(leaf[:, column].shape)
 
         with self._lock:
-            if self.parallel and sum(leaf.nbytes for leaves in out for leaf in leaves) > MUCH:
+            if self.parallel and sum(leaf.nbytes for leaves in out for leaf in leaves) > PARALLEL_FROM_BYTES:
                 with ThreadPoolExecutor(THREADS, thread_name_prefix="decibel-gather") as threads:
                     list(threads.map(fill, range(len(nodes)), nodes.tolist()))
             else:
@@ -98,21 +98,21 @@ class Host(ABC):
                 return tuple(leaf.reshape(*rows.shape, *leaf.shape[3:]) for leaf in leaves)
             except Exception as error:  # a source may raise anything
                 self._error = error
-                if self._tell is not None:
-                    self._tell(error)
+                if self._on_error is not None:
+                    self._on_error(error)
         return tuple(np.zeros((*rows.shape, *kind.shape), kind.dtype) for kind in self.kinds)
 
-    def error(self) -> Exception | None:
-        """What went wrong in compiled steps since it was last asked for."""
+    def pop_error(self) -> Exception | None:
+        """Returns the first error in compiled steps since the last call, and forgets it."""
         error, self._error = self._error, None
         return error
 
-    def watch(self, tell: Callable[[Exception], None]) -> None:
-        """Calls `tell` with what goes wrong, at once."""
-        self._tell = tell
+    def on_error(self, callback: Callable[[Exception], None]) -> None:
+        """Calls `callback` with an error as soon as it occurs."""
+        self._on_error = callback
 
-    def _learn(self, node: int, tree: PyTree) -> None:
-        """Takes the first batch of the first node as the pattern of all."""
+    def _set_expected(self, node: int, tree: PyTree) -> None:
+        """Expects the structure and leaves of the first node's first batch of all batches."""
         if self.structure is not None:
             return
         leaves, self.structure = jax.tree.flatten(tree)
@@ -124,13 +124,13 @@ class Host(ABC):
                 raise TypeError(
                     f"{self.argument} holds {leaf.dtype} and not numbers: encode words and labels as integers."
                 )
-        self.kinds = tuple(Kind(leaf.shape[1:], self._final(leaf)) for leaf in leaves)
+        self.kinds = tuple(LeafSpec(leaf.shape[1:], self._device_dtype(leaf)) for leaf in leaves)
 
-    def _final(self, leaf: np.ndarray) -> np.dtype:
+    def _device_dtype(self, leaf: np.ndarray) -> np.dtype:
         """The type on the device, as of arrays that are given to `Problem`."""
         return jax.dtypes.canonicalize_dtype(as_float(leaf[:0], self._dtype).dtype)
 
-    def _checked(self, node: int, tree: PyTree, size: int, name: Callable[[int], str]) -> list[np.ndarray]:
+    def _validated(self, node: int, tree: PyTree, size: int, name: Callable[[int], str]) -> list[np.ndarray]:
         """The leaves of a batch of that size, in the types of the device; `name(row)` is a row's sample in messages."""
         raw_leaves, structure = jax.tree.flatten(tree)
         source = f"{self.argument}: the source of node {node}"
@@ -142,7 +142,7 @@ class Host(ABC):
         leaves: list[np.ndarray] = []
         for leaf, kind in zip(map(np.asarray, raw_leaves), self.kinds, strict=True):
             expected = (size, *kind.shape)
-            if leaf.shape != expected or self._final(leaf) != kind.dtype:
+            if leaf.shape != expected or self._device_dtype(leaf) != kind.dtype:
                 raise ValueError(
                     f"{source} gave an array {leaf.shape} of {leaf.dtype} where {expected} of {kind.dtype} was "
                     "expected from the first sample: give all samples one shape and type, with a row for each index."
@@ -172,7 +172,7 @@ class Sources(Host):
             self._try(node, argument)
 
     def _try(self, node: int, argument: str) -> None:
-        """Reads one sample; a sentence where the source takes one index at a time only."""
+        """Reads one sample; raises with a fix if the source takes only one index at a time."""
         source = self._of_node[node]
         try:
             self._take(node, np.zeros(1, np.int64))
@@ -196,8 +196,8 @@ class Sources(Host):
         except Exception as error:
             error.add_note(f"{self.argument}: raised by the source of node {node}.")
             raise
-        self._learn(node, tree)
-        return self._checked(node, tree, len(rows), lambda row: f"sample {rows[row]}")
+        self._set_expected(node, tree)
+        return self._validated(node, tree, len(rows), lambda row: f"sample {rows[row]}")
 
     def digest(self, node: int) -> int:
         """A number for a node's samples, from how many there are and from the first, the middle and the last of
@@ -220,7 +220,7 @@ class Iterators(Host):
         super().__init__(argument, dtype)
         self._of_node = dict(of_node)
         for node, batches in self._of_node.items():
-            self._learn(node, batches.first())
+            self._set_expected(node, batches.first())
 
     def read(self, node: int, draws: Sequence[Int[np.ndarray, "steps batch"]]) -> list[list[np.ndarray]]:
         parts: list[list[list[np.ndarray]]] = [[] for _ in draws]
@@ -243,4 +243,4 @@ class Iterators(Host):
                 f"{self.argument}: the iterator of node {node} gave {count} samples, and a batch has {size} "
                 "(batch_size): give batches of that size; a data loader has drop_last=True."
             )
-        return self._checked(node, tree, size, lambda row: f"batch {batches.taken}, sample {row}")
+        return self._validated(node, tree, size, lambda row: f"batch {batches.taken}, sample {row}")

@@ -14,7 +14,7 @@ from ._streams import StreamData
 Leaves = tuple[Array, ...]  # of one draw
 
 
-class ReadRecorder:
+class RecordingReader:
     """Records the rows of every draw, and returns zeros."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class ReadRecorder:
         return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in data.shapes(rows.shape))
 
 
-class Feed:
+class PrefetchedReader:
     """Returns the batches that were read for the draws, in order."""
 
     def __init__(self, batches: Sequence[Leaves]) -> None:
@@ -41,32 +41,32 @@ def streams_of(problem: Problem) -> list[StreamData]:
     return [data for data in fields if isinstance(data, StreamData)]
 
 
-def recorded(problem: Problem) -> tuple[Problem, list[ReadRecorder]]:
+def with_recording(problem: Problem) -> tuple[Problem, list[RecordingReader]]:
     """The problem with recording streams, and their recorders, in the order of `streams_of`."""
-    notes: list[ReadRecorder] = []
+    notes: list[RecordingReader] = []
 
     def change(data: Data, _: str) -> Data:
         if not isinstance(data, StreamData):
             return data
-        notes.append(ReadRecorder())
+        notes.append(RecordingReader())
         return data.read_by(notes[-1])
 
-    return problem.with_data(change), notes
+    return problem.map_data(change), notes
 
 
-def fed(problem: Problem, batches: Sequence[Sequence[Leaves]]) -> Problem:
+def with_prefetched(problem: Problem, batches: Sequence[Sequence[Leaves]]) -> Problem:
     """The problem with streams that return these batches: for each of `streams_of` and each draw, its leaves."""
     remaining = list(batches)
 
     def change(data: Data, _: str) -> Data:
-        return data.read_by(Feed(remaining.pop(0))) if isinstance(data, StreamData) else data
+        return data.read_by(PrefetchedReader(remaining.pop(0))) if isinstance(data, StreamData) else data
 
-    return problem.with_data(change)
+    return problem.map_data(change)
 
 
-def source_error(problem: Problem) -> Exception | None:
+def pop_source_error(problem: Problem) -> Exception | None:
     """The first error since the last call of a source that compiled steps read."""
-    errors = [data.host.error() for data in streams_of(problem)]
+    errors = [data.host.pop_error() for data in streams_of(problem)]
     return next((error for error in errors if error is not None), None)
 
 

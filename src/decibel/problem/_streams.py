@@ -1,5 +1,6 @@
-"""Every node's samples where they are not in memory: batches have the indices that they would have there, and are read
-when they are used (`Host`) or, where indices are known beforehand, ahead of it (`decibel.engines._prefetch`).
+"""Samples that are read from sources. A batch has the same indices as if the data were in memory.
+
+It is read during the step (`Host`) or, if its indices are known in advance, before it (`decibel.engines._prefetch`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jaxtyping import Float, Int, Key, UInt32
 
 from ..core._types import Loss, PyTree
 from ._batch import Batch
-from ._samples import NodeData, _scale, node_data, random_order
+from ._samples import NodeData, index_below, node_data, random_order
 from ._stream_backends import Host, Iterators, Sources
 from .sources import BatchIterator, Source, is_source
 
@@ -36,30 +37,30 @@ class Reader(Protocol):
         ...
 
 
-class Calls:
+class CallbackReader:
     """Reads on the host, in the middle of a step."""
 
     def take(self, data: StreamData, rows: Int[Array, "nodes batch"]) -> tuple[Array, ...]:
         shapes = data.shapes(rows.shape)
         if data.host.ordered:
-            return tuple(io_callback(data.host.call, shapes, data.places, rows, ordered=True))
-        return tuple(jax.pure_callback(data.host.call, shapes, data.places, rows, vmap_method="broadcast_all"))
+            return tuple(io_callback(data.host.call, shapes, data.node_ids, rows, ordered=True))
+        return tuple(jax.pure_callback(data.host.call, shapes, data.node_ids, rows, vmap_method="broadcast_all"))
 
 
-CALLS = Calls()
+READ_BY_CALLBACK = CallbackReader()
 
 
 class StreamData(eqx.Module):
     """Samples of all nodes, read from a host; the counterpart of `NodeData`."""
 
-    places: Int[Array, " nodes"]  # the nodes' names at the host
+    node_ids: Int[Array, " nodes"]  # for the host, which reads by node
     counts: Int[Array, " nodes"]  # samples of each node; of iterators 1
     order: Int[Array, "nodes most"] | None  # where samples are taken in a shuffled order
     host: Host = eqx.field(static=True)
     most: int = eqx.field(static=True)  # samples of any node
     part_sizes: tuple[int, ...] = eqx.field(static=True)  # the fewest of any node
     samples_per_node: float = eqx.field(static=True)
-    reader: Reader = eqx.field(static=True, default=CALLS)
+    reader: Reader = eqx.field(static=True, default=READ_BY_CALLBACK)
     sharding: NamedSharding | None = eqx.field(static=True, default=None)  # where nodes are spread over devices
 
     @property
@@ -75,17 +76,17 @@ class StreamData(eqx.Module):
         """The leaves of samples with these axes before their own."""
         return tuple(jax.ShapeDtypeStruct((*before, *kind.shape), kind.dtype) for kind in self.host.kinds)
 
-    def full(self, *, later: bool = False) -> Batch:
+    def full(self, *, lazy: bool = False) -> Batch:
         raise ValueError(
             f"{self.host.argument} is a stream, and the method uses all samples of a node at once: choose one that "
             "takes batches only, or give arrays."
         )
 
-    def draw(self, bits: UInt32[Array, "nodes batch"], *, later: bool = False) -> Batch:
-        """A batch drawn with replacement by uniform `bits`; of all nodes, also with `later`."""
-        return self.at(_scale(bits, self.counts[:, None]))
+    def draw(self, bits: UInt32[Array, "nodes batch"], *, lazy: bool = False) -> Batch:
+        """A batch drawn with replacement by uniform `bits`; of all nodes, also with `lazy`."""
+        return self.at(index_below(bits, self.counts[:, None]))
 
-    def in_order(self, position: Int[Array, ""] | int, size: int, *, later: bool = False) -> Batch:
+    def in_order(self, position: Int[Array, ""] | int, size: int, *, lazy: bool = False) -> Batch:
         """The batch at that position of the shuffled order, which repeats."""
         assert self.order is not None
         starts = size * (position % jnp.maximum(1, self.counts // size))
@@ -100,17 +101,19 @@ class StreamData(eqx.Module):
         """The samples of these indices."""
         return Batch((jax.tree.unflatten(self.host.structure, self.reader.take(self, rows)),))
 
-    def only(self, rows: Sequence[int], *, whole: bool = True) -> StreamData:
-        """Some of the nodes, with orders of the length that they have `whole`, or of their own."""
-        counts = np.asarray(self.counts)[list(rows)]
-        return stream_data(self.host, np.asarray(self.places)[list(rows)], counts, most=self.most if whole else None)
+    def select_nodes(self, nodes: Sequence[int], *, keep_longest: bool = True) -> StreamData:
+        """The given nodes; shuffled orders keep the length of the largest node of all, or of these nodes only."""
+        counts = np.asarray(self.counts)[list(nodes)]
+        return stream_data(
+            self.host, np.asarray(self.node_ids)[list(nodes)], counts, most=self.most if keep_longest else None
+        )
 
     def digests(self) -> UInt32[np.ndarray, " nodes"]:
         """A number for the samples of each node that is read here; zero for the others."""
         assert isinstance(self.host, Sources)
-        if isinstance(self.places, jax.Array) and not self.places.is_fully_addressable:
+        if isinstance(self.node_ids, jax.Array) and not self.node_ids.is_fully_addressable:
             return np.asarray([self.host.digest(node) for node in range(self.nodes)], np.uint32)
-        return np.asarray([self.host.digest(node) for node in np.asarray(self.places).tolist()], np.uint32)
+        return np.asarray([self.host.digest(node) for node in np.asarray(self.node_ids).tolist()], np.uint32)
 
     def read_by(self, reader: Reader) -> StreamData:
         return replace(self, reader=reader)
@@ -157,16 +160,16 @@ Samples: TypeAlias = NodeData | StreamData
 
 
 def stream_data(
-    host: Host, places: Int[np.ndarray, " nodes"], counts: Int[np.ndarray, " nodes"], *, most: int | None = None
+    host: Host, node_ids: Int[np.ndarray, " nodes"], counts: Int[np.ndarray, " nodes"], *, most: int | None = None
 ) -> StreamData:
-    """The data of nodes with these names at the host and so many samples."""
-    on_device = (jnp.asarray(places, jnp.int32), jnp.asarray(counts, jnp.int32))
+    """The data of the nodes with these ids, and the number of samples of each."""
+    on_device = (jnp.asarray(node_ids, jnp.int32), jnp.asarray(counts, jnp.int32))
     sizes = (int(counts.max()) if most is None else most, (int(counts.min()),), float(counts.mean()))
     return StreamData(*on_device, None, host, *sizes)
 
 
 def validate_kind(source: object, argument: str) -> None:
-    """Raises where data are neither arrays nor one pytree or source per node, and says how they become that."""
+    """Raises TypeError, with a fix, if data are neither arrays nor one pytree or source per node."""
     kind = type(source).__name__
     per_node = "a list with one source for each node"
     if isinstance(source, Iterator):
@@ -189,19 +192,19 @@ def validate_kind(source: object, argument: str) -> None:
 
 
 def _is_loader(thing: object) -> bool:
-    """Whether this only gives batches in order, as PyTorch's `DataLoader` does."""
+    """Whether this yields batches in order only, as PyTorch's `DataLoader` does."""
     plain = isinstance(thing, str | bytes | set) or hasattr(thing, "__array__") or isinstance(thing, type)
     iterable = isinstance(thing, Iterable) and not hasattr(thing, "__getitem__")
     return iterable and not plain and jax.tree_util.all_leaves([thing])
 
 
 def are_sources(source: PyTree, argument: str) -> TypeGuard[list[Source | BatchIterator]]:
-    """Whether this is a list of sources, of which none is anything else."""
-    are_sources_ = [is_source(item) for item in source] if isinstance(source, list) else []
-    if any(are_sources_) and not all(are_sources_):
-        other = type(source[are_sources_.index(False)]).__name__
+    """Whether this is a list of sources; raises if only some of its items are."""
+    are_items_sources = [is_source(item) for item in source] if isinstance(source, list) else []
+    if any(are_items_sources) and not all(are_items_sources):
+        other = type(source[are_items_sources.index(False)]).__name__
         raise TypeError(f"{argument} holds sources and a {other}: give a source for every node; see db.sources.arrays.")
-    return any(are_sources_)
+    return any(are_items_sources)
 
 
 def host_of(of_node: Mapping[int, Source | BatchIterator], argument: str, dtype: DTypeLike) -> Host:

@@ -264,7 +264,7 @@ def per_node(terms: Sequence[Prox | None]) -> Prox:
     for kind in range(len(structures)):
         filler = every[kind_of.index(kind)]  # for nodes whose term is of another kind
         kinds.append(_stacked([term if k == kind else filler for term, k in zip(every, kind_of, strict=True)]))
-    if any(map(_apart, kinds)):
+    if any(map(_is_infeasible, kinds)):
         raise ValueError("terms has constraints without a point in common: give sets that overlap.")
     return PerNode(tuple(kinds), jnp.asarray(kind_of, jnp.int32))
 
@@ -282,7 +282,7 @@ def _stacked(terms: list[Prox]) -> Prox:
     return jax.tree.map(stack, *terms)
 
 
-def _apart(kind: Prox) -> bool:
+def _is_infeasible(kind: Prox) -> bool:
     """Whether boxes or simplices of all nodes have no point in common."""
     if isinstance(kind, Box):
         common = kind.average()

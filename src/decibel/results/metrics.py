@@ -20,12 +20,12 @@ from ..core._json import Row
 from ..core._ledger import COSTS
 from ..core._names import accepts, hint
 from ..core._types import PyTree
-from ..core._vector import Vector, largest
+from ..core._vector import Vector, max_or_nan
 from ..graphs._graph import Graph
 from ..methods._method import State
 from ..problem import _exact as exact
 from ..problem._problem import Problem
-from ..problem._stream_trace import source_error, streams_of
+from ..problem._stream_trace import pop_source_error, streams_of
 from ..problem._streams import StreamData
 from ..problem.prox import Prox
 from ..strategies._table import Level
@@ -140,7 +140,7 @@ def invariant(level: str) -> Callable[[Snapshot], Float[Array, ""]]:
 
     def measure(snapshot: Snapshot) -> Float[Array, ""]:
         drift = _level(snapshot, level).carry[0].mean()
-        return largest(jnp.stack([largest(jnp.abs(leaf)) for leaf in jax.tree.leaves(drift)]))
+        return max_or_nan(jnp.stack([max_or_nan(jnp.abs(leaf)) for leaf in jax.tree.leaves(drift)]))
 
     measure.__name__ = f"invariant_{level}"
     return measure
@@ -321,7 +321,7 @@ def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> Row:
     values: dict[str, Measured] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
     values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in ours}
     jax.block_until_ready(list(values.values()))
-    if (error := source_error(snapshot.problem)) is not None:
+    if (error := pop_source_error(snapshot.problem)) is not None:
         raise error
     columns: Row = {}
     for name in metrics:

@@ -54,7 +54,7 @@ def wave_step_size(self_weight: float, *, quadratic: bool = False) -> float:
 
 
 def validate_delays(method: Method, graphs: Levels) -> None:
-    """Raises a sentence where a graph is unstable with late messages at every step size."""
+    """Raises ValueError if no step size is stable on this graph with late messages."""
     for level in _wave_levels(method):
         graph = getattr(graphs, level)
         least = float(_self_weights(graph).min())
@@ -65,7 +65,7 @@ def validate_delays(method: Method, graphs: Levels) -> None:
             )
 
 
-def warn_of_delays(program: Program, graphs: Levels, places: np.ndarray) -> None:
+def warn_about_delays(program: Program, graphs: Levels, places: np.ndarray) -> None:
     """Warns where the step size of a level is too large for late messages, by the curvature at the start. `places` are
     those of the program's nodes in the graph."""
     method = program.method

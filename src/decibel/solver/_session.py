@@ -1,4 +1,4 @@
-"""A run from its first row to its end, which has one reason."""
+"""Drives one run: advances it, records rows, saves checkpoints, and returns why it ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..core._ledger import Counts
 from ..engines._checkpoint import Checkpoints
-from ..engines._driver import Chunk, drive
+from ..engines._driver import FinishedChunk, drive
 from ..engines._run import Run
 from ..network._simulated_time import SimulatedTime
 from ..results._callbacks import CallbackList
@@ -24,7 +24,7 @@ class Ending(NamedTuple):
     message: str = ""
 
 
-class Schedule(NamedTuple):
+class RunPlan(NamedTuple):
     """The goal of a run, in steps, the steps between two rows, and the rows between two checkpoints."""
 
     steps: int
@@ -33,23 +33,23 @@ class Schedule(NamedTuple):
 
 
 class Session:
-    """Advances a run, records its rows and saves its states, until there is a reason to end.
+    """Drives one run: advances it, records rows, saves checkpoints, and returns why it ended.
 
     Args:
         run: the run.
-        schedule: how far, and how often something is recorded and saved.
+        plan: how far, and how often something is recorded and saved.
         recorder: measures rows.
         callbacks: observe rows and may stop the run.
         progress: shows rows.
         checkpoints: where states are saved; None saves none.
         clock: the simulated time of nodes that are slow; None if none is.
-        interrupted: whether the process was told to end.
+        interrupted: whether the process received SIGTERM or Ctrl-C.
     """
 
     def __init__(
         self,
         run: Run,
-        schedule: Schedule,
+        plan: RunPlan,
         recorder: TraceRecorder,
         callbacks: CallbackList,
         progress: Progress,
@@ -58,7 +58,7 @@ class Session:
         interrupted: Callable[[], bool],
     ) -> None:
         self.run = run
-        self.schedule = schedule
+        self.plan = plan
         self.recorder = recorder
         self.callbacks = callbacks
         self.progress = progress
@@ -75,30 +75,30 @@ class Session:
         self.progress.begin(self.run.step)
         return True
 
-    def finish(self) -> Ending:
-        """Runs until the goal, or until there is an earlier reason to end."""
+    def run_to_end(self) -> Ending:
+        """Runs to the goal, or to the first reason to stop."""
         ending = self._first_row()
         self._forget_stale_best()
         if self.run.step > 0 and self.run.steps_done == 0:
             self._save()  # a new member of a federation begins where the others are, and must not be set back further
-        goal, limit = self.run.reach(self.schedule.steps)
-        if ending is None and self.run.ended:
-            ending = self._stopped(self.run.ended)
+        goal, limit = self.run.plan_goal(self.plan.steps)
+        if ending is None and self.run.end_reason:
+            ending = self._stopped(self.run.end_reason)
         ending = self._interruption() or ending
         if ending is not None:
             return ending
-        for chunk in drive(self.run, goal, self.schedule.eval_every):
+        for chunk in drive(self.run, goal, self.plan.eval_every):
             ending = self._after(chunk)
             if chunk.cost is not None and (ending is not None or self._is_save_due(goal)):
                 self._save()
             if ending is not None:
                 return ending
-        if self.run.step < self.schedule.steps:
+        if self.run.step < self.plan.steps:
             return self._stopped(limit)
         return Ending(Status.COMPLETED, self._skipped())
 
     def _skipped(self) -> str:
-        """A sentence, where a site has not done all the steps before the one at which it is."""
+        """A sentence if other sites have done some of the steps; empty otherwise."""
         if not self.run.skipped:
             return ""
         return f"{self.run.steps_done} of {self.run.step} steps were done here, and the rest by other sites"
@@ -109,8 +109,8 @@ class Session:
         stops = self.callbacks.resume(self.recorder.trace)
         return self._stopped(self.callbacks.reason) if stops else None
 
-    def _after(self, chunk: Chunk[Counts | None]) -> Ending | None:
-        """Records a chunk of steps; why the run ends with it, if it does."""
+    def _after(self, chunk: FinishedChunk[Counts | None]) -> Ending | None:
+        """Records a chunk of steps. Returns why the run ends with it, or None."""
         if chunk.cost is None:
             last = self.run.step + chunk.length
             return Ending(Status.DIVERGED, f"non-finite values between steps {self.run.step} and {last}")
@@ -118,25 +118,25 @@ class Session:
         simulated = {} if self.clock is None else {"simulated_time": self.clock.between(chunk.first, done)}
         self.recorder.spend(chunk.cost | simulated, chunk.seconds)
         ending = self._record() if done > 0 else None
-        if self.run.ended:
-            reasons = [self.run.ended] if ending is None else [ending.message, self.run.ended]
+        if self.run.end_reason:
+            reasons = [self.run.end_reason] if ending is None else [ending.message, self.run.end_reason]
             ending = self._stopped("; ".join(filter(None, reasons)))
         return self._interruption() or ending
 
     def _record(self) -> Ending | None:
-        """One more row; why the run ends with it, if a callback stops it."""
+        """Records a row. Returns an ending if a callback stops the run, else None."""
         run = self.run
         snapshot = Snapshot(run.program.problem, run.state)
         row = self.recorder.record(run.step, snapshot)
         self.progress.show(run.step, row)
         stops = self.callbacks.notify(run.step, snapshot, row)
         if self.callbacks.best_step == run.step:
-            run.keep()
+            run.remember_best()
         return self._stopped(self.callbacks.reason) if stops else None
 
     def _stopped(self, message: str) -> Ending:
-        """The reason is kept in the last step, too, although all steps were done then."""
-        return Ending(Status.COMPLETED if self.run.step >= self.schedule.steps else Status.STOPPED, message)
+        """An ending with a message; in the last step the run counts as completed, and keeps the message."""
+        return Ending(Status.COMPLETED if self.run.step >= self.plan.steps else Status.STOPPED, message)
 
     def _interruption(self) -> Ending | None:
         if not self.interrupted():
@@ -144,12 +144,12 @@ class Session:
         return Ending(Status.INTERRUPTED, f"the process received a signal to terminate at step {self.run.step}")
 
     def _forget_stale_best(self) -> None:
-        """A restored best state is of another metric, unless the callbacks name its step."""
+        """Drops a restored best state unless the callbacks name its step: it is of another metric."""
         if self.run.best is not None and self.run.best.step != self.callbacks.best_step:
             self.run.best = None
 
     def _is_save_due(self, goal: int) -> bool:
-        return self.run.step >= goal or self.recorder.trace.rows % self.schedule.checkpoint_every == 0
+        return self.run.step >= goal or self.recorder.trace.rows % self.plan.checkpoint_every == 0
 
     def _save(self) -> None:
         if self.checkpoints is not None:

@@ -14,17 +14,17 @@ import jax
 
 from ..core._json import JSON, Provenance
 from ..core._names import suggests_names
-from ..engines._checkpoint import identity, saving
+from ..engines._checkpoint import run_fingerprint, saving
 from ..engines._engine import Engine
 from ..engines._membership import restrict_to
 from ..engines._program import RunConfig
 from ..engines._run import Run
-from ..engines._signals import listening
+from ..engines._signals import graceful_termination
 from ..engines._simulator import Simulator
 from ..engines.cluster._preflight import agree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method
-from ..network._simulated_time import simulated_time
+from ..network._simulated_time import split_slow_faults
 from ..network._wave import Wave
 from ..network.faults import Fault
 from ..oracles._records import Records
@@ -36,8 +36,8 @@ from ..results._result import Result
 from ..results._status import Status
 from ..results._trace import Trace
 from ..results.metrics import Metric, resolve
-from ._delays import validate_delays, warn_of_delays
-from ._session import Ending, Schedule, Session
+from ._delays import validate_delays, warn_about_delays
+from ._session import Ending, RunPlan, Session
 from ._validate import (
     PRECISIONS,
     has_delays,
@@ -50,8 +50,8 @@ from ._validate import (
     validate_seed,
     validated_engine,
     validated_faults,
-    warn_of_problem,
-    warn_of_small_nodes,
+    warn_about_problem,
+    warn_about_small_nodes,
 )
 
 
@@ -98,8 +98,8 @@ def solve(
             also observes the beginning, the states and the end; see `db.loggers`.
         engine: `Simulator()`, all nodes on one device (the default); `Cluster()`, nodes distributed over devices; or
             `Silo(...)`, one node here and its neighbours at other organisations.
-        checkpoint: a folder in which the state is saved, every `checkpoint_every` rows and when the process receives a
-            signal to terminate or Ctrl-C, which end the run at its next row; a second Ctrl-C ends it at once.
+        checkpoint: a folder for checkpoints, written every `checkpoint_every` rows. SIGTERM or Ctrl-C also saves one
+            and stops the run at its next row; a second Ctrl-C stops at once.
         checkpoint_every: rows between two checkpoints.
         resume: continue from the newest checkpoint, with the same numbers as an uninterrupted run.
         faults: one or several faults to inject, such as `db.faults.drop(0.2)`.
@@ -107,9 +107,10 @@ def solve(
             takes batches in that order, which reads memory contiguously.
         precision: of the computation, not of the state: `"bfloat16"`, or `"tensorfloat32"`, `"float32"`, `"highest"`
             for matrix products as in JAX; None is JAX's default.
-        micro_batch: how many samples of a node a loss is evaluated on at once; None is the batch. A loss is a mean
-            over its batch, so the numbers are the same up to rounding, and a derivative needs the memory of so few.
-        privacy: `db.privacy.records(clip=..., noise=...)` clips every record's part of a direction and adds noise.
+        micro_batch: evaluate each loss on at most this many samples of a node at a time; None evaluates the whole
+            batch. Results agree up to rounding; memory use is that of one micro-batch.
+        privacy: `db.privacy.records(clip=..., noise=...)` clips each sample's contribution to the directions and adds
+            noise, as in DP-SGD.
         progress: show a progress bar; None shows it in a terminal or a notebook only.
 
     Returns:
@@ -139,7 +140,7 @@ def solve(
         validate_count("micro_batch", micro_batch)
     validate_privacy(privacy, batch_size, sampling)
     validate_checkpoint(checkpoint, resume=resume)
-    warn_of_small_nodes(problem, batch_size)
+    warn_about_small_nodes(problem, batch_size)
     callback_list = CallbackList(callbacks)
 
     membership = restrict_to(graphs, problem, engine.active_nodes(graphs.nodes))
@@ -150,34 +151,34 @@ def solve(
     )
     fingerprint: dict[str, JSON] = {}
     if engine.spans_processes or checkpoint is not None:
-        fingerprint = identity(problem, method, graphs, config)
+        fingerprint = run_fingerprint(problem, method, graphs, config)
     if engine.spans_processes:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
         saved_to = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
         agree(fingerprint, members=membership.members, steps=steps, eval_every=eval_every, metrics=names, **saved_to)
     asynchronous = all(isinstance(message, Wave) for message in method.messages)
-    numbers = config.numbers(membership.graphs.nodes)
-    acting, clock = simulated_time(injected, numbers, asynchronous=asynchronous, seed=config.seed)
-    run = engine.start(membership.problem, method, membership.graphs, config._replace(faults=acting))
-    warn_of_problem(run.program.problem)
+    node_ids = config.node_ids(membership.graphs.nodes)
+    faults_to_simulate, clock = split_slow_faults(injected, node_ids, asynchronous=asynchronous, seed=config.seed)
+    run = engine.start(membership.problem, method, membership.graphs, config._replace(faults=faults_to_simulate))
+    warn_about_problem(run.program.problem)
     if delayed and not engine.spans_processes:
-        warn_of_delays(run.program, graphs, run.places)
+        warn_about_delays(run.program, graphs, run.node_ids)
 
     with (
-        listening(run, saved=checkpoint is not None) as interrupted,
+        graceful_termination(run, checkpointed=checkpoint is not None) as interrupted,
         closing(run, steps),
         saving(checkpoint, run, fingerprint, membership.members) as checkpoints,
         Progress(method.name, steps, progress) as bar,
         callback_list,
     ):
-        chosen = resolve(metrics, run.program.problem, run.state, alone=run.alone)
+        chosen = resolve(metrics, run.program.problem, run.state, alone=run.holds_one_node)
         trace = Trace(provenance=_provenance(method, graphs, steps, batch_size, config.seed))
         recorder = TraceRecorder(chosen, trace, timed=clock is not None)
-        schedule = Schedule(steps, min(eval_every or max(1, steps // 50), steps), checkpoint_every)
-        session = Session(run, schedule, recorder, callback_list, bar, checkpoints, clock, interrupted)
+        plan = RunPlan(steps, min(eval_every or max(1, steps // 50), steps), checkpoint_every)
+        session = Session(run, plan, recorder, callback_list, bar, checkpoints, clock, interrupted)
         resumed = {"resumed": run.step} if resume and session.restore() else {}
         callback_list.begin(recorder.trace.provenance | resumed, membership.graphs)
-        ending = session.finish()
+        ending = session.run_to_end()
         callback_list.status = ending.status
         callback_list.message = ending.message
     if ending.status is Status.DIVERGED:
@@ -194,13 +195,13 @@ def _result(run: Run, method: Method, trace: Trace, ending: Ending) -> Result:
     result = Result(problem, method, run.state, run.step, trace, *ending)
     result.steps_done = run.steps_done
     if run.best is not None:
-        result.best = Result(problem, method, run.best.state(), run.best.step, trace, *ending)
+        result.best = Result(problem, method, run.best.restore(), run.best.step, trace, *ending)
     return result
 
 
 @contextmanager
 def closing(run: Run, steps: int) -> Iterator[None]:
-    """Whatever happens, neighbours elsewhere are notified that the run is over."""
+    """Closes the run in any case, so that neighbours elsewhere are notified that it is over."""
     try:
         yield
     finally:
@@ -214,7 +215,7 @@ def cost(
     *,
     batch_size: int | None = None,
 ) -> dict[str, float]:
-    """The cost of the first iteration, per node; where levels rest in some steps, the mean until all have moved again.
+    """The cost per node of one iteration; with `upper_every`, its average over one period.
 
     The step is traced; it is run only if its cost depends on random numbers or on the data.
 

@@ -25,7 +25,7 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
 from ..results.metrics import Metric, Snapshot, resolve
-from ._validate import levels_of, validate, validate_count, validate_seed, warn_of_problem
+from ._validate import levels_of, validate, validate_count, validate_seed, warn_about_problem
 
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 ROUNDS = 4  # at most
@@ -148,7 +148,7 @@ def tune(
     method = _with_weights(method, search)
     problem = problem.bind(graphs.nodes)
     centre = _constant(method)
-    warn_of_problem(problem)
+    warn_about_problem(problem)
     candidates = _candidates(method, centre, budget, search, seed)
     if seeds is None:
         run = Simulator().start(problem, method, graphs, RunConfig(batch_size))

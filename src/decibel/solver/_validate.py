@@ -16,7 +16,7 @@ from ..methods._method import Method
 from ..network._messages import Coded
 from ..network.faults import Fault, Late, Slow, as_faults, validate_faults
 from ..oracles._records import Records
-from ..problem._look import ProblemWarning, look
+from ..problem._look import ProblemWarning, suspected_mistakes
 from ..problem._problem import Problem
 
 PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
@@ -78,8 +78,8 @@ def validated_faults(faults: Fault | Sequence[Fault] | None, method: Method, gra
     validate_faults(injected, graphs)
     if injected and any(isinstance(message, Coded) for message in method.messages):
         raise ValueError(
-            "faults cannot be combined with the encoded messages of db.privacy, except those of 'wave': wrap that, or "
-            "leave out one of the two."
+            "faults cannot be combined with compressed or noisy messages, except for the strategy 'wave': use "
+            "db.privacy.quantize('wave', ...), or leave out faults or db.privacy."
         )
     if method.intervals and any(isinstance(fault, Slow) for fault in injected):
         raise ValueError(
@@ -94,7 +94,7 @@ def has_delays(faults: tuple[Fault, ...], engine: Engine) -> bool:
     return engine.asynchronous or any(isinstance(fault, Late | Slow) for fault in faults)
 
 
-def warn_of_small_nodes(problem: Problem, batch_size: int | None) -> None:
+def warn_about_small_nodes(problem: Problem, batch_size: int | None) -> None:
     if batch_size is None:
         return
     for name, data in (("upper_data", problem.upper_data), ("lower_data", problem.lower_data)):
@@ -109,9 +109,9 @@ def warn_of_small_nodes(problem: Problem, batch_size: int | None) -> None:
             return
 
 
-def warn_of_problem(problem: Problem) -> None:
+def warn_about_problem(problem: Problem) -> None:
     """Warns of what is probably a mistake in the losses or the data."""
-    for sentence in look(problem):
+    for sentence in suspected_mistakes(problem):
         warnings.warn(sentence, ProblemWarning, stacklevel=4)
 
 

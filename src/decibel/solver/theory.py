@@ -262,7 +262,7 @@ def advise(
     def sent(levels: Levels) -> int:
         entries = {}
         for s, strategy in made.strategies.items():
-            vectors, numbers = strategy.sends or (0, 0)
+            vectors, numbers = strategy.message_size or (0, 0)
             entries[s] = vectors * (p if s == "x" else q) + numbers
         return sum(itemsize * count * _busiest(getattr(levels, s)) for s, count in entries.items())
 

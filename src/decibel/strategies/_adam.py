@@ -26,7 +26,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..core._vector import Scalar, Vector, each
+from ..core._vector import Scalar, Vector, scale_nodes
 from ..network._messages import Scaled
 from ._adaptive import Adaptive, divided, roots, squares
 from ._table import STRATEGIES, Carry, Flows, Level
@@ -59,7 +59,7 @@ class Adam(Adaptive):
         steps = Vector(steps.tree + 1)
         m = self.momentum * m + (1 - self.momentum) * g
         v = self.decay * v + (1 - self.decay) * squares(size)
-        m_hat, v_hat = each(1 / _weight(self.momentum, steps), m), each(1 / _weight(self.decay, steps), v)
+        m_hat, v_hat = scale_nodes(1 / _weight(self.momentum, steps), m), scale_nodes(1 / _weight(self.decay, steps), v)
         return (m, v, steps), m_hat, roots(v_hat, self.epsilon)
 
 
@@ -75,8 +75,8 @@ class AdamDiffusion(Adam):
         G, δ = yield Scaled((φ, b))
         if self.agree:
             size = jax.tree.map(lambda b: jnp.square(b - jnp.asarray(self.epsilon, b.dtype)), (b + δ).tree)
-            v = each(_weight(self.decay, steps), Vector(size))
-        return self.nearest(φ + divided(G, b), η), e + (1 / η) * G, m, v, steps
+            v = scale_nodes(_weight(self.decay, steps), Vector(size))
+        return self.apply_prox(φ + divided(G, b), η), e + (1 / η) * G, m, v, steps
 
 
 class AdamThenDiffusion(Adam):

@@ -24,7 +24,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..core._vector import Scalar, Vector, each
+from ..core._vector import Scalar, Vector, scale_nodes
 from ..network._messages import Scaled
 from ..network._quantized_scales import QuantizedScaled
 from ..problem.prox import Prox
@@ -42,7 +42,7 @@ class Adaptive(Strategy):
         """The carry after nodes left or joined: what steps are made of stays."""
         return (carry[0].centred(), *carry[1:]) if self.corrects else carry
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         moves = jnp.asarray(rate) > 0  # with a step size of zero nothing does
         η = jnp.where(moves, rate, jnp.ones_like(rate))
         new = yield from self.adapted(level.s, level.carry, direction, η)
@@ -79,7 +79,7 @@ class AdaptiveDiffusion(Adaptive):
         b, sums = self.scales(r, sums, floor)
         φ = s - η * self._divided(r, b)
         G, δ = yield Scaled((φ, b)) if self.scale_every is None else QuantizedScaled((φ, b), self.scale_every)
-        return self.nearest(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
+        return self.apply_prox(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
 
     def scales(self, r: Vector, sums: Vector, floor: Vector) -> tuple[Vector, Vector]:
         """b, and the sums with r²."""
@@ -95,7 +95,7 @@ class AdaptiveDiffusion(Adaptive):
         return super().allows(prox) or (self.scalar and prox.is_projection)
 
     def _divided(self, r: Vector, b: Vector) -> Vector:
-        return each(1 / b.tree, r) if self.scalar else divided(r, b)
+        return scale_nodes(1 / b.tree, r) if self.scalar else divided(r, b)
 
 
 def divided(r: Vector, b: Vector) -> Vector:

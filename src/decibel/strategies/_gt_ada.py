@@ -27,7 +27,7 @@ class AdaptiveTracking(Adaptive):
         b, sums = self.scales(h, sums)
         φ = s - η * divided(h, b)
         δ = yield φ
-        return self.nearest(φ + δ, η), c, sums
+        return self.apply_prox(φ + δ, η), c, sums
 
     def scales(self, h: Vector, sums: Vector) -> tuple[Vector, Vector]:
         """b = η/D, and the sums with h²."""

@@ -46,7 +46,7 @@ class LimitedStrategy(Strategy):
 class LimitedEdges(LimitedStrategy):
     """`"edge-ed"`, F_ij ← clip(F_ij) before it is used."""
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         s, (c,) = level.s - rate * direction, level.carry
         c = yield Limited(s + c, within=(rate, self.limit))
         return s + c, (c,)
@@ -56,8 +56,8 @@ class LimitedMessage(LimitedStrategy):
     """A strategy that sends one message in a step, whose flows are cut before they are used: `"diffusion"` and
     `"consensus"`, w_ij (φ_j − φ_i), and `"wave"`, in code or not, z_ij ← ρ_ij s_i + clip(z_ij − ρ_ij s_i)."""
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
-        move = super().moved(level, direction, rate)
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        move = super().update(level, direction, rate)
         message = next(move)
         within = (rate, self.limit)
         limited = isinstance(message, Wave)
@@ -99,7 +99,9 @@ def wave(limit: float | Mapping[str, float]) -> LimitedStrategy:
 
 def takes_limit(row: Strategy) -> bool:
     """Whether its flows can be cut: `"edge-ed"`, `"diffusion"`, `"consensus"`, and `"wave"`, in code or not."""
-    return row.asynchronous or row.move in [STRATEGIES[name].move for name in ("edge-ed", "diffusion", "consensus")]
+    return row.asynchronous or row.flow_form in [
+        STRATEGIES[name].flow_form for name in ("edge-ed", "diffusion", "consensus")
+    ]
 
 
 def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
@@ -113,7 +115,7 @@ def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
     if not limits:
         raise ValueError("limit={} names no level: give one such as {'x': 3.0}.")
     validated = {level: float(value) for level, value in limit.items()} if isinstance(limit, Mapping) else float(limit)
-    kind = LimitedEdges if row.move is STRATEGIES["edge-ed"].move else LimitedMessage
+    kind = LimitedEdges if row.flow_form is STRATEGIES["edge-ed"].flow_form else LimitedMessage
     name = row.name.removesuffix(_shown(row.limit)) if isinstance(row, LimitedStrategy) else row.name
     return extended(row, kind, name=name + _shown(validated), limit=validated)
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from ..core._vector import Scalar, Vector, each
-from ._table import STRATEGIES, Flows, Level, Strategy, direction_and_rate, extended
+from ..core._vector import Scalar, Vector, scale_nodes
+from ._table import STRATEGIES, Flows, Level, Strategy, extended, no_flow_form
 from ._table import nids as move
 
 
@@ -48,12 +48,12 @@ class NodeSteps(Strategy):
         largest = max(self.node_steps)
         return replace(self, shares=jnp.asarray([step / largest for step in self.node_steps])[nodes])
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         assert self.shares is not None
         largest = max(self.node_steps) * rate
         c, e = level.carry
-        prox = partial(self.nearest, rate=largest * self.shares)
-        share = partial(each, self.shares)
+        prox = partial(self.apply_prox, rate=largest * self.shares)
+        share = partial(scale_nodes, self.shares)
         return (yield from move(level.s, largest * direction, c, e, prox, share))
 
 
@@ -71,7 +71,7 @@ def nids(node_steps: Sequence[float]) -> NodeSteps:
         Convergence Rates, 2019.
     """
     steps = positive_steps(node_steps)
-    return extended(STRATEGIES["nids"], NodeSteps, move=direction_and_rate, node_steps=steps)
+    return extended(STRATEGIES["nids"], NodeSteps, flow_form=no_flow_form, node_steps=steps)
 
 
 def positive_steps(node_steps: Sequence[float]) -> tuple[float, ...]:

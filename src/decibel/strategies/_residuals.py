@@ -21,7 +21,7 @@ class Residuals(eqx.Module):
     code: Code
 
     def __call__(self, s: Vector, d: Vector, *carry: Vector) -> Flows:
-        move = self.base.move(s, d, *carry[: self.base.carries])
+        move = self.base.flow_form(s, d, *carry[: self.base.carries])
         references = list(carry[self.base.carries :])
         new_references: list[Vector] = []
         answer = None
@@ -45,8 +45,8 @@ class InResiduals(Strategy):
 
     def repair(self, carry: Carry) -> Carry:
         """Reference points restart at zero, at every node."""
-        assert isinstance(self.move, Residuals)
-        count = self.move.base.carries
+        assert isinstance(self.flow_form, Residuals)
+        count = self.flow_form.base.carries
         return (*super().repair(carry[:count]), *(c.zeros() for c in carry[count:]))
 
 
@@ -62,8 +62,8 @@ def top_residuals(base: str, share: float, mixing: float) -> Strategy:
         if not (isinstance(value, int | float) and 0 < value <= 1):
             raise ValueError(f"{name}={value!r} must be above 0 and at most 1.")
     row = strategy(base)
-    assert row.sends is not None
-    vectors, _ = row.sends
+    assert row.message_size is not None
+    vectors, _ = row.message_size
     name = f"{row.name} (top {share:g} of residuals)"
     move = Residuals(row, TopK(share=float(share), mixing=float(mixing)))
-    return extended(row, InResiduals, name=name, move=move, carries=row.carries + 2 * vectors, proximal=None)
+    return extended(row, InResiduals, name=name, flow_form=move, carries=row.carries + 2 * vectors, proximal=None)

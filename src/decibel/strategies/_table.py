@@ -26,7 +26,7 @@ from jaxtyping import Int
 from ..core._names import hint
 from ..core._vector import Scalar, Vector
 from ..network._coded_wave import CodedWave
-from ..network._messages import Coded, Copies, Cumulative, Message, Plain, Scaled, Stateless, as_message
+from ..network._messages import Coded, Cumulative, Fanout, Message, Plain, Scaled, Stateless, as_message
 from ..network._quantized_scales import QuantizedScaled
 from ..network._wave import Wave
 from ..problem.prox import Prox
@@ -121,7 +121,7 @@ def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], 
 
 def wave(s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
     """EXTRA, its flows kept per link in wave variables, so that neighbours need no common clock."""
-    F = yield Wave(s, after=d)
+    F = yield Wave(s, wait_for=d)
     return prox(s - d + F), ()
 
 
@@ -149,9 +149,9 @@ def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
     return s + δs - h, (c, h)
 
 
-def direction_and_rate(s: Vector, d: Vector, *carry: Vector) -> Flows:
-    """The move of strategies that need the direction and the step size apart, which have a `moved` of their own."""
-    raise TypeError("this strategy takes a direction and a step size: call the strategy, not its move.")
+def no_flow_form(s: Vector, d: Vector, *carry: Vector) -> Flows:
+    """Stands for the flow form of strategies that need the direction and the step size apart; they define `update`."""
+    raise TypeError("this strategy takes a direction and a step size: call the strategy, not its flow form.")
 
 
 class Strategy(eqx.Module):
@@ -162,24 +162,24 @@ class Strategy(eqx.Module):
 
         s⁺ = C s − A d − B w,    w⁺ = w + B s⁺,    w⁰ = 0,
 
-    and `move` is the same recursion in flow form.
+    and `flow_form` is the same recursion as a generator.
 
     Args:
         name: its name in settings and traces.
-        move: a generator function `move(s, d, *carry)`. `delta = yield message` sends a message to the neighbours and
-            receives Σ_j w_ij (m_j − m_i). It returns the new s and a tuple of carries.
+        flow_form: a generator function `flow_form(s, d, *carry)`. `delta = yield message` sends a message to the
+            neighbours and receives Σ_j w_ij (m_j − m_i). It returns the new s and a tuple of carries.
         carries: the number of carries.
         A: the coefficients of A in I, W, W², …
         B2: the coefficients of B².
         C: the coefficients of C.
-        default_rate: a step size that serves where none is given; None if there is no such.
-        proximal: how it takes a proximal map of s: `"after"` the move, `"inside"` it (`move` then has an argument
-            `prox`, and nodes may have maps of their own), or None if it cannot.
+        default_rate: the step size where none is given; None if it must be given.
+        proximal: how it takes a proximal map of s: `"after"` the update, `"inside"` it (`flow_form` then has an
+            argument `prox`, and nodes may have different maps), or None if it cannot.
         prox: the proximal map of the level, which the problem gives.
     """
 
     name: str = eqx.field(static=True)
-    move: Callable[..., Flows] = eqx.field(static=True, default=direction_and_rate)
+    flow_form: Callable[..., Flows] = eqx.field(static=True, default=no_flow_form)
     carries: int = eqx.field(static=True, default=0)
     A: tuple[float, ...] = eqx.field(static=True, default=())
     B2: tuple[float, ...] = eqx.field(static=True, default=())
@@ -190,10 +190,11 @@ class Strategy(eqx.Module):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What a step sends, in shapes: of two nodes, in vectors of `ENTRIES` numbers.
+        """The messages of a step as shapes, for two nodes and vectors of `ENTRIES` numbers.
 
-        It is traced with every array in its fields replaced by a number, so that no shape of a problem matters. A move
-        that takes no such vectors, since it has arrays elsewhere, is taken to send one; the network raises on others.
+        It is traced with every array in its fields replaced by a number, so that no shape of a problem matters. A
+        strategy that takes no such vectors, since it has arrays elsewhere, is assumed to send one; the network raises
+        on others.
         """
         return _messages(jax.tree.structure(replace(self, prox=None)))
 
@@ -201,17 +202,17 @@ class Strategy(eqx.Module):
         return any(isinstance(message, kinds) for message in self.messages)
 
     @property
-    def mixes(self) -> bool:
+    def communicates(self) -> bool:
         """Whether nodes exchange anything; False for `"local"`."""
-        return self.move is not local
+        return self.flow_form is not local
 
     @property
     def needs_links(self) -> bool:
-        """Whether links remember something of its messages."""
+        """Whether links keep a state for its messages."""
         return not all(isinstance(message, Stateless) for message in self.messages)
 
     @property
-    def flows_by_link(self) -> bool:
+    def keeps_link_flows(self) -> bool:
         """Whether the network keeps its flows for each link, so that lost messages do no harm."""
         return self._yields(Cumulative, Wave)
 
@@ -222,18 +223,18 @@ class Strategy(eqx.Module):
 
     @property
     def coded(self) -> bool:
-        """Whether messages travel in a code, compressed or noised (`decibel.privacy`)."""
+        """Whether messages are encoded: compressed or noised (`decibel.privacy`)."""
         return self._yields(Coded, CodedWave)
 
     @property
-    def sends(self) -> tuple[int, int] | None:
+    def message_size(self) -> tuple[int, int] | None:
         """How many vectors, and how many single numbers, a node sends to each neighbour in a step.
 
-        None where messages are in a code or shortened, so that their length depends on more than the vector's.
+        None where messages are encoded or shortened, so that their length depends on more than the vector's.
         """
         if self._yields(Coded, CodedWave, QuantizedScaled):
             return None
-        size = sum(message.bytes(Copies(1, 1, 1)) for message in self.messages)
+        size = sum(message.bytes(Fanout(1, 1, 1)) for message in self.messages)
         vectors, numbers = divmod(round(size) // jnp.result_type(float).itemsize, ENTRIES)
         return vectors, numbers
 
@@ -248,7 +249,7 @@ class Strategy(eqx.Module):
         return not all(self.stable_at(eigenvalue) for eigenvalue in np.linspace(-0.99, 0.99, 67))
 
     def stable_at(self, eigenvalue: float) -> bool:
-        """Whether what it iterates on an eigenvector of W vanishes: the roots of t² − (1 + C − B²) t + C."""
+        """Whether its recursion on an eigenvector of W converges to zero: the roots of t² − (1 + C − B²) t + C."""
         if not any(self.B2) or eigenvalue > 1 - 1e-6:  # where all nodes agree, nothing has to vanish
             return True
         B2 = np.polynomial.Polynomial(self.B2)(eigenvalue)
@@ -257,21 +258,21 @@ class Strategy(eqx.Module):
 
     @property
     def local_steps(self) -> int:
-        """How many steps a node takes for each exchange; all but the last are `alone`."""
+        """How many steps a node takes for each exchange; all but the last are `local_step`."""
         return 1
 
     @property
     def label(self) -> str:
-        """Its name in a method's settings, with what the name leaves open."""
+        """Its name in a method's settings, with its parameters."""
         return self.name
 
     @property
     def nodes(self) -> int | None:
-        """How many nodes have a step of their own in it; None if it is the same at all nodes."""
+        """For how many nodes it has different steps; None if it is the same at all nodes."""
         return None
 
     def at(self, nodes: Int[Array, " nodes"]) -> Strategy:
-        """The strategy of those nodes, by their numbers."""
+        """The strategy of the nodes with these ids."""
         return self
 
     def start(self, s: Vector) -> Level:
@@ -283,7 +284,7 @@ class Strategy(eqx.Module):
 
         A carry that the network keeps for each link is reset to zero with it.
         """
-        by_link = self.flows_by_link
+        by_link = self.keeps_link_flows
         return tuple(c.zeros() if by_link else c.centred() for c in carry)
 
     def __call__(self, level: Level, direction: Vector, rate: Scalar, *, relax: Scalar | None = None) -> Flows:
@@ -295,27 +296,27 @@ class Strategy(eqx.Module):
             rate: the step size.
             relax: τ; takes s + τ (s⁺ − s) instead of s⁺.
         """
-        s, carry = yield from self.moved(level, direction, rate)
+        s, carry = yield from self.update(level, direction, rate)
         if relax is not None:
             s = level.s + relax * (s - level.s)
         return Level(s, carry)
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
-        """The new s and the new carry, by `move` with the step d = rate · direction."""
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        """The new s and the new carry, by `flow_form` with the step d = rate · direction."""
         d = rate * direction
         if self.prox is None:
-            return (yield from self.move(level.s, d, *level.carry))
+            return (yield from self.flow_form(level.s, d, *level.carry))
         if self.proximal == "inside":
-            return (yield from self.move(level.s, d, *level.carry, prox=partial(self.nearest, rate=rate)))
-        s, carry = yield from self.move(level.s, d, *level.carry)
-        return self.nearest(s, rate), carry
+            return (yield from self.flow_form(level.s, d, *level.carry, prox=partial(self.apply_prox, rate=rate)))
+        s, carry = yield from self.flow_form(level.s, d, *level.carry)
+        return self.apply_prox(s, rate), carry
 
-    def alone(self, level: Level, direction: Vector, rate: Scalar) -> Level:
+    def local_step(self, level: Level, direction: Vector, rate: Scalar) -> Level:
         """A step without an exchange, of a strategy with local steps: s − d + c."""
         (c,) = level.carry
         return Level(level.s - rate * direction + c, level.carry)
 
-    def nearest(self, s: Vector, rate: Scalar) -> Vector:
+    def apply_prox(self, s: Vector, rate: Scalar) -> Vector:
         """The proximal map of every node's s. Carries never see it, so that flows still cancel."""
         return s if self.prox is None else Vector(self.prox.over_nodes(s.tree, rate))
 
@@ -330,7 +331,7 @@ def _messages(structure: Any) -> tuple[Message, ...]:
     strategy = jax.tree.unflatten(structure, [1.0] * structure.num_leaves).at(jnp.arange(2))
 
     def step(s: Vector, rate: Array) -> tuple[Message, ...]:
-        move = strategy.moved(strategy.start(s), s, rate)
+        move = strategy.update(strategy.start(s), s, rate)
         messages = []
         answer = None
         while True:
@@ -345,7 +346,7 @@ def _messages(structure: Any) -> tuple[Message, ...]:
     s = Vector(jax.ShapeDtypeStruct((2, ENTRIES), dtype))
     try:
         return eqx.filter_eval_shape(step, s, jax.ShapeDtypeStruct((), dtype))
-    except (TypeError, ValueError):  # a move with arrays of its own that fit one problem only
+    except (TypeError, ValueError):  # a strategy with arrays that fit one problem only
         return (Plain(s),)
 
 
@@ -442,7 +443,7 @@ def led(local_steps: int) -> Strategy:
     if local_steps == 1:
         return STRATEGIES["ed"]
     move = partial(local_exact_diffusion, steps=local_steps)
-    return extended(STRATEGIES["ed"], LocalSteps, name="led", move=move, proximal=None, steps=local_steps)
+    return extended(STRATEGIES["ed"], LocalSteps, name="led", flow_form=move, proximal=None, steps=local_steps)
 
 
 def strategy(name: str | Strategy) -> Strategy:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from ..core._vector import Scalar, Vector, each, positive
+from ..core._vector import Scalar, Vector, nonzero_divisor, scale_nodes
 from ._table import Flows, Level, Strategy
 
 
 class Tracking(Strategy):
     """s⁺ = W s − α h⁺."""
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         s, (c, h) = level.s, level.carry
         δh, δs = yield h, s
         c = c + δh
@@ -36,7 +36,7 @@ class NormalizedTracking(Tracking):
     """s⁺ = W s − α h⁺/‖h⁺‖, with the norm of each node."""
 
     def taken(self, s: Vector, h: Vector, rate: Scalar) -> Vector:
-        return rate * each(1 / positive(jnp.sqrt(h.squared_norms())), h)
+        return rate * scale_nodes(1 / nonzero_divisor(jnp.sqrt(h.squared_norms())), h)
 
 
 class ProximalTracking(Tracking):
@@ -49,13 +49,13 @@ class ProximalTracking(Tracking):
     part: Scalar = 1.0
 
     def taken(self, s: Vector, h: Vector, rate: Scalar) -> Vector:
-        return self.part * (s - self.nearest(s - rate * h, rate))
+        return self.part * (s - self.apply_prox(s - rate * h, rate))
 
 
 class LocalTracking(Strategy):
     """The move after local steps: with `direction` their average z, c⁺ = c + (W − I) z and s⁺ = W (s − rate z)."""
 
-    def moved(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
         (c,), φ = level.carry, level.s - rate * direction
         δc, δ = yield direction, φ
         return φ + δ, (c + δc,)

@@ -34,7 +34,7 @@ from ..network._messages import Coded
 from ..network._noisy import Noisy
 from ..oracles._records import Records
 from ._limited import LimitedStrategy, with_limit
-from ._table import Flows, Strategy, direction_and_rate, identity, strategy, wave
+from ._table import Flows, Strategy, identity, no_flow_form, strategy, wave
 
 __all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k", "total_epsilon"]
 
@@ -188,13 +188,13 @@ def _validate_messages(messages: object, least: int) -> None:
 
 
 class InCode(eqx.Module):
-    """A strategy's move with every message in code."""
+    """A strategy's flow form with every message encoded."""
 
     base: Strategy
     code: Code
 
     def __call__(self, s: Vector, d: Vector, *carry: Vector) -> Flows:
-        move, answer = self.base.move(s, d, *carry), None
+        move, answer = self.base.flow_form(s, d, *carry), None
         while True:
             try:
                 message = move.send(answer)
@@ -204,32 +204,32 @@ class InCode(eqx.Module):
 
 
 class WaveInCode(eqx.Module):
-    """The move of `"wave"` with every message in code."""
+    """The flow form of `"wave"` with every message encoded."""
 
     code: Code
 
     def __call__(self, s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
-        F = yield CodedWave(s, self.code, after=d)
+        F = yield CodedWave(s, self.code, wait_for=d)
         return prox(s - d + F), ()
 
 
 def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     row = strategy(base)
-    if row.move is wave:
+    if row.flow_form is wave:
         if isinstance(code, Noisy):
             raise ValueError("noise cannot be added to 'wave', which may send a message's content again: wrap 'ed'.")
-        coded = replace(row, name=f"wave ({name})", move=WaveInCode(code))
+        coded = replace(row, name=f"wave ({name})", flow_form=WaveInCode(code))
         return with_limit(coded, row.limit) if isinstance(row, LimitedStrategy) else coded
     reasons = {
         "is encoded already": row.coded,
-        "sends cumulative flows, which cannot be encoded": row.flows_by_link,
-        "makes steps of its own, which cannot be wrapped": row.move is direction_and_rate,
-        "sends no message that can be encoded": row.needs_links or not row.mixes,
+        "sends cumulative flows, which cannot be encoded": row.keeps_link_flows,
+        "makes steps of its own, which cannot be wrapped": row.flow_form is no_flow_form,
+        "sends no message that can be encoded": row.needs_links or not row.communicates,
     }
     why = next((reason for reason, holds in reasons.items() if holds), None)
     if why is not None:
         raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
-    return replace(row, name=f"{row.name} ({name})", move=InCode(row, code), proximal=None)
+    return replace(row, name=f"{row.name} ({name})", flow_form=InCode(row, code), proximal=None)
 
 
 def _share(share: float) -> float:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..core._vector import smallest
+from ..core._vector import min_or_nan
 from ..problem import prox
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
@@ -86,7 +86,7 @@ class ValidationAccuracy(eqx.Module):
             return ((inputs @ y > 0) == (labels == 1)).mean(dtype=y.dtype)
 
         each = jax.vmap(lambda batch: batch.mean(right))(snapshot.problem.upper_data.full())
-        least = smallest(self.map(snapshot.x) + self.ridge)
+        least = min_or_nan(self.map(snapshot.x) + self.ridge)
         return {"validation_accuracy": each.mean(), "least_coefficient": least}
 
 

@@ -176,7 +176,8 @@ def evaluate(
 ) -> Array:
     """A loss of modules at their parameters, as `call` has it; BatchNorm uses the statistics of the batch.
 
-    A sample alone may have none, and PyTorch raises; it takes the running ones, so that shapes can be tried on one.
+    For a single sample PyTorch cannot compute batch statistics and raises; the running statistics are used then, so
+    that shapes can be checked on one sample.
     """
 
     def bound(by_batch: bool) -> dict[str, BoundModule]:

@@ -186,7 +186,7 @@ def test_a_diverged_run_returns_to_its_parts_from_the_host(monkeypatch):
     late = db.ed(alpha=lambda step: jnp.where(step < 20, 0.05, 1e30))
     ended = {}
     for fits in (True, False):
-        monkeypatch.setattr(memory, "fits", lambda tree, beside, fits=fits: fits)
+        monkeypatch.setattr(memory, "fits", lambda tree, reserved, fits=fits: fits)
         with pytest.warns(db.NonFiniteWarning):
             ended[fits] = solve_single(db.Cluster(shard=HALVES), late, steps=60)
     assert 0 < ended[True].step == ended[False].step < 60

@@ -18,15 +18,15 @@ from jax.sharding import PartitionSpec as P
 from ...core._types import PyTree
 from ...graphs._graph import Levels
 from ...methods._method import Method, State
-from ...network._links import moved
+from ...network._links import migrate_links
 from ...network._messages import Plain
 from ...problem._problem import Problem
 from ...problem._stream_trace import streams_of, validate_indexed
-from .. import _memory as memory
+from .. import _memory as device_memory
 from .._engine import Engine
 from .._membership import survivors
 from .._program import Program, RunConfig
-from .._run import Chunk, Run
+from .._run import ChunkFunction, Run
 from ._collectives import Collectives
 from ._placement import place_problem, spread
 from ._shards import AXIS, SHARD, ShardLayout, Shards, manual
@@ -70,11 +70,11 @@ class Cluster(Engine):
         mesh = self.mesh(nodes)
         layout = self.shards.layout(problem.x0, problem.y0)
         everywhere, by_node = NamedSharding(mesh, P()), NamedSharding(mesh, P(AXIS))
-        full = (
+        oom_message = (
             f"{nodes:,} nodes and the temporary arrays of a step do not fit into the memory of {mesh.size} devices: "
             "use fewer nodes, smaller batches or more devices."
         )
-        with memory.oom_hint(full):
+        with device_memory.oom_hint(oom_message):
             problem = place_problem(problem, nodes, by_node, layout.starts(mesh))
             validate_indexed(problem, "Cluster()")
             if layout.shards > 1 and (streams := streams_of(problem)):  # JAX calls the host from manual meshes only
@@ -82,7 +82,7 @@ class Cluster(Engine):
                     f"shard={layout.shards} cannot be combined with streams, and {streams[0].host.argument} is one: "
                     "leave out shard, or give arrays."
                 )
-            numbers = spread(config.numbers(nodes), by_node)
+            numbers = spread(config.node_ids(nodes), by_node)
             network = self._network(method, graphs, config, mesh, numbers, None if layout.shards == 1 else layout)
             program = Program.of(problem, method, network, numbers, config, sharding=by_node)
 
@@ -100,10 +100,10 @@ class Cluster(Engine):
             return Run(
                 program,
                 begin=partial(jax.jit(begin, out_shardings=shardings), arrays),
-                full=full,
+                oom_message=oom_message,
                 wrap=_Spread(mesh),
                 devices=mesh.shape[AXIS],
-                move=partial(moved, graphs=graphs, now=mesh.shape[AXIS]),
+                migrate_links=partial(migrate_links, graphs=graphs, now=mesh.shape[AXIS]),
                 split="" if layout.shards == 1 else repr([layout.shards, *(split.axes for split in layout.levels)]),
             )
 
@@ -112,9 +112,9 @@ class Cluster(Engine):
     ) -> Collectives:
         if not config.faults and all(isinstance(message, Plain) for message in method.messages):
             return Collectives.of(graphs, mesh, layout)
-        faults = spread(config.link_faults(config.numbers(graphs.nodes)), NamedSharding(mesh, P()))
+        faults = spread(config.link_faults(config.node_ids(graphs.nodes)), NamedSharding(mesh, P()))
         faults = replace(faults, nodes=numbers)
-        return Collectives.by_link(graphs, faults, config.numbers(graphs.nodes), mesh, layout)
+        return Collectives.with_links(graphs, faults, config.node_ids(graphs.nodes), mesh, layout)
 
     def mesh(self, nodes: int) -> Mesh:
         available = jax.devices()
@@ -153,7 +153,7 @@ class _Spread:
     def __hash__(self) -> int:
         return hash(self.mesh)
 
-    def __call__(self, chunk: Chunk, arrays: Program, state: State) -> Chunk:
+    def __call__(self, chunk: ChunkFunction, arrays: Program, state: State) -> ChunkFunction:
         specs = jax.tree.map(lambda leaf: manual(leaf.sharding.spec), arrays)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
 

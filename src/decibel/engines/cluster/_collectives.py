@@ -21,8 +21,8 @@ from ...core._vector import flatten
 from ...graphs._graph import Graph, GraphSequence, Levels
 from ...network._codecs import ConcatCodec
 from ...network._incidence import Slots, Sums, slots
-from ...network._links import Draws, LinkFaults, Links, LinkStates, Received, Turn
-from ...network._messages import Copies, Message
+from ...network._links import ExchangeMemory, LinkFaults, Links, NoiseKeys, Received
+from ...network._messages import Fanout, Message
 from ...network._network import Network
 from ._halo import plan
 from ._placement import spread
@@ -81,9 +81,9 @@ class Halo(eqx.Module):
         total = jnp.zeros_like(buffer)
         for slot in range(sums.width):
             total = total + weights[:, slot, None] * (around[table[:, slot]] - buffer)
-        if sums.rest is None:
+        if sums.overflow is None:
             return total
-        return sums.add_rest(total, last[:, None] * (around[behind] - buffer[sums.rest.receivers]))
+        return sums.add_overflow(total, last[:, None] * (around[behind] - buffer[sums.overflow.receivers]))
 
 
 class Routes(eqx.Module):
@@ -98,7 +98,7 @@ class Routes(eqx.Module):
     def of(cls, links: Slots, nodes: int, mesh: Mesh) -> Routes:
         count, phases = links.weights.shape
         own = np.arange(count) % (count // mesh.shape[AXIS])
-        per_link = [np.where(links.weights[:, phase] != 0, links.back, -1) for phase in range(phases)]
+        per_link = [np.where(links.weights[:, phase] != 0, links.reverse, -1) for phase in range(phases)]
         by_node = tuple(_between_nodes(links, phase, nodes, mesh) for phase in range(phases))
         return cls(
             by_node,
@@ -123,7 +123,7 @@ class Collectives(Network):
         return cls(graph_of, (), None, tuple(Halo.of(graph, mesh) for graph in distinct), (), graphs.nodes, layout)
 
     @classmethod
-    def by_link(
+    def with_links(
         cls, graphs: Levels, faults: LinkFaults, numbers: np.ndarray, mesh: Mesh, layout: ShardLayout | None = None
     ) -> Collectives:
         """For messages that may be lost or late, or that links remember. `faults` lies on the mesh; `numbers` are
@@ -138,39 +138,39 @@ class Collectives(Network):
         step: Array,
         number: int,
         messages: dict[str, Message],
-        link_state: LinkStates | None,
-        draws: Draws | None = None,
-        turn: Turn | None = None,
-    ) -> tuple[dict[str, PyTree], LinkStates]:
+        link_memories: ExchangeMemory | None,
+        noise_keys: NoiseKeys | None = None,
+        exchange_count: Array | None = None,
+    ) -> tuple[dict[str, PyTree], ExchangeMemory]:
         if self.layout is None:
-            return super().exchange(step, number, messages, link_state, draws, turn)
+            return super().exchange(step, number, messages, link_memories, noise_keys, exchange_count)
         arrays, static = eqx.partition(self, eqx.is_array)
-        specs, kept = self.layout.specs(messages), self.layout.link_specs(link_state)
+        specs, kept = self.layout.specs(messages), self.layout.link_specs(link_memories)
         received = {level: self.layout.specs(message.placeholder()) for level, message in messages.items()}
 
         def part(
             arrays: Collectives,
             step: Array,
             messages: dict[str, Message],
-            link_state: LinkStates | None,
-            turn: Turn | None,
-        ) -> tuple[dict[str, PyTree], LinkStates]:
+            link_memories: ExchangeMemory | None,
+            exchange_count: Array | None,
+        ) -> tuple[dict[str, PyTree], ExchangeMemory]:
             here = eqx.combine(arrays, static)
-            return super(Collectives, here).exchange(step, number, messages, link_state, draws, turn)
+            return super(Collectives, here).exchange(step, number, messages, link_memories, noise_keys, exchange_count)
 
         return jax.shard_map(
             part,
             in_specs=(P(), P(), specs, kept, P()),
-            out_specs=(received, P() if link_state is None else kept),
+            out_specs=(received, P() if link_memories is None else kept),
             axis_names={SHARD},
             check_vma=False,
-        )(arrays, step, messages, link_state, turn)
+        )(arrays, step, messages, link_memories, exchange_count)
 
-    def first_link_state(self, step: Array, number: int, messages: dict[str, Message]) -> LinkStates:
+    def first_link_memory(self, step: Array, number: int, messages: dict[str, Message]) -> ExchangeMemory:
         if (layout := self.layout) is None:
-            return super().first_link_state(step, number, messages)
+            return super().first_link_memory(step, number, messages)
         _validate_split(messages)
-        first = super().first_link_state
+        first = super().first_link_memory
         shapes = jax.eval_shape(lambda here: first(step, number, here), layout.local(messages))
 
         def buffer(leaf: Array) -> Array:
@@ -178,12 +178,12 @@ class Collectives(Network):
 
         return jax.tree.map(buffer, shapes)
 
-    def copies_on(self, graph: int) -> Copies:
+    def fanout_on(self, graph: int) -> Fanout:
         if self.halos:
             sent = self._mean(self.halos[graph].routes)
-            return Copies(sent, sent, sent)
+            return Fanout(sent, sent, sent)
         routes = self.routes[graph]
-        return Copies(self._mean(routes.by_node), self._mean(routes.by_link), self._mean((routes.to_all,)))
+        return Fanout(self._mean(routes.by_node), self._mean(routes.by_link), self._mean((routes.to_all,)))
 
     def _mean(self, routes: tuple[Route, ...]) -> float:
         return sum(route.sent for route in routes) / (self.nodes * len(routes))
@@ -235,7 +235,7 @@ def _between_nodes(links: Slots, phase: int | slice, nodes: int, mesh: Mesh) -> 
 
 
 def _spread_sums(links: Slots, mesh: Mesh) -> Sums:
-    tables = jax.tree.map(lambda table: table.astype(np.int32), links.rest)
+    tables = jax.tree.map(lambda table: table.astype(np.int32), links.overflow)
     return Sums(links.width, spread(tables, NamedSharding(mesh, P(AXIS))))
 
 

@@ -32,7 +32,7 @@ def place_problem(problem: Problem, nodes: int, by_node: NamedSharding, starts: 
         return (problem.x0, problem.y0)[: len(starts)]
 
     placed = jax.tree.map(spread, fields(problem), starts)
-    return eqx.tree_at(fields, problem.with_data(place), placed)
+    return eqx.tree_at(fields, problem.map_data(place), placed)
 
 
 def local_nodes(nodes: int, by_node: NamedSharding) -> list[int]:

@@ -25,23 +25,23 @@ WIDTH = 96
 FIX = "start every process with the same script, settings and packages."
 
 
-def agree(identity: Mapping[str, JSON], **more: JSON) -> None:
-    """Raises, on every process alike, a sentence that names who differs from process 0 and in what."""
+def agree(fingerprint: Mapping[str, JSON], **more: JSON) -> None:
+    """Raises ValueError on every process, naming the processes and settings that differ from those of process 0."""
     if jax.process_count() == 1:
         return
     validate_equal_devices([device.process_index for device in jax.devices()])
-    facts_here = facts(identity, **more)
+    facts_here = facts(fingerprint, **more)
     everyone = multihost_utils.process_allgather(encode(facts_here))
     compare(list(facts_here), np.asarray(everyone))
 
 
-def facts(identity: Mapping[str, JSON], **more: JSON) -> dict[str, JSON]:
+def facts(fingerprint: Mapping[str, JSON], **more: JSON) -> dict[str, JSON]:
     """What must agree, each part by a name that a person knows."""
     described: dict[str, JSON] = {"decibel": version("decibel-opt"), "python": platform.python_version()}
     described |= {package: version(package) for package in ("jax", "jaxlib")} | {
         "x64": jax.config.read("jax_enable_x64")
     }
-    for name, value in {**identity, **more}.items():
+    for name, value in {**fingerprint, **more}.items():
         parts = value if isinstance(value, Mapping) else {"": value}
         described |= {f"{name} {part}".strip(): digest for part, digest in parts.items()}
     return described

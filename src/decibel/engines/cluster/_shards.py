@@ -140,7 +140,9 @@ class ShardLayout(NamedTuple):
 
     def shardings(self, state: State, mesh: Mesh) -> State:
         """The shardings of a state, or of its shapes."""
-        specs = self.specs(state._replace(links=()), AXIS)._replace(links=self.link_specs(state.links, AXIS))
+        specs = self.specs(state._replace(link_memory=()), AXIS)._replace(
+            link_memory=self.link_specs(state.link_memory, AXIS)
+        )
         return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
     def local(self, tree: PyTree) -> PyTree:

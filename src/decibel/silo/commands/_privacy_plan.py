@@ -51,7 +51,7 @@ class Counts(NamedTuple):
         if method not in CATALOG:
             raise ValueError(f"method {method!r} is not known: {hint(method, CATALOG)}")
         strategies = CATALOG[method]().strategies
-        mixing = sum(strategy.mixes for strategy in strategies.values())
+        mixing = sum(strategy.communicates for strategy in strategies.values())
         return cls(sums=1 if set(strategies) == {"x"} else 3, messages=mixing)
 
 

@@ -14,7 +14,7 @@ from collections import deque
 import numpy as np
 
 from decibel.core import JSON
-from decibel.network import LinkState
+from decibel.network import LinkStatus
 
 from .._errors import Rejected
 from ._edge import Edge, Known
@@ -168,10 +168,10 @@ class AsyncEdge(Edge):
             self.sent += len(frame)
             self.stream.send_newest(-1 - exchange, frame)  # a key that no message has
 
-    def collect(self, exchange: int) -> tuple[np.ndarray | None, LinkState]:
+    def collect(self, exchange: int) -> tuple[np.ndarray | None, LinkStatus]:
         """The newest message that was not used, if there is one, and the state of the link."""
         if not self.holds:
-            return None, LinkState.DROPPED
+            return None, LinkStatus.DROP_FLOW
         row = self._mail.pop(exchange, None)
         self.steps_since += exchange == 0
         if row is not None:
@@ -179,7 +179,7 @@ class AsyncEdge(Edge):
             self.steps_since = 0
             # No number is known for a message from before a restart.
             self._newest_used = max(self._newest_used, self._numbers.get(exchange, -1))
-        return row, LinkState.TIED
+        return row, LinkStatus.CONTINUE
 
     def is_at(self, step: int, now: float) -> None:
         """The neighbour says that it has reached this step."""

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from decibel.network import LinkState
+from decibel.network import LinkStatus
 
 from .._errors import NotFinite, Rejected
 from ._async_edge import AsyncEdge
@@ -171,7 +171,7 @@ class AsyncSite(Site):
         arrived, received, states = out
         arrived[...] = 0
         received[...] = False
-        states[...] = LinkState.TIED
+        states[...] = LinkStatus.CONTINUE
         with self.lock:
             self._validate_open()
             for slot, other in enumerate(self.others[place]):

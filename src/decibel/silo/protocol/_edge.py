@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from decibel.core import JSON, plain
-from decibel.network import LinkState
+from decibel.network import LinkStatus
 
 from .._errors import Rejected
 from .._federation import FaultTolerance
@@ -86,7 +86,7 @@ class Edge:
         self.open = self.holds = False
         self.epoch = 0
         self.first = 0
-        self.tie = LinkState.RESET
+        self.tie = LinkStatus.START_AT_ZERO
         self.tied_at = -1
         self.got = self.theirs = NOWHERE
         self.inbox: dict[Position, np.ndarray] = {}
@@ -133,10 +133,10 @@ class Edge:
             return
         self.epoch = theirs.next
         self.tie = {
-            (True, True): LinkState.TIED,
-            (True, False): LinkState.KEEPS,
-            (False, True): LinkState.RESTORE,
-            (False, False): LinkState.RESET,
+            (True, True): LinkStatus.CONTINUE,
+            (True, False): LinkStatus.GIVE_FLOW,
+            (False, True): LinkStatus.TAKE_FLOW,
+            (False, False): LinkStatus.START_AT_ZERO,
         }[mine.holds, theirs.holds]
         self.open = self.holds = self.may_skip = True
         self.behind = False
@@ -394,18 +394,18 @@ class Edge:
         """Whether a message of this position may still come."""
         return self.takes_part(at.step) and at not in self.inbox and self.theirs < at
 
-    def take(self, at: Position) -> tuple[np.ndarray | None, LinkState]:
+    def take(self, at: Position) -> tuple[np.ndarray | None, LinkStatus]:
         """The message of this position, if one came, and the state of the link."""
         for old in [place for place in self.inbox if place < at]:
             del self.inbox[old]
         if not self.takes_part(at.step):
-            return None, LinkState.TIED if self.holds else LinkState.DROPPED
+            return None, LinkStatus.CONTINUE if self.holds else LinkStatus.DROP_FLOW
         row = self.inbox.pop(at, None)
         if self.tied_at < 0 and row is not None:  # the first position in which both ends take part
             self.tied_at = at.step
         if row is not None:
             self.wait_budget.took_part()
-        return row, self.tie if at.step == self.tied_at else LinkState.TIED
+        return row, self.tie if at.step == self.tied_at else LinkStatus.CONTINUE
 
 
 def follows(before: Position, at: Position) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decibel.network import LinkState
+from decibel.network import LinkStatus
 
 from .._errors import FinishedByFew, NotFinite, NothingInCommon, Rejected, SiteLost, Stopped
 from ._edge import Edge
@@ -175,7 +175,7 @@ class LockstepSite(Site):
                     edge.send_data(at, write_data(edge.epoch, at, row))
             self._wait_for([edge for _, edge in slots], at)
             received[...] = False
-            states[...] = LinkState.TIED
+            states[...] = LinkStatus.CONTINUE
             for slot, edge in slots:
                 row, states[slot] = edge.take(at)
                 if row is not None and row.shape == arrived[slot].shape and row.dtype == rows.dtype:

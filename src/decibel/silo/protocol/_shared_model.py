@@ -1,7 +1,7 @@
 """The model that a site which has finished gives to one that was away: the levels that all sites agree on, as one row.
 
 A site that returns takes it if as many neighbours give the same as must say a thing for it to be true
-(`Federation.witnesses`), so that an honest one is among them. Copies of honest sites differ by the consensus error, so
+(`Federation.witnesses`), so that an honest one is among them. Fanout of honest sites differ by the consensus error, so
 that "the same" is a distance, which people are told: a liar can move what a site takes by no more than that.
 """
 
@@ -45,7 +45,7 @@ def with_row(method: Method, state: State, row: np.ndarray) -> State:
 
 def _shared(method: Method, state: State) -> dict[str, PyTree]:
     strategies = method.strategies
-    mixed = [level for level in ("x", "y") if level in strategies and strategies[level].mixes]
+    mixed = [level for level in ("x", "y") if level in strategies and strategies[level].communicates]
     return {level: getattr(state, level).s.tree for level in mixed if getattr(state, level) is not None}
 
 

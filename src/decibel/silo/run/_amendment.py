@@ -1,6 +1,6 @@
 """A new edition of the federation file: what may change, which sites accept it, and how a saved state continues.
 
-Flows that links sum up (`flows_by_link`) cancel over each link: a link of both editions goes on as it was,
+Flows that links sum up (`keeps_link_flows`) cancel over each link: a link of both editions goes on as it was,
 one that is gone is dropped at both its ends, and a new one begins at zero at both. Corrections that a node keeps for
 all its links together cancel over all members only, so that they stay exact on another graph, but not among other
 members. There all members begin them at zero, from the variables as they were saved, if the organiser says so (`warm`).
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from decibel import State
-from decibel.network import LinkMemory, LinkStates, WaveLinks
+from decibel.network import ExchangeMemory, LinkMemory, WaveLinks
 from decibel.strategies import Level, Strategy
 
 from .._federation import Federation, SiteAddress
@@ -105,7 +105,7 @@ def _edges(federation: Federation) -> set[frozenset[str]]:
 def why_not_exact(strategies: Mapping[str, Strategy], *, members: bool, graph: bool) -> str:
     """Why a saved state cannot go on exactly when the members or the graph change; nothing if it can."""
     for level, strategy in strategies.items():
-        if not strategy.mixes or strategy.flows_by_link:
+        if not strategy.communicates or strategy.keeps_link_flows:
             continue
         if strategy.coded and (members or graph):
             return f"{strategy.name} on level {level} sends codes of differences, which new neighbours cannot read"
@@ -127,7 +127,7 @@ def migrate(
     """A site's state under another edition: links of both go on, others begin at zero; with `warm` all links and all
     corrections begin at zero, and variables and the method's memory stay."""
     if not warm:
-        return saved._replace(links=_links(saved.links, start.links, before, now))
+        return saved._replace(link_memory=_links(saved.link_memory, start.link_memory, before, now))
 
     def level(name: str) -> Level | None:
         old = getattr(saved, name)
@@ -135,15 +135,15 @@ def migrate(
 
     x = level("x")
     assert x is not None
-    return saved._replace(x=x, y=level("y"), z=level("z"), links=start.links)
+    return saved._replace(x=x, y=level("y"), z=level("z"), link_memory=start.link_memory)
 
 
 def _links(
-    saved: tuple[LinkStates, ...], start: tuple[LinkStates, ...], before: Placement, now: Placement
-) -> tuple[LinkStates, ...]:
+    saved: tuple[ExchangeMemory, ...], start: tuple[ExchangeMemory, ...], before: Placement, now: Placement
+) -> tuple[ExchangeMemory, ...]:
     def move(old: LinkMemory, new: LinkMemory, graph: int) -> LinkMemory:
         # A wave is in units of its link's weight, so that it starts from zero where that has changed.
-        weighed = isinstance(new.by_link, WaveLinks)
+        weighed = isinstance(new.per_link, WaveLinks)
         places = {name: (slot, weight) for slot, (name, weight) in enumerate(before.links[graph])}
         both = [
             (places[name][0], slot)
@@ -156,7 +156,7 @@ def _links(
         def put(a: Array, b: Array) -> Array:
             return b.at[:, here].set(a[:, there])
 
-        return LinkMemory(jax.tree.map(put, old.by_link, new.by_link), old.by_node)
+        return LinkMemory(jax.tree.map(put, old.per_link, new.per_link), old.by_node)
 
     return tuple(
         tuple(

@@ -103,7 +103,7 @@ def waves_sent(program: Program, state: State) -> Sent:
                         "common steps: choose sparkle-wave or wave, or leave out asynchronous = true."
                     )
                 within = None if message.within is None else ()
-                waves[-1][level] = replace(message, content=None, after=None, within=within)
+                waves[-1][level] = replace(message, content=None, wait_for=None, within=within)
 
     trace_messages(program, state, record)
     return waves

@@ -12,7 +12,17 @@ from jax import Array
 
 from decibel import State
 from decibel.core import PyTree
-from decibel.network import MORE, Copies, Draws, LinkMemory, Message, Received, Transport, Wave, by_kind
+from decibel.network import (
+    ASYNC_HEADER_BYTES,
+    Fanout,
+    LinkMemory,
+    Message,
+    NoiseKeys,
+    Received,
+    Transport,
+    Wave,
+    by_kind,
+)
 
 from ..protocol._async_site import AsyncSite
 from ._host_callback import call
@@ -25,17 +35,17 @@ class AsyncSiteNetwork(SiteNetwork):
     """An exchange only takes what has come; `waves` are what a site sends for it before the step."""
 
     def transport(
-        self, step: Array, number: int, graph: int, after: PyTree = None, phase: Array | None = None
+        self, step: Array, number: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
     ) -> Transport:
         own = self.site.incarnation % (2**31 - 1) + 1
-        collect = partial(self._collect, step, number, graph, after)
+        collect = partial(self._collect, step, number, graph, wait_for)
         return super().transport(step, number, graph, phase=phase)._replace(links=collect, incarnation=own)
 
-    def copies_on(self, graph: int) -> Copies:
-        return super().copies_on(graph)._replace(header=MORE)
+    def fanout_on(self, graph: int) -> Fanout:
+        return super().fanout_on(graph)._replace(header_bytes=ASYNC_HEADER_BYTES)
 
-    def _collect(self, step: Array, number: int, graph: int, after: PyTree, q: Array) -> Received:
-        """The newest messages, as late as possible: the call takes what is computed `after` them, and so follows it."""
+    def _collect(self, step: Array, number: int, graph: int, wait_for: PyTree, q: Array) -> Received:
+        """The newest messages, as late as possible: the call takes `wait_for` as arguments, and so follows it."""
         self.privacy.expect(None)
         self.site.expect(q.dtype, q.shape[-1:])
         slots = len(self.others[graph])
@@ -45,7 +55,7 @@ class AsyncSiteNetwork(SiteNetwork):
             jax.ShapeDtypeStruct((slots,), jnp.int32),
         )
         ask = partial(self._call_site, (number, graph))
-        found = call(ask, shapes, step, *jax.tree.leaves(after), in_place=self.site.in_place)
+        found = call(ask, shapes, step, *jax.tree.leaves(wait_for), in_place=self.site.in_place)
         return Received(*(part[None] for part in found))
 
     def _call_site(self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray) -> None:
@@ -60,15 +70,15 @@ class AsyncSiteNetwork(SiteNetwork):
     def waves(self, step: Array, state: State, sent: Sent) -> tuple[list[Array], State]:
         """(slots, entries) what goes to every neighbour before a step, for each of its exchanges, by graph; and the
         state with what links remember of it."""
-        draws = Draws()
+        draws = NoiseKeys()
         rows = []
-        links = [[list(memories) for memories in by_graph] for by_graph in state.links]
+        links = [[list(memories) for memories in by_graph] for by_graph in state.link_memory]
         for number, graph, message, memory in self._links(state, sent):
-            channel = self._channel(step, number, graph)._replace(draws=draws, place=(graph, 0))
+            channel = self._channel(step, number, graph)._replace(noise_keys=draws, place=(graph, 0))
             row, links[number][graph][0] = message.post(channel, memory)
             rows.append(row[0])
         kept = tuple(tuple(tuple(memories) for memories in by_graph) for by_graph in links)
-        return rows, state._replace(links=kept)
+        return rows, state._replace(link_memory=kept)
 
     def at(self, state: State, sent: Sent) -> list[tuple[int, int]]:
         """The number of the exchange and of the graph of each of them."""
@@ -79,7 +89,7 @@ class AsyncSiteNetwork(SiteNetwork):
 
     def held(self, state: State, sent: Sent) -> list[Array]:
         """(slots, entries) what each link holds, for each exchange."""
-        return [memory.by_link.z[0] for _, _, _, memory in self._links(state, sent)]
+        return [memory.per_link.z[0] for _, _, _, memory in self._links(state, sent)]
 
     def changes(self, before: State, after: State, sent: Sent) -> list[Array]:
         """(slots,) by how much a step changed any entry of what each link holds."""
@@ -95,5 +105,5 @@ class AsyncSiteNetwork(SiteNetwork):
             for graph, here in enumerate(self._by_graph(messages)):
                 for message in by_kind(here):
                     assert isinstance(message, Wave)
-                    found.append((number, graph, message, state.links[number][graph][0]))
+                    found.append((number, graph, message, state.link_memory[number][graph][0]))
         return found

@@ -12,7 +12,7 @@ import math
 import jax
 
 from decibel import Method, Program, State
-from decibel.network import LinkStates, Message, sizes_by_graph
+from decibel.network import ExchangeMemory, Message, sizes_by_graph
 from decibel.strategies import LimitedStrategy, Strategy, takes_limit, with_limit
 
 from .._federation import Federation
@@ -56,7 +56,7 @@ def unprotected(method: Method) -> ValueError:
 
 
 def _bounded(strategy: Strategy) -> bool:
-    return not strategy.mixes or (isinstance(strategy, LimitedStrategy) and strategy.bounded)
+    return not strategy.communicates or (isinstance(strategy, LimitedStrategy) and strategy.bounded)
 
 
 def validate_messages(program: Program, state: State, federation: Federation) -> None:
@@ -70,7 +70,7 @@ def validate_messages(program: Program, state: State, federation: Federation) ->
         trace_messages(program, state, look)
 
 
-def note_flows(program: Program, site: Site, links: tuple[LinkStates, ...]) -> None:
+def note_flows(program: Program, site: Site, links: tuple[ExchangeMemory, ...]) -> None:
     """For the site's status: how large the flow of every link is, how large it was at most, and whether it is cut."""
     network = program.network
     strategies = program.method.strategies

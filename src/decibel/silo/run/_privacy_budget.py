@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decibel.core import JSON, Source, atomic_write, read_bytes
+from decibel.core import JSON, RandomBytes, atomic_write, read_bytes
 from decibel.network import ConcatCodec, Noisy
 from decibel.oracles import Release
 from decibel.strategies.privacy import total_epsilon
@@ -60,7 +60,7 @@ class Privacy:
         source: gives random bytes.
     """
 
-    def __init__(self, home: Path, budgets: Budgets, source: Source = os.urandom) -> None:
+    def __init__(self, home: Path, budgets: Budgets, source: RandomBytes = os.urandom) -> None:
         self.home = home
         self.budgets = budgets
         self.source = source
@@ -88,7 +88,7 @@ class Privacy:
     def expect_release(self, noise: float, release: Release) -> None:
         """A step that is traced takes such a sum."""
         self.noise_of_sums = noise
-        self.releases[release.number] = release
+        self.releases[release.index] = release
 
     @property
     def sums(self) -> Counter[float]:
@@ -108,10 +108,10 @@ class Privacy:
         """Of all sums so far, and of those of `steps` further steps from `first` on."""
         slots = {place: counts.copy() for place, counts in self._slots.items()}
         for release in self.releases.values():
-            counts = slots.setdefault(_place(release), np.zeros(release.slots, np.int64))
-            passes, rest = divmod(steps, release.slots)
+            counts = slots.setdefault(_place(release), np.zeros(release.batches_per_epoch, np.int64))
+            passes, rest = divmod(steps, release.batches_per_epoch)
             counts += passes
-            counts[[release.slot(first + j) for j in range(rest)]] += 1
+            counts[[release.batch_of_step(first + j) for j in range(rest)]] += 1
         return _epsilon(self._with(slots), self.budgets.delta)
 
     def steps_left(self, steps: int, first: int = 0) -> int:
@@ -156,8 +156,8 @@ class Privacy:
             before = self.sums  # with the noise so far
             self.noise_of_sums = noise
             place = _place(release)
-            slots = self._slots | {place: self._slots.get(place, np.zeros(release.slots, np.int64)).copy()}
-            slots[place][release.slot(k)] += 1
+            slots = self._slots | {place: self._slots.get(place, np.zeros(release.batches_per_epoch, np.int64)).copy()}
+            slots[place][release.batch_of_step(k)] += 1
             after = self._with(slots)
             if _epsilon(after, self.budgets.delta) > _limit(self.budgets.record):
                 raise BudgetSpent(f"another sum would exceed the records' privacy budget of {self.budgets.record:g}.")
@@ -247,7 +247,7 @@ def short(delta: float) -> str:
 
 
 def _place(release: Release) -> tuple[int, int]:
-    return release.level, release.slots
+    return release.level, release.batches_per_epoch
 
 
 def _limit(budget: float | None) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from decibel.core import Source, discrete_gaussian
+from decibel.core import RandomBytes, discrete_gaussian
 from decibel.network import Grid
 from decibel.oracles import RecordNoise, Records, Release
 
@@ -28,7 +28,7 @@ class SystemNoise(RecordNoise):
         self.privacy = privacy
         self.site = site
 
-    def of_node(
+    def sum_of_clipped(
         self, release: Release, rows: list[Float[Array, "_ entries"]], used: Bool[Array, " parts"]
     ) -> Float[Array, "samples entries"]:
         (samples,) = rows  # a site's data are laid out for its own node
@@ -54,7 +54,7 @@ class SystemNoise(RecordNoise):
                 out[0][0] = noisy_sum(rows[0], release.clip, self.records.noise, self.privacy.source)
 
 
-def noisy_sum(rows: np.ndarray, clip: float, noise: float, source: Source) -> np.ndarray:
+def noisy_sum(rows: np.ndarray, clip: float, noise: float, source: RandomBytes) -> np.ndarray:
     """(entries,) of float64: the sum of (samples, entries), each clipped, and noise. Exact up to the last product."""
     grid = Grid.fine(clip, noise)
     return (integer_sum(rows, grid) + discrete_gaussian(grid.scale, rows.shape[1], source)) * grid.step

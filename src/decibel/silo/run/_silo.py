@@ -19,7 +19,7 @@ import numpy as np
 
 from decibel import Engine, Graph, Levels, Method, Problem, Program, Run, RunConfig
 from decibel.core import validate_delta, validate_positive
-from decibel.engines import identity
+from decibel.engines import run_fingerprint
 from decibel.network import Cumulative, Wave
 from decibel.problem import Data, Samples, StreamData, lay_out, samples_of, validate_indexed
 
@@ -146,12 +146,12 @@ class Silo(Engine):
             )
         number = federation.number(self.name)
         _validate_graphs(graphs, federation)
-        if method.skips_messages:
+        if method.may_skip_exchange:
             raise ValueError(
                 f"{method.name} leaves out messages, and sites expect one in every step: choose one such as db.k_gt."
             )
         method = protected(method, federation)
-        common = json.dumps(identity(problem, method, graphs, config), sort_keys=True)
+        common = json.dumps(run_fingerprint(problem, method, graphs, config), sort_keys=True)
         fingerprint = hashlib.sha256(common.encode()).digest()
         if federation.asynchronous:
             _validate_asynchronous(method, config, federation)
@@ -213,13 +213,13 @@ def _alone(problem: Problem, number: int, node: int) -> Problem:
 
     def own(data: Data, argument: str) -> Samples:
         if isinstance(data, StreamData):
-            return data.only([number], whole=False)
+            return data.select_nodes([number], keep_longest=False)
         if callable(data):
             return samples_of([data(node)], argument, problem.dtype, number=node)
         count = np.asarray(data.counts)[number : number + 1]
         return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
 
-    return problem.with_data(own)
+    return problem.map_data(own)
 
 
 def _validate_asynchronous(method: Method, config: RunConfig, federation: Federation) -> None:

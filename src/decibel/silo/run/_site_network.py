@@ -13,7 +13,7 @@ from jax import Array
 
 from decibel import Graph, GraphSequence, Levels, Network
 from decibel.core import PyTree
-from decibel.network import ConcatCodec, Copies, LinkFaults, Links, Message, Noisy, Received, Sums, of_node
+from decibel.network import ConcatCodec, Fanout, LinkFaults, Links, Message, Noisy, Received, Sums, slots_of_node
 
 from ..protocol._lockstep_site import LockstepSite
 from ..protocol._payload_layout import Layout, in_code
@@ -37,9 +37,9 @@ class SiteNetwork(Network):
             graph_of, tuple(links for links, _ in made), faults, site, tuple(others for _, others in made), privacy
         )
 
-    def copies_on(self, graph: int) -> Copies:
+    def fanout_on(self, graph: int) -> Fanout:
         neighbours = float(sum(other >= 0 for other in self.others[graph]))
-        return Copies(neighbours, neighbours, neighbours)
+        return Fanout(neighbours, neighbours, neighbours)
 
     def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
         raise NotImplementedError("a site's messages go link by link")
@@ -121,7 +121,7 @@ class SiteNetwork(Network):
 
 
 def _links(graph: Graph | GraphSequence, number: int) -> tuple[Links, tuple[int, ...]]:
-    made = of_node(graph, number)
+    made = slots_of_node(graph, number)
     others = tuple(int(other) if other != number else -1 for other in made.neighbours)
     neighbours, weights = (made.shaped(table) for table in (made.neighbours, made.weights))
-    return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Sums(made.width, made.rest)), others
+    return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Sums(made.width, made.overflow)), others

@@ -53,10 +53,10 @@ FULL = (
 class SiteRun(Run):
     """A run of one node among others elsewhere, who may make it wait, or skip steps that they did without it."""
 
-    alone = True
+    holds_one_node = True
 
     def __init__(self, program: Program, site: Site, privacy: Privacy, home: Path | None = None) -> None:
-        super().__init__(program, full=FULL)
+        super().__init__(program, oom_message=FULL)
         self._home = home
         self._resumes = False  # whether it continues from checkpoints
         self._before: Finished | None = None  # how this run ended before, if it did
@@ -64,7 +64,7 @@ class SiteRun(Run):
         self.site = site
         self.privacy = privacy
         for data in streams_of(program.problem):
-            data.host.watch(
+            data.host.on_error(
                 partial(setattr, site, "error")
             )  # before anything is sent that was computed without the samples
         site.exchanges = 0
@@ -171,7 +171,7 @@ class SiteRun(Run):
         return before.step
 
     @property
-    def places(self) -> np.ndarray:
+    def node_ids(self) -> np.ndarray:
         """The site's position in the federation file, which is not its number for life."""
         return np.asarray([self.site.number])
 
@@ -227,13 +227,13 @@ class SiteRun(Run):
         return migrate(saved, self.begin(), before, self._placement, strategies, warm=warm)
 
     @property
-    def ended(self) -> str:
+    def end_reason(self) -> str:
         return self.site.ended or self.site.ordered
 
     def interrupt(self) -> None:
         self.site.stop()
 
-    def reach(self, steps: int) -> tuple[int, str]:
+    def plan_goal(self, steps: int) -> tuple[int, str]:
         """As far as the federation file and the privacy budget go."""
         if steps > self.site.limits.steps:
             raise ValueError(
@@ -258,9 +258,9 @@ class SiteRun(Run):
         return self._goal, sentence
 
     def advance(self, length: int) -> Counts | None:
-        chunk, costs, beside = self.compile(length)
+        chunk, costs, temp_bytes = self.compile(length)
         with oom_hint(FULL):
-            good = copied(self.state, beside)
+            good = copied(self.state, temp_bytes)
             arrays = eqx.filter(self.program, eqx.is_array)
             ends = (np.int32(self.step), np.int32(self.step + length))
             self.state, finite, step, steps, repetitions = self._patiently(lambda: chunk(arrays, self.state, *ends))
@@ -277,7 +277,7 @@ class SiteRun(Run):
             step = self.site.taken.step
         self.skipped += step - self.step - steps
         self.step = step
-        note_flows(self.program, self.site, self.state.links)
+        note_flows(self.program, self.site, self.state.link_memory)
         return costs.total(steps, repetitions)
 
     def _patiently(self, chunk: Callable[[], Outcome]) -> Fetched:

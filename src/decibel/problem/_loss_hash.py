@@ -1,4 +1,4 @@
-"""What a loss computes, as a hash: the same in every process, another after a change of an operation or a constant.
+"""Hashes of what a loss computes: equal in every process, different after a change of an operation or constant.
 
 A loss and its gradient are traced at the start, on a batch of one sample, and the operations are written down in order:
 their kinds, settings, shapes and constants, but no names, no addresses and no devices. JAX decides which operations
@@ -28,13 +28,13 @@ from ._streams import Samples
 if TYPE_CHECKING:
     from ._problem import Problem
 
-CALLS = ("call", "checkpoint", "remat", "jit")  # in the names of operations that only call what they hold
+CALLS = ("call", "checkpoint", "remat", "jit")  # in the names of operations that only call a jaxpr
 ELSEWHERE = ("sharding", "mesh", "device", "layout", "backend", "debug", "metadata")  # in names of settings
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
 
 class LossHashes(NamedTuple):
-    """Of the losses of a problem; `lower` is empty where there is one level only."""
+    """Hashes of the losses of a problem; `lower` is empty for a single level."""
 
     upper: str
     lower: str
@@ -42,16 +42,16 @@ class LossHashes(NamedTuple):
 
     @classmethod
     def read(cls, saved: JSON) -> LossHashes | None:
-        """As a checkpoint holds them."""
+        """The hashes in a checkpoint; None if it has none."""
         return cls(*(str(saved.get(name)) for name in cls._fields)) if isinstance(saved, dict) else None
 
     def changed(self, other: LossHashes) -> list[str]:
-        """The names of those that differ."""
+        """The names of the losses that differ."""
         return [name for name in ("upper", "lower") if getattr(self, name) != getattr(other, name)]
 
 
 def loss_hashes(problem: Problem) -> LossHashes:
-    """Of a problem whose data are known, at least of one node."""
+    """The hashes of a problem's losses; requires the data of at least one node."""
     point = (problem.x0,) if problem.single_level else (problem.x0, problem.y0)
     upper = _hash(problem.upper, point, problem.upper_data)
     lower = "" if problem.lower is None else _hash(problem.lower, point, problem.lower_data)
@@ -74,7 +74,8 @@ def _keys() -> tuple[dict[str, Array | None], ...]:
 
 
 def _traced(loss: Loss, levels: int, shapes: tuple[PyTree, ...], key: Mapping[str, Array | None]) -> str:
-    """With its gradient, in which a derivative of the user's own is seen; without, where there is none backwards."""
+    """The jaxpr of the loss and its gradient, so that custom derivatives are included; of the loss alone if it has no
+    reverse-mode gradient."""
 
     def value(*arguments: PyTree) -> Array:
         return loss(*arguments, **key)
@@ -83,10 +84,10 @@ def _traced(loss: Loss, levels: int, shapes: tuple[PyTree, ...], key: Mapping[st
         closed = jax.make_jaxpr(jax.value_and_grad(value, argnums=tuple(range(levels))))(*shapes)
     except Exception:  # whatever a rule of a loss raises; the run will, too, if it needs it
         closed = jax.make_jaxpr(value)(*shapes)
-    return _written(closed.jaxpr, closed.consts)
+    return _serialize_jaxpr(closed.jaxpr, closed.consts)
 
 
-def _written(jaxpr: core.Jaxpr, constants: list[PyTree]) -> str:
+def _serialize_jaxpr(jaxpr: core.Jaxpr, constants: list[PyTree]) -> str:
     """The operations of a jaxpr, with variables numbered in the order in which they appear."""
     numbers: dict[core.Var, int] = {}
     held = dict(zip(jaxpr.constvars, constants, strict=False))
@@ -97,35 +98,35 @@ def _written(jaxpr: core.Jaxpr, constants: list[PyTree]) -> str:
 
     def used(atom: core.Var | core.Literal) -> str:
         if isinstance(atom, core.Literal):
-            return _value(atom.val)
+            return _serialize_value(atom.val)
         return str(numbers[atom])
 
     lines = [f"in {[defined(var) for var in jaxpr.invars]}"]
-    lines += [f"{defined(var)} = {_value(held.get(var))}" for var in jaxpr.constvars]
-    for line in jaxpr.eqns:
-        settings = _settings(line.primitive.name, line.params)
-        arguments = [used(var) for var in line.invars]
-        lines.append(f"{[defined(var) for var in line.outvars]} = {line.primitive.name} {settings} {arguments}")
+    lines += [f"{defined(var)} = {_serialize_value(held.get(var))}" for var in jaxpr.constvars]
+    for equation in jaxpr.eqns:
+        settings = _serialize_params(equation.primitive.name, equation.params)
+        arguments = [used(var) for var in equation.invars]
+        lines.append(f"{[defined(var) for var in equation.outvars]} = {equation.primitive.name} {settings} {arguments}")
     return "\n".join([*lines, f"out {[used(var) for var in jaxpr.outvars]}"])
 
 
-def _settings(operation: str, params: Mapping[str, PyTree]) -> str:
+def _serialize_params(operation: str, params: Mapping[str, PyTree]) -> str:
     """Of an operation that only calls others, these alone."""
     if any(call in operation for call in CALLS) and "callback" not in operation:
         inner = [param for param in params.values() if isinstance(param, core.Jaxpr | core.ClosedJaxpr)]
         if inner:
-            return _value(inner)
+            return _serialize_value(inner)
     names = [name for name in params if name != "name" and not any(word in name for word in ELSEWHERE)]
-    return _value({name: params[name] for name in names})
+    return _serialize_value({name: params[name] for name in names})
 
 
-def _value(value: PyTree) -> str:
+def _serialize_value(value: PyTree) -> str:
     """Whatever an operation may be given, in words that are the same in every process."""
     match value:
         case core.ClosedJaxpr():
-            return "{" + _written(value.jaxpr, value.consts) + "}"
+            return "{" + _serialize_jaxpr(value.jaxpr, value.consts) + "}"
         case core.Jaxpr():
-            return "{" + _written(value, []) + "}"
+            return "{" + _serialize_jaxpr(value, []) + "}"
         case None | bool() | int() | str() | bytes():
             return repr(value)
         case float() | complex():
@@ -135,16 +136,16 @@ def _value(value: PyTree) -> str:
         case np.dtype() | type():
             return str(value)
         case Mapping():
-            return "{" + ", ".join(f"{key}: {_value(value[key])}" for key in sorted(value, key=str)) + "}"
+            return "{" + ", ".join(f"{key}: {_serialize_value(value[key])}" for key in sorted(value, key=str)) + "}"
         case tuple() | list():
-            return f"{type(value).__name__}({', '.join(map(_value, value))})"
+            return f"{type(value).__name__}({', '.join(map(_serialize_value, value))})"
         case set() | frozenset():
-            return f"set({', '.join(sorted(map(_value, value)))})"
+            return f"set({', '.join(sorted(map(_serialize_value, value)))})"
         case np.ndarray() | np.generic() | Array():
             return _array(value)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
-            return f"{type(value).__name__}{_value(fields)}"
+            return f"{type(value).__name__}{_serialize_value(fields)}"
         case _ if callable(value):
             return _function(value)
         case _:
