@@ -275,14 +275,14 @@ TITLES = {"float32": "All in float32", "tf32": "Matrix products rounded as in TF
 
 
 def draw():
-    import matplotlib
+    import matplotlib.style
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams.update({"font.size": 11, "svg.hashsalt": "drift"})
+    matplotlib.style.use(HERE / "house.mplstyle")
     colors = {"printed": PRINTED_COLOR, "flow": FLOW_COLOR, "grey": GREY}
     content = json.loads((HERE / "drift.json").read_text())
     steps, curves = content["steps"], content["curves"]
-    figure = Figure(figsize=(5.4, 7.6), layout="constrained")
+    figure = Figure(figsize=(5.4, 7.6))
     axes = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
     for axis, precision in zip(axes, TITLES, strict=True):
         for form in ("printed", "flow"):
@@ -293,14 +293,11 @@ def draw():
                     axis.loglog(steps, curve, linestyle=style if name == "ed" else "-", **shown)
         axis.axhline(content["setting"]["norm of x*"], color=GREY, linewidth=0.9, linestyle=":")
         for text, x, y, form in LABELS[precision]:
-            weight, size = ("normal", 9.5) if form == "grey" else ("bold", 10)
-            axis.text(x, y, text, ha="right", va="bottom", color=colors[form], fontweight=weight, fontsize=size)
-        axis.set_title(TITLES[precision], loc="left", fontsize=12, fontweight="bold")
+            axis.text(x, y, text, ha="right", va="bottom", color=colors[form], fontsize=9)
+        axis.set_title(TITLES[precision])
         axis.set_ylabel("distance to x*")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.2)
-    axes[0].text(1.1e2, 1.5e1, "start", fontsize=9.5, color=GREY)
-    axes[0].text(1.1e2, 5.5e1, "thin: ED, broad: EXTRA", fontsize=9.5, color=GREY)
+    axes[0].text(1.1e2, 1.5e1, "start", fontsize=9, color=GREY)
+    axes[0].text(1.1e2, 5.5e1, "thin: ED, broad: EXTRA", fontsize=9, color=GREY)
     axes[0].set(xlim=(100, STEPS), ylim=(1e-6, 200))
     axes[1].set(ylim=(4e-4, 200), xlabel="steps")
     axes[1].set_xticks([10**k for k in (2, 3, 4, 5)], ["100", "1,000", "10,000", "100,000"])

@@ -5,7 +5,7 @@ python docs/figures/graphs.py
 
 from pathlib import Path
 
-import matplotlib
+import matplotlib.style
 from matplotlib.figure import Figure
 
 import decibel as db
@@ -27,13 +27,13 @@ GRAPHS = {
 
 
 def main() -> None:
-    matplotlib.rcParams.update({"font.size": 11, "svg.hashsalt": "graphs"})
+    matplotlib.style.use(Path(__file__).with_name("house.mplstyle"))
     drawn = [name for name in GRAPHS if not name.startswith(("path", "adjusted"))]
-    figure = Figure(figsize=(6.0, 6.6), layout="constrained")
+    figure = Figure(figsize=(5.8, 6.4))
     for ax, name in zip(figure.subplots(3, 3).ravel(), drawn, strict=True):
         graph = GRAPHS[name]
         graph.draw(ax)
-        ax.set_title(f"{name.split('(')[0]}\nρ = {graph.rho:.2f}", fontsize=11)
+        ax.set_title(f"{name.split('(')[0]}\nρ = {graph.rho:.2f}")
     figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
     for name, graph in GRAPHS.items():
         degrees = (

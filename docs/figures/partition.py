@@ -5,7 +5,7 @@ python docs/figures/partition.py
 
 from pathlib import Path
 
-import matplotlib
+import matplotlib.style
 from matplotlib.figure import Figure
 
 from decibel.tasks import data, partition
@@ -21,11 +21,11 @@ def main() -> None:
         "dirichlet, α = 0.1 (severe)": partition.dirichlet(labels, NODES, alpha=0.1),
         "label_skew, fraction 0.8": partition.label_skew(labels, NODES, fraction=0.8),
     }
-    matplotlib.rcParams.update({"font.size": 10, "svg.hashsalt": "partition"})
-    figure = Figure(figsize=(8.0, 7.4), layout="constrained")
+    matplotlib.style.use(Path(__file__).with_name("house.mplstyle"))
+    figure = Figure(figsize=(7.5, 7.0))
     for ax, (title, part) in zip(figure.subplots(2, 2).ravel(), dealt.items(), strict=True):
         part.draw(ax)
-        ax.set_title(f"{title}: skew {part.skew:.2f}", fontsize=11, loc="left")
+        ax.set_title(f"{title}: skew {part.skew:.2f}", loc="left")
         print(part.summary())
     figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
 
