@@ -340,6 +340,10 @@ BOTH = {
     "C15": (cases("error", {"Gossip-DSBO": 0.1}), cases("error", {"Gossip-DSBO": 10.0})),
     "C16": (personal(0.8), personal(0.95)),
     "C16b": (personal(0.8), personal(0.95)),
+    "C16c": (
+        several(personal(0.8), cases("heldout_loss", {"SPDB": 0.1})),
+        several(personal(0.8), cases("heldout_loss", {"SPDB": 2.0})),
+    ),
     "C17": (
         cases("error_rate", {"SPDB": 0.1, "D²": 0.2, "DSGD": 0.3}),
         cases("error_rate", {"SPDB": 0.1, "D²": 0.3, "DSGD": 0.2}),
