@@ -18,13 +18,13 @@ import numpy as np
 from jax import Array, lax
 
 import decibel as db
-from decibel.engines import _convolutions as convolutions
+from decibel.core import _convolutions as convolutions
 from decibel.engines._program import RunConfig
 from decibel.engines._run import Run, compile_chunk
 
 from .records import record
 
-NODES, BATCH, SAMPLES, STEPS = 8, 20, 100, 5
+NODES, BATCH, SAMPLES, STEPS = 8, 20, 100, 10
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 Network = Callable[[Any, Array], Array]  # weights and images to logits
 

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import decibel as db
-from decibel.engines import _convolutions as convolutions
+from decibel.core import _convolutions as convolutions
 from decibel.engines._program import RunConfig
 from decibel.engines._run import compile_chunk
 

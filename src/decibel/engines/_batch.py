@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from ..core import _keys as keys
+from ..core._convolutions import compile_step
 from ..core._ledger import Counts, StepCost
 from ..core._types import PyTree
 from ..core._vector import replicate
@@ -23,7 +24,6 @@ from ..problem._samples import NodeData, lay_out
 from ..problem._stream_trace import pop_source_error, validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
-from ._convolutions import compile_step
 from ._program import Program, RunConfig
 from ._run import Compiled
 from ._simulator import Simulator

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..core._convolutions import compile_step
 from ..core._ledger import Counts, StepCost
 from ..core._types import PyTree
 from ..methods._method import State
 from ..network._links import ExchangeMemory
 from ..problem._stream_trace import pop_source_error, streams_of
 from . import _memory as device_memory
-from ._convolutions import compile_step
 from ._program import Program
 
 # Of arrays, the state, the first step, and batches where they are given.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Key
 
+from ..core._convolutions import rewritten_loss
 from ..core._types import Loss, PyTree
 from ._keyed import takes_key
 
@@ -69,6 +70,7 @@ class Batch(eqx.Module):
 
     def _value(self, loss: Loss, point: tuple[PyTree, ...], samples: PyTree, key: Key[Array, ""] | None) -> Array:
         options = {"key": key} if takes_key(loss) else {}
+        loss = rewritten_loss(loss)
         if not self.narrow:
             return loss(*point, samples, **options)
         wide = jnp.result_type(*jax.tree.leaves(point[0]))

@@ -1,8 +1,9 @@
 """Convolutions as matrix products, where a program is compiled for CPUs.
 
 XLA's CPU back end convolves by a slow path inside loops, and a chunk of steps is a loop. There the products of patches
-with kernels are several times as fast. Losses stay as they are: the traced step, with its derivatives and all nodes, is
-rewritten before it is compiled. The numbers are the same to rounding.
+with kernels are several times as fast. A step that holds convolutions is traced again with its losses rewritten before
+they are differentiated, since derivatives of products are faster than rewritten derivatives of convolutions. What is
+left, as in custom derivatives, is rewritten afterwards. The numbers are the same to rounding.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -21,23 +23,47 @@ from jax.core import ShapedArray
 from jax.extend import core
 from jax.extend.core.primitives import conv_general_dilated_p
 
-from ..core._types import PyTree
+from ._types import Loss, PyTree
 
 MOST_SLICES = 128  # of one convolution: beyond that the program grows too long
+
+
+_losses_rewritten = ContextVar("losses_rewritten", default=False)
 
 
 def compile_step(function: Callable[..., PyTree], donated: int, *arguments: PyTree) -> jax.stages.Compiled:
     """A function compiled ahead of time for arguments of these shapes, the buffers of one of which it consumes."""
     traced = jax.jit(function, donate_argnums=donated).trace(*arguments)
-    jaxpr = products_for_convolutions(traced.jaxpr) if _platforms(arguments) == {"cpu"} else traced.jaxpr
-    if jaxpr is traced.jaxpr:
+    if _platforms(arguments) != {"cpu"} or products_for_convolutions(traced.jaxpr) is traced.jaxpr:
         return traced.lower().compile()
-    evaluate, structure = core.jaxpr_as_fun(jaxpr), jax.tree.structure(traced.out_info)
+    before = _losses_rewritten.set(True)
+    try:
+        again = jax.jit(lambda *arguments: function(*arguments)).trace(*arguments)
+    finally:
+        _losses_rewritten.reset(before)
+    evaluate = core.jaxpr_as_fun(products_for_convolutions(again.jaxpr))
+    structure = jax.tree.structure(again.out_info)
 
     def rewritten(*arguments: PyTree) -> PyTree:
         return jax.tree.unflatten(structure, evaluate(*jax.tree.leaves(arguments)))
 
     return jax.jit(rewritten, donate_argnums=donated).lower(*arguments).compile()
+
+
+def rewritten_loss(loss: Loss) -> Loss:
+    """The loss with products instead of convolutions, while a step that holds some is traced for CPUs; else itself."""
+    if not _losses_rewritten.get():
+        return loss
+
+    def rewritten(*arguments: PyTree, **options: PyTree) -> Array:
+        def called(arguments: PyTree, options: PyTree) -> Array:
+            return loss(*arguments, **options)
+
+        program = products_for_convolutions(jax.make_jaxpr(called)(arguments, options))
+        (value,) = core.jaxpr_as_fun(program)(*jax.tree.leaves((arguments, options)))
+        return value
+
+    return rewritten
 
 
 def _platforms(arguments: PyTree) -> set[str]:
@@ -82,7 +108,8 @@ def _convolution_equation(equation: core.JaxprEqn) -> core.JaxprEqn:
     form = Form.of(lhs.shape, rhs.shape, equation.params)
     if form.slices > MOST_SLICES or not jnp.issubdtype(lhs.dtype, jnp.floating):
         return equation
-    traced = jax.make_jaxpr(jax.jit(partial(convolve, **equation.params)))(lhs, rhs)
+    # Patches are many times as large as their input: a derivative makes them again.
+    traced = jax.make_jaxpr(jax.checkpoint(partial(convolve, **equation.params), prevent_cse=False))(lhs, rhs)
     (call,) = traced.jaxpr.eqns
     return call.replace(invars=equation.invars, outvars=equation.outvars)
 
