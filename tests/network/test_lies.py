@@ -21,7 +21,7 @@ from wave_reference import wave as by_waves
 import decibel as db
 from decibel.graphs._graph import Levels
 from decibel.methods._single_level import SingleLevel
-from decibel.network._clip import clip
+from decibel.network._clip import clamped, clip
 from decibel.network._incidence import slots
 from decibel.network._limited import sizes_by_graph
 from decibel.network._links import migrate_links
@@ -211,6 +211,12 @@ class TestCut:
         np.testing.assert_array_equal(clip(jnp.asarray(-F), dtype(0.5), dtype(3.0))[0], -found)
         small = whole < info.max / 8
         np.testing.assert_allclose(size[small], whole[small] / 0.5, rtol=8 * info.eps, atol=4 * info.tiny)
+
+    def test_the_difference_of_the_largest_numbers_does_not_overflow(self):
+        largest = np.finfo(np.float32).max
+        rows = jnp.asarray([[largest, -largest], [np.inf, 1.0]], jnp.float32)
+        flow, size = clip(clamped(rows) - clamped(-rows), jnp.float32(1.0), jnp.float32(3.0))
+        assert np.isfinite(flow).all() and np.isfinite(size).all() and np.linalg.norm(flow, axis=1).max() < 3.001
 
     def test_a_step_size_of_zero_lets_nothing_through(self):
         found, size = clip(jnp.ones((2, 3)) * jnp.asarray([[0.0], [1.0]]), jnp.zeros(()), jnp.asarray(3.0))
