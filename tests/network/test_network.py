@@ -232,7 +232,7 @@ def test_levels_move_in_lockstep_and_are_counted_once():
 
 def test_a_network_without_links_carries_plain_messages_only():
     network, one = InMemory.of(Levels(x=graphs.ring(4))), Vector(jnp.eye(4))
-    with pytest.raises(ValueError, match=r"InMemory has no links, which such messages need: build it with by_link"):
+    with pytest.raises(ValueError, match=r"InMemory has no links, which such messages need: build it with with_links"):
         network.exchange(jnp.int32(0), 0, {"x": Cumulative(one)}, ())
 
 
