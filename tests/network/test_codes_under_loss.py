@@ -197,7 +197,7 @@ def test_bytes_are_those_of_the_message_and_its_header():
     [
         (lambda: db.privacy.noisy("wave", clip=1.0, noise=1.0), "noise cannot be added to 'wave'"),
         (lambda: db.privacy.quantize(CODES["4 bits"], 4), "is encoded already"),
-        (lambda: solve(db.privacy.quantize("ed", 4), LOST, steps=1), "except those of 'wave'"),
+        (lambda: solve(db.privacy.quantize("ed", 4), LOST, steps=1), "except for the strategy 'wave'"),
     ],
 )
 def test_what_cannot_be_raises(make, message):
