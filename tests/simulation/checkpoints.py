@@ -173,7 +173,12 @@ class OrbaxCheckpoints:
 class _Run:
     """What `engines._checkpoint` asks of a run."""
 
-    alone, best, devices, split, move, placement = True, None, 1, "", None, ""
+    holds_one_node = True
+    best = None
+    devices = 1
+    split = ""
+    migrate_links = None
+    placement = ""
 
     def __init__(self, saved: Saved, agree: Agree = lambda saved: 0) -> None:
         self.step = saved.step

@@ -54,6 +54,7 @@ class Host:
         self.lives, self.is_off, self._ending, self.is_leaving = 0, False, False, False
         self.finished: bytes | None = None  # the state at the end
         self.has_record = False  # whether its folder says that it has finished
+        self.lacks_model = False  # whether it ended without a model, since too few of its neighbours give the same
         self.back_at = self.began = self.finished_at = 0.0
 
     @cached_property
@@ -242,6 +243,7 @@ class Host:
         assert site.taken is not None
         self.monitor.left_behind(self)
         self.monitor.takes_model(self, site.taken.row)
+        self.lacks_model = False
         node.s = site.taken.row.reshape(node.s.shape).copy()
         return site.taken.step
 
@@ -266,6 +268,7 @@ class Host:
         self.streams.close()
         if not (isinstance(error, SiteLost) and site.asks_for_model):
             raise error
+        self.lacks_model = True
         self.monitor.left_behind(self)
 
     def checkpoints(self, size: int) -> Checkpoints | OrbaxCheckpoints:

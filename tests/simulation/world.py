@@ -162,11 +162,13 @@ class World:
         return all(host.finished is not None or self._left_behind(host) for host in self.honest)
 
     def _left_behind(self, host: Host) -> bool:
-        """A liar has held it up until all its honest neighbours had finished, and for long since: alone it does not go
-        on."""
+        """It waits for neighbours who have no model to give, so that people copy one. Or a liar has held it up until
+        all its honest neighbours had finished, and for long since: alone it does not go on."""
+        around = [self.hosts[j] for j in self.neighbours[host.number] if self.is_honest(j)]
+        if around and all(other.lacks_model for other in around):
+            return True
         if not self.schedule.hostile:
             return False
-        around = [self.hosts[j] for j in self.neighbours[host.number] if self.is_honest(j)]
         if any(other.finished is None for other in around):
             return False
         return self.scheduler.now > max(other.finished_at for other in around) + ALONE
