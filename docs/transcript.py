@@ -2,7 +2,7 @@
 
     python docs/transcript.py
 
-It installs everything anew, so it takes minutes and needs a network. A test runs the commands again and compares.
+It installs everything, so it takes minutes and needs a network. A test runs the commands again and compares.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ SECONDS = re.compile(r"^# [\d.]+ s$", re.MULTILINE)
 HEAD = f"""\
 # From install to a figure
 
-A recorded session, with the time that each command took on two cores: an empty environment, your own file, two
-losses, a figure. It was written by `python docs/transcript.py`, and a test runs the commands again.
+This session starts in an empty environment with your own file. It ends with a figure. The time of each command was
+taken on two cores. `python docs/transcript.py` wrote this page, and a test repeats the commands.
 
 `patients.csv` stands for a file that you have: 442 patients, ten measurements each, and how their illness progressed
-in a year. Six clinics hold them, and each trains on half of its patients. The penalties x of a linear model y are tuned
-so that it does well on the other halves. No clinic shows a patient to another. These lines write such a file:
+in a year. Six clinics hold them, and each trains a linear model y on half of its patients. The penalties x are tuned so
+that the model does well on the other halves. No clinic shows its patients to another. These lines write such a file:
 
 ```python title="make_patients.py"
 {DATA}```
