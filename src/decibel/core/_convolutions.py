@@ -80,7 +80,7 @@ def products_for_convolutions(jaxpr: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 def _rewritten(value: PyTree) -> PyTree:
     """A program, or a parameter of an equation that may hold programs; the same object where nothing changes."""
-    if isinstance(value, core.ClosedJaxpr):
+    if isinstance(value, core.ClosedJaxpr) and value.jaxpr is not value:  # JAX 0.11 has one class for both
         jaxpr = _rewritten(value.jaxpr)
         return value if jaxpr is value.jaxpr else value.replace(jaxpr=jaxpr)
     if isinstance(value, core.Jaxpr):
