@@ -212,12 +212,13 @@ STUDY = Study(
     name="gossip/hyperparameter",
     title="A penalty per feature on the Australian credit data",
     paper="Gossip-DSBO (Yang et al., 2022), section 6",
-    about="Agents on a ring with weights 1/3 learn a regularization coefficient for each of 14 features; 345 samples "
-    "are assigned for training and as many for validation, one is drawn per agent and query. Against DBSA: step sizes "
-    "of both are searched. More agents: α = 0.1 √(K/T) and β = γ = 10 √(K/T), as printed, but at most 1. Other graphs: "
-    "ten agents. More terms: five agents, and T = 4,000 in the step sizes.",
-    differs="Coefficients are softplus(x) + 0.01, since with the printed x they turn negative; b = 20 instead of "
-    "200, which leaves (1 − μ/L)²⁰ = 0.3 % of the inverse; the last case has both.",
+    about="Agents on a ring with weights 1/3 learn a regularization coefficient for each of 14 features. There are "
+    "345 samples for training and 345 for validation, and each agent draws one per query. The runs against DBSA "
+    "search step sizes for both. The runs with more agents take α = 0.1 √(K/T) and β = γ = 10 √(K/T), as printed, "
+    "but at most 1. The runs on other graphs have ten agents. The runs with more terms have five agents, and T = "
+    "4,000 in the step sizes.",
+    differs="Coefficients are softplus(x) + 0.01, since with the printed x they turn negative. b is 20 instead of "
+    "200, which leaves out (1 − μ/L)²⁰ = 0.3 % of the inverse. The last case has both values of b.",
     setups=SETUPS,
     arms=arms,
     columns=("validation_loss", "training_loss", "validation_accuracy"),
@@ -227,22 +228,23 @@ STUDY = Study(
             "C11",
             "Gossip-DSBO needs fewer samples than DBSA to reach a given validation loss.",
             fewer_samples,
-            why="Method and step sizes. With α = 0.1 for both, the largest of a first search, Gossip-DSBO needed 2.3 "
-            "times fewer samples (0.363 ± 0.020 in log₁₀, old seeds). Of 35 candidates on six seeds 15 never "
-            "diverge for Gossip-DSBO, all with α up to 3, and 16 for DBSA, of which α = 30 with β = 0.1 did best, "
-            "between others that diverge. So DBSA gets to the level after 300 steps, Gossip-DSBO after 2,200, with "
-            "five times the samples (23 a step; DBSA takes 33 at first and 76 on average). Two of DBSA's 20 runs "
-            "diverge and none of Gossip-DSBO's; at the end of the other 18 the losses are 0.1625 and 0.1626. "
-            "DBSA's search was 2.7 times as long as its runs, since its steps take more and more samples. With a "
-            "margin to what diverges, which leaves α = 1 to both (20 other seeds, not registered), no run diverges and "
-            "DBSA still needs fewer samples, by a factor of 1.6, though its loss ends higher: 0.174 against 0.171. "
-            "With the printed step sizes both losses are still falling at the end, and DBSA has made a third of the "
-            "steps.",
+            why="The reasons are the method and the step sizes. With α = 0.1 for both, the largest of a first "
+            "search, Gossip-DSBO needed 2.3 times fewer samples (0.363 ± 0.020 in log₁₀, old seeds). The last search "
+            "tried 35 candidates on six seeds. For Gossip-DSBO 15 of them never diverge, all with α up to 3. For "
+            "DBSA 16 never diverge. Of these, α = 30 with β = 0.1 did best, between others that diverge. So DBSA "
+            "reaches the level after 300 steps, and Gossip-DSBO after 2,200 steps with five times the samples. "
+            "(Gossip-DSBO takes 23 samples per step; DBSA takes 33 at first and 76 on average.) Two of DBSA's 20 "
+            "runs diverge, and none of Gossip-DSBO's. At the end of the other 18 the losses are 0.1625 and 0.1626. "
+            "DBSA's search was 2.7 times as long as its runs, since its steps take more and more samples. We also "
+            "kept a margin to candidates that diverge, which leaves α = 1 for both (20 other seeds, not registered). "
+            "Then no run diverges, and DBSA still needs fewer samples, by a factor of 1.6. Its loss ends higher: "
+            "0.174 against 0.171. With the printed step sizes both losses are still falling at the end, and DBSA has "
+            "made a third of the steps.",
             says="It requires fewer samples for DSBO to achieve a certain accuracy. (Gossip-DSBO, section 6, "
             "against DBSA)",
-            finding="With the printed step sizes Gossip-DSBO ends at a loss of 0.412 and DBSA at 0.423 after about as "
-            "many samples; which of them gets to a given loss first is not settled. With step sizes searched for both, "
-            "Gossip-DSBO needs five times the samples of DBSA.",
+            finding="With the printed step sizes Gossip-DSBO ends at a loss of 0.412, and DBSA at 0.423 after about "
+            "the same number of samples. Which of them reaches a given loss first is not settled. With step sizes "
+            "searched for both, Gossip-DSBO needs five times the samples of DBSA.",
             reproduced=Test(
                 "with the printed step sizes, α = 0.0016 and β = γ = 0.16, for both",
                 partial(fewer_samples, case=PRINTED),
@@ -252,8 +254,8 @@ STUDY = Study(
             "C12",
             "More agents (5, 10, 20) converge faster.",
             more_is_faster,
-            why="Over 20,000 steps, as in the paper: 0.412, 0.400 and 0.370 at the end. In the first 5,000, with other "
-            "seeds, nothing is to be seen: the loss falls with x, which has hardly moved by then.",
+            why="Over 20,000 steps, as in the paper: 0.412, 0.400 and 0.370 at the end. In the first 5,000 steps, "
+            "with other seeds, there is no visible difference: the loss falls with x, which has hardly moved by then.",
             says="Alg. 1 converges faster when using more agents. (Gossip-DSBO, section 6, K = 5, 10, 20)",
             finding="After 20,000 steps the loss is 0.41, 0.40 and 0.37 with 5, 10 and 20 agents. But the printed "
             "steps grow as √K: after equal α·t more agents are not ahead (20 are 0.003 behind).",
@@ -263,11 +265,11 @@ STUDY = Study(
             "C12b",
             "100 agents converge faster than 20, where features are scaled to [−1, 1].",
             many_are_faster,
-            why="Method: the printed step sizes grow with √K, and β = γ = 0.71 for 100 agents make y follow single "
-            "samples. Its loss is 0.50 at the end, on average that of guessing, where 20 agents are at 0.45, and one "
-            "of 20 runs diverges. With the step sizes of 20 agents (ten other seeds, not registered) 100 agents end at "
-            "0.450, beside 0.448, and none of ten runs diverges, where three do with the printed ones. With "
-            "standardized features, in a first run, all diverged.",
+            why="The reason is the method. The printed step sizes grow with √K, and with β = γ = 0.71 for 100 agents "
+            "y follows single samples. The loss of 100 agents ends at 0.50 on average, the level of guessing, and "
+            "one of 20 runs diverges. 20 agents end at 0.45. With the step sizes of 20 agents (ten other seeds, not "
+            "registered) 100 agents end at 0.450, and 20 agents at 0.448. Then none of ten runs diverges, while "
+            "three do with the printed step sizes. With standardized features, in a first run, all runs diverged.",
             finding="With the printed step sizes 100 agents end at a loss of 0.50, the level of guessing, where 20 "
             "agents reach 0.45.",
         ),
@@ -275,7 +277,7 @@ STUDY = Study(
             "C12c",
             "A complete graph and a random one converge as fast as the ring.",
             graphs_matter_little,
-            why="The complete graph is ahead, by 0.0004 of a loss that falls by 0.1; 0.002 is allowed.",
+            why="The complete graph is ahead by 0.0004, in a loss that falls by 0.1. A difference of 0.002 is allowed.",
             says="We provide additional experiments on … various topologies (fully-connected and "
             "randomly-connected). (Gossip-DSBO, supplement)",
             finding="A ring, a random and a complete graph of ten agents differ by 0.0004 in a loss that falls by 0.1.",
@@ -285,9 +287,10 @@ STUDY = Study(
             "C12d",
             "The loss with b = 20 terms is that with the paper's 200.",
             few_terms_do,
-            why="It says little: in 4,000 steps, which 200 terms allowed here, y has adapted and x has hardly moved.",
-            finding="Twenty Neumann terms give the loss of 200, in 4,000 steps, in which x hardly moves: this says "
-            "little.",
+            why="This says little. With 200 terms we could run only 4,000 steps, in which y has adapted and x has "
+            "hardly moved.",
+            finding="Twenty Neumann terms give the same loss as 200. But x hardly moves in these 4,000 steps, so "
+            "this says little.",
         ),
     ),
     search=Search(

@@ -86,8 +86,9 @@ STUDY = Study(
     name="interact/edges",
     title="Meta-learning on sparser and denser random graphs",
     paper="INTERACT (Liu et al., 2022), section 6, figure 4",
-    about="Five nodes tell five digits of their own apart, as in interact/meta-learning. The graph is Erdős–Rényi with "
-    "an edge between two nodes with probability 0.3, 0.5 or 0.7. Both step sizes are 0.5, as the paper has them.",
+    about="Each of five nodes has its own five digits to distinguish, as in interact/meta-learning. The graph is "
+    "Erdős–Rényi, with an edge between two nodes with probability 0.3, 0.5 or 0.7. Both step sizes are 0.5, as in "
+    "the paper.",
     differs="As in interact/meta-learning; one graph is drawn for each probability.",
     setups=SETUPS,
     arms=arms,
@@ -97,8 +98,9 @@ STUDY = Study(
             "C20",
             "The probability of an edge (0.3, 0.5, 0.7) matters little.",
             edges_matter_little,
-            why="By 6 % on average, over 300 steps, and never by more than 1.8 times. Over 500, with old seeds, one of "
-            "three runs of SVR-INTERACT at p = 0.3 ended at 3.2 times its value at p = 0.5: rare, or later.",
+            why="𝔐 differs by 6 % on average over 300 steps, and never by more than 1.8 times. Over 500 steps, with "
+            "old seeds, one of three runs of SVR-INTERACT at p = 0.3 ended at 3.2 times its value at p = 0.5. Such a "
+            "case is rare, or it occurs only later.",
             says="𝔐 is relatively insensitive to the change of network topologies. (INTERACT, figure 4)",
             finding="𝔐 differs by 6 % on average between edge probabilities 0.3, 0.5 and 0.7, and never by more than "
             "1.8 times.",

@@ -175,12 +175,12 @@ STUDY = Study(
     name="interact/meta-learning",
     title="Meta-learning with personal last layers",
     paper="INTERACT (Liu et al., 2022), section 6",
-    about="Every node tells five classes of its own apart; nodes agree on two layers of 20 units and fit last layers "
-    "of their own. 𝔐 is the paper's measure: ‖∇Φ(x̄)‖² plus the nodes' disagreement and the error of their last "
+    about="Every node has its own five classes to distinguish. Nodes share two layers of 20 units and fit their own "
+    "last layers. 𝔐 is the paper's measure: ‖∇Φ(x̄)‖² plus the nodes' disagreement and the error of their last "
     "layers. The graph is Erdős–Rényi with M = I − 2L/(3λ_max); batches are ⌈√n⌉.",
-    differs="Tasks, activation (tanh) and regularizer are ours: the paper names none. 1,000 samples of a node are "
-    "divided between the levels. CIFAR-10, which the paper has too, is left out for time. The comparison of methods "
-    "searches step sizes for every method alike; the paper took 0.5 for all.",
+    differs="Tasks, activation (tanh) and regularizer are ours: the paper names none. A node's 1,000 samples are "
+    "divided between the levels. CIFAR-10, which the paper also has, is left out for time. All compared methods get "
+    "the same search for step sizes. The paper took 0.5 for all.",
     setups=SETUPS,
     arms=arms,
     columns=("interact", "test_accuracy", "adapted_accuracy"),
@@ -191,8 +191,9 @@ STUDY = Study(
             smallest_measure,
             says="Both INTERACT and SVR-INTERACT outperform the baseline algorithms GT-SGD and SGD. (INTERACT, "
             "figures 2 and 3, by 𝔐 against iterations)",
-            finding="After 500 iterations INTERACT's 𝔐 is 52 times and SVR-INTERACT's 40 times smaller. At equal "
-            "samples INTERACT's is 1.3 times smaller, since its steps take all samples, and SVR-INTERACT's 29 times.",
+            finding="After 500 iterations 𝔐 is 52 times smaller with INTERACT, and 40 times with SVR-INTERACT. At "
+            "equal samples it is 1.3 times smaller with INTERACT, whose steps take all samples, and 29 times with "
+            "SVR-INTERACT.",
             survives=Test(
                 "also at equal samples: a step of INTERACT takes all samples, one of the others ⌈√n⌉",
                 smallest_at_equal_samples,

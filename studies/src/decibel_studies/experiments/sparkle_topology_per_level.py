@@ -134,10 +134,11 @@ STUDY = Study(
     name="sparkle/topology-per-level",
     title="A graph per level",
     paper="SPARKLE (Zhu et al., 2024), experiment 1",
-    about="Linear regression with a known solution, where all nodes need all of x, with a complete graph or a ring of "
-    "very weak links, chosen apart for x and for y and z. The distance is the mean over nodes of ‖x_i − x*‖².",
-    differs="The slides show hyper-cleaning, where x holds a weight for every sample that only its own node uses, so "
-    "that no graph of x could matter; and they do not print which graphs were used.",
+    about="The task is linear regression with a known solution, where all nodes need all of x. The graph is complete "
+    "or a ring of very weak links, chosen separately for x and for y and z. The distance is the mean over nodes of "
+    "‖x_i − x*‖².",
+    differs="The slides show hyper-cleaning, where x holds a weight for every sample. Only the sample's own node "
+    "uses it, so no graph of x could matter. The slides do not print which graphs were used.",
     setups=SETUPS,
     arms=arms,
     columns=("distance", "consensus_y", "consensus_x"),
@@ -146,18 +147,18 @@ STUDY = Study(
             "C5",
             "The graph of y and z influences convergence more than that of x.",
             lower_level_matters_more,
-            why="Set-up: it depends on what is measured. The registered error is that of the nodes' own x: at the end "
-            "a sparse graph of x costs 8 %, by their disagreement, and one of y and z 5 %. For the average x̄ it is as "
-            "claimed: nothing against 5 %, a difference of 0.020 ± 0.012 in log₁₀ (from the same traces, not "
-            "registered). Both are little, but not together: with sparse graphs for all levels the error is 1.9 times "
-            "that with dense ones. The search, which went on to β = 0.33, took the step sizes of the former one, so "
-            "that seeds alone changed 7 and 2 % to 8 and 5. The 8.6 points of accuracy of a first run, on "
-            "hyper-cleaning, came from its task, where only y is shared.",
+            why="The answer depends on what is measured. The registered error is that of the nodes' own x. At the "
+            "end a sparse graph of x adds 8 % to it, by their disagreement, and one of y and z 5 %. For the average "
+            "x̄ it is as claimed: nothing against 5 %, a difference of 0.020 ± 0.012 in log₁₀ (from the same traces, "
+            "not registered). Each effect is small, but not both together: with sparse graphs for all levels the "
+            "error is 1.9 times that with dense ones. The search went on to β = 0.33 and chose the same step sizes "
+            "as the earlier one. So seeds alone changed 7 and 2 % to 8 and 5. The 8.6 points of accuracy of a first "
+            "run, on hyper-cleaning, came from its task, where only y is shared.",
             says="The sparsity of communication topologies of y, z has more influence on the convergence than that"
             " of x. (SPARKLE, experiment 1)",
-            finding="For the average x̄, which the theorem is about, a sparse graph of y and z costs 5 % of error at "
-            "the end and one of x nothing; over the whole run no difference shows. By the nodes' own x it is "
-            "the other way round.",
+            finding="The theorem is about the average x̄. There a sparse graph of y and z adds 5 % to the error at "
+            "the end, and one of x nothing. Over the whole run there is no visible difference. By the nodes' own x "
+            "it is the other way round.",
             reproduced=Test("by the error of x̄, as in the theorem, over the run and at its end", by_average),
             survives=Test(
                 "by the error of the nodes' own x, averaged over the run",
@@ -170,8 +171,8 @@ STUDY = Study(
             sparse_x_saves,
             says="Enables a sparser communication graph for x while maintaining the same transient iteration "
             "complexity. (SPARKLE, different topologies)",
-            finding="A sparse graph of x saves a quarter of the bytes and costs 8 % of error. Stopped at equal bytes,"
-            " no gain shows (−0.01 ± 0.09 in log₁₀ of the error).",
+            finding="A sparse graph of x saves a quarter of the bytes and adds 8 % to the error. At equal bytes "
+            "there is no visible gain (−0.01 ± 0.09 in log₁₀ of the error).",
             survives=Test("a smaller error at equal bytes", at_equal_bytes),
         ),
     ),

@@ -122,13 +122,13 @@ STUDY = Study(
     name="systems/gossip-vs-allreduce",
     title="A round with neighbours against a round with everybody",
     paper="SPARKLE and D-SOBA's slides (after Chen et al., ICML 2021): 150 against 278 ms on 256 GPUs",
-    about="Every process has a network namespace of its own and a link whose rate and delay are set; they average "
-    "vectors over TCP: with two neighbours of a ring, both in one exchange; with one peer, 2^j places away; or all at "
-    "once (ring all-reduce). The three take turns, round by round, after a barrier. A round takes as long as its "
-    "slowest process; a repetition is the median of four rounds.",
-    differs="One machine of two cores in the place of 256 GPUs: above about 1 Gbit/s, or with 16 processes at "
-    "1 Gbit/s, copying through the kernel takes longer than the link would. Rates are kept by tc, delays by a relay. "
-    "10 Gbit/s was run once, and the largest vector with 4 processes on one link.",
+    about="Every process has its own network namespace, and a link whose rate and delay are set. The processes "
+    "average vectors over TCP in three ways: with the two neighbours of a ring, both in one exchange; with one peer, "
+    "2^j places away; or all at once (ring all-reduce). The three alternate, round by round, after a barrier. A "
+    "round takes as long as its slowest process, and a repetition is the median of four rounds.",
+    differs="One machine with two cores replaces 256 GPUs. Above about 1 Gbit/s, or with 16 processes at 1 Gbit/s, "
+    "copying through the kernel takes longer than the link would. tc sets the rates, and a relay the delays. 10 "
+    "Gbit/s was run once, and the largest vector with 4 processes on one link.",
     setups=SETUPS,
     arms=arms,
     columns=("milliseconds",),
@@ -138,20 +138,22 @@ STUDY = Study(
             "Averaging with neighbours is cheaper per round than all-reduce, and its cost does not grow with the "
             "number of processes.",
             cheaper_and_constant,
-            why="Paper: it depends on the neighbours and on the size. With one peer a round is cheaper: on average "
-            "over the links 1.8 times at a million entries, 5.3 times at ten thousand (1.4 to 15 on single ones), 1.5 "
-            "times at the size of ResNet-50. With the two neighbours of a ring it is 3.4 times cheaper at ten thousand "
-            "entries, where latency decides (but not at 0.1 Gbit/s with short delays: 4 processes with 0 and 1 ms, 8 "
-            "with 0 ms), 1.03 times at a million, and takes 1.35 times as long at ResNet-50's size on 1 Gbit/s (1.74 "
-            "against 1.29 s): a ring sends two vectors and an all-reduce 2 (n − 1)/n, so on bandwidth it cannot win, "
-            "as the α–β model says. From 4 to 16 processes at 0.1 Gbit/s a round takes 1.07 times as long on a ring, "
-            "where 1.25 are allowed, and 1.18 (± 0.1) with one peer, which is not settled. The machine did little else "
-            "meanwhile. At 1 Gbit/s with 16 processes and delays, where the relay passes every packet on, and at 10 "
-            "Gbit/s (17 ms on a ring in the place of 6), the two cores are slower than the links.",
+            why="The answer depends on the neighbours and on the size. With one peer a round is cheaper. On average "
+            "over the links it is 1.8 times cheaper at a million entries, 5.3 times at ten thousand (1.4 to 15 on "
+            "single links), and 1.5 times at the size of ResNet-50. With the two neighbours of a ring it is 3.4 "
+            "times cheaper at ten thousand entries, where latency decides. (This is not so at 0.1 Gbit/s with short "
+            "delays: 4 processes with 0 and 1 ms, 8 with 0 ms.) It is 1.03 times cheaper at a million entries. At "
+            "ResNet-50's size on 1 Gbit/s it takes 1.35 times as long (1.74 against 1.29 s). A ring sends two "
+            "vectors and an all-reduce 2 (n − 1)/n, so a ring cannot win where bandwidth decides, as the α–β model "
+            "says. From 4 to 16 processes at 0.1 Gbit/s a round takes 1.07 times as long on a ring, where 1.25 is "
+            "allowed. With one peer it takes 1.18 (± 0.1) times as long, which is not settled. The machine did "
+            "little else meanwhile. The two cores are slower than the links in two cases: at 1 Gbit/s with 16 "
+            "processes and delays, where the relay forwards every packet, and at 10 Gbit/s (17 ms on a ring instead "
+            "of 6).",
             says="ResNet-50 (25.5M): Ring-Allreduce 278 ms, partial average 150 ms, 256 GPUs. (SPARKLE and D-SOBA,"
             " after Chen et al., 2021)",
-            finding="At ResNet-50's size, 1 Gbit/s and four processes, a round with one peer is 1.5 times faster than"
-            " all-reduce; a round with both neighbours of a ring takes 1.35 times as long.",
+            finding="At ResNet-50's size, 1 Gbit/s and four processes, a round with one peer is 1.5 times faster "
+            "than all-reduce. A round with both neighbours of a ring takes 1.35 times as long.",
             reproduced=Test("averaging with one peer at the size of ResNet-50", one_peer),
             survives=Test(
                 "averaging with both neighbours of a ring, as the methods here do, at the size of ResNet-50",

@@ -38,26 +38,25 @@ CHOSEN: dict[str, tuple[str, ...]] = {
 HEAD = """# League table
 
 Every method of the catalogue on eight small tasks of its own form, at three equal budgets. A number is the share of
-the gap in the upper loss that a method *leaves* when the budget is spent: 100 % is the start, 0 % the best that is
-known.
+the gap in the upper loss that a method *leaves* when the budget is spent: 100 % is the start, 0 % the best known.
 
 {chosen}
-In brackets: the least and the largest of {seeds} seeds. † The budget was not spent on some task.
+In brackets: the smallest and the largest of {seeds} seeds. † The budget was not spent on some task.
 
 **What to take from it**
 
 - ED and gradient tracking end level at equal iterations. At equal bytes ED is ahead ({ed} against {gt}), since it
   sends half.
-- D-SOBA, which does not correct for nodes that differ, leaves nearly twice as much ({soba}).
+- D-SOBA, which does not correct for heterogeneity, leaves nearly twice as much ({soba}).
 - Without a search for step sizes, `sparkle-ada-ed` leaves {ada} at equal iterations, and {ada_bytes} at equal bytes: it
   sends more.
 - Inner loops and long series cost bytes: `gossip-dsbo` leaves {gossip} at equal bytes.
-- More local steps between messages win where messages count, not where computing does: `sparkle-led` leaves {led} at
-  equal bytes and {led_seconds} at equal CPU seconds, `sparkle-ed` {ed} and {ed_seconds}.
+- More local steps between messages help at equal bytes, not at equal CPU seconds: `sparkle-led` leaves {led} and
+  {led_seconds}, and `sparkle-ed` {ed} and {ed_seconds}.
 
-**What not to take from it.** A few tens of percent between two methods are less than what another search would change.
-The brackets are over seeds only; tasks are eight, chosen by us, and none is large: here overhead is most of a step's
-time. Where iterations are compared, methods with several steps in an iteration have computed more.
+**What not to take from it.** Another search would change more than the few tens of percent between two methods. The
+brackets cover seeds only. We chose the eight tasks, and none is large, so overhead is most of a step's time. At equal
+iterations, methods with several steps in an iteration have computed more.
 
 All methods, mixtures and tasks: [standings.csv](standings.csv), a line for each method and task with the median over
 seeds, and one for each method with the mean over tasks.
@@ -76,22 +75,22 @@ samples. The best known is the least Φ that {lbfgs} iterations of L-BFGS with e
 found. Means over tasks are geometric. Shares below {solved} count as {solved}: the task is solved. A run that diverged
 counts as 100 %. Consensus is not part of the number.
 
-**Budgets.** {iterations} iterations; the bytes that {references} sends in {iterations} iterations; the CPU seconds
-(of one process, all threads) that it needs for them. Every run goes on to {twice} iterations if it needs them to
-spend the other two budgets.
+**Budgets.** {iterations} iterations; the bytes that {references} send in {iterations} iterations; and the CPU
+seconds (of one process, all threads) that they need for them. Every run goes on to {twice} iterations if it needs
+them to spend the other two budgets.
 
 **Step sizes.** The same search for all: {candidates} candidates, {iterations} iterations each, on data of a seed that
-is not judged, by Φ(x̄) at the end. The centre is the task's own step sizes (found for SPARKLE-ED, SPDB and, at one
-level, those of the lower level), times the ratio of the method's default to the usual default; methods whose steps have
-a length of their own, such as Adam's, are searched around their own defaults. α is multiplied by {upper}, β and γ by
-{lower}. A method with α alone tries {candidates} values of it over the same range, and one without step sizes runs as
-it is. θ, inner loops, Neumann terms and penalties stay at their defaults: a method that depends on them may do better
-than here.
+is not judged, by Φ(x̄) at the end. The centre is the task's own step sizes, times the ratio of the method's default
+to the usual default. The task's step sizes were found for SPARKLE-ED and SPDB; a single level takes those of the
+lower level. Methods whose steps have their own length, such as Adam's, are searched around their own defaults. α is
+multiplied by {upper}, β and γ by {lower}. A method with α alone tries {candidates} values of it over the same range,
+and one without step sizes runs as it is. θ, inner loops, Neumann terms and penalties stay at their defaults: a method
+that depends on them may do better than here.
 
 **Set-up.** A ring of {nodes} nodes with lazy Metropolis weights, batches of {batch} samples, float32, {made}.
 
-**What is kept.** A record is used again where its set-up is the same, whatever the code or JAX that made it:
-after a change to a method, a task or the search, delete its files below `runs/` of the folder, or take a new one.
+**What is kept.** A record with the same set-up is used again, whatever code or JAX made it. After a change to a
+method, a task or the search, delete its files below `runs/` of the folder, or use a new folder.
 """
 
 BENCHOPT = """
@@ -106,8 +105,8 @@ catalogue.
 
     benchopt run benchmarks/benchopt -s decibel[method=sparkle-ed] -d league -n 5
 
-**To add your own method**, write a file in `solvers/`. A solver is given the losses, the nodes' data, the starts and
-the mixing matrix as plain arrays, and returns every node's x: it needs nothing of Decibel.
+**To add your own method**, write a file in `solvers/`. A solver receives the losses, the nodes' data, the starts
+and the mixing matrix as plain arrays, and returns every node's x. It needs nothing from Decibel.
 
 ```text
 from benchopt import BaseSolver

@@ -95,8 +95,8 @@ def _checks(row: Row) -> list[str]:
     claim = row.claim
     fresh = "seeds that nobody had looked at before" if row.saved["fresh"] else "seeds that were looked at before"
     about = (
-        f"Means over {len(row.saved['seeds'])} {fresh}, ± half of the 90 % interval. A difference of log₁₀ of 0.3 is a "
-        "factor of two, and accuracies are shares of one."
+        f"Numbers are means over {len(row.saved['seeds'])} {fresh}, ± half the 90 % interval. A difference of 0.3 in "
+        "log₁₀ is a factor of two. Accuracies lie between 0 and 1."
     )
     name = row.stated.get("test", claim["claim"])
     parts = [
@@ -106,7 +106,7 @@ def _checks(row: Row) -> list[str]:
     for question, answer in (("reproduced", claim["reproduced"]), ("survives", claim["survives"])):
         if answer is not None and answer["asks"] and answer["checks"]:
             apart = stated(row.study, f"{claim['claim']} {question}")["statistic"]
-            when = "registered with arms of its own" if apart else "from the same runs, asked afterwards"
+            when = "registered later, with its own runs" if apart else "added afterwards, on the same runs"
             head = f"“{question.capitalize()}”, {answer['asks']} ({when})"
             parts.append(f"{head}: **{answer['answer']}**.\n\n{_table(answer['checks'])}")
     return parts
@@ -145,7 +145,7 @@ def _history(row: Row) -> list[str]:
         "verdict": row.claim["verdict"],
         "other": "this one",
     }
-    lines = ["| look | test | seeds | verdict | what was other |", "|---|---|---|---|---|"]
+    lines = ["| look | test | seeds | verdict | what was different |", "|---|---|---|---|---|"]
     lines += [
         f"| {i} | {look['test']} | {look['seeds']} | {look['verdict']} | {look['other']} |"
         for i, look in enumerate([*looks, now], 1)
@@ -155,7 +155,7 @@ def _history(row: Row) -> list[str]:
         f"## History\n\nWhose claim: {here['whose']}. Registered on {row.saved['registered'] or 'no date'}: "
         f"{here['statistic']}.",
         "\n".join(lines),
-        f"This look may err in {share:.2g} % of all cases, all looks together in 5 %. "
+        f"The error level of this look is {share:.2g} %, and that of all looks together 5 %. "
         "A test with another band, ring, metric or way of tuning has another name.",
     ]
     return [*parts, f"What was seen before: {registration.note}"] if registration and registration.note else parts
