@@ -80,7 +80,7 @@ def products_for_convolutions(jaxpr: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 def _rewritten(value: PyTree) -> PyTree:
     """A program, or a parameter of an equation that may hold programs; the same object where nothing changes."""
-    if isinstance(value, core.ClosedJaxpr) and value.jaxpr is not value:  # JAX 0.11 has one class for both
+    if _is_closed(value):
         jaxpr = _rewritten(value.jaxpr)
         return value if jaxpr is value.jaxpr else value.replace(jaxpr=jaxpr)
     if isinstance(value, core.Jaxpr):
@@ -92,6 +92,11 @@ def _rewritten(value: PyTree) -> PyTree:
         same = all(new is old for new, old in zip(parts, value, strict=True))
         return value if same else type(value)(parts)
     return value
+
+
+def _is_closed(value: PyTree) -> bool:
+    """Whether it is a program and its constants. From JAX 0.11 on every program holds its own."""
+    return isinstance(value, core.ClosedJaxpr) and value.jaxpr is not value
 
 
 def _equation(equation: core.JaxprEqn) -> core.JaxprEqn:

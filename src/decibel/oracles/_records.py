@@ -44,7 +44,7 @@ class Records:
 class Release(NamedTuple):
     """A sum over the records of one level: how it is clipped, and which records are in it."""
 
-    index: int  # in the step
+    position: int  # among the releases of a step
     level: int
     clip: float
     batches_per_epoch: int  # 1 if every step takes all samples
@@ -164,7 +164,7 @@ class PrivateOracle(Oracle):
 
     def keys(self, release: Release) -> Key[Array, " nodes"]:
         """A key for each node, which no other sum has."""
-        key = jax.random.fold_in(jax.random.fold_in(self.key, RELEASES), release.index)
+        key = jax.random.fold_in(jax.random.fold_in(self.key, RELEASES), release.position)
         return fold_in_each(key, self.nodes)
 
 

@@ -156,7 +156,7 @@ def _links(
         def put(a: Array, b: Array) -> Array:
             return b.at[:, here].set(a[:, there])
 
-        return LinkMemory(jax.tree.map(put, old.per_link, new.per_link), old.by_node)
+        return LinkMemory(jax.tree.map(put, old.per_link, new.per_link), old.per_node)
 
     return tuple(
         tuple(

@@ -88,7 +88,7 @@ class Privacy:
     def expect_release(self, noise: float, release: Release) -> None:
         """A step that is traced takes such a sum."""
         self.noise_of_sums = noise
-        self.releases[release.index] = release
+        self.releases[release.position] = release
 
     @property
     def sums(self) -> Counter[float]:
