@@ -207,7 +207,7 @@ class TestSilo:
         rows = dict(
             re.findall(r"^\| \d? ?\| (?:the organiser|each site) \| `decibel silo (\w+) ?([^`]*)`", self.page(), re.M)
         )
-        assert list(rows) == ["init", "join", "sign", "run", "status", "revoke", "ledger"]
+        assert list(rows) == ["init", "join", "sign", "run", "status", "revoke", "amend", "ledger", "stop"]
         sites = ("amsterdam", "berlin", "copenhagen")
 
         def organiser(command, site="", folder=files, more=""):

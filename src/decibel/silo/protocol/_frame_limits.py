@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .._errors import Rejected
 from .._federation import FaultTolerance, Federation
-from ..trust._order import LARGEST_ORDER
+from ..trust import LARGEST_ORDER
 from ._frames import (
     STATES,
     Data,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from .._errors import NotTrusted, Rejected
 from .._federation import Federation
-from ..trust._signing import Purpose
 from ._frame_limits import TokenBucket
 from ._frames import Report, Statement
+
+if TYPE_CHECKING:
+    from ..trust._signing import Purpose
 
 T = TypeVar("T", Statement, Report)
 

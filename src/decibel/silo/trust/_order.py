@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from decibel.core import optional, plain
 
 from .._errors import NotTrusted
+from . import LARGEST_ORDER
 from ._certificates import in_utc, read_signed
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
     from cryptography import x509
 
 LONGEST_REASON = 300  # letters
-LARGEST_ORDER = 4096  # bytes of what the authority signs
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Literal, NamedTuple, NotRequired, TypedDict
 
+import numpy as np
+
 from ..files import write_file
 from ..judging import registration
 from ..judging.results import Results, Runs, S, Setup
@@ -106,14 +108,15 @@ def _judge(study: Study[S], size: str, out: Path, runs: list[Runs]) -> list[Verd
     setup = study.setup(size)
     results = Results(setup, {(each.case, each.label): each for each in runs})
     registered = registration.find(study.name)
-    verdicts = [
-        claim(
-            results,
-            registration.stated(study.name, claim.name)["whose"],
-            registration.looks(study.name, claim.name),
-        )
-        for claim in study.claims
-    ]
+    with np.errstate(divide="ignore"):  # log₁₀ of no samples, where a small run begins below a level
+        verdicts = [
+            claim(
+                results,
+                registration.stated(study.name, claim.name)["whose"],
+                registration.looks(study.name, claim.name),
+            )
+            for claim in study.claims
+        ]
     about: Verdicts = {
         "study": study.name,
         "size": size,
