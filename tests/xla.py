@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 QUICK = {"--xla_backend_optimization_level": 0, "--xla_cpu_parallel_codegen_split_count": 1}
-if tuple(map(int, version("jax").split(".")[:2])) < (0, 12):  # later ones do not know it, and end the process
+if tuple(map(int, version("jax").split(".")[:2])) < (0, 11):  # later ones do not know it, and end the process
     QUICK["--xla_cpu_use_fusion_emitters"] = "false"
 
 
