@@ -113,6 +113,19 @@ def test_links_between_pages_exist():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_workflows_and_issue_forms_can_be_read():
+    """GitHub shows no form, and runs no workflow, whose YAML it cannot read."""
+    yaml = pytest.importorskip("yaml")
+    github, targets = ROOT / ".github", re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for path in sorted((github / "workflows").glob("*.yml")):
+        workflow = yaml.safe_load(path.read_text())
+        commands = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+        assert set(re.findall(r"^make ([a-z-]+)", "\n".join(commands), re.MULTILINE)) <= set(targets), path.name
+    for path in {*(github / "ISSUE_TEMPLATE").glob("*.yml")} - {github / "ISSUE_TEMPLATE/config.yml"}:
+        form = yaml.safe_load(path.read_text())
+        assert {"name", "description", "body"} <= set(form), path.name
+
+
 TABS = re.compile(r"^  - ([\w ]+):\n((?:   .*\n?)+)", re.MULTILINE)
 
 

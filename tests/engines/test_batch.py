@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -40,6 +41,17 @@ def test_runs_are_those_of_solve():
         assert row == pytest.approx({name: alone.trace.last[name] for name in row}, rel=1e-9)
         assert all(costs[i][name] == alone.trace.last[name] for name in db.metrics.COSTS if name in costs[i])
     assert many.step == 10 and many.alive.all()
+
+
+def test_a_run_that_diverged_stays_so_at_its_last_finite_state():
+    """Ten steps of one run overflow; a single step from where it was would not."""
+    many = batch(problem(0), problem(1), rates={"alpha": [0.1, 1e100]})
+    start = jax.tree.map(lambda leaf: np.asarray(leaf[1]), many.state)
+    for length in (10, 1):
+        costs = many.advance(length)
+        assert many.alive.tolist() == [True, False] and costs[0] is not None and costs[1] is None
+        jax.tree.map(lambda leaf, first: np.testing.assert_array_equal(leaf[1], first), many.state, start)
+    assert (np.asarray(many.state.x.s.tree)[0] != 0).all()
 
 
 @pytest.mark.parametrize(

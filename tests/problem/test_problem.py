@@ -11,7 +11,7 @@ from references import Curved
 
 import decibel as db
 from decibel.problem import _exact as exact
-from decibel.problem._samples import index_below, node_data
+from decibel.problem._samples import index_below, node_data, random_order
 
 COUNTS = [5, 1, 8, 3, 12, 6]
 NODES = len(COUNTS)
@@ -151,6 +151,14 @@ def test_scaled_bits_are_exact():
     for count in (1, 2, 3, 1000, 65536, 65537, 10**9, 2**31 - 1):
         expected = [int(b) * count >> 32 for b in bits]
         assert np.array_equal(index_below(jnp.asarray(bits), jnp.asarray(count, jnp.int32)), expected)
+
+
+def test_the_order_of_a_short_node_begins_again():
+    most, counts = max(COUNTS), np.asarray(COUNTS, np.int32)
+    orders = random_order(jax.random.key(0), jnp.arange(NODES, dtype=jnp.int32), jnp.asarray(counts), most)
+    for order, count in zip(np.asarray(orders), COUNTS, strict=True):
+        assert sorted(order[:count]) == list(range(count))
+        assert np.array_equal(order, np.resize(order[:count], most))
 
 
 # The ways of giving data
