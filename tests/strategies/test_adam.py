@@ -39,19 +39,26 @@ class Moments:
     def __init__(self, shape):
         self.m, self.v, self.t = np.zeros(shape), np.zeros(shape), 0
 
-    def add(self, g, size):
+    def average(self, g):
         self.t += 1
-        self.m, self.v = 0.9 * self.m + 0.1 * g, 0.99 * self.v + 0.01 * size**2
-        return self.m / (1 - 0.9**self.t), np.sqrt(self.v / (1 - 0.99**self.t)) + 1e-8
+        self.m = 0.9 * self.m + 0.1 * g
+        return self.m / (1 - 0.9**self.t)
+
+    def scale(self, size):
+        self.v = 0.99 * self.v + 0.01 * size**2
+        return np.sqrt(self.v / (1 - 0.99**self.t)) + 1e-8
 
 
-@pytest.mark.slow_except("True")
-@pytest.mark.parametrize("agree", [True, False])
-def test_adam_ed_is_the_printed_recursion(agree):
+@pytest.mark.slow_except("True", "averaged")
+@pytest.mark.parametrize(
+    ("agree", "averaged"), [(True, False), (False, False), (True, True)], ids=["True", "False", "averaged"]
+)
+def test_adam_ed_is_the_printed_recursion(agree, averaged):
     η, s, e, adam = 0.05, np.zeros((NODES, 3)), np.zeros((NODES, 3)), Moments((NODES, 3))
     for _ in range(60):
         g = gradient(s)
-        m_hat, b = adam.add(g, g - e)
+        m_hat = adam.average(g)
+        b = adam.scale((m_hat if averaged else g) - e)
         φ, F = s - η / b * (m_hat - e), np.zeros_like(s)
         for i in range(NODES):
             for j in range(NODES):
@@ -59,7 +66,8 @@ def test_adam_ed_is_the_printed_recursion(agree):
         s, e = φ + η / b * F, e + F
         if agree:
             adam.v = (W @ b - 1e-8) ** 2 * (1 - 0.99**adam.t)
-    found = db.solve(PROBLEM, SingleLevel(η, 1.0, adam_ed(agree=agree)), RING, steps=60, metrics=[], eval_every=CHUNK)
+    method = SingleLevel(η, 1.0, adam_ed(agree=agree, averaged=averaged))
+    found = db.solve(PROBLEM, method, RING, steps=60, metrics=[], eval_every=CHUNK)
     np.testing.assert_allclose(found.nodes.x, s, rtol=0, atol=1e-9)
     np.testing.assert_allclose(found.state.x.carry[0].tree, e, rtol=0, atol=1e-9)
 
@@ -67,8 +75,8 @@ def test_adam_ed_is_the_printed_recursion(agree):
 def test_dadam_is_the_printed_recursion():
     s, adam = np.zeros((NODES, 3)), Moments((NODES, 3))
     for _ in range(60):
-        m_hat, b = adam.add(*2 * (gradient(s),))
-        s = W @ (s - 0.05 * m_hat / b)
+        g = gradient(s)
+        s = W @ (s - 0.05 * adam.average(g) / adam.scale(g))
     np.testing.assert_allclose(run("dadam", 60, 0.05).nodes.x, s, rtol=0, atol=1e-9)
 
 
@@ -78,8 +86,7 @@ def test_gt_adam_is_the_printed_recursion():
     for _ in range(60):
         g = gradient(s)
         h, before = W @ h + g - before, g
-        m_hat, b = adam.add(h, h)
-        s = W @ s - 0.05 * m_hat / b
+        s = W @ s - 0.05 * adam.average(h) / adam.scale(h)
     np.testing.assert_allclose(run("gt-adam", 60, 0.05).nodes.x, s, rtol=0, atol=1e-9)
 
 

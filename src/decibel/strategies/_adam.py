@@ -2,7 +2,7 @@
 
 `adam-ed` is adaptive Exact Diffusion (`_adaptive`) for short and noisy runs. Momentum averages the direction before the
 carry e is subtracted from it; averaging the difference m − e instead is wrong, since e moves at every step. The second
-moments are of g − e, and neighbours agree on them. With bias corrections as Adam's,
+moments are of g − e, or of r (`averaged`), and neighbours agree on them. With bias corrections as Adam's,
 
     m ← β₁ m + (1−β₁) g,   r = m̂ − e,   v ← β₂ v + (1−β₂) (g − e)²,   b = √v̂ + ε,   φ = s − η r/b,
     F_i = Σ_j w_ij min(b_i, b_j)/η (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + η F/b,   √v̂⁺ = Σ_j w_ij b_j − ε.
@@ -20,6 +20,7 @@ whatever the steps. With a constant step size it does not rest, since h vanishes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
@@ -53,24 +54,31 @@ class Adam(Adaptive):
         corrections = (s.zeros(),) * (self.carries - 3)
         return Level(s, (*corrections, s.zeros(), s.zeros(), Vector(jnp.zeros_like(s.squared_norms()))))
 
-    def moments(self, carry: Carry, g: Vector, size: Vector) -> tuple[Carry, Vector, Vector]:
-        """The moments with g and size², and m̂ and b = √v̂ + ε from them."""
+    def moments(self, carry: Carry, g: Vector, size: Callable[[Vector], Vector]) -> tuple[Carry, Vector, Vector]:
+        """The moments with g and size(m̂)², and m̂ and b = √v̂ + ε from them."""
         m, v, steps = carry[-3:]
         steps = Vector(steps.tree + 1)
         m = self.momentum * m + (1 - self.momentum) * g
-        v = self.decay * v + (1 - self.decay) * squares(size)
-        m_hat, v_hat = scale_nodes(1 / _weight(self.momentum, steps), m), scale_nodes(1 / _weight(self.decay, steps), v)
+        m_hat = scale_nodes(1 / _weight(self.momentum, steps), m)
+        v = self.decay * v + (1 - self.decay) * squares(size(m_hat))
+        v_hat = scale_nodes(1 / _weight(self.decay, steps), v)
         return (m, v, steps), m_hat, roots(v_hat, self.epsilon)
 
 
 class AdamDiffusion(Adam):
-    """Exact Diffusion with Adam's steps, and second moments on which neighbours agree."""
+    """Exact Diffusion with Adam's steps, and second moments on which neighbours agree.
+
+    Attributes:
+        agree: whether neighbours average their second moments.
+        averaged: whether these are of m̂ − e instead of g − e.
+    """
 
     agree: bool = eqx.field(static=True, default=True)
+    averaged: bool = eqx.field(static=True, default=False)
 
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
         e = carry[0]
-        (m, v, steps), m_hat, b = self.moments(carry, g, g - e)
+        (m, v, steps), m_hat, b = self.moments(carry, g, lambda m_hat: (m_hat if self.averaged else g) - e)
         φ = s - η * divided(m_hat - e, b)
         G, δ = yield Scaled((φ, b))
         if self.agree:
@@ -85,7 +93,7 @@ class AdamThenDiffusion(Adam):
     corrects: ClassVar[bool] = False
 
     def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
-        moments, m_hat, b = self.moments(carry, g, g)
+        moments, m_hat, b = self.moments(carry, g, lambda _: g)
         φ = s - η * divided(m_hat, b)
         δ = yield φ
         return φ + δ, *moments
@@ -99,7 +107,7 @@ class AdamTracking(Adam):
         δh, δs = yield h, s
         c = c + δh
         h = g + c
-        moments, m_hat, b = self.moments(carry, h, h)
+        moments, m_hat, b = self.moments(carry, h, lambda _: h)
         return s + δs - η * divided(m_hat, b), c, h, *moments
 
 
@@ -108,7 +116,7 @@ def _weight(factor: float, steps: Vector) -> jax.Array:
     return 1 - jnp.asarray(factor, steps.tree.dtype) ** steps.tree
 
 
-def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True) -> AdamDiffusion:
+def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True, averaged: bool = False) -> AdamDiffusion:
     """Exact Diffusion with Adam's steps, for neural networks. It needs a symmetric W with w_ii ≥ 1/3.
 
     At a fixed point gradients sum to zero, whatever the steps. Like Adam, it needs falling step sizes to come to rest,
@@ -119,18 +127,21 @@ def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True) -
         momentum: β₁ of Adam.
         decay: β₂ of Adam.
         agree: whether neighbours average their second moments, which costs nothing: both travel anyway.
+        averaged: second moments of m̂ − e, the difference by which a node moves, instead of g − e, which has the noise
+            of the newest batch.
     """
     for name, value in (("momentum", momentum), ("decay", decay)):
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")
     return AdamDiffusion(
-        "adam-ed" if agree else "adam-ed-alone",
+        "adam-ed" + ("" if agree else "-alone") + ("-averaged" if averaged else ""),
         carries=4,
         default_rate=1e-3,
         proximal="after",
         momentum=momentum,
         decay=decay,
         agree=agree,
+        averaged=averaged,
     )
 
 
