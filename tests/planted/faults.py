@@ -393,7 +393,7 @@ STRATEGIES = (
     ),
     Fault(
         "links closed by a zero gradient",
-        "AdaptiveDiffusion.adapted",
+        "AdaptiveDiffusion.agreed",
         "_largest(floor, 0.5 * (b + δ))",
         "floor",
         "A node without a gradient of its own does not mix with its neighbours.",

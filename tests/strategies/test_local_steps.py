@@ -60,6 +60,56 @@ def test_any_number_of_local_steps_is_exact(τ):
     assert np.abs(c.sum(0)).max() < 1e-13 * np.abs(c).sum()
 
 
+def local_adaptive(name, τ, η, steps):
+    """ada-ed and adam-ed on one level in NumPy, by a loop over nodes and links."""
+    W, x, e = RING.W, np.zeros((NODES, 3)), np.zeros((NODES, 3))
+    v, m, floor, t = 0 * x[:, :1] if name == "ada-ed-scalar" else 0 * x, 0 * x, 0.0, 0
+    for _ in range(steps):
+        total, before = 0.0, floor
+        for _ in range(τ):
+            t += 1
+            g = np.einsum("nij,nj->ni", QUADRATIC.R, x - QUADRATIC.e)
+            if name == "adam-ed":
+                m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * (g - e) ** 2
+                r, b = m / (1 - 0.9**t) - e, np.sqrt(v / (1 - 0.99**t)) + 1e-8
+            else:
+                r = g - e
+                v = v + (np.sum(r**2, 1, keepdims=True) if name == "ada-ed-scalar" else r**2)
+                b = np.maximum(np.sqrt(v) + 1e-12, before)
+            x, total = x - η / b * r, total + η / b
+        A, F = 1 / total, np.zeros_like(x)
+        for i in range(NODES):
+            for j in range(NODES):
+                F[i] += W[i, j] * np.minimum(A[i], A[j]) * (x[j] - x[i])
+        x, e = x + F / A, e + F
+        mean = W @ (η * τ * A)
+        floor = np.maximum(before, 0.5 * mean)
+        if name == "adam-ed":
+            v = (mean - 1e-8) ** 2 * (1 - 0.99**t)
+    return x, e
+
+
+@pytest.mark.slow_except("ada-ed", "adam-ed")
+@pytest.mark.parametrize("name", ["ada-ed", "ada-ed-scalar", "adam-ed"])
+def test_adaptive_steps_are_the_printed_recursion(name):
+    x, e = local_adaptive(name, 4, 0.1, 40)
+    found = run(QUADRATIC.single(), db.CATALOG[name](alpha=0.1, local_steps=4), 40)
+    np.testing.assert_allclose(found.nodes.x, x, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found.state.x.carry[0].tree, e, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("τ", [2, 4, 8])
+@pytest.mark.parametrize("name", ["ada-ed", "ada-ed-scalar", "adam-ed", db.strategies.ada_ed(scale_every=2)])
+def test_any_number_of_adaptive_local_steps_is_exact(name, τ):
+    rate = (lambda k: 0.02 * jnp.maximum(1 - k / 4000, 0.0) ** 2) if name == "adam-ed" else 0.3
+    method = db.sparkle(name, alpha=rate, beta=rate, gamma=rate, local_steps=τ)
+    result = run(QUADRATIC.problem(), method, 4000)
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-6)
+    e = np.asarray(result.state.x.carry[0].tree)
+    assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
+
+
 @pytest.mark.slow
 def test_saves_rounds_where_the_problem_is_badly_conditioned():
     rng = np.random.default_rng(0)
@@ -117,7 +167,7 @@ def test_encoded_messages_keep_local_steps_exact():
         (lambda: db.ed(alpha=0.1, local_steps=0), "local_steps=0 must be a positive integer."),
         (
             lambda: db.sparkle("gt", local_steps=2, **RATES),
-            "local_steps=2 needs the strategy 'ed', not 'gt': change one of them.",
+            "local_steps=2 needs the strategy 'ed', 'ada-ed' or 'adam-ed', not 'gt': change one of them.",
         ),
         (
             lambda: db.sparkle(db.strategies.led(3), "gt", **RATES),

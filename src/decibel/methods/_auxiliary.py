@@ -74,6 +74,7 @@ class Auxiliary(Method):
             return level.local_step(y, direction(j + 1, y), β)
 
         if level.local_steps > 1:
+            y = network(y=level.begin(y, β))
             y = oracle.ledger.loop(level.local_steps - 1, alone, y)
         y = network(y=level(y, direction(0, y), β))
         if oracle.problem.prox_y is not None:
@@ -101,7 +102,10 @@ class Auxiliary(Method):
 
         state = State(*state[:4])
         if (times := levels["y"].local_steps) > 1:
-            state = oracle.ledger.loop(times - 1, alone, state)
+            x, y, z, r = state[:4]
+            begun = {"x": levels["x"].begin(x, α), "y": levels["y"].begin(y, β), "z": levels["z"].begin(z, γ)}
+            x, y, z = network(**begun)
+            state = oracle.ledger.loop(times - 1, alone, State(x, y, z, r))
         r, v, p = directions(0, state)
         moves = {"x": levels["x"](state.x, r, α), "y": levels["y"](state.y, v, β), "z": levels["z"](state.z, p, γ)}
         x, y, z = network(**moves)

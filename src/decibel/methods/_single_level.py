@@ -13,6 +13,7 @@ from jax import Array
 from ..core._vector import Vector
 from ..network._communicator import Communicator
 from ..oracles._oracle import Oracle
+from ..strategies._local import with_local_steps
 from ..strategies._nids import nids as with_steps
 from ..strategies._table import STRATEGIES, Level, Strategy, led, strategy
 from ._entry import Make, register
@@ -70,6 +71,7 @@ class SingleLevel(Method):
 
         x, r = state.x, state.memory
         if mixing.local_steps > 1:
+            x = network(x=mixing.begin(x, α))
             x, r = oracle.ledger.loop(mixing.local_steps - 1, alone, (x, r))
         r = direction(0, x, r)
         return State(network(x=mixing(x, r, α)), memory=r)
@@ -192,17 +194,20 @@ def nids(*, alpha: Rate, theta: Rate = 1.0, node_steps: Sequence[float] | None =
     scalar=True,
 )
 @row("ada-ed", "ada-ed", "adaptive Exact Diffusion: a step for each node and coordinate, and none to tune", ADA_ED)
-def ada_ed(*, alpha: Rate = 0.3, theta: Rate = 1.0, scalar: bool = False) -> SingleLevel:
-    """Adaptive Exact Diffusion: AdaGrad's steps D at every node, and still the exact solution. Draws: one batch.
+def ada_ed(*, alpha: Rate = 0.3, theta: Rate = 1.0, scalar: bool = False, local_steps: int = 1) -> SingleLevel:
+    """Adaptive Exact Diffusion: AdaGrad's steps D at every node, and still the exact solution. Draws: one batch for
+    each local step.
 
     r = g − e, φ = x − D r, e⁺ = e + F, x⁺ = φ + D F. With constant steps it is NIDS with uncoordinated steps (Li, Shi,
-    Yan, 2019).
+    Yan, 2019). With τ local steps x ← x − D_t r is taken τ times, and D is the sum of the D_t.
 
     Args:
         alpha: AdaGrad's step size, which seldom needs to be changed.
         scalar: one step for each node instead of one for each coordinate; a message is half as long.
+        local_steps: how many steps a node takes for each exchange.
     """
-    return SingleLevel(alpha, theta, strategy("ada-ed-scalar" if scalar else "ada-ed"))
+    mixing = strategy("ada-ed-scalar" if scalar else "ada-ed")
+    return SingleLevel(alpha, theta, with_local_steps(mixing, local_steps))
 
 
 @row(
@@ -212,15 +217,17 @@ def ada_ed(*, alpha: Rate = 0.3, theta: Rate = 1.0, scalar: bool = False) -> Sin
     f"ours, on {NIDS} (NIDS); neighbours agree on second moments as in Chen, Karimi, Zhao, Li, On the Convergence of "
     "Decentralized Adaptive Gradient Methods, 2022",
 )
-def adam_ed(*, alpha: Rate = 1e-3, theta: Rate = 1.0) -> SingleLevel:
-    """Adaptive Exact Diffusion with Adam's steps, on which neighbours agree, for neural networks. Draws: one batch.
+def adam_ed(*, alpha: Rate = 1e-3, theta: Rate = 1.0, local_steps: int = 1) -> SingleLevel:
+    """Adaptive Exact Diffusion with Adam's steps, on which neighbours agree, for neural networks. Draws: one batch for
+    each local step.
 
     Biased where the noise of gradients is skewed, as Adam is: see `strategies.adam_ed`.
 
     Args:
         alpha: Adam's step size, best a schedule that falls to zero.
+        local_steps: how many steps a node takes for each exchange.
     """
-    return SingleLevel(alpha, theta, strategy("adam-ed"))
+    return SingleLevel(alpha, theta, with_local_steps(strategy("adam-ed"), local_steps))
 
 
 @row(

@@ -13,7 +13,8 @@ from ..oracles._eval_config import Products
 from ..oracles._oracle import Oracle
 from ..oracles._penalty import Penalty
 from ..oracles.hypergradient import auxiliary, penalty
-from ..strategies._table import Strategy, led, strategy
+from ..strategies._local import with_local_steps
+from ..strategies._table import Strategy, strategy
 from ._auxiliary import Auxiliary
 from ._dsgda_gt import DsgdaGt
 from ._entry import register
@@ -141,7 +142,7 @@ def sparkle(
             the same bytes and worse for the same samples.
         hypergradient: `db.hypergradient.auxiliary()`, the default; `.difference(delta)`, which needs no second
             derivatives; or `.penalty(strength)`, for lower levels that are not strongly convex.
-        local_steps: how many steps all levels take for each exchange (LED); with `lower="ed"` only.
+        local_steps: how many steps all levels take for each exchange, with `"ed"` (LED), `"ada-ed"` or `"adam-ed"`.
         upper_every: k, so that x and z move in every k-th step only, from step 0 on, and y in every step. In between
             nothing is computed, drawn or sent for x and z: such a step costs one gradient. The solution is the same.
             No step size is changed: `alpha` may be about k times larger. Schedules see the number of the step.
@@ -149,8 +150,8 @@ def sparkle(
     if updates not in ("simultaneous", "alternating"):
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")
     form = _form(hypergradient)
-    low = _local(strategy(lower), local_steps)
-    up = low if upper is None else _local(strategy(upper), local_steps)
+    low = with_local_steps(strategy(lower), local_steps)
+    up = low if upper is None else with_local_steps(strategy(upper), local_steps)
     if low.local_steps != up.local_steps:
         raise ValueError(
             f"lower takes {low.local_steps} local steps and upper {up.local_steps}: give both the same strategy."
@@ -169,12 +170,6 @@ def _rate(name: str, value: Rate | None, level: Strategy) -> Rate:
     if rate is None:
         raise TypeError(f"{name} is missing: give a step size such as 0.05, or use the strategy 'ada-ed'.")
     return rate
-
-
-def _local(level: Strategy, local_steps: int) -> Strategy:
-    if local_steps != 1 and level is not strategy("ed"):
-        raise ValueError(f"local_steps={local_steps} needs the strategy 'ed', not {level.name!r}: change one of them.")
-    return level if local_steps == 1 else led(local_steps)
 
 
 def _form(hypergradient: Products | Penalty | None) -> Products | Penalty:

@@ -28,8 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, scale_nodes
-from ..network._messages import Scaled
-from ._adaptive import Adaptive, divided, roots, squares
+from ._adaptive import Adaptive, AdaptiveFlows, divided, roots, squares
 from ._table import STRATEGIES, Carry, Flows, Level
 
 
@@ -65,7 +64,7 @@ class Adam(Adaptive):
         return (m, v, steps), m_hat, roots(v_hat, self.epsilon)
 
 
-class AdamDiffusion(Adam):
+class AdamDiffusion(AdaptiveFlows, Adam):
     """Exact Diffusion with Adam's steps, and second moments on which neighbours agree.
 
     Attributes:
@@ -76,15 +75,20 @@ class AdamDiffusion(Adam):
     agree: bool = eqx.field(static=True, default=True)
     averaged: bool = eqx.field(static=True, default=False)
 
-    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+    def moved(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> tuple[Vector, Carry, Vector]:
         e = carry[0]
-        (m, v, steps), m_hat, b = self.moments(carry, g, lambda m_hat: (m_hat if self.averaged else g) - e)
-        φ = s - η * divided(m_hat - e, b)
-        G, δ = yield Scaled((φ, b))
+        moments, m_hat, b = self.moments(carry, g, lambda m_hat: (m_hat if self.averaged else g) - e)
+        return s - η * divided(m_hat - e, b), (e, *moments), b
+
+    def agreed(self, carry: Carry, b: Vector, δ: Vector) -> Carry:
+        e, m, v, steps = carry
         if self.agree:
             size = jax.tree.map(lambda b: jnp.square(b - jnp.asarray(self.epsilon, b.dtype)), (b + δ).tree)
             v = scale_nodes(_weight(self.decay, steps), Vector(size))
-        return self.apply_prox(φ + divided(G, b), η), e + (1 / η) * G, m, v, steps
+        return e, m, v, steps
+
+    def no_steps(self, carry: Carry) -> Vector:
+        return carry[2].zeros()
 
 
 class AdamThenDiffusion(Adam):

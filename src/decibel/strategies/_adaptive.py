@@ -13,6 +13,10 @@ and Yan, 2019). Gradient tracking has such a form, too: `_gt_ada`.
 AdaGrad has b = √(Σ r²); r vanishes at the solution, so these sums converge and the rate stays linear. A node that has
 no gradient of its own would close its links by b = 0: b is at least half the average of the neighbours' and its own, of
 the steps before.
+
+With τ local steps a node takes s ← s − D_t r τ times for each exchange, with the same e, and D in the last two formulas
+is Σ_t D_t. A fixed point is as before, since r = 0 in every local step. With constant steps it is NIDS with τ times the
+gradient steps, as Local Exact Diffusion is for one common step (Alghunaim, 2023).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, scale_nodes
-from ..network._messages import Scaled
+from ..network._messages import Message, Scaled
 from ..network._quantized_scales import QuantizedScaled
 from ..problem.prox import Prox
 from ._table import STRATEGIES, Carry, Flows, Level, Strategy
@@ -58,7 +62,74 @@ class Adaptive(Strategy):
         return self.proximal is not None and prox.is_box
 
 
-class AdaptiveDiffusion(Adaptive):
+class AdaptiveFlows(Adaptive):
+    """Base class of strategies that scale flows by the steps that a node has taken since the last exchange.
+
+    The first carry is e. During local steps Σ_t 1/b_t is the last.
+
+    Attributes:
+        steps_per_exchange: τ, of which all but the last are local steps.
+    """
+
+    steps_per_exchange: int = eqx.field(static=True, default=1)
+
+    @property
+    def local_steps(self) -> int:
+        return self.steps_per_exchange
+
+    @property
+    def label(self) -> str:
+        return super().label if self.local_steps == 1 else f"{super().label}, {self.local_steps} local steps"
+
+    @abstractmethod
+    def moved(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> tuple[Vector, Carry, Vector]:
+        """φ = s − η r/b, the carry with what b is made of, and b."""
+
+    @abstractmethod
+    def agreed(self, carry: Carry, b: Vector, δ: Vector) -> Carry:
+        """The carry after an exchange of b, the harmonic mean over local steps, whose flow is δ."""
+
+    @abstractmethod
+    def no_steps(self, carry: Carry) -> Vector:
+        """Zeros of b's shape."""
+
+    def message(self, φ: Vector, b: Vector) -> Message:
+        """What a node sends."""
+        return Scaled((φ, b))
+
+    def divided(self, r: Vector, b: Vector) -> Vector:
+        """r/b."""
+        return divided(r, b)
+
+    def begin(self, level: Level, rate: Scalar) -> Flows:
+        yield from ()
+        return Level(level.s, (*level.carry, self.no_steps(level.carry)))
+
+    def local_step(self, level: Level, direction: Vector, rate: Scalar) -> Level:
+        moves = jnp.asarray(rate) > 0
+        η = jnp.where(moves, rate, jnp.ones_like(rate))
+        s, carry, b = self.moved(level.s, level.carry[:-1], direction, η)
+        new = Level(s, (*carry, level.carry[-1] + inverse(b)))
+        return jax.tree.map(lambda a, b: jnp.where(moves, a, b), new, level)
+
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        s, carry = yield from super().update(level, direction, rate)
+        return s, carry[: self.carries]
+
+    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+        before, *steps = carry[: self.carries], *carry[self.carries :]
+        φ, before, b = self.moved(s, before, g, η)
+        for total in steps:
+            b = inverse(total + inverse(b))
+        G, δ = yield self.message(φ, b)
+        φ = self.apply_prox(φ + self.divided(G, b), η)
+        if steps:
+            b, δ = self.local_steps * b, self.local_steps * δ
+        e, *rest = self.agreed(before, b, δ)
+        return φ, e + (1 / η) * G, *rest, *steps
+
+
+class AdaptiveDiffusion(AdaptiveFlows):
     """Exact Diffusion with the steps of AdaGrad: D = η/b, b = √v + 1e-12, v ← v + r², with the method's step size as η.
 
     Attributes:
@@ -73,18 +144,29 @@ class AdaptiveDiffusion(Adaptive):
         zeros = Vector(jnp.zeros_like(s.squared_norms())) if self.scalar else s.zeros()
         return Level(s, (s.zeros(), zeros, zeros))
 
-    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+    def moved(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> tuple[Vector, Carry, Vector]:
         e, sums, floor = carry
         r = g - e
         b, sums = self.scales(r, sums, floor)
-        φ = s - η * self._divided(r, b)
-        G, δ = yield Scaled((φ, b)) if self.scale_every is None else QuantizedScaled((φ, b), self.scale_every)
-        return self.apply_prox(φ + self._divided(G, b), η), e + (1 / η) * G, sums, _largest(floor, 0.5 * (b + δ))
+        return s - η * self.divided(r, b), (e, sums, floor), b
+
+    def agreed(self, carry: Carry, b: Vector, δ: Vector) -> Carry:
+        e, sums, floor = carry
+        return e, sums, _largest(floor, 0.5 * (b + δ))
+
+    def no_steps(self, carry: Carry) -> Vector:
+        return carry[1].zeros()
+
+    def message(self, φ: Vector, b: Vector) -> Message:
+        return super().message(φ, b) if self.scale_every is None else QuantizedScaled((φ, b), self.scale_every)
 
     def scales(self, r: Vector, sums: Vector, floor: Vector) -> tuple[Vector, Vector]:
         """b, and the sums with r²."""
         sums = sums + (Vector(r.squared_norms()) if self.scalar else squares(r))
         return _largest(roots(sums, TINY), floor), sums
+
+    def divided(self, r: Vector, b: Vector) -> Vector:
+        return scale_nodes(1 / b.tree, r) if self.scalar else divided(r, b)
 
     def allows(self, prox: Prox) -> bool:
         """With one step for all coordinates of a node, any projection is exact.
@@ -92,15 +174,17 @@ class AdaptiveDiffusion(Adaptive):
         At a fixed point φ is common, and n = φ − s is normal to the set at the common s. Then g_i − e_i = −n/D_i, so
         Σ g_i = −n Σ 1/D_i is normal too, for numbers D_i.
         """
-        return super().allows(prox) or (self.scalar and prox.is_projection)
-
-    def _divided(self, r: Vector, b: Vector) -> Vector:
-        return scale_nodes(1 / b.tree, r) if self.scalar else divided(r, b)
+        return super().allows(prox) or (self.scalar and self.proximal is not None and prox.is_projection)
 
 
 def divided(r: Vector, b: Vector) -> Vector:
     """r/b, entry by entry."""
     return Vector(jax.tree.map(jnp.divide, r.tree, b.tree))
+
+
+def inverse(b: Vector) -> Vector:
+    """1/b, entry by entry."""
+    return Vector(jax.tree.map(jnp.reciprocal, b.tree))
 
 
 def squares(v: Vector) -> Vector:

@@ -311,6 +311,11 @@ class Strategy(eqx.Module):
         s, carry = yield from self.flow_form(level.s, d, *level.carry)
         return self.apply_prox(s, rate), carry
 
+    def begin(self, level: Level, rate: Scalar) -> Flows:
+        """The level before local steps, with what they use beside the carry."""
+        yield from ()
+        return level
+
     def local_step(self, level: Level, direction: Vector, rate: Scalar) -> Level:
         """A step without an exchange, of a strategy with local steps: s − d + c."""
         (c,) = level.carry

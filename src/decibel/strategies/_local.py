@@ -1,0 +1,29 @@
+"""Several steps for each exchange, by the strategies that stay exact with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ._adaptive import AdaptiveFlows
+from ._table import STRATEGIES, Strategy, led
+
+
+def with_local_steps(row: Strategy, local_steps: int) -> Strategy:
+    """The strategy with so many steps for each exchange; the same one for one step.
+
+    Args:
+        row: the strategy, one of `"ed"`, `"ada-ed"` and `"adam-ed"` where there are several steps.
+        local_steps: how many steps.
+    """
+    if isinstance(local_steps, bool) or not isinstance(local_steps, int) or local_steps < 1:
+        raise ValueError(f"local_steps={local_steps!r} must be a positive integer.")
+    if local_steps == 1:
+        return row
+    if row is STRATEGIES["ed"]:
+        return led(local_steps)
+    if isinstance(row, AdaptiveFlows):
+        return replace(row, steps_per_exchange=local_steps, proximal=None)
+    raise ValueError(
+        f"local_steps={local_steps} needs the strategy 'ed', 'ada-ed' or 'adam-ed', not {row.name!r}: change one of "
+        "them."
+    )
