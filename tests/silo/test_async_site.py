@@ -432,7 +432,7 @@ class TestTheStopRule:
             rest.note(now, 0.0, {1: 0.0})
         assert rest.seconds(9.0) == 9.0 and not rest.holds({1})
         rest.note(9.0, 0.0, {1: 0.0})
-        assert rest.holds({1})
+        assert rest.holds({1}) and not rest.holds({1, 2})  # it has used no message of site 2
 
     def test_averages_rest_where_batches_never_let_a_step(self):
         """Noise of 0.1 around a point: no step is within 0.02 of the one before, and averages of 400 steps are; while

@@ -23,6 +23,7 @@ from decibel.silo.trust._certificates import (
     builder,
     certificate_fingerprint,
     check,
+    der,
     distinguished,
     load_certificate,
     make_request,
@@ -31,7 +32,7 @@ from decibel.silo.trust._certificates import (
     read_signed,
     write_signed,
 )
-from decibel.silo.trust._credentials import Credentials
+from decibel.silo.trust._credentials import Credentials, Signatures
 from decibel.silo.trust._revocation import RevocationList
 from decibel.silo.trust._signature_ledger import Ledger
 from decibel.silo.trust._signing import (
@@ -139,6 +140,20 @@ class TestSignedTexts:
             assert [verified(public, sign(key, one, b"text"), other, b"text") for other in purposes] == [
                 one == other for other in purposes
             ]
+
+    def test_are_of_the_site_that_the_certificate_names(self):
+        authority, key, now = Authority.make("test"), new_key(), datetime.now(UTC)
+        certificate = authority.certify(make_request(key, "a", "test"), "a")
+        signature = sign(key, "report", b"text")
+
+        def signed(name="a", text=b"text", trusted=authority, revoked=NONE):
+            signatures = Signatures(trusted.certificate, sites=2)
+            return signatures.has_signed(name, "report", der(certificate), signature, text, revoked, now)
+
+        assert signed()
+        assert not signed(name="b") and not signed(text=b"other") and not signed(trusted=Authority.make("test"))
+        with pytest.raises(NotTrusted, match="revoked"):
+            signed(revoked=NONE.next([certificate_fingerprint(certificate)]))
 
     @pytest.mark.parametrize(
         "change",
