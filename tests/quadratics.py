@@ -86,9 +86,10 @@ class Quadratic(NamedTuple):
             personal=personal,
         )
 
-    def single(self, *, dtype=jnp.float64):
-        """Only the x part of f: min ½ Σ ‖x − e_i‖²_{R_i}."""
-        data = {"R": self.R[:, None], "e": self.e[:, None]}
+    def single(self, *, dtype=jnp.float64, samples=1, noise=0.0):
+        """Only the x part of f: min ½ Σ ‖x − e_i‖²_{R_i}; the samples of e_i differ by noise."""
+        spread = noise * np.random.default_rng(0).normal(size=(self.nodes, samples, self.e.shape[1]))
+        data = {"R": np.repeat(self.R[:, None], samples, 1), "e": self.e[:, None] + spread}
         return db.Problem(upper_of_x, upper_data=data, x0=jnp.zeros(self.e.shape[1], dtype))
 
     def single_solution(self):

@@ -1,15 +1,17 @@
-"""Real `mpirun` and real `srun`, of one machine, where they are installed; Slurm's daemons are started for the test."""
+"""Real `mpirun`, `srun` and `sbatch` of one machine, where installed; Slurm's daemons are started for the test."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -35,9 +37,11 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 import decibel as db
+from pathlib import Path
 from quadratics import random_quadratic
+problem = random_quadratic(8, seed=3).single(samples=6, noise=1.0)
 result = db.solve(
-    random_quadratic(8, seed=3).single(), db.ed(alpha=0.1), db.graphs.ring(8), steps=int(sys.argv[1]), metrics=[],
+    problem, db.ed(alpha=0.1), db.graphs.ring(8), steps=int(Path(sys.argv[1]).read_text()), batch_size=2, metrics=[],
     eval_every=20, engine=db.Cluster(), checkpoint=sys.argv[2], resume=True,
 )
 x = " ".join(f"{float(v):.17g}" for v in result.x)
@@ -48,7 +52,7 @@ FAILS = """
 import sys, time
 import jax
 if jax.process_index() == 1:
-    sys.exit(3)
+    sys.exit("the data of process 1 are gone")
 time.sleep(500)
 """
 
@@ -147,58 +151,126 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             variables.pop("SLURM_CONF", None)
 
 
-@pytest.fixture(scope="module", params=["mpirun", "srun"])
-def starter(request, tmp_path_factory):
-    made = Mpirun() if request.param == "mpirun" else Srun(tmp_path_factory.mktemp("slurm"))
+@pytest.fixture(scope="module")
+def mpirun():
+    return Mpirun()
+
+
+@pytest.fixture(scope="module")
+def srun(tmp_path_factory):
+    made = Srun(tmp_path_factory.mktemp("slurm"))
     yield made
     made.end()
 
 
-def start(starter, folder, text, *arguments):
-    script = folder / "script.py"
-    script.write_text(text)
-    command = [*starter.command(), sys.executable, "-m", "decibel.engines.launch", str(script), *map(str, arguments)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+@pytest.fixture(params=["mpirun", "srun"])
+def starter(request):
+    return request.getfixturevalue(request.param)
+
+
+class Job:
+    """A script with the number of steps that it reads, and the folder of its checkpoints."""
+
+    def __init__(self, folder, text=SOLVE):
+        self.folder, self.saved, self.goal = folder, folder / "saved", folder / "steps"
+        folder.mkdir(exist_ok=True)
+        (folder / "script.py").write_text(text)
+        launch = [sys.executable, "-m", "decibel.engines.launch", str(folder / "script.py")]
+        self.command = [*launch, str(self.goal), str(self.saved)]
+
+    def start(self, starter, steps):
+        self.goal.write_text(str(steps))
+        command = [*starter.command(), *self.command]
+        return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, starter, steps):
+        return ended(self.start(starter, steps))
+
+
+class Said(NamedTuple):
+    code: int | None
+    processes: list[tuple[str, str, str, str]]  # number, status, step and solution
+    output: str
+
+
+def said(output, code=None):
+    lines = re.findall(r"process (\d) of 2 (\w+) at (\d+) x ([-+.e0-9 ]+) end", output)
+    return Said(code, sorted(lines), output)
 
 
 def ended(process):
-    output = process.communicate(timeout=240)[0]
-    lines = re.findall(r"process (\d) of 2 (\w+) at (\d+) x ([-+.e0-9 ]+) end", output)
-    return process.returncode, lines, output
+    return said(process.communicate(timeout=240)[0], process.returncode)
+
+
+def wait_for(state, seconds=120):
+    until = time.monotonic() + seconds
+    while not (found := state()):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    return found
+
+
+def slurm(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+
+
+def assert_continues(interrupted, resumed, whole):
+    """Both processes were interrupted, and end where a run does that never was: the same numbers, bit for bit."""
+    assert [line[1] for line in interrupted] == ["interrupted"] * 2
+    assert len({line[2] for line in interrupted}) == 1 and len(resumed) == 2
+    assert resumed == whole and {line[1] for line in whole} == {"completed"}
 
 
 def test_two_processes_compute_what_the_simulator_does(starter, tmp_path):
-    code, lines, output = ended(start(starter, tmp_path, SOLVE, 60, tmp_path / "saved"))
-    assert code == 0 and sorted(line[:3] for line in lines) == [(p, "completed", "60") for p in "01"], output
-    expected = db.solve(random_quadratic(8, seed=3).single(), db.ed(alpha=0.1), db.graphs.ring(8), steps=60, metrics=[])
-    for line in lines:
+    done = Job(tmp_path).run(starter, 60)
+    assert done.code == 0, done.output
+    assert [line[:3] for line in done.processes] == [(p, "completed", "60") for p in "01"], done.output
+    problem = random_quadratic(8, seed=3).single(samples=6, noise=1.0)
+    expected = db.solve(problem, db.ed(alpha=0.1), db.graphs.ring(8), steps=60, batch_size=2, metrics=[])
+    for line in done.processes:
         np.testing.assert_allclose([float(v) for v in line[3].split()], np.asarray(expected.x), atol=1e-10)
 
 
-def test_a_process_that_fails_ends_all(starter, tmp_path):
+def test_a_process_that_fails_ends_all_and_is_named(starter, tmp_path):
     begun = time.monotonic()
-    process = start(starter, tmp_path, FAILS)
-    code, _, output = ended(process)
-    assert code != 0 and time.monotonic() - begun < 200, output
+    done = Job(tmp_path, FAILS).run(starter, 0)
+    assert done.code != 0 and time.monotonic() - begun < 200, done.output
+    assert "the data of process 1 are gone" in done.output
+    assert "process 1 of 2 failed with exit status 1" in done.output
 
 
-def test_the_signal_of_slurm_saves_and_the_next_start_continues(starter, tmp_path):
+def test_the_signal_of_slurm_saves_and_the_next_start_continues(srun, tmp_path):
     """As `--signal=TERM@120` sends it, to the processes of the step."""
-    if not isinstance(starter, Srun):
-        pytest.skip("the page promises this of srun only")
-    saved = tmp_path / "saved"
-    process = start(starter, tmp_path, SOLVE, 200_000_000, saved)
-    until = time.monotonic() + 120
-    while not list(saved.glob("[0-9]*")):
-        assert time.monotonic() < until and process.poll() is None
-        time.sleep(0.2)
-    jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split()
-    subprocess.run(["scancel", "--signal=TERM", *jobs], check=True)
-    code, lines, output = ended(process)
-    assert code == 0 and [line[1] for line in lines] == ["interrupted"] * 2, output
-    reached = int(lines[0][2])
-    assert (saved / str(reached)).is_dir()
-    code, lines, output = ended(start(starter, tmp_path, SOLVE, reached + 40, saved))
-    assert code == 0 and sorted(line[:3] for line in lines) == [(p, "completed", str(reached + 40)) for p in "01"], (
-        output
-    )
+    job = Job(tmp_path / "interrupted")
+    process = job.start(srun, 200_000_000)
+    wait_for(lambda: list(job.saved.glob("[0-9]*")) or process.poll() is not None)
+    slurm("scancel", "--signal=TERM", *slurm("squeue", "-h", "-o", "%i"))
+    first = ended(process)
+    assert first.code == 0 and first.processes, first.output
+    steps = int(first.processes[0][2]) + 40
+    assert (job.saved / str(steps - 40)).is_dir()
+    resumed, whole = job.run(srun, steps), Job(tmp_path / "whole").run(srun, steps)
+    assert_continues(first.processes, resumed.processes, whole.processes)
+
+
+def test_a_requeued_job_continues(srun, tmp_path):
+    """`sbatch`, and `scontrol requeue`, which is what Slurm does to a job that is preempted or whose machine fails."""
+    job, output = Job(tmp_path / "requeued"), tmp_path / "output"
+    job.goal.write_text("200000000")
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\n{shlex.join([*srun.command(), *job.command])}\n")
+    options = ["--ntasks=2", "--overcommit", "--requeue", "--open-mode=append", f"--output={output}"]
+    submit = ["sbatch", "--parsable", *options, str(script)]
+    made = subprocess.run(submit, env=ENVIRONMENT, check=True, capture_output=True, text=True)
+    number = made.stdout.strip()
+    wait_for(lambda: list(job.saved.glob("[0-9]*")))
+    slurm("scontrol", "requeuehold", number)
+    first = wait_for(lambda: found if len(found := said(output.read_text()).processes) == 2 else None)
+    steps = int(first[0][2]) + 40
+    job.goal.write_text(str(steps))
+    wait_for(lambda: slurm("squeue", "-h", "-j", number, "-o", "%T") == ["PENDING"])
+    slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
+    slurm("scontrol", "release", number)
+    both = wait_for(lambda: found if len(found := said(output.read_text()).processes) == 4 else None)
+    whole = Job(tmp_path / "whole").run(srun, steps)
+    assert_continues(first, [line for line in both if line not in first], whole.processes)

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from ._environment import ProcessInfo, process_info
+from ._environment import ABSENT, ProcessInfo, process_info
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -70,6 +70,8 @@ def main() -> None:
         join(process)
     status = run(sys.argv[1], sys.argv[2:])
     if status and process is not None:
+        if ABSENT not in os.environ:  # `decibel launch` names it itself
+            print(f"process {process.process} of {process.processes} failed with exit status {status}", file=sys.stderr)
         _leave(status)
     sys.exit(status)
 
