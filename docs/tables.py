@@ -1,8 +1,8 @@
-"""All that is written from the metadata of the methods, wherever it stands.
+"""All that is written from the metadata of strategies and methods, wherever it stands.
 
     python docs/tables.py
 
-Fills in the tables of methods in the documentation between their marks, the constructors that
+Fills in their tables in the documentation between their marks, the constructors that
 `src/decibel/__init__.pyi` exports, and the names that the command line completes. A test compares.
 """
 
@@ -15,10 +15,12 @@ from pathlib import Path
 
 from decibel.cli import _completions as completions
 from decibel.methods._catalog import CATALOG, Entry
+from decibel.strategies import STRATEGIES, Strategy
 
 ROOT = Path(__file__).parent.parent
 FORMS = ("shared", "personal", "single")
-MARK = re.compile(r"(<!-- methods: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TEX = {"⁺⁺": "^{++}", "⁺": "^+", "−": "-", "Δ": r"\Delta "}
 STUB = ROOT / "src" / "decibel" / "__init__.pyi"
 
 
@@ -47,6 +49,43 @@ def messages() -> str:
     return table("method", "x", "y", "z", "per step, to each neighbour", rows=[row(entry) for entry in entries()])
 
 
+def strategies() -> str:
+    """Those that are linear; what a strategy's rule is, its flow form says first."""
+    head = ("name", "$A$", "$B^2$", "$C$", "rule", "corrects", "vectors sent", "rounds", "carries")
+
+    def row(strategy: Strategy) -> list[str]:
+        vectors, _ = strategy.message_size or (0, 0)
+        return [
+            f"`{strategy.name}`",
+            *(polynomial(coefficients) for coefficients in (strategy.A, strategy.B2, strategy.C)),
+            rule((strategy.flow_form.__doc__ or "").partition("\n")[0]),
+            "yes" if any(strategy.B2) else "no",
+            str(vectors),
+            str(len(strategy.messages)),
+            str(strategy.carries),
+        ]
+
+    return table(*head, rows=[row(strategy) for strategy in STRATEGIES.values() if strategy.A])
+
+
+def polynomial(coefficients: tuple[float, ...]) -> str:
+    """As a formula in I, W and its powers."""
+    text = ""
+    for power, factor in enumerate(coefficients):
+        if factor:
+            sign = ("- " if factor < 0 else "+ ") if text else "-" * (factor < 0)
+            size = "" if abs(factor) == 1 else f"{abs(factor):g}"
+            text += f"{sign}{size}{('I', 'W', f'W^{power}')[min(power, 2)]} "
+    return f"${text.strip() or '0'}$"
+
+
+def rule(text: str) -> str:
+    """Equations become formulas, and words stay words."""
+    for character, tex in TEX.items():
+        text = text.replace(character, tex)
+    return ", ".join(f"${part}$" if "=" in part else part for part in text.rstrip(".").split(", "))
+
+
 def reference(form: str) -> str:
     makers = dict.fromkeys(entry.make.__name__ for entry in entries() if entry.form == form)
     return "\n" + "".join(f"::: decibel.{name}\n\n" for name in makers)
@@ -55,6 +94,7 @@ def reference(form: str) -> str:
 BLOCKS = {
     "catalogue": catalogue,
     "messages": messages,
+    "strategies": strategies,
     **{form: lambda form=form: reference(form) for form in FORMS},
 }
 

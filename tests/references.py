@@ -14,6 +14,18 @@ from quadratics import Quadratic, upper
 
 import decibel as db
 
+# How many vectors the tables of the papers say travel, and in how many rounds: gt must wait for its first vector.
+EXCHANGES = {
+    "diffusion": (1, 1),
+    "consensus": (1, 1),
+    "local": (0, 0),
+    "ed": (1, 1),
+    "nids": (1, 1),
+    "extra": (1, 1),
+    "gt": (2, 2),
+    "semi-gt": (2, 1),
+    "non-gt": (2, 1),
+}
 MIXTURES = ("ed", "extra", "gt", "semi-gt", "non-gt", "diffusion", "consensus")
 
 

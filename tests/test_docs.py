@@ -12,14 +12,10 @@ from collections.abc import Hashable
 from pathlib import Path
 from statistics import median
 
-import jax.numpy as jnp
 import pytest
 
 import decibel
 from decibel import CATALOG
-from decibel.core._vector import Vector
-from decibel.network._messages import Cumulative
-from decibel.strategies._table import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "studies" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -199,52 +195,6 @@ def test_reference_shows_no_private_path():
         assert not re.search(r"decibel[\w.]*\._", page.read_text()), page.name
 
 
-def strategy_rows():
-    text = (ROOT / "docs" / "concepts.md").read_text()
-    head, *rows = re.findall(r"^\| (?:name \| \$A|`[a-z-]+` \| \$(?:I|W)).*$", text, re.MULTILINE)
-    names = [cell.strip() for cell in head.strip("|").split("|")]
-    return [dict(zip(names, (cell.strip() for cell in row.strip("|").split("|")), strict=True)) for row in rows]
-
-
-def polynomial_text(coefficients):
-    text = ""
-    for power, factor in zip(("I", "W", "W^2"), coefficients, strict=False):
-        if factor:
-            size = "" if abs(factor) == 1 else f"{abs(factor):g}"
-            sign = (" - " if factor < 0 else " + ") if text else ""
-            text += f"{sign}{size}{power}"
-    return f"${text or '0'}$"
-
-
-def exchanges(strategy):
-    """(vectors, rounds) of one move, with the message itself given back as its flow."""
-    one = Vector(jnp.ones(2))
-    move, reply, vectors, rounds = strategy.flow_form(one, one, *(one,) * strategy.carries), None, 0, 0
-    while True:
-        try:
-            reply = move.send(reply)
-        except StopIteration:
-            return vectors, rounds
-        rounds += 1
-        if isinstance(reply, Cumulative):  # the message and the link's flow
-            reply = (one, one)
-        vectors += len(reply) if isinstance(reply, tuple) else 1
-        if strategy.keeps_link_flows:
-            reply = one
-
-
-def test_strategy_table_is_the_library():
-    rows = strategy_rows()
-    linear = {name: strategy for name, strategy in STRATEGIES.items() if strategy.A}
-    assert [row["name"].strip("`") for row in rows] == list(linear)
-    for row, strategy in zip(rows, linear.values(), strict=True):
-        given = [polynomial_text(c) for c in (strategy.A, strategy.B2, strategy.C)]
-        assert [row["$A$"], row["$B^2$"], row["$C$"]] == given
-        assert (row["corrects"] == "yes") == any(strategy.B2)
-        assert int(row["carries"]) == strategy.carries
-        assert (int(row["vectors sent"]), int(row["rounds"])) == exchanges(strategy)
-
-
 def test_table_of_faults_is_what_was_measured():
     figures = ROOT / "docs" / "figures"
     spec = importlib.util.spec_from_file_location("faults_figure", figures / "faults.py")
@@ -325,7 +275,7 @@ def test_what_is_written_from_the_methods_is_up_to_date(tables):
     assert not tables.outdated(), "run `make tables`"
     assert {entry.name for entry in tables.entries()} == {name for name, entry in CATALOG.items() if not entry.mixture}
     marked = {(page.name, kind) for page in PAGES for _, kind, _ in tables.MARK.findall(page.read_text())}
-    assert marked >= {("catalogue.md", "messages"), ("catalogue.md", "catalogue")}
+    assert marked >= {("catalogue.md", "messages"), ("catalogue.md", "catalogue"), ("concepts.md", "strategies")}
 
 
 def test_the_catalogue_and_the_credits_agree_on_what_is_ours():
@@ -361,8 +311,10 @@ def test_tables_follow_the_methods(tables):
     assert f"| `interact` | {interact} | personal | 1 | 2p numbers |\n" in tables.catalogue()
     assert "| `interact` | `non-gt` | `local` |  | 2p numbers |\n" in tables.messages()
     assert "::: decibel.interact\n" in tables.reference("personal")
-    new = f"<!-- methods: catalogue -->\n{tables.catalogue()}<!-- end -->\n"
-    assert tables.page("<!-- methods: catalogue -->\nold\n<!-- end -->\n") == new
+    row = r"| `ed` | $W$ | $I - W$ | $W$ | $s^{++} = W (2 s^+ - s - \Delta d)$ | yes | 1 | 1 | 1 |"
+    assert f"{row}\n" in tables.strategies()
+    new = f"<!-- table: catalogue -->\n{tables.catalogue()}<!-- end -->\n"
+    assert tables.page("<!-- table: catalogue -->\nold\n<!-- end -->\n") == new
     stub = tables.STUB.read_text()
     without = stub.replace("from .methods._lopa import lopa\n", "").replace('    "lopa",\n', "")
     assert without != stub and tables.stub(without) == stub

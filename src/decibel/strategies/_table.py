@@ -82,7 +82,10 @@ def local_exact_diffusion(s: Vector, d: Vector, c: Vector, steps: int) -> Flows:
 
 
 def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
-    """ED, c = Σ_j F_ij kept per link: F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) repairs what a lost message broke."""
+    """ED, with its flows kept by link.
+
+    c = Σ_j F_ij, and F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) repairs what a lost message broke.
+    """
     c = yield Cumulative(s - d + c)
     return s - d + c, (c,)
 
@@ -100,9 +103,10 @@ def nids(
     prox: Callable[[Vector], Vector] = identity,
     share: Callable[[Vector], Vector] = identity,
 ) -> Flows:
-    """ED whose proximal map is exact for terms that differ from node to node; without one e = 0, and it is ED.
+    """ED, with the proximal map inside.
 
-    A node may take a share of the step and of the carry (`_nids`).
+    It is exact for terms that differ from node to node; without a map e = 0, and it is ED. A node may take a share of
+    the step and of the carry (`_nids`).
     """
     φ = s - share(d) + share(c) - e
     δ = yield φ
@@ -113,20 +117,29 @@ def nids(
 
 
 def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
-    """s⁺⁺ = W (2 s⁺ − s) − Δd; δ(s) is kept from the step before, so that one vector travels."""
+    """s⁺⁺ = W (2 s⁺ − s) − Δd
+
+    δ(s) is kept from the step before, so that one vector travels.
+    """
     s = prox(s + δ - d + c)
     δ = yield s
     return s, (c + δ, δ)
 
 
 def wave(s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
-    """EXTRA, its flows kept per link in wave variables, so that neighbours need no common clock."""
+    """EXTRA, with a wave kept by link.
+
+    Neighbours then need no common clock.
+    """
     F = yield Wave(s, wait_for=d)
     return prox(s - d + F), ()
 
 
 def gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
-    """h⁺ = W (h + Δd), s⁺ = W (s − h⁺), with h = d + c."""
+    """h⁺ = W (h + Δd), s⁺ = W (s − h⁺)
+
+    with h = d + c.
+    """
     δ = yield c + d
     c = c + δ
     φ = s - d - c
@@ -135,14 +148,20 @@ def gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
 
 
 def semi_gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
-    """h⁺ = W (h + Δd), s⁺ = W s − h⁺, with h = d + c."""
+    """h⁺ = W (h + Δd), s⁺ = W s − h⁺
+
+    with h = d + c.
+    """
     δc, δs = yield c + d, s
     c = c + δc
     return s + δs - d - c, (c,)
 
 
 def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
-    """h⁺ = W h + Δd, s⁺ = W s − h⁺, with h = d + c."""
+    """h⁺ = W h + Δd, s⁺ = W s − h⁺
+
+    with h = d + c.
+    """
     δh, δs = yield h, s
     c = c + δh
     h = d + c
