@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Protocol, cast, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -19,6 +20,8 @@ from ..core._optional import optional
 from ..core._types import PyTree
 
 __all__ = ["Source", "arrays", "hdf5", "hugging_face", "items", "iterator"]
+
+BLOCK_BYTES = 2**14  # of a step, from which steps are copied one at a time
 
 
 @runtime_checkable
@@ -99,12 +102,34 @@ class Arrays:
     def __getitem__(self, indices: Int[np.ndarray, " samples"], /) -> PyTree:
         return jax.tree.map(lambda leaf: _rows(leaf, indices), self._tree)
 
+    def copy(self, indices: Int[np.ndarray, "steps batch"], out: Sequence[np.ndarray]) -> bool:
+        """Copies rows of every leaf to arrays (steps, batch, ...); whether that could be done and all are finite."""
+        return all(_copy_rows(leaf, indices, into) for leaf, into in zip(jax.tree.leaves(self._tree), out, strict=True))
+
 
 def _rows(leaf: np.ndarray, indices: Int[np.ndarray, " samples"]) -> np.ndarray:
     # The faster `take` would first copy all of an array that does not lie in memory as NumPy wants it.
-    if isinstance(leaf, np.ndarray) and leaf.flags.c_contiguous and leaf.flags.aligned and leaf.dtype.isnative:
-        return np.take(leaf, indices, axis=0)
-    return np.asarray(leaf[indices])
+    return np.take(leaf, indices, axis=0) if _laid_out(leaf) else np.asarray(leaf[indices])
+
+
+def _laid_out(leaf: np.ndarray) -> bool:
+    """Whether an array lies in memory as NumPy wants it."""
+    return isinstance(leaf, np.ndarray) and leaf.flags.c_contiguous and leaf.flags.aligned and leaf.dtype.isnative
+
+
+def _copy_rows(leaf: np.ndarray, indices: Int[np.ndarray, "steps batch"], out: np.ndarray) -> bool:
+    """Copies a step at a time, and looks at it while the processor's cache holds it."""
+    if not _laid_out(leaf):
+        return False
+    floating = jnp.issubdtype(leaf.dtype, jnp.inexact)
+    if not floating or leaf.dtype != out.dtype or out[0].nbytes < BLOCK_BYTES:
+        out[:] = np.take(leaf, indices, axis=0)
+        return not floating or bool(np.isfinite(out).all())
+    for rows, into in zip(indices, out, strict=True):
+        np.take(leaf, rows, axis=0, out=into, mode="clip")  # the default mode would copy once more
+        if not np.isfinite(into).all():
+            return False
+    return True
 
 
 class _HDF5:
