@@ -545,6 +545,8 @@ COMMANDS = {
     "metric 'acuracy' is not known": ("tune", "linear_regression", "--metric", "acuracy"),
     "graph 'gird' is not known: did you mean 'grid'?": ("graphs", "gird"),
     "bytes_per_step needs dimension": ("advise", "8", "--bytes-per-step", "100"),
+    "a predicted time needs entries: give --entries P Q": ("advise", "8", "--latency", "1"),
+    "loss=1.0 must be at least 0 and below 1": ("advise", "8", "--entries", "1", "1", "--loss", "1"),
     "personal=True needs a lower level": ("advise", "8", "--personal", "--single"),
     "did you mean 'fashion-mnist'?": ("data", "fetch", "fashion-mnits"),
     "RUN nowhere is not a folder: give the --out folder": ("watch", "nowhere"),

@@ -243,6 +243,14 @@ def test_advise_says_what_the_theory_says():
     assert answer.exit_code == 0 and answer.output.startswith("dsgd")
 
 
+def test_advise_predicts_the_time_of_networks():
+    found, code = answer_of("advise", 8, "--entries", 10, 20, "--bandwidth", 1e6, "--latency", 0.01, "--degree", 2)
+    expected = decibel.theory.plans(8, (10, 20), decibel.theory.Links(1e6, 0.01), degree=2)
+    assert code == 0 and [plan["seconds"] for plan in found["plans"]] == [plan.seconds for plan in expected]
+    answer = invoke("advise", "8", "--entries", "10", "20", "--loss", "0.1", "--compute", "0.1")
+    assert answer.exit_code == 0 and "wave" in answer.output and " gt " not in answer.output
+
+
 def test_tune_gives_the_command_that_runs_with_what_it_found():
     found, code = answer_of(
         "tune", "linear_regression", "--nodes", 4, "--steps", 10, "--budget", 3, "--batch-size", 5, "--seeds", 1

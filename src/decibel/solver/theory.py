@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from ..core._html import table
-from ..graphs import _families as families
 from ..graphs._graph import Graph, GraphSequence, Levels, Topology
 from ..methods._catalog import CATALOG
 from ..methods._method import Method
@@ -48,6 +45,7 @@ from ._interact import (
     svr_interact_step_sizes,
     svr_interact_terms,
 )
+from ._plans import Links, Plan, busiest, plans, undirected
 
 UNCORRECTED = ("d-soba", "d-soba-fo", "dsgd")
 # Powers of n and of 1/(1−ρ) where a paper prints the transient and no bound from which it follows. MDBO: D-SOBA (talk),
@@ -57,10 +55,10 @@ WITHOUT_NOISE = "INTERACT's rate is 1/T at constant step sizes, with no 1/√(nT
 NO_TRANSIENT = {"interact": WITHOUT_NOISE, "svr-interact": WITHOUT_NOISE}
 
 __all__ = [
-    "Advice", "Bound", "Constants", "Measured", "Samples", "Term", "advise", "asymptotic_rate", "communication",
-    "computation", "contraction", "diminishing", "dsoba", "gossip_dsbo", "interact_bias", "interact_rounds",
-    "interact_step_sizes", "measured_transient", "neumann_bias", "rates", "rival_samples", "sparkle",
-    "svr_interact_rounds", "svr_interact_step_sizes", "svr_interact_terms", "transient", "wave_step_size",
+    "Advice", "Bound", "Constants", "Links", "Measured", "Plan", "Samples", "Term", "advise", "asymptotic_rate",
+    "communication", "computation", "contraction", "diminishing", "dsoba", "gossip_dsbo", "interact_bias",
+    "interact_rounds", "interact_step_sizes", "measured_transient", "neumann_bias", "plans", "rates", "rival_samples",
+    "sparkle", "svr_interact_rounds", "svr_interact_step_sizes", "svr_interact_terms", "transient", "wave_step_size",
 ]  # fmt: skip
 
 
@@ -250,8 +248,8 @@ def advise(
     name = "d-soba-fo" if first_order else (DIFFER if heterogeneous else ALIKE)[form]
     made, (p, q) = CATALOG[name](), dimension or (1, 1)
     most = positive_integer("nodes", nodes) - 1 if degree is None else degree
-    found = candidates or _families(nodes, most)
-    pool = [graph for graph in found if graph.nodes == nodes and graph.symmetric and _busiest(graph) <= most]
+    found = candidates or undirected(nodes, most)
+    pool = [graph for graph in found if graph.nodes == nodes and graph.symmetric and busiest(graph) <= most]
     if not pool:
         fix = "allow more, or run gradient tracking on db.graphs.one_peer_exponential(nodes)"
         raise ValueError(f"no undirected candidate of {nodes} nodes has at most {most} neighbours: {fix}.")
@@ -264,7 +262,7 @@ def advise(
         for s, strategy in made.strategies.items():
             vectors, numbers = strategy.message_size or (0, 0)
             entries[s] = vectors * (p if s == "x" else q) + numbers
-        return sum(itemsize * count * _busiest(getattr(levels, s)) for s, count in entries.items())
+        return sum(itemsize * count * busiest(getattr(levels, s)) for s, count in entries.items())
 
     def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap
         return 1 / levels.x.spectral_gap if personal else transient(made, nodes, levels, float(heterogeneous))
@@ -284,7 +282,7 @@ def advise(
 
 def _graph_reasons(best: Levels, total: int | None) -> list[str]:
     def told(graph: Topology) -> str:
-        return f"{graph.name}, up to {_busiest(graph)} neighbours and 1−ρ = {graph.spectral_gap:.3g}"
+        return f"{graph.name}, up to {busiest(graph)} neighbours and 1−ρ = {graph.spectral_gap:.3g}"
 
     who = "y and z" if best.x != best.y else "all levels"
     reasons = [f"For {who}: {told(best.y)}, the best within the budget."]
@@ -359,23 +357,3 @@ def _rhos(nodes: int, network: float | Topology | Levels) -> dict[str, float]:
     if network.nodes != nodes:
         raise ValueError(f"nodes={nodes}, but the graph has {network.nodes}: give the same number.")
     return {level: getattr(network, level).rho for level in "xyz"}
-
-
-def _busiest(graph: Topology) -> int:
-    return math.ceil(graph.degrees.max(initial=0))
-
-
-@lru_cache(maxsize=16)
-def _families(nodes: int, most: int) -> tuple[Graph, ...]:
-    """Real graphs of about `most` neighbours and fewer; `complete` only where its edges are few enough to list."""
-    regular = [d for d in (3, 4, 6, 8, 12, 16) if d < min(most + 1, nodes - 1) and nodes * d % 2 == 0]
-    made = [families.ring(nodes), families.exponential(nodes), *(_regular(nodes, d) for d in regular)]
-    rows = max((r for r in range(3, math.isqrt(nodes) + 1) if nodes % r == 0), default=0)
-    made += [families.torus(rows, nodes // rows)] if rows and most >= 4 else []
-    made += [families.hypercube(nodes)] if nodes & (nodes - 1) == 0 else []
-    return tuple(made + ([families.complete(nodes)] if nodes - 1 <= min(most, 511) else []))
-
-
-def _regular(nodes: int, degree: int) -> Graph:
-    drawn = (nx.random_regular_graph(degree, nodes, seed) for seed in range(100))
-    return families.from_networkx(next(filter(nx.is_connected, drawn)), name=f"random {degree}-regular")

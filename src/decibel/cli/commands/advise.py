@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from .._common import Json, console, emit, or_exit
 
 if TYPE_CHECKING:
+    from ...solver._plans import Plan
     from ...solver.theory import Advice
+
+SHOWN = 8  # graphs
 
 
 def advise(
@@ -27,9 +32,17 @@ def advise(
     single: Annotated[bool, typer.Option("--single", help="There is no lower level.")] = False,
     homogeneous: Annotated[bool, typer.Option("--homogeneous", help="All nodes draw from one distribution.")] = False,
     first_order: Annotated[bool, typer.Option("--first-order", help="Avoid second derivatives.")] = False,
+    bandwidth: Annotated[float, typer.Option(help="Bytes per second that a node sends.")] = math.inf,
+    latency: Annotated[float, typer.Option(help="Seconds of a message.")] = 0.0,
+    loss: Annotated[float, typer.Option(help="Share of messages that are lost.")] = 0.0,
+    one_way: Annotated[bool, typer.Option("--one-way", help="Links carry messages one way only.")] = False,
+    slowest: Annotated[float, typer.Option(help="How many times slower the slowest node is.")] = 1.0,
+    compute: Annotated[float, typer.Option(help="Seconds of a step at a node.")] = 0.0,
+    condition: Annotated[float, typer.Option(help="Largest curvature over the smallest, for the time.")] = 10.0,
+    target: Annotated[float, typer.Option(help="What remains of the distance, for the time.")] = 1e-3,
     json: Json = False,
 ) -> None:
-    """Recommend a method and graphs, from the papers' theory."""
+    """Recommend a method and graphs, from the papers' theory; from --bandwidth to --compute, by the predicted time."""
 
     def ask() -> Advice:
         from ...solver.theory import advise
@@ -45,6 +58,23 @@ def advise(
             second_derivatives=not first_order,
         )
 
+    def predict() -> tuple[Plan, ...]:
+        from ...solver.theory import Links, plans
+
+        links = Links(bandwidth, latency, loss, one_way, slowest)
+        if links == Links() and not compute:
+            return ()
+        if entries is None:
+            raise ValueError("a predicted time needs entries: give --entries P Q, the numbers of entries of x and y.")
+        wishes = {"degree": degree, "condition": condition, "target": target, "single": single}
+        return plans(nodes, entries, links, compute=compute, **wishes)
+
+    if found := or_exit(predict):
+        if json:
+            emit({"nodes": nodes, "plans": [_numbers(plan) for plan in found]})
+        else:
+            console().print(_table(found))
+        return
     advice = or_exit(ask)
     if json:
         emit(_document(advice))
@@ -62,3 +92,24 @@ def _document(advice: Advice) -> dict[str, object]:
         "bytes_per_step": advice.bytes_per_step,
         "reasons": list(advice.reasons),
     }
+
+
+def _numbers(plan: Plan) -> dict[str, object]:
+    return {**plan._asdict(), "graph": plan.graph.name}
+
+
+def _table(found: tuple[Plan, ...]) -> Table:
+    """The fastest combination on each of the best graphs."""
+    best: dict[str, Plan] = {}
+    for plan in found:
+        best.setdefault(plan.graph.name, plan)
+    rows = Table(box=None, padding=(0, 2, 0, 0))
+    rows.add_column("graph", no_wrap=True)
+    rows.add_column("strategy")
+    for name in ("bits", "steps", "rounds", "exchanges", "MB", "seconds"):
+        rows.add_column(name, justify="right")
+    for plan in list(best.values())[:SHOWN]:
+        bits = "–" if plan.bits is None else str(plan.bits)
+        predicted = (f"{plan.exchanges:.0f}", f"{plan.bytes / 1e6:.3g}", f"{plan.seconds:.3g}")
+        rows.add_row(plan.graph.name, plan.strategy, bits, str(plan.local_steps), str(plan.rounds), *predicted)
+    return rows

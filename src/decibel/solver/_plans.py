@@ -1,0 +1,287 @@
+"""Which network? Every runnable combination of graph, strategy, rounds, code and local steps, with its predicted time.
+
+The model is a quadratic with the same curvatures, between L/κ and L, at every node. There a strategy is a linear
+recursion for each eigenvalue λ of W and each curvature, and its rate is the largest root (docs/evidence/networks.md).
+What the model leaves out (curvatures that differ, lost messages, slow nodes) enters by measured factors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import networkx as nx
+import numpy as np
+from jaxtyping import Float
+
+from ..graphs import _families as families
+from ..graphs._graph import Graph, GraphSequence, Topology
+from ..methods._catalog import CATALOG
+from ..methods._method import Method, Rate
+from ..methods._single_level import SingleLevel
+from ..methods._sparkle import sparkle
+from ..strategies._local import with_local_steps
+from ..strategies._table import Strategy, strategy
+from ..strategies.privacy import quantize
+from ._complexity import positive_integer
+
+# Measured by docs/figures/networks.py; a test compares them with its results.
+STRETCH = 1.25  # exchanges of runs whose nodes differ in curvature, over the model's
+LOST = {"edge-ed": 0.2, "wave": 1.0}  # the power of 1/(1 − loss) by which exchanges grow
+WAITING = 0.25  # the power of the slowest node's factor by which a strategy without a common clock takes longer
+
+LOCAL_STEPS = (1, 4, 16)
+ROUNDS = (1, 2, 4, 8)
+BITS = (None, 4)
+SCALE = 4  # bytes of the scale of a vector in code
+STEP_SIZES = np.geomspace(0.003, 1.9, 48)  # times L
+CURVATURES, EIGENVALUES = 9, 17  # looked at between the smallest and the largest
+
+Grid = Float[np.ndarray, "steps curvatures eigenvalues"]
+Exchange = tuple[Strategy, Topology, int, int, int | None]  # strategy, graph, local steps, rounds, bits
+
+
+@dataclass(frozen=True)
+class Links:
+    """What connects the nodes, and how fast they are.
+
+    Args:
+        bandwidth: the bytes per second that a node sends, to all its neighbours together.
+        latency: the seconds that a message takes in addition.
+        loss: the share of messages that are lost, one way and unnoticed.
+        one_way: whether a node may be heard by nodes that it does not hear.
+        slowest: how many times slower the slowest node is.
+    """
+
+    bandwidth: float = math.inf
+    latency: float = 0.0
+    loss: float = 0.0
+    one_way: bool = False
+    slowest: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0 or not 0 <= self.latency < math.inf:
+            raise ValueError(f"bandwidth={self.bandwidth} must be positive, and latency={self.latency} not negative.")
+        if not 0 <= self.loss < 1 or not 1 <= self.slowest < math.inf:
+            raise ValueError(f"loss={self.loss} must be at least 0 and below 1, and slowest={self.slowest} at least 1.")
+
+
+class Plan(NamedTuple):
+    """A combination that can be run, and what it is predicted to take.
+
+    Attributes:
+        strategy: the strategy of all levels.
+        graph: the graph, with accelerated gossip where `rounds` is above 1.
+        local_steps: how many steps a node takes for each exchange.
+        rounds: how many rounds of messages make up an exchange.
+        bits: per entry of a message; None sends whole numbers.
+        step_size: the step size for which this is predicted, times the largest curvature.
+        exchanges: how many exchanges the target takes.
+        bytes: how many bytes the busiest node sends until then.
+        seconds: how long it takes.
+        single: whether there is a single level.
+    """
+
+    strategy: str
+    graph: Topology
+    local_steps: int
+    rounds: int
+    bits: int | None
+    step_size: float
+    exchanges: float
+    bytes: float
+    seconds: float
+    single: bool
+
+    def make(self, **rates: Rate) -> Method:
+        """The method, with the catalogue's step sizes unless given."""
+        moved_by = with_local_steps(strategy(self.strategy), self.local_steps)
+        if self.bits is not None:
+            moved_by = quantize(moved_by, self.bits)
+        if self.single:
+            return SingleLevel(mixing=moved_by, **{"theta": 1.0, **CATALOG["ed"].defaults, **rates})
+        return sparkle(moved_by, **{**CATALOG["sparkle-ed"].defaults, **rates})
+
+
+# The largest root of a strategy's recursion, by x (step times curvature), an eigenvalue λ of W, and τ local steps.
+
+
+def _root(trace: Grid, determinant: Grid) -> Grid:
+    """The largest modulus of the roots of t² − trace t + determinant."""
+    half = trace / 2
+    difference = np.sqrt(half**2 - determinant + 0j)
+    return np.maximum(abs(half + difference), abs(half - difference))
+
+
+def _local(x: Grid, steps: int) -> tuple[Grid, Grid]:
+    """What τ steps f ← (1 − x) f + c make of f and of c: (1 − x)^τ, and the sum of its powers below τ."""
+    powers = [(1 - x) ** k for k in range(steps + 1)]
+    return powers[-1], np.sum(powers[:-1], axis=0)
+
+
+def _exact_diffusion(x: Grid, λ: Grid, steps: int) -> Grid:
+    """φ = A s + g c;  s⁺ = λ φ;  c⁺ = c + (λ − 1) φ/τ"""
+    A, g = _local(x, steps)
+    return _root(λ * A + 1 + (λ - 1) * g / steps, λ * A)
+
+
+def _gradient_tracking(x: Grid, λ: Grid, steps: int) -> Grid:
+    """c⁺ = λ c + (λ − 1) x s;  s⁺ = λ (s − x s − c⁺)"""
+    return _root(λ * (2 - λ * x), λ**2 * (1 - x))
+
+
+def _wave(x: Grid, λ: Grid, steps: int) -> Grid:
+    """P = c + 2 (λ − 1) s/τ;  s⁺ = A s + g P;  c⁺ = c + (λ − 1) s/τ"""
+    A, g = _local(x, steps)
+    pull = (λ - 1) / steps
+    return _root(A + 2 * g * pull + 1, A + g * pull)
+
+
+ROOTS: dict[str, Callable[[Grid, Grid, int], Grid]] = {
+    "ed": _exact_diffusion,
+    "edge-ed": _exact_diffusion,
+    "gt": _gradient_tracking,
+    "wave": _wave,
+}
+
+
+def _over_phases(x: Grid, graph: GraphSequence) -> Grid:
+    """Gradient tracking, whose circulant phases have their eigenvectors in common: the root of a step of the period."""
+    period = np.eye(2)
+    for phase in graph.phases:
+        λ = np.fft.fft(np.asarray(phase.matrix[[0], :].todense()).ravel())[None, None, 1:]
+        above = np.stack([λ * (1 - λ * x), -(λ**2) + 0 * x], -1)
+        below = np.stack([(λ - 1) * x, λ + 0 * x], -1)
+        period = np.stack([above, below], -2) @ period
+    return abs(np.linalg.eigvals(period)).max(-1) ** (1 / graph.period)
+
+
+class Contraction(NamedTuple):
+    """The least factor of an exchange over step sizes, and the step size times L."""
+
+    factor: float
+    step_size: float
+
+
+@lru_cache(maxsize=4096)
+def contraction(name: str, graph: Topology, condition: float, steps: int) -> Contraction:
+    """By the model, for curvatures between L/κ and L."""
+    x = STEP_SIZES[:, None, None] * np.geomspace(1 / condition, 1, CURVATURES)[None, :, None]
+    if isinstance(graph, GraphSequence):
+        apart = _over_phases(x, graph)
+    else:
+        apart = ROOTS[name](x, np.linspace(graph.lambda_min, graph.rho, EIGENVALUES)[None, None, :], steps)
+    together = abs(1 - x) ** steps
+    factors = np.maximum(apart.max((1, 2)), together.max((1, 2)))
+    if name == "wave" and isinstance(graph, Graph):
+        factors = np.where(_late(graph) > STEP_SIZES, factors, math.inf)
+    best = int(factors.argmin())
+    return Contraction(float(factors[best]), float(STEP_SIZES[best]))
+
+
+def _late(graph: Graph) -> float:
+    """What α L of wave must be below where messages are late."""
+    return 2 - 3 * (1 - float(graph.matrix.diagonal().min()))
+
+
+def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
+    """Those that can be run, and are exact on these links."""
+    if links.one_way:
+        if degree >= 1 and not links.loss:
+            yield strategy("gt"), families.one_peer_exponential(nodes), 1, 1, None
+        return
+    graphs = [graph for graph in undirected(nodes, degree) if busiest(graph) <= degree]
+    for name, graph, steps, bits in product(ROOTS, graphs, LOCAL_STEPS, BITS):
+        moved_by = strategy(name)
+        exact = moved_by.keeps_link_flows or not links.loss
+        runs = (steps == 1 or name == "ed") and (bits is None or (steps == 1 and name != "edge-ed"))
+        if exact and runs:
+            yield moved_by, graph if _stable(moved_by, graph) else graph.lazy(), steps, 1, bits
+
+
+def _stable(moved_by: Strategy, graph: Graph) -> bool:
+    if moved_by.asynchronous:
+        return _late(graph) > STEP_SIZES[0]
+    return all(moved_by.stable_at(λ) for λ in (graph.lambda_min, graph.rho))
+
+
+def plans(
+    nodes: int,
+    dimension: tuple[int, int],
+    links: Links,
+    *,
+    compute: float = 0.0,
+    degree: int | None = None,
+    condition: float = 10.0,
+    target: float = 1e-3,
+    single: bool = False,
+    itemsize: int = 4,
+) -> tuple[Plan, ...]:
+    """The combinations of graph, strategy, rounds, code and local steps that are exact on these links, fastest first.
+
+    The predicted time is that of the exchanges, one after another: `local_steps` times `compute`, and for each round a
+    latency and the bytes to all neighbours. Their number follows from the rate on quadratics with the curvatures of
+    `condition`, and from measured factors. Batches are full: noise is not in it.
+
+    Args:
+        nodes: how many nodes.
+        dimension: (p, q), the numbers of entries of x and y; q is not counted with `single`.
+        links: bandwidth, latency, loss, direction, and the slowest node.
+        compute: the seconds of a step at a node of usual speed.
+        degree: the largest number of neighbours of a node.
+        condition: κ, the largest curvature over the smallest.
+        target: by what the distance from the solution is to be multiplied.
+        single: whether there is a single level.
+        itemsize: bytes per entry.
+    """
+    nodes = positive_integer("nodes", nodes)
+    if not condition >= 1 or not 0 < target < 1:
+        raise ValueError(f"condition={condition} must be at least 1, and target={target} lie between 0 and 1.")
+    if not 0 <= compute < math.inf:
+        raise ValueError(f"compute={compute} must be finite and not negative.")
+    p, q = dimension
+    entries, vectors = (p, 1) if single else (p + 2 * q, 3)
+    found: list[Plan] = []
+    for moved_by, graph, steps, rounds, bits in _exchanges(nodes, nodes - 1 if degree is None else degree, links):
+        factor, step_size = contraction(moved_by.name, graph, float(condition), steps)
+        if not factor < 1:
+            continue
+        repeated = (1 - links.loss) ** -LOST.get(moved_by.name, 0.0)
+        exchanges = max(1.0, STRETCH * repeated * math.log(target) / math.log(max(factor, 1e-12)))
+        size = entries * itemsize if bits is None else entries * bits / 8 + SCALE * vectors
+        copies = (moved_by.message_size or (1, 0))[0]
+        sent = busiest(graph) * rounds * copies * size
+        waiting = links.slowest ** (WAITING if moved_by.asynchronous else 1)
+        latency = rounds * len(moved_by.messages) * links.latency
+        seconds = steps * compute * waiting + latency + sent / links.bandwidth
+        cost = (exchanges, exchanges * sent, exchanges * seconds)
+        found.append(Plan(moved_by.name, graph, steps, rounds, bits, step_size, *cost, single))
+    if not found:
+        wish = "one-way links with loss" if links.one_way else f"{nodes} nodes with at most {degree} neighbours"
+        raise ValueError(f"no combination is exact on {wish}: change links or degree.")
+    return tuple(sorted(found, key=lambda plan: (plan.seconds, plan.bytes)))
+
+
+def busiest(graph: Topology) -> int:
+    """The largest number of neighbours of a node."""
+    return math.ceil(graph.degrees.max(initial=0))
+
+
+@lru_cache(maxsize=16)
+def undirected(nodes: int, most: int) -> tuple[Graph, ...]:
+    """Real graphs of about `most` neighbours and fewer; `complete` only where its edges are few enough to list."""
+    regular = [d for d in (3, 4, 6, 8, 12, 16) if d < min(most + 1, nodes - 1) and nodes * d % 2 == 0]
+    made = [families.ring(nodes), families.exponential(nodes), *(_regular(nodes, d) for d in regular)]
+    rows = max((r for r in range(3, math.isqrt(nodes) + 1) if nodes % r == 0), default=0)
+    made += [families.torus(rows, nodes // rows)] if rows and most >= 4 else []
+    made += [families.hypercube(nodes)] if nodes & (nodes - 1) == 0 else []
+    return tuple(made + ([families.complete(nodes)] if nodes - 1 <= min(most, 511) else []))
+
+
+def _regular(nodes: int, degree: int) -> Graph:
+    drawn = (nx.random_regular_graph(degree, nodes, seed) for seed in range(100))
+    return families.from_networkx(next(filter(nx.is_connected, drawn)), name=f"random {degree}-regular")

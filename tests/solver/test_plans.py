@@ -1,0 +1,216 @@
+"""Plans run, are exact where they say so, and take what the formulas and the measured factors say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from quadratics import random_quadratic
+
+import decibel as db
+from decibel.solver import _plans
+
+g = db.graphs
+Links, plans = db.theory.Links, db.theory.plans
+DOCS = Path(__file__).parents[2] / "docs"
+MEASURED = json.loads((DOCS / "figures" / "networks.json").read_text())
+LINKS = {"plain": Links(1e6, 0.01), "loss": Links(1e6, loss=0.1, slowest=5.0), "one way": Links(1e6, one_way=True)}
+
+
+def predicted(links, nodes=8, **options):
+    return plans(nodes, (10, 20), links, **{"degree": 2, "compute": 0.1, **options})
+
+
+# The roots, against the recursions as the papers print them, written out for all nodes.
+
+
+def largest(step, parts, nodes=6):
+    """The spectral radius of a linear step on stacked vectors, where it sees differences between nodes only."""
+    centre = np.kron(np.eye(parts), np.eye(nodes) - 1 / nodes)
+    matrix = np.stack([np.concatenate(step(*np.split(column, parts))) for column in centre.T], 1)
+    return abs(np.linalg.eigvals(matrix)).max()
+
+
+def roots_of(name, graph, x, steps=1):
+    λ = np.linalg.eigvalsh(graph.W)[:-1]
+    return _plans.ROOTS[name](np.array(x), λ, steps).max()
+
+
+@pytest.mark.parametrize("x", [0.05, 0.4, 1.3])
+def test_the_roots_are_those_of_the_published_recursions(x):
+    ring = g.ring(6)
+    W = ring.W
+
+    def exact_diffusion(s, before):  # s⁺⁺ = W (2 s⁺ − s − Δd)
+        return W @ (2 * s - before - x * (s - before)), s
+
+    def extra(s, before):  # s⁺⁺ = W (2 s⁺ − s) − Δd
+        return W @ (2 * s - before) - x * (s - before), s
+
+    def tracking(s, h):  # s⁺ = W (s − h), h⁺ = W (h + Δd)
+        new = W @ (s - h)
+        return new, W @ (h + x * (new - s))
+
+    assert roots_of("ed", ring, x) == pytest.approx(largest(exact_diffusion, 2), rel=1e-9)
+    assert roots_of("wave", ring, x) == pytest.approx(largest(extra, 2), rel=1e-9)
+    assert roots_of("gt", ring, x) == pytest.approx(largest(tracking, 2), rel=1e-9)
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_the_roots_of_local_steps_are_those_of_led(steps):
+    ring, x = g.ring(6), 0.3
+
+    def led(s, c):
+        for _ in range(steps):
+            s = s - x * s + c
+        δ = ring.W @ s - s
+        return s + δ, c + δ / steps
+
+    assert roots_of("ed", ring, x, steps) == pytest.approx(largest(led, 2), rel=1e-9)
+
+
+def test_the_roots_over_phases_are_those_of_a_period():
+    sequence, x = g.one_peer_exponential(6), 0.3
+
+    def period(s, c):
+        for phase in sequence.phases:
+            h = phase.W @ (c + x * s)
+            s, c = phase.W @ (s - h), h - x * s
+        return s, c
+
+    found = _plans._over_phases(np.full((1, 1, 1), x), sequence).max()
+    assert found**sequence.period == pytest.approx(largest(period, 2), rel=1e-6)
+
+
+def test_a_run_takes_the_exchanges_of_the_model():
+    """Where all nodes have the same curvatures, and no factor is needed."""
+    plan = next(p for p in predicted(Links(), single=True, target=1e-8) if p[:3] == ("ed", g.ring(8), 1) and not p.bits)
+    targets = np.random.default_rng(0).normal(size=(8, 1, 4))
+    h = jnp.asarray(np.geomspace(0.1, 1, 4))
+    problem = db.Problem(
+        lambda x, batch: 0.5 * (h * (x - batch) ** 2).sum(-1).mean(), upper_data=targets, x0=jnp.zeros(4)
+    )
+
+    def distance(snapshot):
+        return jnp.abs(snapshot.nodes.x - targets.mean(0)).max()
+
+    steps = round(plan.exchanges / _plans.STRETCH)
+    trace = db.solve(
+        problem, plan.make(alpha=plan.step_size), plan.graph, steps=2 * steps, eval_every=1, metrics=[distance]
+    ).trace
+    reached = np.argmax(np.asarray(trace["distance"]) < 1e-8 * trace["distance"][0])
+    assert reached == pytest.approx(steps, rel=0.2)
+
+
+# Every suggestion runs.
+
+
+@pytest.mark.parametrize("links", LINKS)
+@pytest.mark.slow_except("True-plain", "True-loss", "True-one way")
+@pytest.mark.parametrize("single", [True, False])
+def test_every_plan_runs(links, single):
+    quadratic = random_quadratic(8)
+    problem = quadratic.single() if single else quadratic.problem()
+    faults = [db.faults.drop(0.1, one_way=True)] if LINKS[links].loss else []
+    for plan in predicted(LINKS[links], single=single):
+        method = plan.make()
+        result = db.solve(problem, method, plan.graph, steps=3, metrics=[], faults=faults)
+        assert result.status == "completed", plan
+        assert all(strategy.local_steps == plan.local_steps for strategy in method.strategies.values())
+
+
+def test_bytes_are_the_ledgers():
+    problem = random_quadratic(8).problem(dtype=jnp.float32)
+    for plan in plans(8, (3, 4), LINKS["plain"], degree=2):
+        cost = db.cost(problem, plan.make(), plan.graph)
+        if plan.bits is None:
+            assert cost["bytes"] == pytest.approx(plan.bytes / plan.exchanges), plan
+        assert cost["rounds"] == plan.rounds * len(db.strategies.strategy(plan.strategy).messages)
+
+
+# What is recommended.
+
+
+def best(links, **options):
+    return predicted(links, nodes=16, **{"degree": None, **options})[0]
+
+
+def test_the_time_is_that_of_computing_waiting_and_sending():
+    for plan in predicted(Links(1e4, 0.5, slowest=3.0), single=True):
+        slow = 3.0**_plans.WAITING if plan.strategy == "wave" else 3.0
+        messages = 2 if plan.strategy == "gt" else 1
+        each = plan.local_steps * 0.1 * slow + messages * 0.5 + plan.bytes / plan.exchanges / 1e4
+        assert plan.seconds == pytest.approx(plan.exchanges * each)
+
+
+def test_what_is_slow_is_avoided():
+    assert best(Links(1e12, 1.0), compute=0.0).graph.rho < best(Links(1e3), compute=0.0).graph.rho
+    assert best(Links(1e3), compute=0.0).bits == 4
+    assert best(Links(1e9), condition=1000.0, compute=0.1).local_steps == 1
+    assert best(Links(1e9, 1.0), condition=1000.0, compute=1e-3).local_steps > 1
+    assert best(Links(1e9, slowest=100.0), compute=1.0).strategy == "wave"
+
+
+def test_more_of_everything_is_never_slower():
+    def seconds(**links):
+        return best(Links(**links)).seconds
+
+    assert seconds(bandwidth=1e5) >= seconds(bandwidth=1e6) >= seconds(bandwidth=1e7)
+    assert seconds(latency=0.1) >= seconds(latency=0.01) >= seconds()
+    assert seconds(loss=0.3) >= seconds(loss=0.1) >= seconds()
+    assert seconds(slowest=10.0) >= seconds(slowest=2.0) >= seconds()
+
+
+@pytest.mark.parametrize(
+    ("links", "strategies"),
+    [("loss", {"edge-ed", "wave"}), ("one way", {"gt"}), ("plain", {"ed", "edge-ed", "gt", "wave"})],
+)
+def test_only_what_is_exact_on_these_links(links, strategies):
+    assert {plan.strategy for plan in predicted(LINKS[links])} == strategies
+
+
+def test_plans_obey_the_degree():
+    for degree in (2, 4):
+        assert max(_plans.busiest(plan.graph) for plan in predicted(LINKS["plain"], 12, degree=degree)) <= degree
+
+
+# The measured factors.
+
+
+def test_the_factors_are_what_was_measured():
+    ratios = [run / model for _, _, _, model, run in MEASURED["exchanges"]]
+    assert np.median(ratios) == pytest.approx(_plans.STRETCH, abs=0.05)
+    assert min(ratios) / _plans.STRETCH > 0.75 and max(ratios) / _plans.STRETCH < 1.25
+    for name, power in _plans.LOST.items():
+        assert mean_power("lost", name, 1 / 0.7) == pytest.approx(power, abs=0.06)
+    assert mean_power("slow", "wave", 10.0) == pytest.approx(_plans.WAITING, abs=0.06)
+
+
+def test_the_table_is_what_was_measured():
+    page = (DOCS / "evidence" / "networks.md").read_text()
+    for case, *_, predicted, measured in MEASURED["exchanges"]:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {case} |")]
+        assert f" {predicted:.0f} | {measured:.0f} |" in row
+
+
+def mean_power(column, strategy, factor):
+    rows = [row for row in MEASURED["faults"] if row["case"].startswith(f"{strategy},")]
+    return np.mean([np.log(row[column] / row["none"]) / np.log(factor) for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Links(bandwidth=0), "bandwidth=0 must be positive"),
+        (lambda: Links(loss=1.0), "loss=1.0 must be at least 0 and below 1"),
+        (lambda: predicted(Links(), condition=0.5), "condition=0.5 must be at least 1"),
+        (lambda: predicted(Links(), degree=1), "at most 1 neighbours"),
+        (lambda: predicted(Links(loss=0.1, one_way=True)), "one-way links with loss"),
+    ],
+)
+def test_sentences(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
