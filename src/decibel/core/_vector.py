@@ -82,7 +82,7 @@ class Vector:
 
 def replicate(tree: PyTree, nodes: int) -> Vector:
     """Every node's copy of a common start."""
-    return Vector(jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], nodes, 0), tree))
+    return Vector(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (nodes, *jnp.shape(leaf))), tree))
 
 
 def dots(a: Vector, b: Vector) -> Float[Array, " nodes"]:

@@ -94,7 +94,8 @@ class Run:
         self.migrate_links = migrate_links
         self.split = split
         self._keep_copy = keep_copy
-        self._begin = begin or program.start
+        # On a device of its own choice, so that what is compiled for this state also serves the states that follow it.
+        self._begin = begin or (lambda: jax.device_put(program.start(), program.nodes.sharding))
         self._compiled: dict[int, Compiled] = {}
         pop_source_error(program.problem)  # drops the error of an earlier run that was interrupted
         self.state = self.begin()

@@ -11,8 +11,6 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
-import optimistix as optx
 from jax import Array
 from jaxtyping import Float
 
@@ -155,6 +153,9 @@ def implicit_gradient(
 
 
 def _minimize(g: Callable[[PyTree], Array], y0: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:
+    import lineax as lx  # both take a fifth of a second, and a run needs neither
+    import optimistix as optx
+
     gradient = jax.grad(g)
     scale = _norm(gradient(y0))
     rough = optx.minimise(lambda y, _: g(y), optx.LBFGS(rtol=1e-4, atol=1e-4), y0, max_steps=300, throw=False).value

@@ -170,7 +170,7 @@ def lay_out(tree: PyTree, counts: Int[np.ndarray, " nodes"]) -> NodeData:
     """The plan of the exact mean over nodes of these counts."""
     least = int(counts.min())
     rest = counts - least
-    mean, counts_on_device = float(counts.mean()), jnp.asarray(counts, jnp.int32)
+    mean, counts_on_device = float(counts.mean()), jnp.asarray(counts.astype(np.int32))
     if not rest.any():
         return NodeData(tree, counts_on_device, None, None, (least,), mean)
     powers = 2 ** np.arange(int(rest.max()).bit_length())

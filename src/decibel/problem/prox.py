@@ -15,7 +15,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax.projections
 from jax import Array
 from jaxtyping import Int
 
@@ -97,11 +96,13 @@ class Simplex(Prox):
                 f"floor={self.floor:g} is too high for {entries} entries of sum {self.total:g}: give at most "
                 f"{self.total / entries:g}."
             )
+        from optax.projections import projection_simplex  # takes a tenth of a second
+
         with jax.numpy_dtype_promotion("standard"):
             if isinstance(self.floor, float) and self.floor == 0:
-                return _like(tree, optax.projections.projection_simplex(tree, self.total))
+                return _like(tree, projection_simplex(tree, self.total))
             above = jax.tree.map(lambda leaf: leaf - self.floor, tree)
-            above = optax.projections.projection_simplex(above, self.total - entries * self.floor)
+            above = projection_simplex(above, self.total - entries * self.floor)
             return _like(tree, jax.tree.map(lambda leaf: jnp.maximum(leaf, 0) + self.floor, above))
 
     def average(self) -> Simplex:
@@ -116,8 +117,10 @@ class Ball(Prox):
     is_projection: ClassVar[bool] = True
 
     def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
+        from optax.projections import projection_l2_ball
+
         with jax.numpy_dtype_promotion("standard"):
-            return _like(tree, optax.projections.projection_l2_ball(tree, self.radius))
+            return _like(tree, projection_l2_ball(tree, self.radius))
 
     def average(self) -> Ball:
         """The smallest ball."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from scipy.special import lambertw
 
 from ..core._names import hint
 from ..methods._method import Rate
@@ -49,6 +48,8 @@ class Term(NamedTuple):
         difference = self.power - power
         ratio = self.coefficient / level
         if self.logs:
+            from scipy.special import lambertw
+
             ratio /= difference
             ratio = -ratio * float(lambertw(-1 / ratio, -1).real) if ratio > math.e else 1.0
         return max(ratio ** (1 / difference), 1.0)

@@ -352,7 +352,7 @@ class Strategy(eqx.Module):
 @cache
 def _messages(structure: Any) -> tuple[Message, ...]:
     """What a strategy of that structure sends, whatever its numbers are."""
-    strategy = jax.tree.unflatten(structure, [1.0] * structure.num_leaves).at(jnp.arange(2))
+    strategy = jax.tree.unflatten(structure, [1.0] * structure.num_leaves).at(jnp.asarray(np.arange(2)))
 
     def step(s: Vector, rate: Array) -> tuple[Message, ...]:
         move = strategy.update(strategy.start(s), s, rate)
