@@ -21,6 +21,8 @@ ROOT = Path(__file__).parent.parent
 FORMS = ("shared", "personal", "single")
 MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TEX = {"⁺⁺": "^{++}", "⁺": "^+", "−": "-", "Δ": r"\Delta "}
+IMPORT = re.compile(r"^from \.methods\.\S+ import (?:\([^)]*\)|.*)\n", re.MULTILINE)
+WIDTH = 120
 STUB = ROOT / "src" / "decibel" / "__init__.pyi"
 
 
@@ -108,14 +110,19 @@ def stub(text: str) -> str:
     found: dict[str, set[str]] = {}
     for entry in entries():
         found.setdefault(entry.make.__module__.removeprefix("decibel"), set()).add(entry.make.__name__)
-    lines = text.splitlines()
-    mine = [line for line in lines if line.startswith("from .methods.")]
-    kept = [line for line in mine if not set(_names(line)) & set().union(*found.values())]
-    made = [f"from {module} import {', '.join(sorted(names))}" for module, names in found.items()]
-    first = lines.index(mine[0])
-    body = "\n".join([*lines[:first], *sorted([*kept, *made]), *lines[first + len(mine) :]])
+    mine = IMPORT.findall(text)
+    kept = [statement for statement in mine if not set(_names(statement)) & set().union(*found.values())]
+    made = [_import(module, sorted(names)) for module, names in found.items()]
+    before, after = text.split(mine[0])[0], IMPORT.sub("", text)
+    body = (before + "".join(sorted([*kept, *made])) + after.removeprefix(before)).rstrip()
     listed = "".join(f'    "{name}",\n' for name in sorted(_names(body), key=lambda name: (not name.isupper(), name)))
     return re.sub(r"__all__ = \[\n.*?\]", f"__all__ = [\n{listed}]", body, flags=re.DOTALL) + "\n"
+
+
+def _import(module: str, names: list[str]) -> str:
+    """As ruff would have it."""
+    line = f"from {module} import {', '.join(names)}\n"
+    return line if len(line) <= WIDTH + 1 else f"from {module} import (\n    {f',{chr(10)}    '.join(names)},\n)\n"
 
 
 def _names(source: str) -> list[str]:

@@ -23,6 +23,7 @@ EXCHANGES = {
     "nids": (1, 1),
     "extra": (1, 1),
     "gt": (2, 2),
+    "push-pull": (2, 2),
     "semi-gt": (2, 1),
     "non-gt": (2, 1),
 }
@@ -40,6 +41,7 @@ def table(name: str, W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
         "nids": (W, I - W, W),
         "extra": (I, I - W, W),
         "gt": (W @ W, (I - W) @ (I - W), W @ W),
+        "push-pull": (W @ W, (I - W) @ (I - W), W @ W),  # with R = C = W
         "semi-gt": (W, (I - W) @ (I - W), W @ W),
         "non-gt": (I, (I - W) @ (I - W), W @ W),
     }[name]
@@ -85,7 +87,7 @@ class Printed:
             after = W @ s - d if first else W @ (2 * s - self.previous) - change
         else:
             self.h = W @ self.h + change if self.name == "non-gt" else W @ (self.h + change)
-            after = W @ (s - self.h) if self.name == "gt" else W @ s - self.h
+            after = W @ (s - self.h) if self.name in ("gt", "push-pull") else W @ s - self.h
         self.previous, self.s, self.d = s, after, d
 
 

@@ -32,7 +32,22 @@ from .methods._ma_dsbo import ma_dsbo
 from .methods._mdbo import mdbo, vrdbo
 from .methods._method import Method, State
 from .methods._prometheus import prometheus
-from .methods._single_level import ada_ed, adam_ed, dadam, dsgd, ed, extra, gnsd, gt, gt_ada, gt_adam, nids, wave
+from .methods._single_level import (
+    ada_ed,
+    adam_ed,
+    dadam,
+    dsgd,
+    ed,
+    extra,
+    gnsd,
+    gt,
+    gt_ada,
+    gt_adam,
+    nids,
+    push_pull,
+    sgp,
+    wave,
+)
 from .methods._slam import slam
 from .methods._soba import soba
 from .methods._sparkle import sparkle
@@ -151,6 +166,8 @@ __all__ = [
     "prometheus",
     "prox",
     "proxskip",
+    "push_pull",
+    "sgp",
     "slam",
     "soba",
     "solve",

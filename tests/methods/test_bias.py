@@ -341,7 +341,9 @@ def expected(name, trial):
         case "penalty-ed" | "penalty-extra" | "penalty-gt":
             return settle(quadratic.penalty(1e3), exact, rates)
     # SPARKLE and methods of one level, by their strategies; all others are exact, and new ones must be.
-    uncorrected = {"diffusion": "diffusion", "adam-diffusion": "diffusion", "consensus": "consensus"}
+    uncorrected = {name: "diffusion" for name in ("diffusion", "adam-diffusion", "push-sum")} | {
+        "consensus": "consensus"
+    }
     strategies = {level: strategy.name for level, strategy in trial.method.strategies.items()}
     for level, strategy in strategies.items():
         if strategy == "adam-diffusion":  # its steps are α/√v̂, with v̂ = 0.99 v where one sample adds nothing

@@ -29,7 +29,7 @@ N, P, Q, UPPER, LOWER = 4, 2, 3, 2, 3  # nodes, entries of x and y, samples per 
 STEPS = 5
 QUADRATIC = random_quadratic(N, P, Q, seed=2)
 STAR, COMPLETE = db.graphs.star(N), db.graphs.complete(N)
-MIXED = (*Sparkle.mixed, "edge-ed", "wave", "ada-ed", "ada-ed-scalar", "adam-ed")
+MIXED = (*Sparkle.mixed, "edge-ed", "wave", "ada-ed", "ada-ed-scalar", "adam-ed", "push-pull")
 # One of each kind is a default test.
 KINDS = [
     "sparkle-extra-gt",
@@ -203,7 +203,9 @@ def test_bytes_are_what_the_catalogue_says(name, ran):
         assert cost["bytes"] == 8 * degree * numbers(entry.sends, **letters), (entry.sends, k)
 
 
-ROUNDS = {"gt": 2} | {name: 1 for name in MIXED if name != "gt"}  # of one level; semi-gt and non-gt send two at once
+ROUNDS = {
+    name: 2 if name in ("gt", "push-pull") else 1 for name in MIXED
+}  # of one level; semi-gt and non-gt send two at once
 BOTH = UPPER + LOWER
 SERIES = POWER_STEPS + 9  # products of ten terms with an automatic scale
 
@@ -263,6 +265,8 @@ def by_hand(name, k):
         "gt-ada": (UPPER, 1, 0, 0, 2),
         "wave": (UPPER, 1, 0, 0, 1),
         "gt": (UPPER, 1, 0, 0, 2),
+        "push-pull": (UPPER, 1, 0, 0, 2),
+        "sgp": (UPPER, 1, 0, 0, 1),
         "gnsd": (UPPER, 1, 0, 0, 1),
         "gt-hsgd": (UPPER, 2, 0, 0, 2),  # at two points
         "k-gt": (5 * UPPER, 5, 0, 0, 1),
@@ -344,10 +348,10 @@ def test_every_method_says_which_samples_a_step_draws():
 def test_names():
     published = (
         "d-soba d-soba-fo gossip-dsbo dbsa double-loop-dsgd spdb interact svr-interact gt-dsgd d-sgd-bilevel ma-dsbo "
-        "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd nids gt-ada"
+        "ma-dsbo-gt dsbo mdbo vrdbo slam lopa lopa-gt soba dsgd ed extra gt gnsd nids gt-ada push-pull sgp"
     )
     mixtures = {name for name in db.CATALOG if name.startswith("sparkle-")}
-    assert set(published.split()) | {*KINDS} <= set(db.CATALOG) and len(mixtures) == len(Sparkle.mixed) ** 2 + 6
+    assert set(published.split()) | {*KINDS} <= set(db.CATALOG) and len(mixtures) == len(Sparkle.mixed) ** 2 + 7
     assert list(db.CATALOG) == sorted(db.CATALOG)
     assert all(entry.name == name and "\n" not in entry.summary for name, entry in db.CATALOG.items())
 

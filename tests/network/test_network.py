@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
@@ -240,3 +241,22 @@ def test_levels_travel_in_one_order_however_they_are_named():
     one = Vector(jnp.eye(4))
     (together,) = by_kind({"z": Plain(one), "x": Plain(one), "y": Plain(one)})
     assert list(together.content) == ["x", "y", "z"]
+
+
+ONE_WAY = {
+    "random digraph": graphs.random_digraph(12, 0.3, seed=1),
+    "hub": graphs.directed(nx.star_graph(59).to_directed()),
+    "many senders": graphs.random_digraph(40, 0.6, seed=1),
+    "changing": graphs.cycle(graphs.random_digraph(12, 0.3, seed=1), graphs.random_digraph(12, 0.2, seed=2)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_WAY)
+def test_one_way_links_are_pulled_by_r_and_pushed_by_c(name):
+    graph = ONE_WAY[name]
+    form, s = mixer(graph), np.random.default_rng(0).normal(size=(graph.nodes, 3, 2))
+    for step in range(graph.period + 2):
+        phase, k = graph.phases[step % graph.period], jnp.asarray(step, jnp.int32)
+        for matrix, found in ((phase.R, form.flow(k, jnp.asarray(s))), (phase.C, form.pushed(k, jnp.asarray(s)))):
+            expected = np.einsum("ij,jkl->ikl", matrix - np.eye(graph.nodes), s)
+            np.testing.assert_allclose(found, expected, atol=1e-14)

@@ -20,7 +20,8 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 BY_NODES = ("ring", "path", "star", "complete", "hypercube", "exponential", "one_peer_exponential", "isolated")
 BY_SIDES = ("torus", "grid")
-BY_NUMBER = {"erdos_renyi": 0.5, "geometric": 0.5, "adjusted_ring": 0.1}  # NAME:NUMBER, with defaults
+# NAME:NUMBER, with defaults
+BY_NUMBER = {"erdos_renyi": 0.5, "random_digraph": 0.5, "geometric": 0.5, "adjusted_ring": 0.1}
 GRAPHS = (*BY_NODES, *BY_SIDES, *BY_NUMBER)
 
 

@@ -293,8 +293,9 @@ def run_fingerprint(problem: Problem, method: Method, graphs: Levels, config: Ru
 def _digest(graph: Topology) -> str:
     digest = hashlib.sha256()
     for phase in graph.phases:
-        for part in (phase.matrix.indptr, phase.matrix.indices, np.asarray(phase.matrix.data, np.float64)):
-            digest.update(np.ascontiguousarray(part).tobytes())
+        for matrix in phase.matrices:
+            for part in (matrix.indptr, matrix.indices, np.asarray(matrix.data, np.float64)):
+                digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()[:16]
 
 

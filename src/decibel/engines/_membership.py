@@ -71,6 +71,11 @@ def induced_graph(graph: Graph | GraphSequence, members: Members) -> Graph | Gra
     The weight of a missing link is added to the self-weights of both its ends; in a directed graph the paths through
     missing nodes become direct links.
     """
+    if not graph.doubly_stochastic:
+        raise ValueError(
+            f"graph {graph.name!r} has one-way links and cannot do without nodes: keep all of them, or choose an "
+            "undirected graph."
+        )
     name = f"{graph.name} without {_listed(set(range(graph.nodes)) - set(members))}"
     phases = tuple(_induced_phase(phase, members, name) for phase in graph.phases)
     union = reduce(operator.add, [abs(phase.matrix) for phase in phases])

@@ -16,7 +16,7 @@ from scipy import sparse
 from . import _drawing as drawing
 from ._graph import Graph, GraphSequence, Topology
 from ._types import Matrix, Networkx
-from .weights import Rule, laplacian, mixing_matrix
+from .weights import Rule, laplacian, mixing_matrix, one_way
 
 TRIES = 100
 ALONE = 12  # nodes expected to have no neighbour, from which no seed connects a graph: about e⁻¹² of them do
@@ -161,6 +161,26 @@ def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str |
     return _weighed(graph, f"Erdős–Rényi p = {probability:g}", weights)
 
 
+def random_digraph(nodes: int, probability: float, seed: int = 0) -> Graph:
+    """A strongly connected random digraph: each ordered pair of nodes has a link independently.
+
+    Args:
+        nodes: the number of nodes.
+        probability: of each link.
+        seed: of the links; graphs are drawn until one is strongly connected, at most 100 times.
+    """
+    nodes, source = _count("nodes", nodes), _source(seed)
+    if not _is_number(probability) or not 0 < probability <= 1:
+        raise ValueError(f"probability must be above 0 and at most 1, not {probability!r}.")
+    graph = _drawn_connected(
+        2 * nodes * (1 - probability) ** (nodes - 1),
+        lambda: nx.fast_gnp_random_graph(nodes, probability, seed=source, directed=True),
+        f"probability={probability:.4g} gives no strongly connected graph of {nodes} nodes",
+        f"raise it above log(nodes)/nodes = {math.log(nodes) / nodes:.2g}",
+    )
+    return directed(graph, f"random digraph p = {probability:g}")
+
+
 def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
     """A connected random geometric graph: nodes uniform on the unit square, joined within a distance of `radius`.
 
@@ -225,6 +245,26 @@ def from_networkx(
     return _weighed(graph, name or graph.name or "networkx", weights, disconnected=disconnected)
 
 
+def directed(digraph: Networkx, name: str | None = None, *, disconnected: bool = False) -> Graph:
+    """A graph whose links are one-way, from a networkx digraph: its edge i → j lets i send to j.
+
+    A node gives the same weight to itself and to all that send to it (R), and sends the same share to itself and to all
+    that it sends to (C). Nodes are numbered in the order of `digraph.nodes`.
+
+    Args:
+        digraph: a strongly connected networkx DiGraph; edge attributes and self-loops are ignored.
+        name: what the graph is called; None takes that of the networkx graph.
+        disconnected: allow a graph that is not strongly connected, as one phase of `cycle`.
+    """
+    if not isinstance(digraph, nx.DiGraph):
+        other = "use from_networkx(graph)" if isinstance(digraph, nx.Graph) else "give a networkx.DiGraph"
+        raise ValueError(f"digraph is a {type(digraph).__name__}, which has no one-way links: {other}.")
+    if len(digraph) == 0:
+        raise ValueError("digraph has no nodes; add at least one.")
+    R, C = one_way(digraph)
+    return Graph(R, name or digraph.name or "digraph", disconnected=disconnected, pushing=C)
+
+
 def from_matrix(W: Matrix, name: str = "matrix", *, disconnected: bool = False) -> Graph:
     """A graph from its mixing matrix.
 
@@ -265,7 +305,7 @@ def _drawn_connected(alone: float, draw: Callable[[], Networkx], failure: str, f
         raise ValueError(f"{failure} with any seed, since about {alone:.0f} nodes have no neighbour; {fix}.")
     for _ in range(TRIES):
         graph = draw()
-        if nx.is_connected(graph):
+        if nx.is_strongly_connected(graph) if isinstance(graph, nx.DiGraph) else nx.is_connected(graph):
             return graph
     raise ValueError(f"{failure} in {TRIES} draws; {fix}.")
 

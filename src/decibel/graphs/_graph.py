@@ -6,7 +6,7 @@ import hashlib
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -15,9 +15,9 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ..core._html import picture, table
-from ._doubly_stochastic import doubly_stochastic, symmetrized
+from ._doubly_stochastic import doubly_stochastic, row_and_column_stochastic, symmetrized
 from ._drawing import Sketch, draw_graph, draw_sequence
-from ._spectrum import candidate_sides, disagreement_norm, largest_eigenvalues, translation_kernel
+from ._spectrum import candidate_sides, disagreement_norm, largest_eigenvalues, second_modulus, translation_kernel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,31 +28,41 @@ DRAWN = 200  # nodes of the largest graph that a notebook draws unasked
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """An immutable graph with a doubly stochastic mixing matrix W.
+    """An immutable graph with a doubly stochastic mixing matrix W, or with R and C where links are one-way.
 
-    Row i of W holds the weights that node i gives to what it receives. Two graphs are equal if their matrices are.
+    Row i of W holds the weights that node i gives to what it receives. With one-way links there may be no such W with
+    columns that sum to one, too. Then R is row-stochastic, and says how nodes weigh what they receive. C is
+    column-stochastic, and says how nodes split what they send. Two graphs are equal if their matrices are.
 
     Args:
-        matrix: W, dense or scipy sparse; stored as read-only CSR.
+        matrix: W, or R; dense or scipy sparse, stored as read-only CSR.
         name: what the graph is called in figures, traces and messages.
         positions: (nodes, 2), where `draw` places the nodes; None chooses a layout.
         disconnected: allow a graph that is not connected, as one phase of a `GraphSequence`.
+        pushing: C, with the links of R; None for a doubly stochastic W, which then is R and C.
 
     Raises:
-        ValueError: if W is not finite, square and doubly stochastic, or not connected.
+        ValueError: if the matrices are not finite, square and stochastic, or the graph is not (strongly) connected.
     """
 
     matrix: sparse.csr_array
     name: str = "graph"
     positions: Float[np.ndarray, "nodes 2"] | None = None  # where `draw` puts the nodes
     disconnected: InitVar[bool] = False
+    pushing: sparse.csr_array = None  # pyright: ignore[reportAssignmentType]
 
     def __post_init__(self, disconnected: bool) -> None:
-        matrix = symmetrized(doubly_stochastic(self.matrix))
-        for array in (matrix.data, matrix.indices, matrix.indptr):
+        matrix, pushing = _stochastic(self.matrix, self.pushing)
+        for array in (matrix.data, matrix.indices, matrix.indptr, pushing.data, pushing.indices, pushing.indptr):
             array.flags.writeable = False
         object.__setattr__(self, "matrix", matrix)
+        object.__setattr__(self, "pushing", pushing)
         if not (disconnected or self.connected):
+            if not self.doubly_stochastic:
+                raise ValueError(
+                    f"The graph {self.name!r} is not strongly connected ({self._components} components): add links so "
+                    "that every node reaches every other, or pass disconnected=True if it is one phase of a cycle."
+                )
             raise ValueError(
                 f"The graph {self.name!r} is not connected ({self._components} components); add edges that "
                 "join them, or pass disconnected=True if it is one phase of a cycle."
@@ -83,9 +93,31 @@ class Graph:
         return len(self.matrix.indptr) - 1
 
     @property
+    def matrices(self) -> tuple[sparse.csr_array, ...]:
+        """W alone, or R and C."""
+        return (self.matrix,) if self.doubly_stochastic else (self.matrix, self.pushing)
+
+    @property
     def W(self) -> Float[np.ndarray, "nodes nodes"]:
-        """The mixing matrix as a new dense array."""
+        """The mixing matrix as a new dense array; ValueError where links are one-way, which have R and C instead."""
+        if not self.doubly_stochastic:
+            raise ValueError(f"{self.name} has one-way links and no doubly stochastic W: use graph.R and graph.C.")
         return self.matrix.toarray()
+
+    @property
+    def R(self) -> Float[np.ndarray, "nodes nodes"]:
+        """The row-stochastic matrix, by which nodes weigh what they receive, as a new dense array."""
+        return self.matrix.toarray()
+
+    @property
+    def C(self) -> Float[np.ndarray, "nodes nodes"]:
+        """The column-stochastic matrix, by which nodes split what they send, as a new dense array."""
+        return self.pushing.toarray()
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Whether R = C = W; False where links are one-way and a mean is not preserved by R."""
+        return self.pushing is self.matrix
 
     @property
     def period(self) -> int:
@@ -100,7 +132,7 @@ class Graph:
     @cached_property
     def symmetric(self) -> bool:
         """Whether W is symmetric, that is, the graph undirected."""
-        return (self.matrix != self.matrix.T).nnz == 0
+        return self.doubly_stochastic and (self.matrix != self.matrix.T).nnz == 0
 
     @property
     def connected(self) -> bool:
@@ -122,7 +154,10 @@ class Graph:
 
     @property
     def rho(self) -> float:
-        """ρ = ‖W − 11ᵀ/N‖₂: the largest factor by which one exchange multiplies the disagreement between nodes."""
+        """ρ = ‖W − 11ᵀ/N‖₂: the largest factor by which one exchange multiplies the disagreement between nodes.
+
+        With one-way links, the second largest modulus of an eigenvalue of R and C: the factor after many exchanges.
+        """
         return self._spectrum[0]
 
     @property
@@ -145,8 +180,10 @@ class Graph:
 
     def lazy(self) -> Graph:
         """The graph with mixing matrix (I + W)/2: the same edges, and no negative eigenvalue."""
-        matrix = (sparse.eye_array(self.nodes, format="csr") + self.matrix) / 2
-        return Graph(matrix, f"lazy {self.name}", self.positions, disconnected=not self.connected)
+        identity = sparse.eye_array(self.nodes, format="csr")
+        matrix, pushing = (identity + self.matrix) / 2, (identity + self.pushing) / 2
+        lazy = partial(Graph, matrix, f"lazy {self.name}", self.positions, disconnected=not self.connected)
+        return lazy() if self.doubly_stochastic else lazy(pushing=pushing)
 
     def circulant_offsets(self) -> tuple[tuple[int, float], ...] | None:
         """Pairs (offset, weight) with W[i, (i + offset) % N] = weight for every i, by offset; None if not circulant."""
@@ -174,10 +211,10 @@ class Graph:
 
     @cached_property
     def _digest(self) -> tuple[int, bytes]:
-        parts = (self.matrix.indptr.astype(np.int64), self.matrix.indices.astype(np.int64), self.matrix.data)
         content = hashlib.blake2b(digest_size=16)
-        for part in parts:
-            content.update(part.tobytes())
+        for matrix in self.matrices:
+            for part in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data):
+                content.update(part.tobytes())
         return self.nodes, content.digest()
 
     @cached_property
@@ -215,6 +252,8 @@ class Graph:
             norm = _largest_but_first(self._eigenvalues)
             return _snapped(norm, self.nodes), float(np.min(np.real(self._eigenvalues)))
         lowest = -float(largest_eigenvalues(-(self.matrix + self.matrix.T) / 2, 1)[0])
+        if not self.doubly_stochastic:
+            return max(second_modulus([self.matrix]), second_modulus([self.pushing])), lowest
         if not self.symmetric:
             return _snapped(disagreement_norm([self.matrix]), self.nodes), lowest
         top = largest_eigenvalues(self.matrix, 2)
@@ -276,6 +315,11 @@ class GraphSequence:
         return all(phase.symmetric for phase in self.phases)
 
     @property
+    def doubly_stochastic(self) -> bool:
+        """Whether every phase has R = C = W."""
+        return all(phase.doubly_stochastic for phase in self.phases)
+
+    @property
     def connected(self) -> bool:
         """Whether the union of the phases is connected."""
         return self._components == 1
@@ -287,7 +331,13 @@ class GraphSequence:
 
     @cached_property
     def rho(self) -> float:
-        """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂^(1/τ): the contraction per step; zero if one period averages exactly."""
+        """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂^(1/τ): the contraction per step; zero if one period averages exactly.
+
+        With one-way links, the second largest modulus of an eigenvalue of the products of R and of C, by step.
+        """
+        if not self.doubly_stochastic:
+            pulls, pushes = [phase.matrix for phase in self.phases], [phase.pushing for phase in self.phases]
+            return max(second_modulus(pulls), second_modulus(pushes)) ** (1.0 / self.period)
         spectra = [phase._eigenvalues for phase in self.phases]
         closed_forms = [values for values in spectra if values is not None]
         if len(closed_forms) == self.period and len({values.shape for values in closed_forms}) == 1:
@@ -372,6 +422,15 @@ class Levels:
         """The distinct graphs, and the indices among them of those of x, y and z."""
         graphs = list(dict.fromkeys((self.x, self.y, self.z)))
         return graphs, (graphs.index(self.x), graphs.index(self.y), graphs.index(self.z))
+
+
+def _stochastic(matrix: sparse.csr_array, pushing: sparse.csr_array | None) -> tuple[sparse.csr_array, ...]:
+    """R and C; one W in place of both if it is doubly stochastic."""
+    if pushing is None or pushing is matrix:
+        W = symmetrized(doubly_stochastic(matrix))
+        return W, W
+    R, C = row_and_column_stochastic(matrix, pushing)
+    return (R, R) if np.array_equal(R.data, C.data) else (R, C)
 
 
 def _largest_but_first(eigenvalues: Complex[np.ndarray, "*sides"]) -> float:

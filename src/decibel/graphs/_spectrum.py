@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import sparse
 from scipy.linalg import eigvalsh_tridiagonal
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, svds
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, svds
 
 DENSE_LIMIT = 400
 """Up to this many nodes values come from a dense factorization."""
@@ -95,3 +95,20 @@ def disagreement_norm(matrices: Sequence[sparse.csr_array]) -> float:
     operator = _operator((size, size), matvec=forward, rmatvec=backward, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(size)
     return float(np.asarray(svds(operator, k=1, v0=start, return_singular_vectors=False))[0])
+
+
+def second_modulus(matrices: Sequence[sparse.csr_array]) -> float:
+    """The second largest modulus of an eigenvalue of W_{τ−1} … W_0, of which the largest is one."""
+    size = len(matrices[0].indptr) - 1
+    if size <= DENSE_LIMIT:
+        product = reduce(lambda done, W: W @ done, matrices, np.eye(size))
+        moduli = np.abs(np.linalg.eigvals(product))
+    else:
+
+        def forward(s: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, " nodes"]:
+            return reduce(lambda v, W: W @ v, matrices, s)
+
+        operator = _operator((size, size), matvec=forward, dtype=np.float64)
+        start = np.random.default_rng(0).standard_normal(size)
+        moduli = np.abs(np.asarray(eigs(operator, k=2, v0=start, return_eigenvectors=False)))
+    return float(np.sort(moduli)[-2]) if size > 1 else 0.0

@@ -108,6 +108,14 @@ RULES: dict[str, Callable[[Networkx], sparse.csr_array]] = {
 }
 
 
+def one_way(digraph: Networkx) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """R, r_ij = 1 / (1 + number of nodes that send to i), and C, c_ij = 1 / (1 + number of nodes that j sends to)."""
+    sends = _adjacency(digraph) + sparse.eye_array(len(digraph), format="csr")
+    shares = sparse.diags_array(1.0 / sends.sum(axis=1)) @ sends  # row j: what j passes on
+    receives = sparse.csr_array(sends.T)
+    return sparse.csr_array(sparse.diags_array(1.0 / receives.sum(axis=1)) @ receives), sparse.csr_array(shares.T)
+
+
 def mixing_matrix(graph: Networkx, weights: str | Rule) -> sparse.csr_array:
     """W of an undirected `graph` by a rule's name, or by a callable that takes the graph."""
     if callable(weights):
@@ -122,8 +130,8 @@ def mixing_matrix(graph: Networkx, weights: str | Rule) -> sparse.csr_array:
         raise ValueError(_unknown(weights))
     if graph.is_directed():
         raise ValueError(
-            f"weights={weights!r} needs an undirected graph: call graph.to_undirected() first, or give from_matrix a "
-            "directed W whose rows and columns all sum to 1."
+            f"weights={weights!r} needs an undirected graph: use directed(graph) with 'push-pull', call "
+            "graph.to_undirected() first, or give from_matrix a W whose rows and columns all sum to 1."
         )
     return RULES[weights](graph)
 

@@ -255,6 +255,11 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
     # No edges at all is a choice (db.graphs.isolated); some nodes cut off from others is a mistake.
     if strategy.communicates and not graph.connected and any(phase.degrees.any() for phase in graph.phases):
         raise ValueError(f"graph {graph.name!r} on level {level} is not connected: add edges that join its parts.")
+    if not (graph.doubly_stochastic or strategy.takes_one_way_links):
+        raise ValueError(
+            f"strategy {strategy.name!r} on level {level} needs a doubly stochastic W, and {graph.name} has one-way "
+            "links without one: choose 'push-pull', or make the graph undirected."
+        )
     if not (strategy.requires_spectrum or strategy.requires_self_weight):
         return
     if not graph.symmetric:

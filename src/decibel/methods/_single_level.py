@@ -27,6 +27,10 @@ NIDS = (
     "Li, Shi, Yan, A Decentralized Proximal-Gradient Method with Network Independent Step-Sizes and Separated "
     "Convergence Rates, 2019"
 )
+PUSH_PULL = (
+    "Xin, Khan, A Linear Algorithm for Optimization over Directed Graphs with Geometric Convergence, 2018 (AB); Pu, "
+    "Shi, Xu, Nedić, Push-Pull Gradient Methods for Distributed Optimization in Networks, 2018"
+)
 LED = "Alghunaim, Local Exact-Diffusion for Decentralized Optimization and Learning, 2023"
 LT_ADMM = (
     "Ren, Bastianello, Johansson, Parisini, Communication-Efficient Stochastic Distributed Learning, 2025 (LT-ADMM "
@@ -154,6 +158,35 @@ def gt(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
     GNSD does not adapt first: `gnsd`.
     """
     return SingleLevel(alpha, theta, strategy("gt"))
+
+
+@row("push-pull", "push-pull", "gradient tracking over one-way links, also AB", PUSH_PULL)
+def push_pull(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
+    """Push-pull, also AB: gradient tracking over one-way links, with a row-stochastic R and a column-stochastic C.
+
+    h⁺ = C (h + Δ∇f), x⁺ = R (x − α h⁺). Draws: one batch.
+
+    Differs from the papers: x moves before it is combined, and the first tracked gradient is split by C, so that it is
+    `gt` where R = C = W. It runs in flow form.
+    """
+    return SingleLevel(alpha, theta, strategy("push-pull"))
+
+
+@row(
+    "sgp",
+    "push-sum",
+    "stochastic gradient push over one-way links (biased where nodes differ)",
+    "Assran, Loizou, Ballas, Rabbat, Stochastic Gradient Push for Distributed Deep Learning, 2019; Nedić, Olshevsky, "
+    "Distributed Optimization over Time-Varying Directed Graphs, 2015 (subgradient-push)",
+)
+def sgp(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
+    """Stochastic gradient push (Assran et al., 2019): a node pushes shares of w x − α ∇f, and of its weight w.
+
+    w⁺ = C w from w = 1, x⁺ = C (w x − α ∇f) / w⁺. Biased where nodes differ, as `dsgd` is. Draws: one batch.
+
+    Subgradient-push (Nedić, Olshevsky, 2015) mixes first, and takes gradients after.
+    """
+    return SingleLevel(alpha, theta, strategy("push-sum"))
 
 
 @row(

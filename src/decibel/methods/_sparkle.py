@@ -20,7 +20,7 @@ from ._dsgda_gt import DsgdaGt
 from ._entry import register
 from ._f2sa import F2sa
 from ._method import Rate, State, Variant
-from ._single_level import LED, LT_ADMM, NIDS
+from ._single_level import LED, LT_ADMM, NIDS, PUSH_PULL
 
 
 class Sparkle(Auxiliary):
@@ -72,6 +72,8 @@ class Sparkle(Auxiliary):
             "Networks, 2015"
         )
         yield Variant("sparkle-edge-ed", summary, flows, {"lower": "edge-ed"})
+        summary = "SPARKLE with push-pull on every level: exact over one-way links"
+        yield Variant("sparkle-push-pull", summary, f"ours, on {cls.paper}; {PUSH_PULL}", {"lower": "push-pull"})
         summary = "SPARKLE with EXTRA by link in wave variables: exact without a common clock"
         yield Variant("sparkle-wave", summary, f"ours, on {cls.paper}; {LT_ADMM}", {"lower": "wave"})
 

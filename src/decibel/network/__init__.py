@@ -11,9 +11,10 @@ from ._in_memory import InMemory
 from ._incidence import Sums, slots_of_node
 from ._limited import sizes_by_graph
 from ._links import ExchangeMemory, LinkFaults, LinkMemory, Links, LinkStatus, NoiseKeys, Received, Transport
-from ._messages import Cumulative, Fanout, Message, as_message, by_kind
+from ._messages import Cumulative, Fanout, Message, Pull, as_message, by_kind
 from ._network import LEVELS, Network
 from ._noisy import Grid, Noisy
+from ._push import Push
 from ._wave import Wave, WaveLinks
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "Network",
     "NoiseKeys",
     "Noisy",
+    "Pull",
+    "Push",
     "Received",
     "Sums",
     "Transport",

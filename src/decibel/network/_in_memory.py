@@ -12,7 +12,7 @@ from jax import Array
 
 from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
-from ._incidence import Sums, slots
+from ._incidence import Sums, shares_sent, slots
 from ._links import LinkFaults, Links, Received
 from ._messages import Fanout, Message, Stateless
 from ._mixing import Mixer, mixer
@@ -75,5 +75,11 @@ def _links(graph: Graph | GraphSequence, numbers: Array) -> tuple[Links, Neighbo
     neighbours = jnp.asarray(table.shaped(table.neighbours), jnp.int32)
     reverse = jnp.asarray(table.shaped(table.reverse), jnp.int32)
     sums = Sums(table.width, jax.tree.map(lambda array: jnp.asarray(array, jnp.int32), table.overflow))
-    links = Links(numbers[neighbours], jnp.asarray(table.shaped(table.weights)), sums)
+    links = Links(
+        numbers[neighbours],
+        jnp.asarray(table.shaped(table.weights)),
+        sums,
+        jnp.asarray(table.shaped(table.pushes)),
+        jnp.asarray(shares_sent(graph)),
+    )
     return links, NeighbourRows(neighbours, reverse), Fanout(degree, degree, len(table.slot_of_link) / graph.nodes)

@@ -47,6 +47,7 @@ class Slots(NamedTuple):
         neighbours: (slots,) the sender; the receiver itself where there is no link.
         reverse: (slots,) the slot of the same link in the other direction.
         weights: (slots, phases), zero where a phase lacks the link.
+        pushes: (slots, phases), the share of the sender's vector that it pushes over the link.
         slot_of_link: (links,) the slot of every link, in an order that does not depend on devices.
         overflow: the overflow slots.
     """
@@ -56,6 +57,7 @@ class Slots(NamedTuple):
     neighbours: np.ndarray
     reverse: np.ndarray
     weights: np.ndarray
+    pushes: np.ndarray
     slot_of_link: np.ndarray
     overflow: Overflow | None
 
@@ -133,12 +135,18 @@ def slots(graph: Graph | GraphSequence, devices: int = 1) -> Slots:
         # Sorted by (column, row), the entries of a symmetric pattern are their own mirror images.
         mirror = np.lexsort((senders, receivers))[np.argsort(np.lexsort((receivers, senders)))]
         reverse[places] = places[mirror]
-    weights = np.zeros((devices * per_device, graph.period))
+    weights, pushes = np.zeros((2, devices * per_device, graph.period))
     for number, phase in enumerate(graph.phases):
         weights[places, number] = np.asarray(phase.matrix[receivers, senders]).ravel()
+        pushes[places, number] = np.asarray(phase.pushing[receivers, senders]).ravel()
     receivers_behind = owners.reshape(devices, per_device)[:, each * width :] - np.arange(devices)[:, None] * each
     overflow = _overflow(beyond, receivers_behind) if behind else None
-    return Slots(width, owners, neighbours, reverse, weights, places, overflow)
+    return Slots(width, owners, neighbours, reverse, weights, pushes, places, overflow)
+
+
+def shares_sent(graph: Graph | GraphSequence) -> np.ndarray:
+    """(nodes, phases) the share of its vector that a node pushes to others."""
+    return np.stack([1.0 - phase.pushing.diagonal() for phase in graph.phases], axis=1)
 
 
 def slots_of_node(graph: Graph | GraphSequence, node: int) -> Slots:
@@ -153,6 +161,7 @@ def slots_of_node(graph: Graph | GraphSequence, node: int) -> Slots:
         neighbours=table.neighbours[places],
         reverse=np.arange(len(places)),
         weights=table.weights[places],
+        pushes=table.pushes[places],
         slot_of_link=np.zeros(0, int),
         overflow=None,
     )

@@ -50,10 +50,21 @@ class Links(eqx.Module):
     neighbours: Array  # (*slots,) their ids
     weights: Array  # (*slots, phases)
     sums: Sums
+    pushes: Array | None = None  # (*slots, phases) the sender's share for the link; None where nothing is pushed
+    leaving: Array | None = None  # (nodes, phases) the share that a node pushes to others
 
     def weights_at(self, phase: Array, dtype: DTypeLike) -> Array:
-        phases = self.weights.shape[-1]
-        return self.weights[..., phase % phases if phases > 1 else 0].astype(dtype)
+        return _in_phase(self.weights, phase, dtype)
+
+    def shares_at(self, phase: Array, dtype: DTypeLike) -> tuple[Array, Array]:
+        """(*slots,) what share of a neighbour's vector is pushed here, and (nodes,) of a node's own to others."""
+        assert self.pushes is not None and self.leaving is not None
+        return _in_phase(self.pushes, phase, dtype), _in_phase(self.leaving, phase, dtype)
+
+
+def _in_phase(weights: Array, phase: Array, dtype: DTypeLike) -> Array:
+    phases = weights.shape[-1]
+    return weights[..., phase % phases if phases > 1 else 0].astype(dtype)
 
 
 class LinkFaults(eqx.Module):
@@ -136,6 +147,10 @@ class Channel(NamedTuple):
     def weights(self, dtype: DTypeLike) -> Array:
         """(*slots,) the weights of the links in this phase."""
         return self.links.weights_at(self.step if self.phase is None else self.phase, dtype)
+
+    def shares(self, dtype: DTypeLike) -> tuple[Array, Array]:
+        """(*slots,) what share of a neighbour's vector is pushed here in this phase, and (nodes,) of a node's own."""
+        return self.links.shares_at(self.step if self.phase is None else self.phase, dtype)
 
     def reserve(self, part: int) -> tuple[int, ...]:
         """Reserves the key path of a part of the message."""

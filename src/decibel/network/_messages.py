@@ -114,6 +114,13 @@ class Plain(Stateless):
         return unflatten(channel.links.sums.at_nodes(flows)), LinkMemory(late)
 
 
+class Pull(Plain):
+    """As `Plain`, where rows of the weights sum to one and columns need not: the mean over nodes may change.
+
+    What is lost leaves its weight to the receiver's own vector.
+    """
+
+
 class Cumulative(Message):
     """Vectors whose flows F_ij the links sum over the steps; the answer is Σ_j F_ij.
 

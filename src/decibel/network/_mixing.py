@@ -7,7 +7,7 @@ reduced-precision product of raw states. Which of the forms below serves a graph
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy import sparse
 
 from ..graphs._graph import Graph, GraphSequence
 
@@ -36,6 +37,10 @@ class Mixer(eqx.Module):
     def flow(self, phase: Array, leaf: Array) -> Array:
         """δ(leaf)"""
         return self.sum(phase, _difference, leaf)
+
+    def pushed(self, phase: Array, leaf: Array) -> Array:
+        """(C − I) leaf, which is δ(leaf) where W is doubly stochastic."""
+        return self.flow(phase, leaf)
 
 
 def _difference(there: Arrays, here: Arrays) -> Array:
@@ -135,6 +140,31 @@ class Dense(Mixer):
         return jnp.matmul(generator, centred, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape)
 
 
+class OneWay(Mixer):
+    """One-way links: by R what nodes receive is weighed, and by C what they send is split.
+
+    (C − I) p is Σ_j c_ij (p_j − p_i) + surplus_i p_i, where the surplus is what the row of C has beyond one.
+    """
+
+    pulls: Mixer
+    pushes: Mixer
+    surplus: Array  # (phases, nodes)
+
+    def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
+        return self.pulls.sum(phase, term, *leaves)
+
+    def flow(self, phase: Array, leaf: Array) -> Array:
+        return self.pulls.flow(phase, leaf)
+
+    def pushed(self, phase: Array, leaf: Array) -> Array:
+        return self.pushes.flow(phase, leaf) + _times(_at(phase, self.surplus), leaf)
+
+
+def surplus(graph: Graph | GraphSequence) -> np.ndarray:
+    """(phases, nodes) how much more than one each row of C has."""
+    return np.stack([np.asarray(phase.pushing.sum(axis=1)) - 1.0 for phase in graph.phases])
+
+
 def _of_pairs(term: Term, leaves: Arrays) -> Array:
     """(nodes, nodes, ...): compilers sum it up without having it whole."""
     return term(tuple(leaf[None] for leaf in leaves), tuple(leaf[:, None] for leaf in leaves))
@@ -159,6 +189,9 @@ def _rows(leaf: Array, indices: Array) -> Array:
 
 def mixer(graph: Graph | GraphSequence) -> Mixer:
     """The cheapest exact form for a graph."""
+    if not graph.doubly_stochastic:
+        pulls, pushes = [phase.matrix for phase in graph.phases], [phase.pushing for phase in graph.phases]
+        return OneWay(_of_matrices(graph, pulls), _of_matrices(graph, pushes), jnp.asarray(surplus(graph)))
     if graph.period == 1:
         offsets = graph.phases[0].circulant_offsets()
         if offsets is not None:
@@ -166,20 +199,33 @@ def mixer(graph: Graph | GraphSequence) -> Mixer:
                 return Average()
             if len(offsets) <= max(GATHER_DEGREE, min(SHIFTS, graph.nodes // 8)):
                 return Shifts(tuple(k for k, _ in offsets), tuple(w for _, w in offsets))
+    return _of_matrices(graph, [phase.matrix for phase in graph.phases])
+
+
+def _of_matrices(graph: Graph | GraphSequence, matrices: Sequence[sparse.csr_array]) -> Mixer:
+    """For matrices by phase with the links of a graph; their diagonals do not matter."""
     degree = max(int(phase.degrees.max(initial=0)) for phase in graph.phases)
-    entries = max(phase.matrix.nnz for phase in graph.phases)
+    entries = max(matrix.nnz for matrix in matrices)
     if degree <= GATHER_DEGREE:
-        return _neighbours(graph, degree)
+        return _neighbours(graph, degree, matrices)
     if entries < graph.nodes**2 // 8:
-        return _edges(graph)
-    return Dense(jnp.asarray(np.stack([phase.W - np.eye(graph.nodes) for phase in graph.phases])))
+        return _edges(graph, matrices)
+    return Dense(jnp.asarray(np.stack([_generator(matrix) for matrix in matrices])))
 
 
-def _neighbours(graph: Graph | GraphSequence, degree: int) -> Neighbours:
+def _generator(matrix: sparse.csr_array) -> np.ndarray:
+    """The matrix, with a diagonal by which rows sum to zero."""
+    links = matrix.toarray()
+    np.fill_diagonal(links, 0.0)
+    return links - np.diag(links.sum(axis=1))
+
+
+def _neighbours(
+    graph: Graph | GraphSequence, degree: int, matrices: Sequence[sparse.csr_array] | None = None
+) -> Neighbours:
     table = np.tile(np.arange(graph.nodes)[None, :, None], (graph.period, 1, max(degree, 1)))
     weights = np.zeros(table.shape)
-    for phase, one in enumerate(graph.phases):
-        csr = one.matrix.tocsr()
+    for phase, csr in enumerate(matrices or [phase.matrix for phase in graph.phases]):
         for node in range(graph.nodes):
             span = slice(csr.indptr[node], csr.indptr[node + 1])
             columns, values = csr.indices[span], csr.data[span]
@@ -189,10 +235,9 @@ def _neighbours(graph: Graph | GraphSequence, degree: int) -> Neighbours:
     return Neighbours(jnp.asarray(table, jnp.int32), jnp.asarray(weights))
 
 
-def _edges(graph: Graph | GraphSequence) -> Edges:
+def _edges(graph: Graph | GraphSequence, matrices: Sequence[sparse.csr_array]) -> Edges:
     phases = []
-    for phase in graph.phases:
-        csr = phase.matrix.tocsr()
+    for csr in matrices:
         rows = np.repeat(np.arange(graph.nodes), np.diff(csr.indptr))
         off = rows != csr.indices
         phases.append((csr.indices[off], rows[off], csr.data[off]))

@@ -9,7 +9,7 @@ two nodes, and the mixing matrix stays doubly stochastic. Only with `drop(one_wa
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
 from typing import TypeVar
 
@@ -306,14 +306,16 @@ def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
     return found
 
 
-def validate_faults(faults: tuple[Fault, ...], graphs: Levels) -> None:
+def validate_faults(faults: tuple[Fault, ...], graphs: Levels, one_way: Collection[str] = ()) -> None:
+    """Raises ValueError where faults do not fit a graph; `one_way` are the levels that need no doubly stochastic W."""
     if not faults:
         return
     for level in ("x", "y", "z"):
-        if not getattr(graphs, level).symmetric:
+        graph = getattr(graphs, level)
+        if level not in one_way and not graph.symmetric:
             raise ValueError(
-                f"faults need undirected graphs, and {getattr(graphs, level).name} on level {level} is directed: "
-                "without one of its links W is no longer doubly stochastic."
+                f"faults need undirected graphs, and {graph.name} on level {level} is directed: without one of its "
+                "links W is no longer doubly stochastic, which only 'push-pull' does not need."
             )
     for fault in faults:
         for node in fault.nodes_named:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,11 @@ from ..graphs._families import complete
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method
 from ..network._messages import Coded
-from ..network.faults import Fault, Late, Slow, as_faults, validate_faults
+from ..network.faults import Fault, Late, Leave, Slow, as_faults, validate_faults
 from ..oracles._records import Records
 from ..problem._look import ProblemWarning, suspected_mistakes
 from ..problem._problem import Problem
+from ..strategies._table import Strategy
 
 PRECISIONS = (None, "bfloat16", "tensorfloat32", "float32", "highest")
 
@@ -75,7 +76,11 @@ def validate(
 def validated_faults(faults: Fault | Sequence[Fault] | None, method: Method, graphs: Levels) -> tuple[Fault, ...]:
     """The faults, where the method can run with them."""
     injected = as_faults(faults)
-    validate_faults(injected, graphs)
+    strategies = method.strategies
+    one_way = [level for level in "xyz" if level not in strategies or strategies[level].takes_one_way_links]
+    validate_faults(injected, graphs, one_way)
+    if injected:
+        _validate_pushes(injected, {level: row for level, row in strategies.items() if row.pushes}, graphs)
     if injected and any(isinstance(message, Coded) for message in method.messages):
         raise ValueError(
             "faults cannot be combined with compressed or noisy messages, except for the strategy 'wave': use "
@@ -87,6 +92,21 @@ def validated_faults(faults: Fault | Sequence[Fault] | None, method: Method, gra
             "steps of their own: leave out one of the two."
         )
     return injected
+
+
+def _validate_pushes(faults: tuple[Fault, ...], pushing: Mapping[str, Strategy], graphs: Levels) -> None:
+    """What nodes push must arrive in the end, over the same links and at nodes that are there."""
+    for level, row in pushing.items():
+        if getattr(graphs, level).period > 1:
+            raise ValueError(
+                f"faults cannot be combined with the strategy {row.name!r} on {getattr(graphs, level).name}, which "
+                "changes with the step: choose a graph that does not change, or leave out faults."
+            )
+        if any(isinstance(fault, Leave) for fault in faults):
+            raise ValueError(
+                f"strategy {row.name!r} on level {level} loses what it pushes to nodes that leave: use "
+                "db.faults.pause(...), or the strategy 'edge-ed' on an undirected graph."
+            )
 
 
 def has_delays(faults: tuple[Fault, ...], engine: Engine) -> bool:

@@ -26,7 +26,8 @@ from jaxtyping import Int
 from ..core._names import hint
 from ..core._vector import Scalar, Vector
 from ..network._coded_wave import CodedWave
-from ..network._messages import Coded, Cumulative, Fanout, Message, Plain, Scaled, Stateless, as_message
+from ..network._messages import Coded, Cumulative, Fanout, Message, Plain, Pull, Scaled, Stateless, as_message
+from ..network._push import Push
 from ..network._quantized_scales import QuantizedScaled
 from ..network._wave import Wave
 from ..problem.prox import Prox
@@ -244,6 +245,16 @@ class Strategy(eqx.Module):
     def coded(self) -> bool:
         """Whether messages are encoded: compressed or noised (`decibel.privacy`)."""
         return self._yields(Coded, CodedWave)
+
+    @property
+    def pushes(self) -> bool:
+        """Whether nodes pass on shares of what they hold, of which nothing may be lost."""
+        return self._yields(Push)
+
+    @property
+    def takes_one_way_links(self) -> bool:
+        """Whether it needs no doubly stochastic W: only rows of R and columns of C that sum to one."""
+        return all(isinstance(message, Push | Pull) for message in self.messages)
 
     @property
     def message_size(self) -> tuple[int, int] | None:

@@ -223,6 +223,7 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     reasons = {
         "is encoded already": row.coded,
         "sends cumulative flows, which cannot be encoded": row.keeps_link_flows,
+        "pushes shares of what it holds, which cannot be encoded": row.pushes,
         "makes steps of its own, which cannot be wrapped": row.flow_form is no_flow_form,
         "sends no message that can be encoded": row.needs_links or not row.communicates,
     }

@@ -20,6 +20,7 @@ from ...graphs._graph import Levels
 from ...methods._method import Method, State
 from ...network._links import migrate_links
 from ...network._messages import Plain
+from ...network._push import Push
 from ...problem._problem import Problem
 from ...problem._stream_trace import streams_of, validate_indexed
 from .. import _memory as device_memory
@@ -110,7 +111,7 @@ class Cluster(Engine):
     def _network(
         self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array, layout: ShardLayout | None
     ) -> Collectives:
-        if not config.faults and all(isinstance(message, Plain) for message in method.messages):
+        if not config.faults and all(isinstance(message, Plain | Push) for message in method.messages):
             return Collectives.of(graphs, mesh, layout)
         faults = spread(config.link_faults(config.node_ids(graphs.nodes)), NamedSharding(mesh, P()))
         faults = replace(faults, nodes=numbers)

@@ -20,10 +20,12 @@ from ...core._types import PyTree
 from ...core._vector import flatten
 from ...graphs._graph import Graph, GraphSequence, Levels
 from ...network._codecs import ConcatCodec
-from ...network._incidence import Slots, Sums, slots
+from ...network._incidence import Slots, Sums, shares_sent, slots
 from ...network._links import ExchangeMemory, LinkFaults, Links, NoiseKeys, Received
-from ...network._messages import Fanout, Message
+from ...network._messages import Fanout, Message, Plain, by_kind
+from ...network._mixing import surplus
 from ...network._network import Network
+from ...network._push import Push
 from ._halo import plan
 from ._placement import spread
 from ._shards import AXIS, SHARD, ShardLayout
@@ -55,29 +57,45 @@ class Route(eqx.Module):
 
 
 class Halo(eqx.Module):
-    """One graph's exchange: a route, sums and weights (*slots,) for each phase."""
+    """One graph's exchange: a route, sums and weights (*slots,) for each phase; and, with one-way links, the shares
+    that are pushed, with the surplus of each node (`_mixing`)."""
 
     routes: tuple[Route, ...]
     sums: tuple[Sums, ...]
     weights: tuple[Array, ...]
+    pushes: tuple[Array, ...]
+    surplus: tuple[Array, ...]  # (nodes,)
 
     @classmethod
     def of(cls, graph: Graph | GraphSequence, mesh: Mesh) -> Halo:
         phases = [slots(phase, mesh.shape[AXIS]) for phase in graph.phases]
+        one_way = () if graph.doubly_stochastic else phases
         return cls(
             tuple(_between_nodes(one, 0, graph.nodes, mesh) for one in phases),
             tuple(_spread_sums(one, mesh) for one in phases),
             tuple(_spread_weights(one.shaped(one.weights[:, 0]), mesh) for one in phases),
+            tuple(_spread_weights(one.shaped(one.pushes[:, 0]), mesh) for one in one_way),
+            tuple(_spread_weights(one, mesh) for one in surplus(graph)) if one_way else (),
         )
 
     def flow(self, phase: Array, buffer: Array) -> Array:
         """δ of a packed (local nodes, entries) buffer."""
-        return _in_phase(self._phase, len(self.routes), phase, buffer)
+        return _in_phase(partial(self._phase, self.weights), len(self.routes), phase, buffer)
 
-    def _phase(self, phase: int, buffer: Array) -> Array:
+    def pushed(self, phase: Array, buffer: Array) -> Array:
+        """(C − I) of a packed buffer."""
+        if not self.pushes:
+            return self.flow(phase, buffer)
+
+        def in_phase(phase: int, buffer: Array) -> Array:
+            return self._phase(self.pushes, phase, buffer) + self.surplus[phase][:, None].astype(buffer.dtype) * buffer
+
+        return _in_phase(in_phase, len(self.routes), phase, buffer)
+
+    def _phase(self, by_phase: tuple[Array, ...], phase: int, buffer: Array) -> Array:
         around, sums = self.routes[phase].around(buffer), self.sums[phase]
         table, behind = sums.parts(self.routes[phase].table)
-        weights, last = sums.parts(self.weights[phase].astype(buffer.dtype))
+        weights, last = sums.parts(by_phase[phase].astype(buffer.dtype))
         total = jnp.zeros_like(buffer)
         for slot in range(sums.width):
             total = total + weights[:, slot, None] * (around[table[:, slot]] - buffer)
@@ -189,8 +207,15 @@ class Collectives(Network):
         return sum(route.sent for route in routes) / (self.nodes * len(routes))
 
     def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
-        buffer, unflatten = flatten({level: message.content for level, message in messages.items()})
-        return unflatten(self.halos[graph].flow(phase, buffer))
+        received: dict[str, PyTree] = {}
+        for message in by_kind(messages):
+            buffer, unflatten = flatten(message.content)
+            exchange = self.halos[graph].pushed if isinstance(message, Push) else self.halos[graph].flow
+            received |= unflatten(exchange(phase, buffer))
+        return received
+
+    def needs_no_links(self, message: Message) -> bool:
+        return isinstance(message, Plain | Push)
 
     def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
         return _gather(self.routes[graph].by_node, phase, buffer)
@@ -223,7 +248,13 @@ def _gather(routes: tuple[Route, ...], phase: Array, buffer: Array) -> Received:
 def _links(graph: Graph | GraphSequence, numbers: np.ndarray, mesh: Mesh) -> tuple[Links, Routes]:
     made = slots(graph, mesh.shape[AXIS])
     neighbours = spread(made.shaped(numbers[made.neighbours]), NamedSharding(mesh, P(AXIS)))
-    links = Links(neighbours, _spread_weights(made.shaped(made.weights), mesh), _spread_sums(made, mesh))
+    links = Links(
+        neighbours,
+        _spread_weights(made.shaped(made.weights), mesh),
+        _spread_sums(made, mesh),
+        _spread_weights(made.shaped(made.pushes), mesh),
+        _spread_weights(shares_sent(graph), mesh),
+    )
     return links, Routes.of(made, graph.nodes, mesh)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from decibel import Engine, Graph, Levels, Method, Problem, Program, Run, RunConfig
 from decibel.core import validate_delta, validate_positive
 from decibel.engines import run_fingerprint
-from decibel.network import Cumulative, Wave
+from decibel.network import Cumulative, Push, Wave
 from decibel.problem import Data, Samples, StreamData, lay_out, samples_of, validate_indexed
 
 from .._federation import Federation, validate_rest
@@ -146,6 +146,10 @@ class Silo(Engine):
             )
         number = federation.number(self.name)
         _validate_graphs(graphs, federation)
+        if any(isinstance(message, Push) for message in method.messages):
+            raise ValueError(
+                f"{method.name} pushes shares of what nodes hold, which sites cannot do yet: choose one such as 'gt'."
+            )
         if method.may_skip_exchange:
             raise ValueError(
                 f"{method.name} leaves out messages, and sites expect one in every step: choose one such as db.k_gt."
