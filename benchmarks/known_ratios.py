@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -39,6 +38,7 @@ from decibel.engines._prefetch import StreamedRun
 from decibel.engines._program import RunConfig
 from decibel.engines._run import compile_chunk
 from decibel.network import _mixing as mixing
+from decibel.problem import sources
 from decibel.problem._stream_backends import Host, Sources
 
 from . import contest, scale, streams
@@ -250,12 +250,16 @@ def _stages(rows: Rows, files: list[tuple[np.ndarray, ...]]) -> None:
     def before() -> None:
         host.gather(ids, draws)
 
+    def gather() -> None:
+        host.gather(ids, draws, room)
+
     stages: dict[str, Callable[[], Any]] = {
         "gather, before": partial(_as_before, before),
         "gather to new memory": before,
         "gather": lambda: host.gather(ids, draws, room),
+        **{f"gather, blocks of 2^{power}": partial(_in_blocks, 2**power, gather) for power in (14, 18, 22, 30)},
         "to the device": lambda: jax.device_put(gathered, device),
-        "to the device, from pinned memory": lambda: jax.device_put(on_host, device),
+        "to the device, from pinned memory": lambda: jax.device_put(on_host, jax.sharding.SingleDeviceSharding(device)),
         "to the device, by eight threads": lambda: list(
             THREADS.map(lambda each: jax.device_put(each, device), by_node)
         ),
@@ -271,6 +275,14 @@ def _stages(rows: Rows, files: list[tuple[np.ndarray, ...]]) -> None:
 
 
 THREADS = ThreadPoolExecutor(8)
+
+
+def _in_blocks(size: int, work: Callable[[], Any]) -> Any:
+    before, sources.BLOCK_BYTES = sources.BLOCK_BYTES, size
+    try:
+        return work()
+    finally:
+        sources.BLOCK_BYTES = before
 
 
 def _as_before(work: Callable[[], Any]) -> Any:
@@ -338,13 +350,16 @@ def _events(folder: Path, steps: int) -> dict[str, Any]:
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     places = {event["pid"]: event["args"]["name"] for event in events if event.get("name") == "process_name"}
     kernels = [event for event in events if "GPU" in places.get(event.get("pid"), "") and event.get("ph") == "X"]
-    streams_ = [
+    started = [
         event for event in kernels if "hlo_op" in event.get("args", {}) or "kernel_details" in event.get("args", {})
     ]
-    names = Counter(event["name"] for event in streams_)
-    busy = sum(event.get("dur", 0) for event in streams_)
-    often = {name: count / steps for name, count in names.most_common(16)}
-    return {"kernels": len(streams_) / steps, "busy µs": busy / steps, "often": often}
+    each: dict[str, list[float]] = {}
+    for event in started:
+        each.setdefault(event["name"], []).append(event.get("dur", 0.0))
+    ordered = sorted(each.items(), key=lambda one: -sum(one[1]))[:12]
+    often = {name: [len(took) / steps, sum(took) / len(took)] for name, took in ordered}
+    busy = sum(sum(took) for took in each.values())
+    return {"kernels": len(started) / steps, "busy µs": busy / steps, "times a step, and µs each": often}
 
 
 # Batches in pieces

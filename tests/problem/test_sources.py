@@ -50,7 +50,7 @@ def test_memory_maps_are_read_by_row(tmp_path, kind):
     assert not isinstance(source[INDICES]["rows"], np.memmap) or not np.shares_memory(source[INDICES]["rows"], mapped)
 
 
-@pytest.mark.parametrize("block", [0, 2**14], ids=["step by step", "at once"])
+@pytest.mark.parametrize("block", [0, 250, 2**20], ids=["step by step", "some steps", "at once"])
 def test_arrays_are_gathered_as_they_are_read(monkeypatch, block):
     """In every type, with memory that is used again; a sample that is not finite is named."""
     monkeypatch.setattr("decibel.problem.sources.BLOCK_BYTES", block)

@@ -21,7 +21,7 @@ from ..core._types import PyTree
 
 __all__ = ["Source", "arrays", "hdf5", "hugging_face", "items", "iterator"]
 
-BLOCK_BYTES = 2**14  # of a step, from which steps are copied one at a time
+BLOCK_BYTES = 2**20  # that are copied at a time
 
 
 @runtime_checkable
@@ -118,17 +118,20 @@ def _laid_out(leaf: np.ndarray) -> bool:
 
 
 def _copy_rows(leaf: np.ndarray, indices: Int[np.ndarray, "steps batch"], out: np.ndarray) -> bool:
-    """Copies a step at a time, and looks at it while the processor's cache holds it."""
+    """Copies some steps at a time through memory that stays in the processor's cache, also while they are looked at.
+    They are many enough that threads seldom wait for the interpreter."""
     if not _laid_out(leaf):
         return False
     floating = jnp.issubdtype(leaf.dtype, jnp.inexact)
-    if not floating or leaf.dtype != out.dtype or out[0].nbytes < BLOCK_BYTES:
-        out[:] = np.take(leaf, indices, axis=0)
-        return not floating or bool(np.isfinite(out).all())
-    for rows, into in zip(indices, out, strict=True):
-        np.take(leaf, rows, axis=0, out=into, mode="clip")  # the default mode would copy once more
-        if not np.isfinite(into).all():
+    size = max(1, BLOCK_BYTES // max(1, leaf.itemsize * (out[0].size)))
+    block = np.empty((min(size, len(out)), *out.shape[1:]), leaf.dtype)
+    for first in range(0, len(out), size):
+        rows = indices[first : first + size]
+        part = block[: len(rows)]
+        np.take(leaf, rows, axis=0, out=part, mode="clip")  # the default mode would copy once more
+        if floating and not np.isfinite(part).all():
             return False
+        out[first : first + size] = part
     return True
 
 
