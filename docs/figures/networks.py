@@ -80,10 +80,19 @@ def case(plan: _plans.Plan) -> str:
 
 def ideal(condition: float, links: _plans.Links) -> list[_plans.Plan]:
     options = {"condition": condition, "target": TARGET, "single": True, "degree": 4}
-    return [plan for plan in _plans.plans(NODES, (SIZE, 0), links, **options) if plan.graph.name in GRAPHS]
+    found = _plans.plans(NODES, (SIZE, 0), links, **options)
+    return [plan for plan in found if plan.graph.name in GRAPHS and plan.exchanges < MOST]
 
 
-GRAPHS = ("ring", "torus 4×4", "one-peer exponential")
+GRAPHS = (
+    "ring",
+    "torus 4×4",
+    "one-peer exponential",
+    "one-peer hypercube",
+    "random matchings",
+    "one-way, hops 1, 2, 4",
+    "one-way, hops 1, 2, 4, 8",
+)
 
 
 def without_faults() -> list[list[Any]]:
@@ -101,9 +110,8 @@ def without_faults() -> list[list[Any]]:
 def with_faults() -> list[dict[str, Any]]:
     """Exchanges with messages lost; and the time with a slow node, of a strategy without a common clock."""
     rows: list[dict[str, Any]] = []
-    for plan in ideal(10.0, _plans.Links(loss=LOSS)):
-        if plan.bits is not None:
-            continue
+    lossy = [ideal(10.0, _plans.Links(loss=LOSS, one_way=one_way)) for one_way in (False, True)]
+    for plan in (plan for plans in lossy for plan in plans if plan.bits is None):
         row = {"case": case(plan), "none": exchanges(plan, 10.0)}
         row["lost"] = exchanges(plan, 10.0, faults=db.faults.drop(LOSS, one_way=True))
         if plan.strategy == "wave":

@@ -20,6 +20,7 @@ from jaxtyping import Float
 
 from ..graphs import _families as families
 from ..graphs._graph import Graph, GraphSequence, Topology
+from ..graphs._types import Networkx
 from ..methods._catalog import CATALOG
 from ..methods._method import Method, Rate
 from ..methods._single_level import SingleLevel
@@ -31,11 +32,10 @@ from ._complexity import positive_integer
 
 # Measured by docs/figures/networks.py; a test compares them with its results.
 STRETCH = 1.25  # exchanges of runs whose nodes differ in curvature, over the model's
-LOST = {"edge-ed": 0.2, "wave": 1.0}  # the power of 1/(1 − loss) by which exchanges grow
+LOST = {"edge-ed": 0.2, "push-pull": 0.8, "wave": 1.0}  # the power of 1/(1 − loss) by which exchanges grow
 WAITING = 0.25  # the power of the slowest node's factor by which a strategy without a common clock takes longer
 
 LOCAL_STEPS = (1, 4, 16)
-ROUNDS = (1, 2, 4, 8)
 BITS = (None, 4)
 SCALE = 4  # bytes of the scale of a vector in code
 STEP_SIZES = np.geomspace(0.003, 1.9, 48)  # times L
@@ -145,8 +145,10 @@ ROOTS: dict[str, Callable[[Grid, Grid, int], Grid]] = {
     "ed": _exact_diffusion,
     "edge-ed": _exact_diffusion,
     "gt": _gradient_tracking,
+    "push-pull": _gradient_tracking,  # where R = C = W
     "wave": _wave,
 }
+TWO_WAY = ("ed", "edge-ed", "gt", "wave")
 
 
 def _over_phases(x: Grid, graph: GraphSequence) -> Grid:
@@ -171,16 +173,23 @@ class Contraction(NamedTuple):
 def contraction(name: str, graph: Topology, condition: float, steps: int) -> Contraction:
     """By the model, for curvatures between L/κ and L."""
     x = STEP_SIZES[:, None, None] * np.geomspace(1 / condition, 1, CURVATURES)[None, :, None]
-    if isinstance(graph, GraphSequence):
-        apart = _over_phases(x, graph)
+    if not isinstance(graph, GraphSequence):
+        apart = ROOTS[name](x, _eigenvalues(graph)[None, None, :], steps)
     else:
-        apart = ROOTS[name](x, np.linspace(graph.lambda_min, graph.rho, EIGENVALUES)[None, None, :], steps)
+        apart = _over_phases(x, graph)
     together = abs(1 - x) ** steps
     factors = np.maximum(apart.max((1, 2)), together.max((1, 2)))
     if name == "wave" and isinstance(graph, Graph):
         factors = np.where(_late(graph) > STEP_SIZES, factors, math.inf)
     best = int(factors.argmin())
     return Contraction(float(factors[best]), float(STEP_SIZES[best]))
+
+
+def _eigenvalues(graph: Graph) -> Grid:
+    """Those of W where nodes differ: all of a circulant digraph, and points between the extremes of others."""
+    if graph.symmetric:
+        return np.linspace(graph.lambda_min, graph.rho, EIGENVALUES)
+    return np.fft.fft(np.asarray(graph.matrix[[0], :].todense()).ravel())[1:]
 
 
 def _late(graph: Graph) -> float:
@@ -191,16 +200,30 @@ def _late(graph: Graph) -> float:
 def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
     """Those that can be run, and are exact on these links."""
     if links.one_way:
-        if degree >= 1 and not links.loss:
+        if not links.loss:
             yield strategy("gt"), families.one_peer_exponential(nodes), 1, 1, None
+        for digraph in _digraphs(nodes, degree):
+            yield strategy("push-pull"), digraph, 1, 1, None  # which pushes running totals, so that loss does no harm
         return
     graphs = [graph for graph in undirected(nodes, degree) if busiest(graph) <= degree]
-    for name, graph, steps, bits in product(ROOTS, graphs, LOCAL_STEPS, BITS):
+    for name, graph, steps, bits in product(TWO_WAY, graphs, LOCAL_STEPS, BITS):
         moved_by = strategy(name)
         exact = moved_by.keeps_link_flows or not links.loss
         runs = (steps == 1 or name == "ed") and (bits is None or (steps == 1 and name != "edge-ed"))
         if exact and runs:
             yield moved_by, graph if _stable(moved_by, graph) else graph.lazy(), steps, 1, bits
+
+
+def _digraphs(nodes: int, degree: int) -> list[Graph]:
+    """Node i sends to i + 1, i + 2, i + 4, …: as far as the degree allows, and fewer."""
+    hops = [2**k for k in range(min(degree, (nodes - 1).bit_length()))]
+    made: list[Graph] = []
+    for count in range(1, len(hops) + 1):
+        digraph: Networkx = nx.DiGraph()
+        digraph.add_nodes_from(range(nodes))
+        digraph.add_edges_from((i, (i + hop) % nodes) for i in range(nodes) for hop in hops[:count])
+        made.append(families.directed(digraph, f"one-way, hops {', '.join(map(str, hops[:count]))}"))
+    return made
 
 
 def _stable(moved_by: Strategy, graph: Graph) -> bool:
@@ -261,8 +284,7 @@ def plans(
         cost = (exchanges, exchanges * sent, exchanges * seconds)
         found.append(Plan(moved_by.name, graph, steps, rounds, bits, step_size, *cost, single))
     if not found:
-        wish = "one-way links with loss" if links.one_way else f"{nodes} nodes with at most {degree} neighbours"
-        raise ValueError(f"no combination is exact on {wish}: change links or degree.")
+        raise ValueError(f"no combination on {nodes} nodes has at most degree={degree} neighbours: allow more.")
     return tuple(sorted(found, key=lambda plan: (plan.seconds, plan.bytes)))
 
 
