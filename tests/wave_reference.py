@@ -22,12 +22,15 @@ class Node:
             self.mail[j] = number, q
 
     def wake(self, d, cut):
+        self.read(cut)
+        self.s = self.s - d + sum(self.flows.values())
+
+    def read(self, cut):
         for j, (number, q) in self.mail.items():
             if number > self.used[j]:
                 self.z[j], self.used[j] = self.z[j] / 2 + q / 2, number
-        flows = {j: cut(j, self.z[j] - self.ρ[j] * self.s) for j in self.ρ}
-        self.z = {j: self.ρ[j] * self.s + flows[j] for j in self.ρ}
-        self.s = self.s - d + sum(flows.values())
+        self.flows = {j: cut(j, self.z[j] - self.ρ[j] * self.s) for j in self.ρ}
+        self.z = {j: self.ρ[j] * self.s + self.flows[j] for j in self.ρ}
 
     def send(self):
         return {j: 2 * self.ρ[j] * self.s - self.z[j] for j in self.ρ}
@@ -44,6 +47,8 @@ def wave(
     told=lambda k, i, j, q, own: q,
     cut=lambda i, j, flow: flow,
     path=None,
+    local_steps=1,
+    share=None,
 ):
     """Every node's s after so many ticks.
 
@@ -58,9 +63,12 @@ def wave(
         told: `told(k, i, j, q, own)`, what j sends to i for q, where i sends `own` to j.
         cut: `cut(i, j, flow)`, the flow from j that i uses.
         path: a list to which every tick's s are added.
+        local_steps: with more than one a node reads its mail when it begins, and then takes so many steps.
+        share: of 2 w_ij that is ρ_ij; the inverse of `local_steps` where it is not given.
     """
     count = len(W)
-    nodes = [Node(s[i], {j: 2 * W[i, j] for j in range(count) if j != i and W[i, j]}) for i in range(count)]
+    share = 1 / local_steps if share is None else share
+    nodes = [Node(s[i], {j: 2 * share * W[i, j] for j in range(count) if j != i and W[i, j]}) for i in range(count)]
     sent = {}
     woke = set(range(count))
     for k in range(steps):
@@ -71,9 +79,16 @@ def wave(
                 if (number, j) in sent and not lost(k, i, j):
                     q = told(number, i, j, sent[number, j][i], sent[number, i][j] if (number, i) in sent else None)
                     nodes[i].receive(j, number, q)
+        if local_steps > 1:
+            for i in woke:
+                nodes[i].read(functools.partial(cut, i))
         woke = {i for i in range(count) if ends(k, i)}
         for i in woke:
-            nodes[i].wake(step(i, nodes[i].s), functools.partial(cut, i))
+            if local_steps == 1:
+                nodes[i].wake(step(i, nodes[i].s), functools.partial(cut, i))
+            else:
+                for _ in range(local_steps):
+                    nodes[i].s = nodes[i].s - step(i, nodes[i].s) + sum(nodes[i].flows.values())
         if path is not None:
             path.append(np.stack([node.s for node in nodes]))
     return np.stack([node.s for node in nodes])

@@ -26,6 +26,7 @@ from decibel.strategies import STRATEGIES
 from decibel.strategies._adam import AdamTracking
 from decibel.strategies._adaptive import AdaptiveDiffusion
 from decibel.strategies._gt_ada import AdaptiveTracking
+from decibel.strategies._local import with_local_steps
 
 NODES, STEPS, CHUNK = 8, 30, 10  # the last: the steps of a compiled program, which many tests share
 QUADRATIC = random_quadratic(NODES, seed=1, spread=2.0)
@@ -90,12 +91,13 @@ def fixed(kind, base, steps):
 # Wave.
 
 
+@pytest.mark.parametrize("τ", [1, 4])
 @pytest.mark.parametrize("lost", [False, True], ids=["all arrive", "some are lost"])
-def test_wave_is_lt_admm(lost):
-    """With one local step, β = 1, relaxation ½ and ρ = 2w of every link; a lost message leaves z as it is."""
+def test_wave_is_lt_admm(lost, τ):
+    """With β = 1, relaxation ½ and ρ = 2w/τ of every link; a lost message leaves z as it is."""
     i, j = GRAPH.edges[0]
     faults = db.faults.drop(links=[(int(i), int(j))], during=(5, 15)) if lost else None
-    ρ = 2 * (W - np.diag(np.diag(W)))
+    ρ = 2 / τ * (W - np.diag(np.diag(W)))
     assert len(np.unique(ρ[ρ > 0].round(12))) > 2
     expected = lt_admm(
         lambda x: 0.2 * gradient(x),
@@ -104,12 +106,12 @@ def test_wave_is_lt_admm(lost):
         γ=1.0,
         β=1.0,
         relaxation=0.5,
-        local_steps=1,
+        local_steps=τ,
         steps=STEPS,
         # A step of the library begins with the exchange that ends one of LT-ADMM; its first changes nothing.
         arrives=lambda k, a, b: not lost or {a, b} != {i, j} or not 5 <= k + 1 < 15,
     )
-    same(run(STRATEGIES["wave"], rate=0.2, faults=faults), expected)
+    same(run(with_local_steps(STRATEGIES["wave"], τ), rate=0.2, faults=faults), expected)
 
 
 # Adaptive steps.

@@ -75,14 +75,16 @@ class Paced(db.Silo):
 
 
 @pytest.mark.slow_except("one level")
-@pytest.mark.parametrize("updates", ["one level", "simultaneous", "alternating"])
+@pytest.mark.parametrize("updates", ["one level", "local steps", "simultaneous", "alternating"])
 def test_with_messages_of_the_same_step_it_is_the_simulator(tmp_path, monkeypatch, updates):
     """What is sent before a step is what the step would send, on one level or on all three."""
     monkeypatch.setattr(db, "Silo", InStep)
     monkeypatch.setattr(_async_edge, "NEWEST_PER_SECOND", 1e12)  # all are sent, however quick the steps
     quadratic = random_quadratic(2, seed=1, spread=2.0)
     problem, method, levels = quadratic.single(), db.wave(alpha=0.2), "x"
-    if updates != "one level":
+    if updates == "local steps":
+        problem, method, levels = quadratic.problem(), db.sparkle("wave", local_steps=3, **RATES), "xyz"
+    elif updates != "one level":
         problem, method, levels = quadratic.problem(), db.sparkle("wave", updates=updates, **RATES), "xyz"
     folders = Folders(tmp_path, ring(2, asynchronous=True))
     sites = run_sites(folders, method, 25, [problem] * 2, metrics=[], eval_every=10)

@@ -167,7 +167,7 @@ def test_encoded_messages_keep_local_steps_exact():
         (lambda: db.ed(alpha=0.1, local_steps=0), "local_steps=0 must be a positive integer."),
         (
             lambda: db.sparkle("gt", local_steps=2, **RATES),
-            "local_steps=2 needs the strategy 'ed', 'ada-ed' or 'adam-ed', not 'gt': change one of them.",
+            "local_steps=2 needs the strategy 'ed', 'wave', 'ada-ed' or 'adam-ed', not 'gt': change one of them.",
         ),
         (
             lambda: db.sparkle(db.strategies.led(3), "gt", **RATES),

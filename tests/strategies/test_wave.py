@@ -13,6 +13,7 @@ import decibel as db
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 from decibel.methods._single_level import SingleLevel
+from decibel.strategies._local import with_local_steps
 
 NODES, SLOW, CHUNK = 8, 0, 50  # the steps of a compiled program, which many tests share
 RING = db.graphs.ring(NODES)
@@ -83,9 +84,11 @@ def test_it_is_extra_from_any_start_and_with_proximal_maps():
         assert_same(found.nodes.x, expected.nodes.x, atol=1e-12)
 
 
-def test_the_cluster_gives_the_simulators_bits():
-    faults = [LATE, LOST, SLOWED]
-    here, there = (run("wave", faults, engine=engine) for engine in (None, db.Cluster(devices=4)))
+@pytest.mark.slow_except("1")
+@pytest.mark.parametrize("τ", [1, 4])
+def test_the_cluster_gives_the_simulators_bits(τ):
+    faults, mixing = [LATE, LOST, SLOWED], with_local_steps(db.strategies.strategy("wave"), τ)
+    here, there = (run(mixing, faults, engine=engine) for engine in (None, db.Cluster(devices=4)))
     assert_same(here.state, there.state)
 
 
@@ -134,7 +137,44 @@ def test_messages_that_are_lost_or_overtaken_are_left_out():
     np.testing.assert_allclose(found, expected, atol=1e-13)
 
 
+@pytest.mark.slow_except("8")
+@pytest.mark.parametrize("τ", [2, 8])
+def test_local_steps_use_what_has_come_when_they_begin(τ):
+    periods, begins = {0: 3, 3: 2}, 4
+    faults = [db.faults.slow(node, factor, during=(begins, 100)) for node, factor in periods.items()]
+    found = single(with_local_steps(db.strategies.strategy("wave"), τ), [*faults, db.faults.late(1)], steps=40)
+    step = lambda i, x: 0.2 * QUADRATIC.R[i] @ (x - QUADRATIC.e[i])  # noqa: E731
+    ends = lambda k, i: k < begins or (k - begins + 1) % periods.get(i, 1) == 0  # noqa: E731
+    given = dict(ends=ends, delay=lambda k, i, j: 1, local_steps=τ)
+    expected = wave(step, np.zeros((NODES, 3)), RING.W, 40, **given)
+    np.testing.assert_allclose(found.nodes.x, expected, atol=1e-9, rtol=0)
+    whole = wave(step, np.zeros((NODES, 3)), RING.W, 400, share=1.0, **given)
+    assert np.abs(whole).max() > 1e3, "with ρ not divided by τ it diverges"
+
+
 # What stays exact.
+
+
+@pytest.mark.slow_except("4-None")
+@pytest.mark.parametrize("code", [None, "4 bits", "limit"])
+@pytest.mark.parametrize("τ", [2, 4, 8])
+def test_local_steps_are_exact_with_a_slow_node_late_links_and_loss(τ, code):
+    made = {"4 bits": db.privacy.quantize("wave", 4), "limit": db.strategies.wave(1e3)}.get(code, "wave")
+    method = db.sparkle(made, **RATES, local_steps=τ)
+    options = {"steps": 3000, "eval_every": 1500, "metrics": [], "faults": [SLOWED, LATE, LOST]}
+    assert error(db.solve(QUADRATIC.problem(), method, RING, **options)) < 1e-8
+    one, several = (db.cost(QUADRATIC.problem(), db.sparkle(made, **RATES, local_steps=n), RING) for n in (1, τ))
+    assert several["gradients"] == τ * one["gradients"]
+    assert (several["rounds"], several["bytes"]) == (one["rounds"], one["bytes"])
+
+
+def test_a_limit_bounds_the_flows_of_local_steps():
+    """Far below what honest nodes need, so that each stays within the links' limits of its own solution."""
+    limited = with_local_steps(db.strategies.wave(0.05), 4)
+    assert db.strategies.with_limit(limited, 0.05).name == limited.name
+    x = np.asarray(single(limited, steps=400).nodes.x)
+    gradients = np.einsum("nij,nj->ni", QUADRATIC.R, x - QUADRATIC.e)
+    assert np.linalg.norm(gradients, axis=1).max() <= 2 * 0.05 + 1e-9
 
 
 def test_three_levels_are_exact_with_a_slow_node_late_links_and_loss():

@@ -92,6 +92,20 @@ def test_a_quadratic_node_has_gain_one_up_to_the_bound_and_more_beyond():
         assert gain(R, bound + 0.01) > 1
 
 
+@pytest.mark.parametrize("τ", [2, 3, 8])
+def test_a_node_with_local_steps_has_gain_one_for_every_curvature_up_to_the_bound(τ):
+    """One step of u = 1 − (1 − a)^τ over links of 2 w u/(τ a); beyond the bound some curvature has more."""
+    for R in np.linspace(0.05, 1.3, 12):
+        bound = db.theory.wave_step_size(1 - R / 2, quadratic=True, local_steps=τ)
+        for a in np.linspace(bound / 50, 0.999 * bound, 50):
+            u = 1 - (1 - a) ** τ
+            assert gain(R * u / (τ * a), u) <= 1 + 1e-12
+        if bound < 2:
+            u = 1 - (1 - bound - 0.01) ** τ
+            ρ = R * u / (τ * (bound + 0.01))
+            assert gain(ρ, u) > 1 or u + ρ > 2, "or the node diverges by itself"
+
+
 def test_beyond_the_bound_two_nodes_diverge_without_delay():
     step = lambda h: lambda i, s: h * (s - i)  # noqa: E731
     for R, factor, stable in ((1.0, 0.98, True), (1.0, 1.02, False), (1.2, 0.98, True), (1.2, 1.02, False)):
@@ -109,6 +123,9 @@ def test_random_networks_are_stable_with_late_messages_up_to_the_bound():
     assert unstable["αL = 2(4 − 3R)/(4 + R), the proven bound"] == 0
     assert unstable["αL + 1.5R = 2.25"] > 4
     assert set(script.measure_periods(cases=25, seed=1).values()) == {0}
+    local = script.measure_local_steps(cases=25, seed=1)
+    assert all(found["ρ = 2w/τ"] == 0 for found in local.values())
+    assert all(found["ρ = 2w"] > 2 for found in local.values())
 
 
 def test_the_script_sees_that_a_ring_of_thirds_is_unstable():
@@ -170,6 +187,9 @@ def test_a_step_size_that_is_too_large_for_late_messages_warns():
         warnings.simplefilter("error")
         solve(ring, 0.45)
         solve(ring, 0.6, faults=None)
+        db.solve(quadratic(4, 1.0), db.wave(alpha=0.6, local_steps=2), ring, steps=2, faults=LATE, metrics=[])
+    with pytest.raises(ValueError, match=r"local_steps=2 has a proof for quadratic losses only: add quadratic=True."):
+        db.theory.wave_step_size(0.5, local_steps=2)
 
 
 def test_the_warning_is_right():

@@ -136,19 +136,20 @@ def extra(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
 
 
 @row("wave", "wave", "EXTRA by link in wave variables: exact without a common clock", LT_ADMM)
-def wave(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
+def wave(*, alpha: Rate, theta: Rate = 1.0, local_steps: int = 1) -> SingleLevel:
     """EXTRA by link, in wave variables: exact where messages are late or lost and nodes differ in speed.
 
     x⁺ = x − α r⁺ + Σ_j (z_ij − ρ_ij x_i), z_ij ← ½ (z_ij + q_ji), q_ij = 2 ρ_ij x_i − z_ij, ρ_ij = 2 w_ij. Draws: one
-    batch. With all messages in time it is LT-ADMM (Ren et al., 2025) with one local step, β = 1, relaxation ½ and a
+    batch for each local step. With all messages in time it is LT-ADMM (Ren et al., 2025) with β = 1, relaxation ½ and a
     penalty 2 w_ij for each link. Differs from that paper: messages may be late or lost, by the rule of relaxed ADMM
-    over lossy networks (Bastianello et al., 2021).
+    over lossy networks (Bastianello et al., 2021), and τ local steps divide the penalty by τ.
 
     Args:
         alpha: the step size of x: a number, or a function of the step. Keep α L + 3 (1 − w_ii) below 2 where
             messages are late, for a smoothness L.
+        local_steps: τ, how many steps a node takes for each exchange, with the same Σ_j (z_ij − ρ_ij x_i).
     """
-    return SingleLevel(alpha, theta, strategy("wave"))
+    return SingleLevel(alpha, theta, with_local_steps(strategy("wave"), local_steps))
 
 
 @row("gt", "gt", "gradient tracking, adapt then combine", XU)

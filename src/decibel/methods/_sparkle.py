@@ -144,7 +144,8 @@ def sparkle(
             the same bytes and worse for the same samples.
         hypergradient: `db.hypergradient.auxiliary()`, the default; `.difference(delta)`, which needs no second
             derivatives; or `.penalty(strength)`, for lower levels that are not strongly convex.
-        local_steps: how many steps all levels take for each exchange, with `"ed"` (LED), `"ada-ed"` or `"adam-ed"`.
+        local_steps: how many steps all levels take for each exchange, with `"ed"` (LED), `"wave"` (LT-ADMM),
+            `"ada-ed"` or `"adam-ed"`.
         upper_every: k, so that x and z move in every k-th step only, from step 0 on, and y in every step. In between
             nothing is computed, drawn or sent for x and z: such a step costs one gradient. The solution is the same.
             No step size is changed: `alpha` may be about k times larger. Schedules see the number of the step.

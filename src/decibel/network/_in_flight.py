@@ -32,7 +32,7 @@ def numbers_sent(channel: Channel, senders: Array | None = None) -> Array:
     schedule, senders = channel.faults.schedule, channel.links.neighbours if senders is None else senders
     sends = (channel.weights(jnp.float32) != 0) & ~schedule.idle(channel.step, senders)
     if schedule.slows_nodes:
-        sends = sends & ((channel.step == 0) | ~schedule.busy(channel.step - 1, senders))
+        sends = sends & schedule.begins(channel.step, senders)
     return jnp.where(sends, channel.step + 1, 0)
 
 

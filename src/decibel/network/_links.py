@@ -84,6 +84,10 @@ class LinkFaults(eqx.Module):
         """(nodes,) the nodes that end a computation in the step."""
         return ~self.schedule.busy(step, self.nodes)
 
+    def begins(self, step: Array) -> Array:
+        """(nodes,) the nodes that begin a computation in the step."""
+        return self.schedule.begins(step, self.nodes)
+
     def ends(self, links: Links) -> tuple[Array, Array]:
         """(*slots,) the ids of the receiver and of the sender."""
         return links.sums.at_slots(self.nodes), links.neighbours

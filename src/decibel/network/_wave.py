@@ -12,6 +12,9 @@ and Ribeiro, 2015) linearizes ADMM, too, with a carry for each node, and Wu, Yua
 asynchronous PG-EXTRA with variables for each link. Waves in this sense, for links with delay, are those of the
 scattering transformation in passivity-based control, as in PI consensus (Hatanaka, Chopra, Ishizaki and Li, 2018).
 
+With τ local steps for each message (LT-ADMM's local training) a node uses messages before it computes, and adds the
+same flows in each of them. ρ is then divided by τ: what a link moves in all of them is as with one step.
+
 With a limit (`_clip`) the flow F_ij = z_ij − ρ_ij s_i is clipped before it is used, z_ij ← ρ_ij s_i + clip(F_ij). When
 both ends move in every step, it is ½ (F_ij − F_ji) + w_ij (s_j − s_i) of the flows before the exchange. Both ends of an
 honest link then clip alike, and flows still cancel.
@@ -22,8 +25,10 @@ are dropped. On a changing graph, links are silent in the phases that lack them.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
@@ -71,9 +76,18 @@ class Delivered(NamedTuple):
 
 
 class Wave(Message):
-    """Vectors s that are sent as one wave for each link; the answer is Σ_j (z_ij − ρ_ij s_i)."""
+    """Vectors s that are sent as one wave for each link; the answer is Σ_j (z_ij − ρ_ij s_i).
 
+    Attributes:
+        local_steps: how often a node adds the answer before it sends again.
+    """
+
+    local_steps: int = eqx.field(static=True, default=1, kw_only=True)
     splits: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> Hashable:
+        return super().kind, self.local_steps
 
     @property
     def weight(self) -> float:
@@ -97,7 +111,7 @@ class Wave(Message):
         links = channel.links
         z = memory.per_link.z
         numbers = memory.per_link.numbers
-        ρ = 2 * links.weights.mean(-1).astype(s.dtype)[..., None]
+        ρ = 2 / self.local_steps * links.weights.mean(-1).astype(s.dtype)[..., None]
         scaled = ρ * links.sums.at_slots(s)
         z = jnp.where((numbers[..., :1] == 0) | channel.forgotten[..., None], scaled, z)
         return scaled, z, 2 * scaled - z
@@ -115,12 +129,14 @@ class Wave(Message):
         rows = rows if sizes is None else clamped(rows)
         z = jnp.where(forgotten[..., None], scaled, z)
         used = jnp.where(forgotten, 0, numbers[..., 1])
-        if mail is not None:  # which waits until the node has finished
+        if mail is not None:  # which waits until the node has finished, or begins where the first step needs it
             held = jnp.where(forgotten, 0, mail.numbers[..., 0])
             rows = jnp.where((arrived > held)[..., None], rows, mail.rows)
             held = jnp.maximum(arrived, held)
             mail = Mail(rows, held[..., None])
-            arrived = jnp.where(links.sums.at_slots(channel.faults.finished(channel.step)), held, 0)
+            faults = channel.faults
+            reads = faults.finished(channel.step) if self.local_steps == 1 else faults.begins(channel.step)
+            arrived = jnp.where(links.sums.at_slots(reads), held, 0)
         weight = jnp.asarray(self.weight, s.dtype)
         new = arrived > used
         z = jnp.where(new[..., None], (1 - weight) * z + weight * rows, z)

@@ -272,6 +272,10 @@ class FaultSchedule(eqx.Module):
             found = jnp.where(fault.applies(k, node), ~fault.finishes(k, key, node), found)
         return found
 
+    def begins(self, k: Array, node: Array) -> Array:
+        """Whether the node begins to compute at step k, from its last state."""
+        return (k == 0) | ~self.busy(k - 1, node)
+
     @property
     def slows_nodes(self) -> bool:
         return bool(self._of(Slow))

@@ -69,6 +69,37 @@ class LimitedMessage(LimitedStrategy):
         raise TypeError(f"{self.name} sends more than one message in a step.")
 
 
+class LocalWave(LimitedStrategy):
+    """`"wave"`, in code or not, with several steps for each exchange: LT-ADMM (Ren et al., 2025).
+
+    A node reads its messages first. Then it takes s ← s − d + Σ_j (z_ij − ρ_ij s_i) τ times with the same sum.
+
+    Attributes:
+        steps_per_exchange: τ.
+    """
+
+    steps_per_exchange: int = eqx.field(static=True, default=1)
+
+    @property
+    def local_steps(self) -> int:
+        return self.steps_per_exchange
+
+    @property
+    def label(self) -> str:
+        return f"{super().label}, {self.local_steps} local steps"
+
+    def begin(self, level: Level, rate: Scalar) -> Flows:
+        message = next(self.flow_form(level.s, level.s.zeros()))
+        within = (rate, self.limit)
+        F = yield replace(message, wait_for=None, within=within, local_steps=self.local_steps)
+        return Level(level.s, (F,))
+
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+        if not level.carry:
+            level = yield from self.begin(level, rate)
+        return self.local_step(level, direction, rate).s, ()
+
+
 def edge_ed(limit: float | Mapping[str, float]) -> LimitedStrategy:
     """Exact Diffusion by link (`"edge-ed"`), in which no link's flow exceeds a limit, whatever its other end sends.
 
@@ -115,9 +146,12 @@ def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
     if not limits:
         raise ValueError("limit={} names no level: give one such as {'x': 3.0}.")
     validated = {level: float(value) for level, value in limit.items()} if isinstance(limit, Mapping) else float(limit)
-    kind = LimitedEdges if row.flow_form is STRATEGIES["edge-ed"].flow_form else LimitedMessage
     name = row.name.removesuffix(_shown(row.limit)) if isinstance(row, LimitedStrategy) else row.name
-    return extended(row, kind, name=name + _shown(validated), limit=validated)
+    name = name + _shown(validated)
+    if isinstance(row, LocalWave):
+        return replace(row, name=name, limit=validated)
+    kind = LimitedEdges if row.flow_form is STRATEGIES["edge-ed"].flow_form else LimitedMessage
+    return extended(row, kind, name=name, limit=validated)
 
 
 def _shown(limit: Limit) -> str:

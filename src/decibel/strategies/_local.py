@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ._adaptive import AdaptiveFlows
-from ._table import STRATEGIES, Strategy, led
+from ._limited import LimitedStrategy, LocalWave
+from ._table import STRATEGIES, Strategy, extended, led
 
 
 def with_local_steps(row: Strategy, local_steps: int) -> Strategy:
     """The strategy with so many steps for each exchange; the same one for one step.
 
     Args:
-        row: the strategy, one of `"ed"`, `"ada-ed"` and `"adam-ed"` where there are several steps.
+        row: the strategy, one of `"ed"`, `"wave"`, `"ada-ed"` and `"adam-ed"` where there are several steps.
         local_steps: how many steps.
     """
     if isinstance(local_steps, bool) or not isinstance(local_steps, int) or local_steps < 1:
@@ -23,7 +25,10 @@ def with_local_steps(row: Strategy, local_steps: int) -> Strategy:
         return led(local_steps)
     if isinstance(row, AdaptiveFlows):
         return replace(row, steps_per_exchange=local_steps, proximal=None)
+    if row.asynchronous:
+        limit = row.limit if isinstance(row, LimitedStrategy) else math.inf
+        return extended(row, LocalWave, proximal=None, limit=limit, steps_per_exchange=local_steps)
     raise ValueError(
-        f"local_steps={local_steps} needs the strategy 'ed', 'ada-ed' or 'adam-ed', not {row.name!r}: change one of "
-        "them."
+        f"local_steps={local_steps} needs the strategy 'ed', 'wave', 'ada-ed' or 'adam-ed', not {row.name!r}: change "
+        "one of them."
     )
