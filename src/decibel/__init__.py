@@ -16,9 +16,9 @@ def __getattr__(name: str) -> object:
     from .core._names import hint, unknown_name
 
     try:
-        found = _find(name)
+        attribute = _find(name)
     except AttributeError:
         raise AttributeError(f"decibel has no {name!r}: {hint(name, __all__)}", name=name) from None
-    if isinstance(found, types.ModuleType) and not hasattr(found, "__getattr__"):
-        setattr(found, "__getattr__", unknown_name(f"db.{name}", found.__all__))  # noqa: B010 - a module declares none
-    return found
+    if isinstance(attribute, types.ModuleType) and not hasattr(attribute, "__getattr__"):
+        setattr(attribute, "__getattr__", unknown_name(f"db.{name}", attribute.__all__))  # noqa: B010 - a module declares none
+    return attribute

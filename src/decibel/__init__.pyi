@@ -4,7 +4,7 @@ from . import graphs, strategies, tasks, torch
 from .core._compilation import cache_compilations
 from .core._ledger import Ledger
 from .core._vector import Vector
-from .engines._batch import BatchRun
+from .engines._batch_run import BatchRun
 from .engines._engine import Engine
 from .engines._program import Program, RunConfig
 from .engines._run import Run

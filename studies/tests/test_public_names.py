@@ -34,7 +34,7 @@ def test_only_public_names_of_decibel_are_used():
         ("from decibel.core._files import atomic_write", ["from decibel.core._files import atomic_write"]),
         ("from decibel.solver import _tune", ["from decibel.solver import _tune"]),
         ("from decibel.tasks.classification import find", ["from decibel.tasks.classification import find"]),
-        ("import decibel.engines._batch", ["import decibel.engines._batch"]),
+        ("import decibel.engines._batch_run", ["import decibel.engines._batch_run"]),
         ("import decibel as db\ndb.graphs._families.ring(3)", ["db.graphs._families"]),
         ("from decibel import metrics\nmetrics.Distance", ["metrics.Distance"]),
         ("def f(run):\n    return run._state", ["run._state"]),

@@ -55,7 +55,8 @@ def test_fresh_seeds_were_not_used_before(name):
 
 def test_committed_verdicts_count_every_time_a_claim_was_judged():
     """A study that was run again says so, and each look spends half of what the one before did."""
-    for name in NAMES:
+    judged = [name for name in NAMES if (RESULTS / name / "verdicts.json").exists()]
+    for name in judged:
         for saved in json.loads((RESULTS / name / "verdicts.json").read_text())["claims"]:
             assert saved["looks"] == registration.looks(name, saved["claim"]), saved["claim"]
     assert registration.looks("dsoba/speedup", "C10") == 5 and registration.looks("no/study", "C1") == 1

@@ -493,7 +493,7 @@ ENGINES = (
     ),
     Fault(
         "dead run lives again",
-        "_compile.one",
+        "_compile.run",
         "alive = alive & finite",
         "alive = finite",
         "A run of a batch that diverged is counted as alive.",
@@ -639,8 +639,8 @@ SILO = (
     Fault(
         "older list taken quietly",
         "Trust._take",
-        "if found.number < self.revoked.number:",
-        "if found.number < 0:",
+        "if taken.number < self.revoked.number:",
+        "if taken.number < 0:",
         "Nobody is told that an older list of revoked keys was put back.",
     ),
     Fault(
@@ -715,7 +715,7 @@ SILO = (
     ),
     Fault(
         "ledger not chained",
-        "Ledger._read",
+        "SignatureLedger._read",
         'entry.get("before") != last or ',
         "",
         "A line of the ledger of signatures can be changed unseen.",

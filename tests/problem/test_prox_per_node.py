@@ -11,7 +11,7 @@ import pytest
 from quadratics import random_quadratic
 
 import decibel as db
-from decibel.engines._batch import BatchRun
+from decibel.engines._batch_run import BatchRun
 from decibel.methods._single_level import SingleLevel
 from decibel.strategies import strategy
 

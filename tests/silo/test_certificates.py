@@ -34,7 +34,7 @@ from decibel.silo.trust._certificates import (
 )
 from decibel.silo.trust._credentials import Credentials, Signatures
 from decibel.silo.trust._revocation import RevocationList
-from decibel.silo.trust._signature_ledger import Ledger
+from decibel.silo.trust._signature_ledger import SignatureLedger
 from decibel.silo.trust._signing import (
     NotTrusted,
     as_digits,
@@ -323,7 +323,7 @@ class TestClock:
                 Credentials.load(home, "site-0")
 
     def test_the_authority_does_not_sign_with_a_clock_set_back(self, tmp_path):
-        ledger = Ledger(tmp_path / "ledger.jsonl")
+        ledger = SignatureLedger(tmp_path / "ledger.jsonl")
         for minutes, signs in ((-60, True), (4, True), (60, False)):
             last = {
                 "number": 1,
@@ -474,7 +474,7 @@ class TestAuthority:
 
 class TestLedger:
     def test_lines_follow_each_other(self, tmp_path):
-        ledger = Ledger(tmp_path / "ledger.jsonl")
+        ledger = SignatureLedger(tmp_path / "ledger.jsonl")
         for name in "abc":
             ledger.add("certificate", name.encode(), name=name)
         assert [entry["name"] for entry in ledger.entries()] == ["a", "b", "c"]
@@ -485,7 +485,7 @@ class TestLedger:
                 ledger.entries()
 
     def test_a_line_that_was_cut_short_is_left_out(self, tmp_path):
-        ledger = Ledger(tmp_path / "ledger.jsonl")
+        ledger = SignatureLedger(tmp_path / "ledger.jsonl")
         ledger.add("certificate", b"a", name="a")
         with ledger.path.open("a") as file:
             file.write('{"number": 2, "ti')
@@ -510,5 +510,5 @@ class TestLedger:
         command = [sys.executable, "-c", code, str(tmp_path / "authority")]
         running = [subprocess.Popen(command) for _ in range(4)]
         assert [one.wait(120) for one in running] == [0] * 4
-        entries = Ledger(tmp_path / "authority" / "ledger.jsonl").entries()
+        entries = SignatureLedger(tmp_path / "authority" / "ledger.jsonl").entries()
         assert [entry["list"]["number"] for entry in entries[1:]] == list(range(2, 102))

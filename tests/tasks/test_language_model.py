@@ -11,7 +11,7 @@ import pytest
 import decibel as db
 from decibel.tasks import decoder, texts
 from decibel.tasks.decoder import Shape, start_decoder
-from decibel.tasks.language_model import Model, Softmax
+from decibel.tasks.language_model import DecoderLosses, Softmax
 from decibel.tasks.tokens import BPE, tokenizer
 
 SHAPE = Shape(8, 2, 2, 8)
@@ -59,7 +59,8 @@ def test_less_memory_and_shorter_numbers_give_the_same_loss():
     weights, windows = start_decoder(SHAPE, 256, 0), jnp.asarray(RNG.integers(0, 256, (3, 9)), jnp.uint8)
     loss = lambda model: jax.jit(jax.value_and_grad(lambda y: model.losses(y, windows).mean()))(weights)  # noqa: E731
     with jax.numpy_dtype_promotion("standard"):  # JAX's own attention mixes types in its gradient
-        (plain, slope), (again, same), (short, near) = map(loss, (Model(), Model(remat=True), Model("bfloat16")))
+        models = DecoderLosses(), DecoderLosses(remat=True), DecoderLosses("bfloat16")
+        (plain, slope), (again, same), (short, near) = map(loss, models)
     assert plain == pytest.approx(float(again), rel=1e-12) and short == pytest.approx(float(plain), rel=1e-2)
     assert short.dtype == plain.dtype == jnp.float64
     for a, b, c in zip(*map(jax.tree.leaves, (slope, same, near)), strict=True):
@@ -135,7 +136,7 @@ def test_every_domain_counts_by_its_share(nodes, spread):
     data, x = problem.lower_data, jnp.asarray([0.5, 0.2, 0.3])
     batches = [jax.tree.map(lambda leaf, n=n: leaf[n, : int(data.counts[n])], data.tree) for n in range(data.nodes)]
     together = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-    losses = np.asarray(jax.jit(Model().losses)(problem.y0, together["windows"]))
+    losses = np.asarray(jax.jit(DecoderLosses().losses)(problem.y0, together["windows"]))
     domain, lower = together["domain"], jax.jit(problem.lower)
     assert len(set(np.bincount(domain).tolist())) > 1
     expected = sum(float(x[d]) * losses[domain == d].mean() for d in range(3))

@@ -171,12 +171,12 @@ def convolve(lhs: Array, rhs: Array, **params: PyTree) -> Array:
     product = partial(
         lax.dot_general, precision=params["precision"], preferred_element_type=params["preferred_element_type"]
     )
-    made = FORMS[form.kind](x, w, positions, product, params)  # (groups, batch, *positions, outputs)
-    rank = made.ndim
-    made = lax.transpose(made, (*range(1, rank - 1), 0, rank - 1))
-    made = made.reshape(*made.shape[:-2], -1)
+    result = FORMS[form.kind](x, w, positions, product, params)  # (groups, batch, *positions, outputs)
+    rank = result.ndim
+    result = lax.transpose(result, (*range(1, rank - 1), 0, rank - 1))
+    result = result.reshape(*result.shape[:-2], -1)
     order = np.argsort((numbers.out_spec[0], *numbers.out_spec[2:], numbers.out_spec[1]))
-    return lax.transpose(made, order)
+    return lax.transpose(result, order)
 
 
 def _split(array: Array, axis: int, groups: int, order: tuple[int, ...]) -> Array:
@@ -238,8 +238,8 @@ def _by_spreading(x: Array, w: Array, positions: list[int], product: Product, pa
             low = params["padding"][i][0] - index * params["rhs_dilation"][i]
             step = params["lhs_dilation"][i]
             spread.append((low, positions[i] - low - _dilated(sizes[i], step), step - 1))
-        here = lax.index_in_dim(products, number, products.ndim - 2, keepdims=False)
-        total = total + lax.pad(here, jnp.zeros((), here.dtype), [*spread, (0, 0, 0)])
+        at_place = lax.index_in_dim(products, number, products.ndim - 2, keepdims=False)
+        total = total + lax.pad(at_place, jnp.zeros((), at_place.dtype), [*spread, (0, 0, 0)])
     return total
 
 

@@ -80,10 +80,14 @@ def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
 
 def _misfit(label: str, signature: inspect.Signature, given: int, options: Mapping[str, object]) -> str:
     """Why arguments whose names are known do not fit: too many by position, one twice, or one missing."""
-    parameters = [one for one in signature.parameters.values() if one.name != "self"]
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
     given -= len(signature.parameters) - len(parameters)
-    placed = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    placed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    by_name = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     if given > len(placed):
         first = f"only {', '.join(placed)} by position" if placed else "nothing by position"
         return f"{label} takes {first}: name the others, as in {label}({', '.join([*placed, f'{by_name[0]}=...'])})."
@@ -92,10 +96,10 @@ def _misfit(label: str, signature: inspect.Signature, given: int, options: Mappi
         return f"{label} is given {twice[0]!r} twice, by position and by name: leave one out."
     there = {*placed[:given], *options}
     missing = [
-        one.name
-        for one in parameters
-        if one.default is one.empty
-        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-        and one.name not in there
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.name not in there
     ]
     return f"{label} lacks {' and '.join(missing)}: give {label}({', '.join(f'{name}=...' for name in missing)})."

@@ -83,8 +83,8 @@ def _derivatives(problem: Losses, draw: np.random.Generator) -> list[Finding]:
     names = ("∇f",) if problem.single_level else DERIVATIVES
     (pairs, point), (more_pairs, _) = (_pairs(problem, draw) for _ in range(2))
     findings = [
-        min(_compare(name, *one), _compare(name, *other), key=lambda finding: finding.ok)
-        for name, one, other in zip(names, pairs, more_pairs, strict=True)
+        min(_compare(name, *pair), _compare(name, *other_pair), key=lambda finding: finding.ok)
+        for name, pair, other_pair in zip(names, pairs, more_pairs, strict=True)
     ]
     missing = sentence(problem, point.sizes())
     return [*findings, Finding(False, missing)] if missing and all(finding.ok for finding in findings) else findings

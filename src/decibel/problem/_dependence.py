@@ -81,12 +81,12 @@ def missing_dependence(problem: Losses) -> str:
     """One sentence on what the losses lack; empty where they lack nothing. Requires bound data."""
     try:
         program, point = _traced(problem)
-        found = sentence(problem, _by_structure(program, point))
-        if not found and _is_small(problem) and sentence(problem, _by_bounds(problem, program, point)):
-            found = sentence(problem, _by_size(problem))
+        message = sentence(problem, _by_structure(program, point))
+        if not message and _is_small(problem) and sentence(problem, _by_bounds(problem, program, point)):
+            message = sentence(problem, _by_size(problem))
     except Exception:  # whatever a rule of a loss raises; the run will, too, if it needs it
         return ""
-    return found
+    return message
 
 
 def sentence(problem: Losses, sizes: Derivatives) -> str:

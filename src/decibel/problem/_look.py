@@ -15,8 +15,8 @@ class ProblemWarning(UserWarning):
 
 def suspected_mistakes(problem: Problem) -> list[str]:
     """A sentence for each thing that is probably a mistake. Requires bound data."""
-    found = [missing_dependence(problem), _shared_rows(problem)]
-    return [sentence for sentence in found if sentence]
+    sentences = [missing_dependence(problem), _shared_rows(problem)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _shared_rows(problem: Problem) -> str:

@@ -48,13 +48,13 @@ def _comparable(upper: Samples, lower: Samples) -> tuple[jax.Array, jax.Array] |
     if not isinstance(upper, NodeData) or not isinstance(lower, NodeData):
         return None
     pairs = [
-        (one, other)
-        for one in jax.tree.leaves(upper.tree)
-        for other in jax.tree.leaves(lower.tree)
-        if one.shape[2:] == other.shape[2:] and one.dtype == other.dtype and one.is_fully_addressable
+        (ours, theirs)
+        for ours in jax.tree.leaves(upper.tree)
+        for theirs in jax.tree.leaves(lower.tree)
+        if ours.shape[2:] == theirs.shape[2:] and ours.dtype == theirs.dtype and ours.is_fully_addressable
     ]
-    found = max(pairs, key=lambda pair: _entries(pair[0]), default=None)
-    return None if found is None or _entries(found[0]) < 2 else found
+    largest = max(pairs, key=lambda pair: _entries(pair[0]), default=None)
+    return None if largest is None or _entries(largest[0]) < 2 else largest
 
 
 def _entries(leaf: jax.Array) -> int:
@@ -67,9 +67,9 @@ def _found(
 ) -> Bool[np.ndarray, " rows"]:
     """For each of our rows, whether it is one of theirs."""
     columns = np.unique(np.linspace(0, ours.shape[1] - 1, COLUMNS).astype(int))
-    here, there = _digests(ours[:, columns]), _digests(theirs[:, columns])
-    order = np.argsort(there)
-    first, last = (np.searchsorted(there[order], here, side) for side in ("left", "right"))
+    our_digests, their_digests = _digests(ours[:, columns]), _digests(theirs[:, columns])
+    order = np.argsort(their_digests)
+    first, last = (np.searchsorted(their_digests[order], our_digests, side) for side in ("left", "right"))
     return np.array(
         [(theirs[order[a:b]] == row).all(1).any() for row, a, b in zip(ours, first, last, strict=True)], bool
     )

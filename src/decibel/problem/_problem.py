@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Float
 
 from ..core._names import suggests_names
@@ -229,10 +229,15 @@ class Problem(eqx.Module):
 
     def replace_data(self, upper_data: Data | None, lower_data: Data | None) -> Problem:
         """The same losses and start on other data."""
-        own = None if lower_data is upper_data else lower_data
-        fields = lambda problem: (problem.upper_data, problem.own_lower_data)  # noqa: E731
-        known = lambda leaf: leaf is None or callable(leaf) or isinstance(leaf, NodeData | StreamData)  # noqa: E731
-        return eqx.tree_at(fields, self, (upper_data, own), is_leaf=known)
+        given_lower = None if lower_data is upper_data else lower_data
+
+        def data_of(problem: Problem) -> tuple[Data | None, Data | None]:
+            return problem.upper_data, problem.own_lower_data
+
+        def is_data(leaf: object) -> bool:
+            return leaf is None or callable(leaf) or isinstance(leaf, NodeData | StreamData)
+
+        return eqx.tree_at(data_of, self, (upper_data, given_lower), is_leaf=is_data)
 
     def map_data(self, change: Callable[[Data, str], Data]) -> Problem:
         """The same problem with `change(data, name)` applied to its data, once if both levels share them."""
@@ -467,8 +472,12 @@ def _start(tree: PyTree, argument: str) -> PyTree:
             raise ValueError(f"{argument} holds a NaN or infinity: start from finite numbers.")
         if getattr(leaf, "dtype", None) == np.float64 and jnp.result_type(leaf) != np.float64:
             _mention_float32()
-    wide = lambda leaf: jnp.float32 if jnp.result_type(leaf).itemsize < 4 else jnp.result_type(leaf)  # noqa: E731
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, wide(leaf)), tree)
+
+    def widened(leaf: ArrayLike) -> Array:
+        dtype = jnp.result_type(leaf)
+        return jnp.asarray(leaf, jnp.float32 if dtype.itemsize < 4 else dtype)
+
+    return jax.tree.map(widened, tree)
 
 
 @cache
@@ -481,9 +490,9 @@ def _mention_float32() -> None:
     )
 
 
-def _same(one: Source, other: Source) -> bool:
+def _same(upper: Source, lower: Source) -> bool:
     """Whether these are the same arrays, or the same functions."""
-    (leaves, structure), (others, other_structure) = jax.tree.flatten(one), jax.tree.flatten(other)
+    (leaves, structure), (others, other_structure) = jax.tree.flatten(upper), jax.tree.flatten(lower)
     return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
 
 

@@ -292,12 +292,13 @@ def resolve(
     for metric in metrics:
         if not isinstance(metric, str) and not callable(metric):
             raise TypeError(f"metrics holds {metric!r}: give names or functions of a snapshot.")
-        own = getattr(metric, "__name__", type(metric).__name__.lower())
+        called = getattr(metric, "__name__", type(metric).__name__.lower())
         if not isinstance(metric, str) and not accepts(metric, None):
             raise TypeError(
-                f"metric {own!r} is called as {own}(snapshot): give it one argument, with .x, .y, .nodes and .problem."
+                f"metric {called!r} is called as {called}(snapshot): give it one argument, with .x, .y, .nodes and "
+                ".problem."
             )
-        name = metric if isinstance(metric, str) else own
+        name = metric if isinstance(metric, str) else called
         if name in COSTS:
             raise ValueError(f"metrics holds one named {name!r}, which is a cost column: give it another __name__.")
         if name in chosen:
@@ -315,8 +316,7 @@ def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> Row:
         metrics: by column, as `resolve` gives them.
         snapshot: of the run.
     """
-    own = lambda name, metric: METRICS.get(name) is metric or isinstance(metric, eqx.Module)  # noqa: E731
-    ours = {name: metric for name, metric in metrics.items() if own(name, metric)}
+    ours = {name: metric for name, metric in metrics.items() if _is_compiled(name, metric)}
     whole = any(name.startswith("invariant") for name in ours)
     values: dict[str, Measured] = _evaluate(ours, snapshot if whole else _positions(snapshot)) if ours else {}
     values |= {name: metric(snapshot) for name, metric in metrics.items() if name not in ours}
@@ -325,10 +325,14 @@ def evaluate(metrics: dict[str, Metric], snapshot: Snapshot) -> Row:
         raise error
     columns: Row = {}
     for name in metrics:
-        found = values[name]
-        named = found if isinstance(found, Mapping) else {name: found}
+        value = values[name]
+        named = value if isinstance(value, Mapping) else {name: value}
         columns |= {key: _number(key, number) for key, number in named.items()}
     return columns
+
+
+def _is_compiled(name: str, metric: Metric) -> bool:
+    return METRICS.get(name) is metric or isinstance(metric, eqx.Module)
 
 
 def _number(name: str, value: SupportsFloat) -> float:
@@ -374,14 +378,14 @@ def _by_name(name: str, problem: Problem, state: State) -> Metric:
 
 
 def _validate_streams(name: str, problem: Problem) -> None:
-    own = problem.upper_data if name == "upper" else problem.lower_data
+    measured = problem.upper_data if name == "upper" else problem.lower_data
     for data in streams_of(problem):
         if name in ALL_AT_ONCE:
             raise ValueError(
                 f"metric {name!r} needs all samples at once, and {data.host.argument} is a stream: measure 'upper' or "
                 "'lower', which read it in passes, or leave it out."
             )
-        if data is own and data.host.ordered:
+        if data is measured and data.host.ordered:
             raise ValueError(
                 f"metric {name!r} is a mean over all samples, and {data.host.argument} has iterators: leave it out."
             )

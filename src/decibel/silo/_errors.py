@@ -13,11 +13,11 @@ class NothingInCommon(ValueError):
     """The sites have saved no step in common, and it is for people to decide that all begin again."""
 
     @classmethod
-    def among(cls, own: Sequence[int], others: Mapping[str, Sequence[int]]) -> NothingInCommon:
-        """`own` are the steps that this site has saved, `others` those of all others, by name."""
-        lacking = [name for name, saved in others.items() if not set(saved) & set(own)]
+    def among(cls, ours: Sequence[int], others: Mapping[str, Sequence[int]]) -> NothingInCommon:
+        """`ours` are the steps that this site has saved, `others` those of all others, by name."""
+        lacking = [name for name, saved in others.items() if not set(saved) & set(ours)]
         who = f"{', '.join(lacking)} saved none of them" if lacking else "no step is saved by all sites"
-        steps = ", ".join(map(str, sorted(own)[-3:]))
+        steps = ", ".join(map(str, sorted(ours)[-3:]))
         return cls(
             f"this site has saved steps {steps}, and {who}, so that all sites would begin again at step 0: put back "
             "the checkpoints there, or, to begin again, start this site with --restart (db.Silo(restart=True)), which "

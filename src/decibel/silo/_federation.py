@@ -204,18 +204,18 @@ class Federation:
 
     @classmethod
     def from_text(cls, text: str) -> Federation:
-        found = json.loads(text)
-        if (version := found.pop("version", None)) != VERSION:
+        written = json.loads(text)
+        if (version := written.pop("version", None)) != VERSION:
             raise ValueError(
                 f"the federation file has version {version}, and this decibel reads version {VERSION}: all sites and "
                 "the organiser need the same version of decibel."
             )
-        found["sites"] = tuple(SiteAddress(**site) for site in found["sites"])
-        found["edges"] = tuple((a, b) for a, b in found["edges"])
-        found["fault_tolerance"] = FaultTolerance(**found["fault_tolerance"])
-        found["stop"] = found.get("stop") and StopRule(**found["stop"])
-        found["history"] = tuple(found.get("history", ()))
-        return cls(**found)
+        written["sites"] = tuple(SiteAddress(**site) for site in written["sites"])
+        written["edges"] = tuple((a, b) for a, b in written["edges"])
+        written["fault_tolerance"] = FaultTolerance(**written["fault_tolerance"])
+        written["stop"] = written.get("stop") and StopRule(**written["stop"])
+        written["history"] = tuple(written.get("history", ()))
+        return cls(**written)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Federation:
@@ -224,7 +224,7 @@ class Federation:
             written = tomllib.loads(Path(path).read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise ValueError(f"{path} cannot be read as TOML: {error}.") from None
-        known = {one.name for one in fields(cls)} - {"history", "warm"}
+        known = {field.name for field in fields(cls)} - {"history", "warm"}
         _validate_known(written, known, str(path))
         for needed in ("name", "sites", "edges"):
             if needed not in written:
@@ -240,14 +240,16 @@ class Federation:
                 if name not in numbers:
                     raise ValueError(f"edges of {path} name {name!r}, which is not a site: {hint(str(name), numbers)}")
         fault_tolerance = written.get("fault_tolerance", {})
-        _validate_known(fault_tolerance, {one.name for one in fields(FaultTolerance)}, f"[fault_tolerance] of {path}")
-        made = {"sites": tuple(sites), "edges": tuple((numbers[a], numbers[b]) for a, b in written["edges"])}
+        _validate_known(
+            fault_tolerance, {field.name for field in fields(FaultTolerance)}, f"[fault_tolerance] of {path}"
+        )
+        read = {"sites": tuple(sites), "edges": tuple((numbers[a], numbers[b]) for a, b in written["edges"])}
         if "stop" in written:
-            _validate_known(written["stop"], {one.name for one in fields(StopRule)}, f"[stop] of {path}")
+            _validate_known(written["stop"], {field.name for field in fields(StopRule)}, f"[stop] of {path}")
             if "tolerance" not in written["stop"]:
                 raise ValueError(f"[stop] of {path} lacks 'tolerance': write tolerance = 1e-6.")
-            made["stop"] = StopRule(**written["stop"])
-        return cls(**{**written, **made, "fault_tolerance": FaultTolerance(**fault_tolerance)})
+            read["stop"] = StopRule(**written["stop"])
+        return cls(**{**written, **read, "fault_tolerance": FaultTolerance(**fault_tolerance)})
 
 
 def validate_successor(edition: int, digest: str, federation: Federation, what: str) -> None:
@@ -374,7 +376,7 @@ def _private(federation: Federation) -> None:
         raise ValueError("[privacy] records needs every record in one batch of a pass: add sampling = 'shuffle-once'.")
 
 
-def _validate_known(found: Mapping[str, JSON], known: set[str], where: str) -> None:
-    for name in found:
+def _validate_known(given: Mapping[str, JSON], known: set[str], where: str) -> None:
+    for name in given:
         if name not in known:
             raise ValueError(f"{where} has {name!r}, which is not known: {hint(name, sorted(known))}")

@@ -154,7 +154,7 @@ def configure(style: str) -> None:
     if style not in FORMATS:
         raise ValueError(f"log format {style!r} is not known: choose from {', '.join(FORMATS)}.")
     logger = logging.getLogger(NAME)
-    for old in [one for one in logger.handlers if isinstance(one, _Standard)]:
+    for old in [known for known in logger.handlers if isinstance(known, _Standard)]:
         logger.removeHandler(old)
     handler = _Standard()
     handler.setFormatter(Lines(style))

@@ -17,7 +17,7 @@ from jax import Array
 from ..core import _html as html
 from ..core._names import suggests_names
 from ..core._optional import optional
-from ..engines._batch import BatchRun
+from ..engines._batch_run import BatchRun
 from ..engines._driver import drive
 from ..engines._program import RunConfig
 from ..engines._simulator import Simulator
@@ -153,19 +153,21 @@ def tune(
     if seeds is None:
         run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
         seeds = SEEDS if run.program.is_random(run.state) else SEEDS[:1]
-    for one in seeds:
-        validate_seed("seeds", one)
+    for run_seed in seeds:
+        validate_seed("seeds", run_seed)
 
     def scored(candidates: list[dict[str, float]]) -> tuple[str, tuple[dict[str, float], ...]]:
         """The metric's name, and a row per candidate."""
         for candidate in candidates:
             replace(method, **candidate)  # its step sizes are validated here, ahead of all runs
-        pairs = [(candidate, one) for candidate in candidates for one in seeds]
-        size, name, scores = at_once or len(pairs), "", []
+        pairs = [(candidate, run_seed) for candidate in candidates for run_seed in seeds]
+        size = at_once or len(pairs)
+        name = ""
+        scores = []
         for first in range(0, len(pairs), size):
             some = pairs[first : first + size]
             rates = {key: [candidate[key] for candidate, _ in some] for key in centre}
-            numbers = [one for _, one in some]
+            numbers = [run_seed for _, run_seed in some]
             run = BatchRun([problem] * len(some), method, graphs, batch_size=batch_size, seeds=numbers, rates=rates)
             name, score = next(iter(resolve([metric], *run.snapshot(0)).items()))
             scores.extend(_scores(run, score, steps, moments))
@@ -196,25 +198,25 @@ def _scores(run: BatchRun, score: Metric, steps: int, moments: int) -> np.ndarra
 
 @eqx.filter_jit
 def _measure(score: Metric, problem: Problem, states: State) -> Array:
-    def one(state: State) -> Array:
+    def measured(state: State) -> Array:
         value = score(Snapshot(problem, state))
         return cast(Array, next(iter(value.values())) if isinstance(value, dict) else value)
 
-    return jax.vmap(one)(states)
+    return jax.vmap(measured)(states)
 
 
 def _best_interval(tune: Callable[..., Tuned], method: Method, intervals: Sequence[float]) -> Tuned:
     """The best of a search for each `upper_every`; they are programs of their own."""
-    found: list[Tuned] = []
+    searches: list[Tuned] = []
     rows: list[dict[str, float]] = []
     for every in intervals:
         validate_count(EVERY, every)
         with suppress(AllDiverged):
-            found.append(tune(method=replace(method, **{EVERY: every})))
-            rows += [{EVERY: every, **row} for row in found[-1].table]
-    if not found:
+            searches.append(tune(method=replace(method, **{EVERY: every})))
+            rows += [{EVERY: every, **row} for row in searches[-1].table]
+    if not searches:
         raise AllDiverged("all settings diverged: start from smaller step sizes.")
-    best = min(found, key=lambda tuned: tuned.score)
+    best = min(searches, key=lambda tuned: tuned.score)
     return replace(best, table=tuple(sorted(rows, key=lambda row: row[best.metric])))
 
 
@@ -227,14 +229,14 @@ def _with_weights(method: Method, search: object) -> Method:
 
 def _constant(method: Method) -> dict[str, float]:
     """The step sizes that are numbers."""
-    own = {
+    step_sizes = {
         field.name: float(value)
         for field in fields(method)
         if field.name in RATES and isinstance(value := getattr(method, field.name), float | int)
     }
-    if not own:
+    if not step_sizes:
         raise ValueError(f"{method.name} has no constant step sizes to tune: give numbers instead of schedules.")
-    return own
+    return step_sizes
 
 
 def _moved(centre: dict[str, float], table: tuple[dict[str, float], ...], *, finite: bool) -> dict[str, float]:
@@ -256,32 +258,35 @@ def _at_edge(table: tuple[dict[str, float], ...], names: Sequence[str]) -> tuple
 
 def _candidates(
     method: Method,
-    own: dict[str, float],
+    centre: dict[str, float],
     budget: int,
     search: str | Mapping[str, Any] | Sequence[Mapping[str, float]],
     seed: int,
 ) -> list[dict[str, float]]:
-    """What to try, around the step sizes `own`."""
+    """What to try, around the step sizes `centre`."""
     named = [search] if isinstance(search, Mapping) else [] if isinstance(search, str) else search
-    unknown = [key for names in named for key in names if key not in own]
+    unknown = [key for names in named for key in names if key not in centre]
     if unknown:
-        raise ValueError(f"search names {unknown[0]!r}, but {method.name} has the step sizes {', '.join(own)}.")
+        raise ValueError(f"search names {unknown[0]!r}, but {method.name} has the step sizes {', '.join(centre)}.")
     if not isinstance(search, str) and not search:
         raise ValueError("search is empty: give settings to try, or 'random'.")
     if not isinstance(search, str | Mapping):
-        return [own | {key: float(value) for key, value in settings.items()} for settings in search]
+        return [centre | {key: float(value) for key, value in settings.items()} for settings in search]
     if isinstance(search, Mapping):
-        grid = {key: list(search.get(key, [value])) for key, value in own.items()}
+        grid = {key: list(search.get(key, [value])) for key, value in centre.items()}
         return [dict(zip(grid, map(float, point), strict=True)) for point in product(*grid.values())]
     if search == "grid":
-        each = max(2, round(budget ** (1 / len(own))))
+        each = max(2, round(budget ** (1 / len(centre))))
         offsets = np.linspace(-DECADES, DECADES, each)
-        grid = [list(dict.fromkeys(_within(key, value * 10**o) for o in offsets)) for key, value in own.items()]
-        return [dict(zip(own, point, strict=True)) for point in product(*grid)]
+        grid = [list(dict.fromkeys(_within(key, value * 10**o) for o in offsets)) for key, value in centre.items()]
+        return [dict(zip(centre, point, strict=True)) for point in product(*grid)]
     if search == "random":
         rng = np.random.default_rng(seed)
-        draw = lambda: {k: _within(k, v * 10 ** rng.uniform(-DECADES, DECADES)) for k, v in own.items()}  # noqa: E731
-        return [own, *(draw() for _ in range(budget - 1))]
+
+        def drawn() -> dict[str, float]:
+            return {key: _within(key, value * 10 ** rng.uniform(-DECADES, DECADES)) for key, value in centre.items()}
+
+        return [centre, *(drawn() for _ in range(budget - 1))]
     raise ValueError(f"search={search!r} is not known: choose 'random', 'grid' or a mapping of values.")
 
 

@@ -34,7 +34,7 @@ from ._complexity import (
     uncovered_form,
 )
 from ._delays import wave_step_size
-from ._interact import (
+from ._interact_theory import (
     Constants,
     contraction,
     interact_bias,
@@ -55,11 +55,37 @@ WITHOUT_NOISE = "INTERACT's rate is 1/T at constant step sizes, with no 1/√(nT
 NO_TRANSIENT = {"interact": WITHOUT_NOISE, "svr-interact": WITHOUT_NOISE}
 
 __all__ = [
-    "Advice", "Bound", "Constants", "Links", "Measured", "Plan", "Samples", "Term", "advise", "asymptotic_rate",
-    "communication", "computation", "contraction", "diminishing", "dsoba", "gossip_dsbo", "interact_bias",
-    "interact_rounds", "interact_step_sizes", "measured_transient", "neumann_bias", "plans", "rates", "rival_samples",
-    "sparkle", "svr_interact_rounds", "svr_interact_step_sizes", "svr_interact_terms", "transient", "wave_step_size",
-]  # fmt: skip
+    "Advice",
+    "Bound",
+    "Constants",
+    "Links",
+    "Measured",
+    "Plan",
+    "Samples",
+    "Term",
+    "advise",
+    "asymptotic_rate",
+    "communication",
+    "computation",
+    "contraction",
+    "diminishing",
+    "dsoba",
+    "gossip_dsbo",
+    "interact_bias",
+    "interact_rounds",
+    "interact_step_sizes",
+    "measured_transient",
+    "neumann_bias",
+    "plans",
+    "rates",
+    "rival_samples",
+    "sparkle",
+    "svr_interact_rounds",
+    "svr_interact_step_sizes",
+    "svr_interact_terms",
+    "transient",
+    "wave_step_size",
+]
 
 
 def transient(
@@ -246,10 +272,10 @@ def advise(
         raise ValueError("personal=True needs a lower level and second derivatives: drop personal, or allow them.")
     first_order = form == "shared" and not second_derivatives
     name = "d-soba-fo" if first_order else (DIFFER if heterogeneous else ALIKE)[form]
-    made, (p, q) = CATALOG[name](), dimension or (1, 1)
+    method, (p, q) = CATALOG[name](), dimension or (1, 1)
     most = positive_integer("nodes", nodes) - 1 if degree is None else degree
-    found = candidates or undirected(nodes, most)
-    pool = [graph for graph in found if graph.nodes == nodes and graph.symmetric and busiest(graph) <= most]
+    graphs = candidates or undirected(nodes, most)
+    pool = [graph for graph in graphs if graph.nodes == nodes and graph.symmetric and busiest(graph) <= most]
     if not pool:
         fix = "allow more, or run gradient tracking on db.graphs.one_peer_exponential(nodes)"
         raise ValueError(f"no undirected candidate of {nodes} nodes has at most {most} neighbours: {fix}.")
@@ -259,13 +285,13 @@ def advise(
 
     def sent(levels: Levels) -> int:
         entries = {}
-        for s, strategy in made.strategies.items():
+        for s, strategy in method.strategies.items():
             vectors, numbers = strategy.message_size or (0, 0)
             entries[s] = vectors * (p if s == "x" else q) + numbers
         return sum(itemsize * count * busiest(getattr(levels, s)) for s, count in entries.items())
 
     def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap
-        return 1 / levels.x.spectral_gap if personal else transient(made, nodes, levels, float(heterogeneous))
+        return 1 / levels.x.spectral_gap if personal else transient(method, nodes, levels, float(heterogeneous))
 
     within = [levels for levels in options if bytes_per_step is None or sent(levels) <= bytes_per_step]
     if not within:
@@ -273,7 +299,7 @@ def advise(
         raise ValueError(f"bytes_per_step={bytes_per_step} is too little: {name} sends at least {least} on any graph.")
     best = min(within, key=lambda o: (round(math.log(order(o)), 9), sent(o), o.x.rho + o.y.rho))
     known = name in PRINTED or not personal
-    number = transient(made, nodes, best, float(heterogeneous)) if known else None
+    number = transient(method, nodes, best, float(heterogeneous)) if known else None
     total = sent(best) if dimension else None
     why = WHY_FIRST_ORDER if first_order else WHY_CORRECT if heterogeneous else WHY_PLAIN
     reasons = (why, *_graph_reasons(best, total), _transient_reason(name, number, personal))
@@ -332,15 +358,17 @@ def measured_transient(
     """
     if not factor >= 1 or window < 1:
         raise ValueError(f"factor={factor} and window={window} must be at least 1.")
-    here, there = (np.asarray(run["step"], float) for run in (trace, reference))
+    own_steps, steps_of_reference = (np.asarray(run["step"], float) for run in (trace, reference))
     values, goal = (np.asarray(run[column], float) for run in (trace, reference))
     if (values < 0).any() or (goal < 0).any():
         raise ValueError(f"column {column!r} holds negative values: a factor needs a measure that is never negative.")
-    common = (here >= there.min(initial=math.inf)) & (here <= there.max(initial=-math.inf))
+    common = (own_steps >= steps_of_reference.min(initial=math.inf)) & (
+        own_steps <= steps_of_reference.max(initial=-math.inf)
+    )
     if not common.any() or not np.isfinite(goal).all():
         return Measured(None, f"The reference has no finite {column} at the steps of this run.")
-    steps, (high, low) = here[common], (np.log(np.maximum(a, np.finfo(float).tiny)) for a in (values, goal))
-    ratio, kernel = high[common] - np.interp(steps, there, low), np.ones(min(window, steps.size))
+    steps, (high, low) = own_steps[common], (np.log(np.maximum(a, np.finfo(float).tiny)) for a in (values, goal))
+    ratio, kernel = high[common] - np.interp(steps, steps_of_reference, low), np.ones(min(window, steps.size))
     ratio = np.convolve(ratio, kernel, "same") / np.convolve(np.ones_like(ratio), kernel, "same")
     outside = np.flatnonzero(~(ratio <= math.log(factor) + 1e-12))  # NaN is outside too
     if outside.size and outside[-1] == steps.size - 1:

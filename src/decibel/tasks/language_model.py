@@ -29,7 +29,7 @@ PARTS = {"train": 0.8, "validation": 0.1, "test": 0.1}  # of a domain's text, in
 SOFTMAX_ALPHA = 0.5
 
 
-class Model(eqx.Module):
+class DecoderLosses(eqx.Module):
     """How a decoder is computed."""
 
     compute: str | None = eqx.field(static=True, default=None)
@@ -49,7 +49,7 @@ class Model(eqx.Module):
         return jax.lax.map(lambda window: self.losses(y, window[None])[0], windows, batch_size=AT_ONCE)
 
 
-class Simplex(eqx.Module):
+class OnSimplex(eqx.Module):
     """x is the mixture."""
 
     def __call__(self, x: Array) -> Array:
@@ -75,9 +75,9 @@ class Softmax(eqx.Module):
 class TargetText(eqx.Module):
     """f: mean loss a token on a node's sample of the target, minus τ · entropy of the mixture."""
 
-    model: Model
+    model: DecoderLosses
     entropy: float
-    mixture: Simplex | Softmax
+    mixture: OnSimplex | Softmax
 
     def __call__(self, x: Array, y: Decoder, windows: Array) -> Array:
         loss = self.model.losses(y, windows).mean().astype(x.dtype)
@@ -87,9 +87,9 @@ class TargetText(eqx.Module):
 class MixedText(eqx.Module):
     """g: a node's part of Σ_d p_d · mean loss a token of domain d, plus C/2 ‖y‖², with p the mixture."""
 
-    model: Model
+    model: DecoderLosses
     decay: float
-    mixture: Simplex | Softmax
+    mixture: OnSimplex | Softmax
 
     def __call__(self, x: Array, y: Decoder, batch: dict[str, Array]) -> Array:
         losses = self.model.losses(y, batch["windows"]).astype(x.dtype)
@@ -105,12 +105,12 @@ class HeldOut(eqx.Module):
     - `entropy` of the mixture, in nats; `node_spread`: how far apart the nodes' x are, at most.
     """
 
-    model: Model
+    model: DecoderLosses
     validation: Array
     test: Array
     unseen: Array  # (domains, windows, tokens)
     domains: tuple[str, ...] = eqx.field(static=True)
-    mixture: Simplex | Softmax = Simplex()
+    mixture: OnSimplex | Softmax = OnSimplex()
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         spread = jnp.ptp(snapshot.nodes.x, axis=0).max()
@@ -233,7 +233,7 @@ def language_model(
     least = floor / len(names)
     if x0.min() < least - 1e-9:
         raise ValueError(f"start has a share below floor / domains = {least:g}: raise it.")
-    mixture = Softmax(floor) if weights == "softmax" else Simplex()
+    mixture = Softmax(floor) if weights == "softmax" else OnSimplex()
     if isinstance(mixture, Softmax):
         x0 = mixture.point(x0)
     nodes = len(names) if nodes is None else nodes
@@ -254,7 +254,7 @@ def language_model(
         for part in held.indices
     ]
     upper = _target(pools, names, aim, "validation", nodes, validation)
-    model = Model(compute, attention, shape.remat)
+    model = DecoderLosses(compute, attention, shape.remat)
     problem = Problem(
         TargetText(model, float(entropy), mixture),
         MixedText(model, float(decay), mixture),

@@ -23,10 +23,10 @@ def libraries() -> tuple[ModuleType, ModuleType]:
     Raises:
         ImportError: if one is missing, or is of a version that does not work.
     """
-    found = {package: _found(package) for package in VERSIONS}
-    if not all(_fits(found[package], wanted) for package, wanted in VERSIONS.items()):
+    installed = {package: _found(package) for package in VERSIONS}
+    if not all(_fits(installed[package], wanted) for package, wanted in VERSIONS.items()):
         needed = " and ".join(f"{package} {' or '.join(wanted)}" for package, wanted in VERSIONS.items())
-        there = " and ".join(f"{package} {known}" for package, known in found.items() if known) or "neither"
+        there = " and ".join(f"{package} {known}" for package, known in installed.items() if known) or "neither"
         raise ImportError(
             f"db.torch needs {needed} (found {there}): run `{CPU_WHEEL}`, since the default wheel of torch brings "
             'CUDA, and then `pip install "decibel-opt[torch]"`.'
@@ -42,5 +42,5 @@ def _found(package: str) -> str | None:
         return None
 
 
-def _fits(found: str | None, wanted: tuple[str, ...]) -> bool:
-    return found is not None and any(f"{found}.".startswith(f"{version}.") for version in wanted)
+def _fits(installed: str | None, wanted: tuple[str, ...]) -> bool:
+    return installed is not None and any(f"{installed}.".startswith(f"{version}.") for version in wanted)

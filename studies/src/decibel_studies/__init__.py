@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,31 +12,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-NAMES: tuple[str, ...] = (
-    "sparkle/linear-regression",
-    "sparkle/hyper-cleaning",
-    "sparkle/mixed-strategies",
-    "sparkle/topology-per-level",
-    "sparkle/policy-evaluation",
-    "dsoba/logistic",
-    "dsoba/topology",
-    "dsoba/speedup",
-    "gossip/hyperparameter",
-    "gossip/mdp",
-    "spdb/personal-mnist",
-    "spdb/personal-speech",
-    "spdb/annealing",
-    "spdb/speedup",
-    "interact/meta-learning",
-    "interact/edges",
-    "interact/auprc",
-    "interact/auprc-tasks",
-    "apps/mixtures",
-    "apps/mixtures-network",
-    "systems/gossip-vs-allreduce",
-    "adaptive/language-model",
-    "adaptive/label-cleaning",
-    "adaptive/ten-tasks",
+# A study has a registration, `interact_edges.json` that of `interact/edges`.
+NAMES: tuple[str, ...] = tuple(
+    sorted(
+        path.stem.replace("_", "/", 1).replace("_", "-")
+        for path in Path(__file__).parent.glob("experiments/registered/*.json")
+    )
 )
 SIZES = ("smoke", "small", "full")
 

@@ -41,25 +41,29 @@ def news(path: Path, offset: int = 0, run: str = "") -> News:
             size = file.seek(0, 2)
             restarted = run != name or not _after_a_line(file, offset, size)
             file.seek(0 if restarted else offset)
-            found: list[dict[str, JSON] | None] = []
+            parsed: list[dict[str, JSON] | None] = []
             end = file.tell()
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 end += len(line)
-                found.append(_read(line))
+                parsed.append(_read(line))
                 if end - offset > MOST_BYTES:
                     break
             age = max(0.0, time.time() - path.stat().st_mtime)
     except (FileNotFoundError, NotADirectoryError):
         return _nothing(run)
-    lines = [line for line in found if line is not None]
+    lines = [line for line in parsed if line is not None]
     for row in [line for line in lines if line.get("nodes")][:-1]:
         row["nodes"] = None
     return {
-        "run": name, "offset": end, "restarted": restarted and run != "", "lines": lines, "age": age,
+        "run": name,
+        "offset": end,
+        "restarted": restarted and run != "",
+        "lines": lines,
+        "age": age,
         "more": end < size and end - offset > MOST_BYTES,
-    }  # fmt: skip
+    }
 
 
 def newest_graph(path: Path) -> tuple[int, list[tuple[int, int]]]:
@@ -111,10 +115,12 @@ def _read(line: bytes) -> dict[str, JSON] | None:
             if known and None not in nodes and "consensus_x" not in row:
                 row = row | {"consensus_x": sum(value**2 for value in known) / len(known)}
             return {
-                "kind": "row", "step": read["step"], "nodes": nodes or None,
+                "kind": "row",
+                "step": read["step"],
+                "nodes": nodes or None,
                 "row": {str(name): _number(value) for name, value in row.items()},
                 "reach": [min(positive), max(positive)] if positive else None,
-            }  # fmt: skip
+            }
         case "end":
             message = read.get("message")
             return {"kind": "end", "message": None if message is None else str(message)}

@@ -211,8 +211,8 @@ def status(
     """Show the status of the sites whose folders are on this machine."""
     from ._run_site import status
 
-    found = homes or sorted(path.parent for path in Path("silo").glob("*/key.pem") if path.parent.name != "authority")
-    status(found, console())
+    folders = homes or sorted(path.parent for path in Path("silo").glob("*/key.pem") if path.parent.name != "authority")
+    status(folders, console())
 
 
 @command

@@ -15,4 +15,4 @@ def method_of(federation: Federation) -> Method:
     assert federation.method is not None
     method = CATALOG[federation.method](**federation.settings)
     noise = federation.privacy.get("messages")
-    return method if noise is None else method.with_strategies(lambda one: noisy(one, **noise))
+    return method if noise is None else method.with_strategies(lambda strategy: noisy(strategy, **noise))

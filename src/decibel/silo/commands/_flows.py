@@ -52,11 +52,11 @@ def explain(gone: Collection[str]) -> str:
 
 def largest(homes: Mapping[str, Path]) -> dict[str, Largest]:
     """By level, of all sites' links."""
-    found: dict[str, Largest] = {}
+    by_level: dict[str, Largest] = {}
     for site, neighbour, level, flow in _noted(homes):
         cut = flow.limit is not None and flow.largest > flow.limit
-        found[level] = max(found.get(level, NOTHING), Largest(flow.largest, site, neighbour, cut))
-    return dict(sorted(found.items()))
+        by_level[level] = max(by_level.get(level, NOTHING), Largest(flow.largest, site, neighbour, cut))
+    return dict(sorted(by_level.items()))
 
 
 def _noted(homes: Mapping[str, Path]) -> Iterator[tuple[str, str, str, Flow]]:
@@ -64,28 +64,28 @@ def _noted(homes: Mapping[str, Path]) -> Iterator[tuple[str, str, str, Flow]]:
     for site, home in homes.items():
         path = home / "status.json"
         neighbours = json.loads(path.read_text())["neighbours"] if path.is_file() else {}
-        for name, one in neighbours.items():
-            for level, written in one["flows"].items():
+        for name, noted in neighbours.items():
+            for level, written in noted["flows"].items():
                 yield site, name, level, Flow(**written)
 
 
 def report(homes: Mapping[str, Path], federation: Federation) -> list[str]:
     """How large flows were, the limit to write into the federation file, and what it does against colluders."""
-    found = largest(homes)
-    if not found:
+    flows = largest(homes)
+    if not flows:
         return []
-    return [*_sizes(found), *_colluders(homes, federation)]
+    return [*_sizes(flows), *_colluders(homes, federation)]
 
 
-def _sizes(found: Mapping[str, Largest]) -> list[str]:
+def _sizes(flows: Mapping[str, Largest]) -> list[str]:
     lines = ["The largest flow of a link, in the units of gradients:"]
     lines += [
-        f"  {level}  {one.size:.4g}, from {one.neighbour} to {one.site}" + (", cut to the limit" if one.cut else "")
-        for level, one in found.items()
+        f"  {level}  {flow.size:.4g}, from {flow.neighbour} to {flow.site}" + (", cut to the limit" if flow.cut else "")
+        for level, flow in flows.items()
     ]
-    if any(one.cut for one in found.values()):
+    if any(flow.cut for flow in flows.values()):
         return [*lines, "flow_limit was reached: to find the one that this run needs, rehearse without it."]
-    limits = [f"{level} = {_rounded_up(MARGIN * one.size):g}" for level, one in found.items()]
+    limits = [f"{level} = {_rounded_up(MARGIN * flow.size):g}" for level, flow in flows.items()]
     return [*lines, f"A limit on lies, {MARGIN} times as large, for the federation file:", "[flow_limit]", *limits]
 
 
@@ -96,23 +96,25 @@ def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
     answers = [tuple(tolerated(len(names), flows)) for flows in by_level.values()]
     lines = ["Members who collude, and the flow_limit with which the others still agree with each other:"]
     for same_count in zip(*answers, strict=False):
-        worst = max(same_count, key=lambda one: one.limit)
+        worst = max(same_count, key=lambda answer: answer.limit)
         if math.isinf(worst.limit):
             lines.append(f"  any {worst.colluders}: no limit is enough{_exposed(worst.worst, federation)}")
             break
-        limits = (f"{level} = {_rounded_up(one.limit):g}" for level, one in zip(by_level, same_count, strict=True))
+        limits = (
+            f"{level} = {_rounded_up(answer.limit):g}" for level, answer in zip(by_level, same_count, strict=True)
+        )
         lines.append(f"  any {worst.colluders}: {', '.join(limits)}")
     return lines if len(lines) > 1 else []
 
 
 def _by_link(homes: Mapping[str, Path], federation: Federation) -> dict[str, dict[tuple[int, int], float]]:
     """By level, how large the flow of every link was in the end."""
-    found: dict[str, dict[tuple[int, int], float]] = {}
+    by_level: dict[str, dict[tuple[int, int], float]] = {}
     for site, neighbour, level, flow in _noted(homes):
         a, b = sorted((federation.number(site), federation.number(neighbour)))
-        flows = found.setdefault(level, {})
+        flows = by_level.setdefault(level, {})
         flows[a, b] = max(flows.get((a, b), 0.0), flow.now)
-    return dict(sorted(found.items()))
+    return dict(sorted(by_level.items()))
 
 
 def _exposed(colluders: Collection[int], federation: Federation) -> str:
@@ -123,7 +125,7 @@ def _exposed(colluders: Collection[int], federation: Federation) -> str:
     site = max(among, key=lambda site: len(among[site]) / max(len(neighbours[site]), 1))
     if not among[site]:
         return ""
-    who = " and ".join(names[one] for one in among[site])
+    who = " and ".join(names[colluder] for colluder in among[site])
     return f", such as against {who}: {len(among[site])} of {len(neighbours[site])} neighbours of {names[site]}"
 
 

@@ -30,10 +30,25 @@ DAYS = 30.0  # that a rehearsal may take
 MADE = "rehearsal.json"
 AUTHORITY = "authority/authority.pem"
 OF_A_SITE = (
-    "authority.pem", "federation.json", "revoked.json", "trust.json", "key.pem", "request.pem", "certificate.pem",
-    "incarnation", "order.json", "status.json", "federation-status.json", "checkpoints", "trace.npz", "solution.npz",
-    "finished.json", "finished", "privacy.json", "privacy.lock",
-)  # fmt: skip
+    "authority.pem",
+    "federation.json",
+    "revoked.json",
+    "trust.json",
+    "key.pem",
+    "request.pem",
+    "certificate.pem",
+    "incarnation",
+    "order.json",
+    "status.json",
+    "federation-status.json",
+    "checkpoints",
+    "trace.npz",
+    "solution.npz",
+    "finished.json",
+    "finished",
+    "privacy.json",
+    "privacy.lock",
+)
 
 
 def join(
@@ -56,8 +71,8 @@ def join(
         if public.resolve() != home.resolve():
             atomic_write(home / file, (public / file).read_bytes())
     key = _key(home, replace_key)
-    own = fingerprint(key.public_key())
-    if own in trust.revoked.keys:
+    key_fingerprint = fingerprint(key.public_key())
+    if key_fingerprint in trust.revoked.keys:
         raise ValueError(f"the key in {home} is revoked: make another by --new-key.")
     request = home / "request.pem"
     atomic_write(request, pem(make_request(key, name, federation.name)))
@@ -66,7 +81,7 @@ def join(
             f"The authority's fingerprint; compare it, by telephone, with whoever sent you {public}:",
             f"  {as_digits(certificate_fingerprint(authority))}",
             f"Send {request} to be signed; your key, which never leaves this machine, has the fingerprint",
-            f"  {as_digits(own)}",
+            f"  {as_digits(key_fingerprint)}",
         )
         for line in lines:
             console.print(line, soft_wrap=True, markup=False)
@@ -92,12 +107,12 @@ def load_problem(where: str) -> Problem:
         raise ValueError(f"--problem {where!r} must read module:function.")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        made = getattr(importlib.import_module(module), function)()
+        problem = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"--problem {where!r} cannot be loaded: {error}.") from None
-    if not isinstance(made, Problem):
-        raise TypeError(f"--problem {where!r} returned a {type(made).__name__}: return a db.Problem.")
-    return made
+    if not isinstance(problem, Problem):
+        raise TypeError(f"--problem {where!r} returned a {type(problem).__name__}: return a db.Problem.")
+    return problem
 
 
 def prepare(federation: Federation, folder: Path) -> dict[str, Path]:
@@ -105,8 +120,8 @@ def prepare(federation: Federation, folder: Path) -> dict[str, Path]:
     clear(folder)
     authority = Authority.create(folder / "authority", federation.name, None)
     homes = {site.name: folder / site.name for site in federation.sites}
-    made = {"authority": authority.fingerprint, "folders": ["authority", "public", *homes]}
-    atomic_write(folder / MADE, json.dumps(made))
+    rehearsal = {"authority": authority.fingerprint, "folders": ["authority", "public", *homes]}
+    atomic_write(folder / MADE, json.dumps(rehearsal))
     publish(authority, federation, folder / "public", DAYS)
     for name, home in homes.items():
         request = load_request(join(name, folder / "public", home))
@@ -124,8 +139,8 @@ def clear(folder: Path) -> None:
         folders = set(made["folders"])
         fingerprint_of_key = made["authority"]
         others = [name for name in there if name not in {*folders, MADE}]
-        for one in folders - {"authority", "public"}:
-            others += [f"{one}/{path.name}" for path in (folder / one).glob("*") if not _of_a_site(path.name)]
+        for home in folders - {"authority", "public"}:
+            others += [f"{home}/{path.name}" for path in (folder / home).glob("*") if not _of_a_site(path.name)]
         links = [path for path in (folder, *folder.iterdir()) if path.is_symlink()]
         real = (folder / "authority").exists() and certificate_fingerprint(
             load_certificate(folder / AUTHORITY)
@@ -135,8 +150,8 @@ def clear(folder: Path) -> None:
     if others or links or real:
         what = others[0] if others else links[0] if links else AUTHORITY
         raise ValueError(f"{folder} has {what}, which no rehearsal made: move it away, or name another --out.")
-    for one in folders:
-        shutil.rmtree(folder / one, ignore_errors=True)
+    for made in folders:
+        shutil.rmtree(folder / made, ignore_errors=True)
     (folder / MADE).unlink()
 
 

@@ -31,7 +31,7 @@ from ..trust._authority import (
 from ..trust._certificates import certificate_fingerprint, load_certificate, load_request, pem
 from ..trust._credentials import CERTIFICATE, load_federation
 from ..trust._order import Order
-from ..trust._signature_ledger import Ledger
+from ..trust._signature_ledger import SignatureLedger
 from ..trust._signing import as_digits, fingerprint, public_key, same_fingerprint, save_key
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def amend(toml: Path, out: Path, days: float, authority: Authority, console: Con
         _validate(after)
         members = set(before.names) != set(after.names)
         if after.method is not None and not warm:
-            graph = any("graph" in one or "weights" in one for one in said)
+            graph = any("graph" in sentence or "weights" in sentence for sentence in said)
             if why := why_not_exact(method_of(after).strategies, members=members, graph=graph):
                 raise not_exact(why)
         left = [name for name in before.names if name not in after.names]
@@ -123,19 +123,19 @@ def sign(
         told: the fingerprint as the site told it; None asks at the terminal.
     """
     request = load_request(path)
-    own = fingerprint(public_key(request, str(path)))
+    key_fingerprint = fingerprint(public_key(request, str(path)))
     _say(console, f"{path} has the key with the fingerprint")
-    _say(console, f"  {as_digits(own)}")
-    _confirm(name, path, own, told)
+    _say(console, f"  {as_digits(key_fingerprint)}")
+    _confirm(name, path, key_fingerprint, told)
     certificate = certify(name, request, out, days, authority)
     atomic_write(path.with_name(CERTIFICATE), pem(certificate))
     until = certificate.not_valid_after_utc.date()
     _say(console, f"{path.with_name(CERTIFICATE)} identifies the holder of that key as {name} until {until}.")
 
 
-def _confirm(name: str, path: Path, own: str, told: str | None) -> None:
+def _confirm(name: str, path: Path, key_fingerprint: str, told: str | None) -> None:
     if told is not None:
-        if not same_fingerprint(told, own):
+        if not same_fingerprint(told, key_fingerprint):
             raise NotTrusted(
                 f"{path} has another key than the fingerprint you gave: ask {name}, by telephone, for the one that "
                 "`decibel silo join` showed there."
@@ -166,14 +166,14 @@ def revoke(
     path = out / "public" / REVOKED
     for name in sites:
         federation.number(name)
-    certified = {certificate_fingerprint(load_certificate(one)) for one in certificates}
+    certified = {certificate_fingerprint(load_certificate(certificate)) for certificate in certificates}
     with authority.alone():  # nobody else makes a list of the same number
         keys = keys_of(authority, sites) | certified
-        made = current_list(authority, federation, out / "public").next(keys, days)
-        atomic_write(path, authority.sign_revoked(made))
+        newer = current_list(authority, federation, out / "public").next(keys, days)
+        atomic_write(path, authority.sign_revoked(newer))
     _say(
         console,
-        f"{path} is now list {made.number}, with {len(made.keys)} revoked keys, valid until {made.expires.date()}: "
+        f"{path} is now list {newer.number}, with {len(newer.keys)} revoked keys, valid until {newer.expires.date()}: "
         "send it to every site, for its folder.",
     )
 
@@ -186,12 +186,12 @@ def order(out: Path, authority: Authority, console: Console, *, stop: bool, reas
         before = current_order(authority, federation, out / "public")
         if not stop and (before is None or not before.stop):
             raise ValueError("no order to stop is in force: there is nothing to lift.")
-        made = Order.following(before, federation.name, stop=stop, reason=reason)
-        atomic_write(path, authority.sign_order(made))
+        signed = Order.following(before, federation.name, stop=stop, reason=reason)
+        atomic_write(path, authority.sign_order(signed))
     if stop:
-        _say(console, f"{path} is order {made.number}, to stop: put it into a site's folder; it tells the others.")
+        _say(console, f"{path} is order {signed.number}, to stop: put it into a site's folder; it tells the others.")
     else:
-        _say(console, f"{path} is order {made.number}, which lifts the order to stop: send it to every site.")
+        _say(console, f"{path} is order {signed.number}, which lifts the order to stop: send it to every site.")
 
 
 def show_ledger(out: Path, console: Console) -> None:
@@ -202,9 +202,9 @@ def show_ledger(out: Path, console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("", "time", "signed", "for", "until", "key"):
         table.add_column(heading)
-    for entry in Ledger(path).entries():
-        made = entry.get("list")
-        listed = made if isinstance(made, dict) else {}
+    for entry in SignatureLedger(path).entries():
+        revoked = entry.get("list")
+        listed = revoked if isinstance(revoked, dict) else {}
         what = f"list {listed['number']}, revoked keys" if listed else str(entry["what"])
         if entry["what"] == "federation":
             what = f"federation, edition {entry['edition']}"
@@ -213,7 +213,7 @@ def show_ledger(out: Path, console: Console) -> None:
             what = f"order {ordered['number']}, {'to stop' if ordered['stop'] else 'to go on'}"
         until = str(listed.get("expires", entry.get("until", "")))[:10]
         row = (entry["number"], str(entry["time"])[:16], what, entry["name"], until, str(entry.get("key", ""))[:16])
-        table.add_row(*(escape(plain(one)) for one in row))
+        table.add_row(*(escape(plain(cell)) for cell in row))
     console.print(table)
 
 

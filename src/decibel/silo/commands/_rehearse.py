@@ -66,11 +66,11 @@ def rehearse(toml: Path, problem: str, out: Path, console: Console) -> int:
 def on_loopback(federation: Federation) -> Federation:
     """The same federation with free ports of this machine instead of its addresses."""
     held = [socket.socket() for _ in federation.sites]
-    for one in held:
-        one.bind((LOOPBACK, 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
+    for reserved in held:
+        reserved.bind((LOOPBACK, 0))
+    ports = [reserved.getsockname()[1] for reserved in held]
+    for reserved in held:
+        reserved.close()
     return federation.at([f"{LOOPBACK}:{port}" for port in ports])
 
 

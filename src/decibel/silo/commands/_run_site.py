@@ -209,56 +209,60 @@ def status(homes: list[Path], console: Console) -> None:
         table.add_column(heading)
     below: list[str] = []
     for home in homes:
-        found = read_note(home)
-        if found is None:
+        noted = read_note(home)
+        if noted is None:
             table.add_row(home.name, "", "never ran", "")
             continue
-        others = ", ".join(_neighbour(name, one) for name, one in found["neighbours"].items())
-        word, more = in_words(found, time.time())
-        shown = (found["site"], found["step"], word, others)
-        table.add_row(*(escape(plain(one)) for one in shown))
-        if any(saturated(one["flows"]) for one in found["neighbours"].values()):
-            more.append(explain(_gone(found)))
+        others = ", ".join(_neighbour(name, neighbour) for name, neighbour in noted["neighbours"].items())
+        word, more = in_words(noted, time.time())
+        shown = (noted["site"], noted["step"], word, others)
+        table.add_row(*(escape(plain(neighbour)) for neighbour in shown))
+        if any(saturated(neighbour["flows"]) for neighbour in noted["neighbours"].values()):
+            more.append(explain(_gone(noted)))
         if spent := spending(home):
             more.append(spent)
-        below += [f"{found['site']}: {sentence}" for sentence in more]
+        below += [f"{noted['site']}: {sentence}" for sentence in more]
     console.print(table)
     for line in below:
         console.print(plain(line, longest=1000), soft_wrap=True, markup=False)
 
 
-def in_words(found: Note, now: float) -> tuple[str, list[str]]:
+def in_words(noted: Note, now: float) -> tuple[str, list[str]]:
     """The state of a site, with for whom it waits; and sentences: why it was refused or stopped, why a neighbour is not
     there, who was missing."""
-    word = found["state"]
-    detail = found["detail"]
-    old = now - found["time"]
-    sentences = [f"{name} is {one['state']}: {one['why']}" for name, one in found["neighbours"].items() if one["why"]]
+    word = noted["state"]
+    detail = noted["detail"]
+    old = now - noted["time"]
+    sentences = [
+        f"{name} is {neighbour['state']}: {neighbour['why']}"
+        for name, neighbour in noted["neighbours"].items()
+        if neighbour["why"]
+    ]
     if word in ENDED:
-        absent = who_was_missing(found["missing"])
+        absent = who_was_missing(noted["missing"])
         return word, [sentence for sentence in (f"{word}, since {detail}" if detail else "", absent) if sentence]
-    if word == "starting" and not found["neighbours"]:  # and notes nothing while it loads
+    if word == "starting" and not noted["neighbours"]:  # and notes nothing while it loads
         return f"starting, for {old:.0f} s" + (f": {detail}" if detail else ""), []
     if old >= STALE:
         return f"no update for {old:.0f} s (was {word})", sentences
     return f"{word} {detail}" if word == "waiting" else word, sentences
 
 
-def _gone(found: Note) -> list[str]:
+def _gone(noted: Note) -> list[str]:
     """The neighbours that are not there, or were missing for a while."""
-    away = [name for name, one in found["neighbours"].items() if one["state"] in ("away", "connected")]
-    return away + [name for name, gap in found["missing"].items() if gap >= WORTH_TELLING and name not in away]
+    away = [name for name, neighbour in noted["neighbours"].items() if neighbour["state"] in ("away", "connected")]
+    return away + [name for name, gap in noted["missing"].items() if gap >= WORTH_TELLING and name not in away]
 
 
-def _neighbour(name: str, one: Neighbour) -> str:
+def _neighbour(name: str, neighbour: Neighbour) -> str:
     """With how old its newest message is, where sites have no common clock."""
-    return f"{name} {one['state']}{_newest_message(one)}{saturated(one['flows'])}"
+    return f"{name} {neighbour['state']}{_newest_message(neighbour)}{saturated(neighbour['flows'])}"
 
 
-def _newest_message(one: Neighbour) -> str:
-    age = one.get("message_seconds_ago")
+def _newest_message(neighbour: Neighbour) -> str:
+    age = neighbour.get("message_seconds_ago")
     if age is None:
         return ""
-    behind = one.get("message_steps_behind", 0)
-    since = one.get("steps_since_message", 0)
-    return f" (step {one.get('their_step')}, {behind} steps old, {age:.3g} s old, used {since} steps ago)"
+    behind = neighbour.get("message_steps_behind", 0)
+    since = neighbour.get("steps_since_message", 0)
+    return f" (step {neighbour.get('their_step')}, {behind} steps old, {age:.3g} s old, used {since} steps ago)"

@@ -59,38 +59,38 @@ def look(homes: Sequence[Path], public: Path | None) -> View:
         reports, order = _read(home / FILE, Limits.of(federation))
         if order:
             orders.append(read_order(order, authority, federation.name, str(home / FILE)))
-        for one in reports:
-            text = federation.hash + one.text()
+        for report in reports:
+            text = federation.hash + report.text()
             try:
                 good = signatures.has_signed(
-                    names[one.site], "report", one.certificate, one.signature, text, revoked, datetime.now(UTC)
+                    names[report.site], "report", report.certificate, report.signature, text, revoked, datetime.now(UTC)
                 )
             except NotTrusted:
                 continue  # its certificate has ended or is revoked
             if not good:
-                raise ValueError(f"{home / FILE} has a report that {names[one.site]} has not signed: get it again.")
-            if one.site not in newest or one.order > newest[one.site].order:
-                newest[one.site] = one
-    return view(federation, newest.values(), max(orders, key=lambda one: one.number, default=None), time.time())
+                raise ValueError(f"{home / FILE} has a report that {names[report.site]} has not signed: get it again.")
+            if report.site not in newest or report.order > newest[report.site].order:
+                newest[report.site] = report
+    return view(federation, newest.values(), max(orders, key=lambda report: report.number, default=None), time.time())
 
 
 def _read(path: Path, limits: Limits) -> tuple[Sequence[Report], str]:
     try:
-        found = json.loads(read_file(path))
-        reports = load_reports(found["reports"])
+        content = json.loads(read_file(path))
+        reports = load_reports(content["reports"])
         limits.validate(reports)
-        return reports.reports, str(found["order"])
+        return reports.reports, str(content["order"])
     except (KeyError, TypeError, RecursionError, ValueError) as error:
         reason = "" if isinstance(error, KeyError | TypeError) else f": {error}"
         raise ValueError(f"{path} cannot be read{reason or '.'}") from None
 
 
-def _table(found: View) -> Table:
-    title = f"[bold]{escape(found.federation)}[/]" + (f": {escape(plain(found.order))}" if found.order else "")
+def _table(shown: View) -> Table:
+    title = f"[bold]{escape(shown.federation)}[/]" + (f": {escape(plain(shown.order))}" if shown.order else "")
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for heading in HEADINGS:
         table.add_column(heading)
-    for row in found.rows:
+    for row in shown.rows:
         style = None if row.is_well else "red"
         table.add_row(*(escape(plain(cell)) for cell in row.cells), style=style)
     return table

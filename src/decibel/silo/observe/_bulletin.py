@@ -37,7 +37,7 @@ class Bulletin:
     def __init__(self, site: Site, credentials: Credentials) -> None:
         self.site = site
         self._credentials = credentials
-        self._names = [one.name for one in site.federation.sites]
+        self._names = [member.name for member in site.federation.sites]
         self._lock = threading.Lock()
         self._reports = Newest[Report](site.federation, site.number, credentials, "report", site.federation.hash)
         self._told: dict[int, dict[int, tuple[int, int]]] = {}  # by neighbour and site, what was passed on last
@@ -49,7 +49,7 @@ class Bulletin:
     @property
     def known(self) -> list[Report]:
         with self._lock:
-            return [one for _, one in sorted(self._reports.known.items())]
+            return [report for _, report in sorted(self._reports.known.items())]
 
     @property
     def order(self) -> Order | None:
@@ -68,8 +68,8 @@ class Bulletin:
             self._hear_order(frame.text)
             return
         told = self._told.setdefault(edge.number, {})
-        for one in frame.reports:
-            told[one.site] = max(told.get(one.site, (0, 0)), one.order)
+        for report in frame.reports:
+            told[report.site] = max(told.get(report.site, (0, 0)), report.order)
         checked = self._reports.checked(frame.reports, self._proofs[edge.number], self.site.clock.now())
         with self._lock:
             self._reports.take(checked)
@@ -99,17 +99,17 @@ class Bulletin:
         now = time.monotonic()
         if now >= self._said + EVERY or last:
             self._said = now
-            own = self._own()
+            own_report = self._own()
             with self._lock:
-                self._reports.keep_own(own)
+                self._reports.keep_own(own_report)
         for edge in self.site.edges.values():
             if edge.stream is None:
                 continue
             told = self._told.setdefault(edge.number, {})
             with self._lock:
-                news = [one for one in self._reports.newer_than(told) if one.site != edge.number]
+                news = [report for report in self._reports.newer_than(told) if report.site != edge.number]
             if news:
-                told.update((one.site, one.order) for one in news)
+                told.update((report.site, report.order) for report in news)
                 with self.site.lock:
                     edge.send(write(Reports(tuple(news))))
 
@@ -141,12 +141,12 @@ class Bulletin:
 
 def _strained(site: Site) -> list[Strained]:
     """Links whose flow is near its limit, the nearest first."""
-    found: list[Strained] = []
+    strained: list[Strained] = []
     for edge in site.edges.values():
         for level, flow in edge.flows.items():
             if flow.limit is not None and flow.now >= NEAR_LIMIT * flow.limit:
-                found.append(Strained(edge.number, LEVELS.index(level), min(flow.now / flow.limit, 1e6)))
-    return sorted(found, key=lambda one: -one.share)
+                strained.append(Strained(edge.number, LEVELS.index(level), min(flow.now / flow.limit, 1e6)))
+    return sorted(strained, key=lambda link: -link.share)
 
 
 def load_reports(frame: str) -> Reports:

@@ -84,12 +84,12 @@ class Answer(BaseHTTPRequestHandler):
             well, body = (alive if self.path == "/healthz" else ready)(site)
             self._send(200 if well else 503, "application/json", json.dumps(body))
         elif self.path == "/federation" and site.bulletin is not None:
-            found = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
-            self._send(200, "text/html; charset=utf-8", page(found))
+            shown = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
+            self._send(200, "text/html; charset=utf-8", page(shown))
         elif self.path == "/federation.json" and site.bulletin is not None:
-            found = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
-            rows: list[JSON] = [row._asdict() for row in found.rows]
-            self._send(200, "application/json", json.dumps({**found._asdict(), "rows": rows}))
+            shown = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
+            rows: list[JSON] = [row._asdict() for row in shown.rows]
+            self._send(200, "application/json", json.dumps({**shown._asdict(), "rows": rows}))
         else:
             self._send(404, "text/plain; charset=utf-8", f"{', '.join(PATHS)}\n")
 
@@ -128,15 +128,15 @@ def metrics(site: Site) -> str:
     return "".join(f"{line}\n" for line in _lines(status(site), site))
 
 
-def _lines(found: dict[str, JSON], site: Site) -> Iterator[str]:
+def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
     certificate = site.health.expiries.get("certificate")
     revoked = site.health.expiries.get("revocation_list")
     now = site.clock.now()
-    about = {"site": found["site"], "federation": found["federation"]}
-    about |= {"decibel": found["decibel"], "jax": found["jax"], "protocol": str(VERSION)}
+    about = {"site": facts["site"], "federation": facts["federation"]}
+    about |= {"decibel": facts["decibel"], "jax": facts["jax"], "protocol": str(VERSION)}
     yield from _one("info", "gauge", "What runs here.", [(about, 1)])
     yield from _one(
-        "state", "gauge", "1 for the state it is in.", [({"state": s}, s == found["state"]) for s in STATES]
+        "state", "gauge", "1 for the state it is in.", [({"state": s}, s == facts["state"]) for s in STATES]
     )
     for name, text, value in (
         ("step", "Where it is in the run.", site.health.step),
@@ -181,7 +181,7 @@ def _one(name: str, kind: str, text: str, values: Sequence[tuple[Mapping[str, JS
     yield f"# HELP decibel_silo_{name} {text}"
     yield f"# TYPE decibel_silo_{name} {kind}"
     for labels, value in values:
-        written = ",".join(f'{label}="{_escaped(str(one))}"' for label, one in labels.items())
+        written = ",".join(f'{label}="{_escaped(str(content))}"' for label, content in labels.items())
         yield f"decibel_silo_{name}{f'{{{written}}}' if written else ''} {float(value)!r}"
 
 

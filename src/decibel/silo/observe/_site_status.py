@@ -63,16 +63,16 @@ def status(site: Site) -> dict[str, JSON]:
 
 def progress(site: Site) -> str:
     """One line of the log, every `progress_every` seconds."""
-    found = status(site)
+    facts = status(site)
     connected = sum(edge.stream is not None for edge in site.edges.values())
-    line = f"step {found['step']} of {found['steps']}, {site.health.rate:.3g} steps/s, {connected} of "
+    line = f"step {facts['step']} of {facts['steps']}, {site.health.rate:.3g} steps/s, {connected} of "
     line += f"{len(site.edges)} neighbours connected"
-    return line if found["state"] == "running" else f"{line}, {found['state']} {found['detail']}".rstrip()
+    return line if facts["state"] == "running" else f"{line}, {facts['state']} {facts['detail']}".rstrip()
 
 
-def note(path: Path, found: dict[str, JSON]) -> None:
+def note(path: Path, facts: dict[str, JSON]) -> None:
     """For `decibel silo status`; it raises if the disk does."""
-    atomic_write(path, json.dumps(found | {"time": time.time()}), durable=False)
+    atomic_write(path, json.dumps(facts | {"time": time.time()}), durable=False)
 
 
 def note_state(path: Path, name: str, word: str, detail: str = "") -> None:

@@ -27,7 +27,7 @@ th, td { padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line); v
 HEADINGS = ("site", "state", "step", "steps/s", "reported", "near its limit")
 
 
-class Row(NamedTuple):
+class SiteRow(NamedTuple):
     """One site. Its step and its age in seconds are None where it has never reported."""
 
     site: str
@@ -56,46 +56,48 @@ class View(NamedTuple):
 
     federation: str
     order: str
-    rows: tuple[Row, ...]
+    rows: tuple[SiteRow, ...]
 
 
 def view(federation: Federation, reports: Iterable[Report], order: Order | None, now: float) -> View:
     """What is known at a Unix time."""
-    known = {one.site: one for one in reports}
+    known = {report.site: report for report in reports}
     names = [site.name for site in federation.sites]
     rows = tuple(_row(name, known.get(number), names, now) for number, name in enumerate(names))
     return View(federation.name, order.sentence if order is not None and order.stop else "", rows)
 
 
-def _row(name: str, report: Report | None, names: list[str], now: float) -> Row:
+def _row(name: str, report: Report | None, names: list[str], now: float) -> SiteRow:
     if report is None:
-        return Row(name, "no report", None, 0, 0.0, None, ())
+        return SiteRow(name, "no report", None, 0, 0.0, None, ())
     age = max(0.0, now - report.time)
     state = STATES[report.state]
     if age > STALE and state not in ENDED:
         state = f"no report for {age:.0f} s (was {state})"
     elif report.waits and state == "waiting":
-        state = f"waiting for {', '.join(names[one] for one in report.waits)}"
-    strained = tuple(f"{LEVELS[one.level]} from {names[one.neighbour]}: {one.share:.0%}" for one in report.strained)
-    return Row(name, state, report.step, report.steps, report.rate, age, strained)
+        state = f"waiting for {', '.join(names[place] for place in report.waits)}"
+    strained = tuple(
+        f"{LEVELS[place.level]} from {names[place.neighbour]}: {place.share:.0%}" for place in report.strained
+    )
+    return SiteRow(name, state, report.step, report.steps, report.rate, age, strained)
 
 
-def page(found: View) -> str:
+def page(shown: View) -> str:
     """The same in a browser; it needs no script, and asks again every few seconds."""
-    rows = "".join(_html(row) for row in found.rows)
-    order = f'<p class="bad">{escape(found.order)}</p>' if found.order else ""
+    rows = "".join(_html(row) for row in shown.rows)
+    order = f'<p class="bad">{escape(shown.order)}</p>' if shown.order else ""
     headings = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="{EVERY:g}">'
-        f'<meta name="viewport" content="width=device-width"><title>{escape(found.federation)}</title>'
-        f"<style>{STYLE}</style></head><body><h1>Federation {escape(found.federation)}</h1>{order}"
+        f'<meta name="viewport" content="width=device-width"><title>{escape(shown.federation)}</title>'
+        f"<style>{STYLE}</style></head><body><h1>Federation {escape(shown.federation)}</h1>{order}"
         f'<div class="wide"><table><thead><tr>{headings}</tr></thead><tbody>{rows}</tbody></table></div>'
         "<p>Every site signs its report, by its own clock. The last column names flows that are near flow_limit.</p>"
         "</body></html>"
     )
 
 
-def _html(row: Row) -> str:
+def _html(row: SiteRow) -> str:
     site, state, *numbers, strained = (escape(cell) for cell in row.cells)
     bad = "" if row.is_well else ' class="bad"'
     cells = "".join(f'<td class="number">{number}</td>' for number in numbers)

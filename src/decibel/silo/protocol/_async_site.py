@@ -72,7 +72,7 @@ class AsyncSite(Site):
             rules = self.fault_tolerance
             ready = [edge.open or edge.finished for edge in self.edges.values()]
             patience = [rules.deadline if edge.alive else rules.patience for edge in self.edges.values()]
-            missed = all(one or waited > longest for one, longest in zip(ready, patience, strict=True))
+            missed = all(is_ready or waited > longest for is_ready, longest in zip(ready, patience, strict=True))
             if all(ready) or (any(ready) and missed):
                 return
             self._wait(self.health.absent(running=True), rules.beat / 4)
@@ -103,8 +103,8 @@ class AsyncSite(Site):
             self._note_used()
             moved = self._averages.add([*variables, *links])
             if moved is not None:
-                change = max(float(one.max(initial=0)) for one in moved[: len(variables)])
-                self._rests(change, [one.max(-1, initial=0) for one in moved[len(variables) :]])
+                change = max(float(change_of_links.max(initial=0)) for change_of_links in moved[: len(variables)])
+                self._rests(change, [change_of_links.max(-1, initial=0) for change_of_links in moved[len(variables) :]])
 
     def _note_used(self) -> None:
         for others, arrived in zip(self.others, self._used, strict=True):
@@ -113,9 +113,9 @@ class AsyncSite(Site):
     def _rests(self, change: float, by_place: Sequence[np.ndarray]) -> None:
         used: dict[int, float] = {}
         for others, changes in zip(self.others, by_place, strict=True):
-            for other, one in zip(others, changes.tolist(), strict=True):
+            for other, change_of_link in zip(others, changes.tolist(), strict=True):
                 if other in self._used_since:
-                    used[other] = max(used.get(other, 0.0), one)
+                    used[other] = max(used.get(other, 0.0), change_of_link)
         self._used_since.clear()
         since = self.rest.since
         self.rest.note(self.clock.now(), change, used)

@@ -17,28 +17,31 @@ from ._frames import NO_HASH, Build
 def build_of(problem: Problem) -> Build:
     """That of this site; the problem has its data."""
     losses = loss_hashes(problem)
-    upper, lower = (bytes.fromhex(one) if one else NO_HASH for one in (losses.upper, losses.lower))
+    upper, lower = (bytes.fromhex(digest) if digest else NO_HASH for digest in (losses.upper, losses.lower))
     return Build(version("decibel-opt"), jax.__version__, upper, lower)
 
 
-def differences(own: Build, theirs: Build, name: str) -> list[str]:
+def differences(ours: Build, theirs: Build, name: str) -> list[str]:
     """What both ends should know, though it does not keep them apart."""
     said = [
-        f"{name} has {what} {plain(there, 64)}, and this site {here}"
-        for what, here, there in (("Decibel", own.decibel, theirs.decibel), ("JAX", own.jax, theirs.jax))
-        if here and there and here != there
+        f"{name} has {what} {plain(their_version, 64)}, and this site {our_version}"
+        for what, our_version, their_version in (
+            ("Decibel", ours.decibel, theirs.decibel),
+            ("JAX", ours.jax, theirs.jax),
+        )
+        if our_version and their_version and our_version != their_version
     ]
-    if said and own.jax != theirs.jax:
+    if said and ours.jax != theirs.jax:
         said[-1] += ", so that losses were not compared"
-    return [f"{one}: install the same release everywhere" for one in said]
+    return [f"{difference}: install the same release everywhere" for difference in said]
 
 
-def validate_losses(own: Build, theirs: Build, other: str, name: str) -> None:
+def validate_losses(ours: Build, theirs: Build, other: str, name: str) -> None:
     """Where JAX is the same, an equal loss has an equal hash."""
-    if own.jax != theirs.jax or not own.jax:
+    if ours.jax != theirs.jax or not ours.jax:
         return
-    changed = [loss for loss in ("upper", "lower") if getattr(own, loss) != getattr(theirs, loss)]
-    if changed and NO_HASH not in (own.upper, theirs.upper):
+    changed = [loss for loss in ("upper", "lower") if getattr(ours, loss) != getattr(theirs, loss)]
+    if changed and NO_HASH not in (ours.upper, theirs.upper):
         raise Rejected(
             f"{other} and {name} have different {' and '.join(changed)} losses: give every site the same code, and "
             "samples of the same shapes and dtypes"

@@ -227,23 +227,26 @@ class Edge:
     def with_certificates(self, statements: Iterable[Statement]) -> list[Statement]:
         """What came by this stream, with the certificates that need not be sent again."""
         completed: list[Statement] = []
-        for one in statements:
-            certificate = one.certificate or self._certificates.get(one.site, b"")
-            self._certificates[one.site] = certificate
-            completed.append(one._replace(certificate=certificate))
+        for statement in statements:
+            certificate = statement.certificate or self._certificates.get(statement.site, b"")
+            self._certificates[statement.site] = certificate
+            completed.append(statement._replace(certificate=certificate))
         return completed
 
     def without_certificates(self, statements: Iterable[Statement]) -> list[Statement]:
         """The same, where the other end has had the certificate by this stream."""
         return [
-            one._replace(certificate=b"") if self._shown.get(one.site) == one.certificate else one for one in statements
+            statement._replace(certificate=b"")
+            if self._shown.get(statement.site) == statement.certificate
+            else statement
+            for statement in statements
         ]
 
     def note_told(self, statements: Iterable[Statement]) -> None:
         """These were passed on, with the certificates that the other end did not have."""
-        for one in statements:
-            self.told[one.site] = max(self.told.get(one.site, (-1, -1)), one.order)
-            self._shown[one.site] = one.certificate
+        for statement in statements:
+            self.told[statement.site] = max(self.told.get(statement.site, (-1, -1)), statement.order)
+            self._shown[statement.site] = statement.certificate
 
     def on_refuse(self, sentence: str) -> None:
         """The other end refused this site, with a reason; the same reason is logged once."""

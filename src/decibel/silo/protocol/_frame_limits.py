@@ -101,29 +101,41 @@ class Limits(NamedTuple):
                 pass
 
     def _statements(self, statements: tuple[Statement, ...]) -> None:
-        if len({one.site for one in statements}) < len(statements):
+        if len({statement.site for statement in statements}) < len(statements):
             raise Rejected("two statements of one site")
-        for one in statements:
-            if one.site >= self.sites:
-                raise Rejected(f"a statement of site {one.site}, of {self.sites}")
-            if len(one.saved) > MOST_SAVED or len(one.signature) > SIGNATURE or len(one.certificate) > CERTIFICATE:
+        for statement in statements:
+            if statement.site >= self.sites:
+                raise Rejected(f"a statement of site {statement.site}, of {self.sites}")
+            if (
+                len(statement.saved) > MOST_SAVED
+                or len(statement.signature) > SIGNATURE
+                or len(statement.certificate) > CERTIFICATE
+            ):
                 raise Rejected("a statement that is too long")
-            if len(one.heard) != self.heard:
-                raise Rejected(f"a statement of a site that has heard {len(one.heard)} bytes, of {self.heard}")
-            for step in (one.step, *one.saved):
+            if len(statement.heard) != self.heard:
+                raise Rejected(f"a statement of a site that has heard {len(statement.heard)} bytes, of {self.heard}")
+            for step in (statement.step, *statement.saved):
                 self._step(step)
 
     def _reports(self, reports: tuple[Report, ...]) -> None:
-        if len({one.site for one in reports}) < len(reports):
+        if len({report.site for report in reports}) < len(reports):
             raise Rejected("two reports of one site")
-        for one in reports:
-            sites = (one.site, *one.waits, *(link.neighbour for link in one.strained))
-            if max(sites) >= self.sites or one.state >= len(STATES) or max(one.step, one.steps) > MOST_STEPS + 1:
+        for report in reports:
+            sites = (report.site, *report.waits, *(link.neighbour for link in report.strained))
+            if (
+                max(sites) >= self.sites
+                or report.state >= len(STATES)
+                or max(report.step, report.steps) > MOST_STEPS + 1
+            ):
                 raise Rejected("a report of what is not in the federation")
-            if len(one.waits) > MOST_AWAITED or len(one.strained) > MOST_STRAINED or len(one.certificate) > CERTIFICATE:
+            if (
+                len(report.waits) > MOST_AWAITED
+                or len(report.strained) > MOST_STRAINED
+                or len(report.certificate) > CERTIFICATE
+            ):
                 raise Rejected("a report that is too long")
-            numbers = (one.rate, *(link.share for link in one.strained))
-            if not all(map(math.isfinite, numbers)) or any(link.level > 2 for link in one.strained):
+            numbers = (report.rate, *(link.share for link in report.strained))
+            if not all(map(math.isfinite, numbers)) or any(link.level > 2 for link in report.strained):
                 raise Rejected("a report with a number that is not finite, or of an unknown level")
 
     def _step(self, step: int) -> None:
@@ -131,21 +143,21 @@ class Limits(NamedTuple):
             raise Rejected(f"step {step}, of {self.steps}")
 
 
-def validate_greeting(hello: Frame, federation: Federation, problem: bytes, other: str, own: str) -> Hello:
+def validate_greeting(hello: Frame, federation: Federation, problem: bytes, other: str, name: str) -> Hello:
     """HELLO, if it is of the same federation and the same problem; `_compatibility` compares losses."""
     if not isinstance(hello, Hello):
         raise Rejected("no HELLO")
     if hello.federation.hex() in federation.history:
         edition = federation.history.index(hello.federation.hex()) + 1
         raise Rejected(
-            f"{other} has edition {edition} of the federation file, and {own} has edition {federation.edition}: the "
+            f"{other} has edition {edition} of the federation file, and {name} has edition {federation.edition}: the "
             f"organiser has to send {other} the newest"
         )
     if hello.federation != federation.hash:
-        raise Rejected(f"{other} and {own} have different federation files: compare them")
+        raise Rejected(f"{other} and {name} have different federation files: compare them")
     if hello.problem != problem:
         raise Rejected(
-            f"{other} and {own} run different problems: compare method, step sizes, batch_size, seed, x0 and y0"
+            f"{other} and {name} run different problems: compare method, step sizes, batch_size, seed, x0 and y0"
         )
     return hello
 

@@ -106,8 +106,8 @@ class Statement(NamedTuple):
 
 def nonces_of(statements: Iterable[Statement], sites: int) -> bytes:
     """The nonces in these statements, by the number of the site; 0 for a site of which there is none."""
-    found = {one.site: one.nonce for one in statements}
-    return b"".join(_NONCE.pack(found.get(site, 0)) for site in range(sites))
+    nonces = {statement.site: statement.nonce for statement in statements}
+    return b"".join(_NONCE.pack(nonces.get(site, 0)) for site in range(sites))
 
 
 class Roll(NamedTuple):
@@ -231,7 +231,7 @@ class Report(NamedTuple):
 
     def _lists(self) -> bytes:
         waits = struct.pack(f"<{len(self.waits)}H", *self.waits)
-        return waits + b"".join(_STRAINED.pack(*one) for one in self.strained)
+        return waits + b"".join(_STRAINED.pack(*report) for report in self.strained)
 
 
 class Reports(NamedTuple):
@@ -317,7 +317,7 @@ def _body(frame: Frame) -> bytes:
         case Receipt(at):
             return _RECEIPT.pack(*at)
         case Reports(reports):
-            return _COUNT.pack(len(reports)) + b"".join(one.written() for one in reports)
+            return _COUNT.pack(len(reports)) + b"".join(strained.written() for strained in reports)
         case Ordered(text):
             return _with_size(text)
         case Beat(waits):
@@ -335,12 +335,17 @@ def _build(build: Build) -> bytes:
 
 def _statements(statements: tuple[Statement, ...]) -> bytes:
     """Most sites have heard the same, so that it is written once."""
-    places = {heard: place for place, heard in enumerate(dict.fromkeys(one.heard for one in statements))}
+    places = {heard: place for place, heard in enumerate(dict.fromkeys(statement.heard for statement in statements))}
     parts = [_COUNT.pack(len(places))]
     parts += map(_with_size, places)
     parts.append(_COUNT.pack(len(statements)))
-    for one in statements:
-        parts += [one.head(places[one.heard]), _steps(one.saved), one.signature, one.certificate]
+    for statement in statements:
+        parts += [
+            statement.head(places[statement.heard]),
+            _steps(statement.saved),
+            statement.signature,
+            statement.certificate,
+        ]
     return b"".join(parts)
 
 
@@ -357,7 +362,7 @@ def _flags(*flags: bool) -> int:
 
 
 def parse(raw: bytes) -> Frame:
-    reader = Reader(raw)
+    reader = FrameReader(raw)
     magic, kind = reader.take(_HEAD)
     if magic != MAGIC:
         raise Malformed("these bytes are not a frame.")
@@ -370,7 +375,7 @@ def parse(raw: bytes) -> Frame:
     return frame
 
 
-class Reader:
+class FrameReader:
     """Takes bytes from the front, and raises if there are too few."""
 
     def __init__(self, raw: bytes) -> None:
@@ -391,7 +396,7 @@ class Reader:
         return layout.unpack(self.bytes(layout.size))
 
 
-def _hello(reader: Reader) -> Hello:
+def _hello(reader: FrameReader) -> Hello:
     (version,) = reader.take(_VERSION)
     if version != VERSION:
         raise Malformed(
@@ -403,7 +408,7 @@ def _hello(reader: Reader) -> Hello:
     return Hello(federation, problem, incarnation, nonce, shown, proved, _read_build(reader), version)
 
 
-def _read_build(reader: Reader) -> Build:
+def _read_build(reader: FrameReader) -> Build:
     upper, lower, *lengths = reader.take(_BUILD)
     if max(lengths) > LONGEST_VERSION:
         raise Malformed(f"version of {max(lengths)} letters.")
@@ -411,43 +416,43 @@ def _read_build(reader: Reader) -> Build:
     return Build(decibel, jax, upper, lower)
 
 
-def _text(reader: Reader, length: int) -> str:
+def _text(reader: FrameReader, length: int) -> str:
     return bytes(reader.bytes(length)).decode(errors="replace")
 
 
-def _roll(reader: Reader) -> Roll:
+def _roll(reader: FrameReader) -> Roll:
     return Roll(_flag(reader), _read_statements(reader))
 
 
-def _stand(reader: Reader) -> Stand:
+def _stand(reader: FrameReader) -> Stand:
     return Stand(_read_statements(reader))
 
 
-def _beat(reader: Reader) -> Beat:
+def _beat(reader: FrameReader) -> Beat:
     return Beat(_flag(reader))
 
 
-def _flag(reader: Reader) -> bool:
+def _flag(reader: FrameReader) -> bool:
     (flags,) = reader.take(_FLAGS)
     (flag,) = _flagged(flags, 1)
     return flag
 
 
-def _read_statements(reader: Reader) -> tuple[Statement, ...]:
+def _read_statements(reader: FrameReader) -> tuple[Statement, ...]:
     heard = [_sized(reader) for _ in range(_count(reader))]
     return tuple(_read_statement(reader, heard) for _ in range(_count(reader)))
 
 
-def _count(reader: Reader) -> int:
+def _count(reader: FrameReader) -> int:
     (count,) = reader.take(_COUNT)
     return count
 
 
-def _sized(reader: Reader) -> bytes:
+def _sized(reader: FrameReader) -> bytes:
     return bytes(reader.bytes(_count(reader)))
 
 
-def _read_statement(reader: Reader, heard: list[bytes]) -> Statement:
+def _read_statement(reader: FrameReader, heard: list[bytes]) -> Statement:
     site, incarnation, nonce, serial, step, flags, saved, place, signature, certificate = reader.take(_STATEMENT)
     running, done = _flagged(flags, 2)
     if place >= len(heard):
@@ -467,7 +472,7 @@ def _read_statement(reader: Reader, heard: list[bytes]) -> Statement:
     )
 
 
-def _join(reader: Reader) -> Join:
+def _join(reader: FrameReader) -> Join:
     epoch, following, flags, step, got_step, got_exchange = reader.take(_JOIN)
     is_open, holds, answer = _flagged(flags, 3)
     return Join(epoch, following, is_open, holds, step, Position(got_step, got_exchange), answer)
@@ -479,7 +484,7 @@ def _flagged(flags: int, count: int) -> list[bool]:
     return [bool(flags >> place & 1) for place in range(count)]
 
 
-def _data(reader: Reader) -> Data:
+def _data(reader: FrameReader) -> Data:
     epoch, step, exchange, code, axes = reader.take(_DATA)
     if code not in DTYPES or axes > MOST_AXES:
         raise Malformed(f"tensor of unknown dtype {code} or with {axes} axes.")
@@ -493,33 +498,33 @@ def _data(reader: Reader) -> Data:
     return Data(epoch, Position(step, exchange), tensor)
 
 
-def _skip(reader: Reader) -> Skip:
+def _skip(reader: FrameReader) -> Skip:
     return Skip(*reader.take(_SKIP))
 
 
-def _bye(reader: Reader) -> Bye:
+def _bye(reader: FrameReader) -> Bye:
     (reason,) = reader.take(_BYE)
     if reason >= len(REASONS):
         raise Malformed(f"goodbye of unknown reason {reason}.")
     return Bye(REASONS[reason])
 
 
-def _refuse(reader: Reader) -> Refuse:
+def _refuse(reader: FrameReader) -> Refuse:
     length = _count(reader)
     if length > LONGEST_SENTENCE:
         raise Malformed(f"sentence of {length} bytes.")
     return Refuse(_text(reader, length))
 
 
-def _receipt(reader: Reader) -> Receipt:
+def _receipt(reader: FrameReader) -> Receipt:
     return Receipt(Position(*reader.take(_RECEIPT)))
 
 
-def _reports(reader: Reader) -> Reports:
+def _reports(reader: FrameReader) -> Reports:
     return Reports(tuple(_read_report(reader) for _ in range(_count(reader))))
 
 
-def _read_report(reader: Reader) -> Report:
+def _read_report(reader: FrameReader) -> Report:
     *fields, waits, strained, signature, certificate = reader.take(_REPORT)
     return Report(*fields)._replace(
         waits=struct.unpack(f"<{waits}H", reader.bytes(2 * waits)),
@@ -529,22 +534,22 @@ def _read_report(reader: Reader) -> Report:
     )
 
 
-def _ordered(reader: Reader) -> Ordered:
+def _ordered(reader: FrameReader) -> Ordered:
     return Ordered(_sized(reader))
 
 
-def _want(_: Reader) -> Want:
+def _want(_: FrameReader) -> Want:
     return Want()
 
 
-def _model(reader: Reader) -> Model:
+def _model(reader: FrameReader) -> Model:
     step, code, entries = reader.take(_MODEL)
     if code not in DTYPES or entries * DTYPES[code].itemsize != reader.left:
         raise Malformed(f"model of unknown dtype {code}, or with {reader.left} bytes for {entries} entries.")
     return Model(step, np.frombuffer(reader.bytes(reader.left), DTYPES[code]))
 
 
-READERS: dict[type[Frame], Callable[[Reader], Frame]] = {
+READERS: dict[type[Frame], Callable[[FrameReader], Frame]] = {
     Hello: _hello,
     Roll: _roll,
     Join: _join,

@@ -71,5 +71,5 @@ class Health:
 
 
 def who_was_missing(seconds: Mapping[str, float]) -> str:
-    known = {name: one for name, one in seconds.items() if one >= WORTH_TELLING}
-    return ", ".join(f"{name} was missing for {one:.0f} s" for name, one in known.items())
+    known = {name: gap for name, gap in seconds.items() if gap >= WORTH_TELLING}
+    return ", ".join(f"{name} was missing for {gap:.0f} s" for name, gap in known.items())

@@ -39,10 +39,10 @@ class Newest(Generic[T]):
         self._about = about
         self.known: dict[int, T] = {}
 
-    def keep_own(self, own: T) -> None:
+    def keep_own(self, text: T) -> None:
         """What this site says now, signed."""
-        signature, certificate = self._signer.sign(self._purpose, self._about + own.text())
-        self.known[self._number] = own._replace(signature=signature, certificate=certificate)
+        signature, certificate = self._signer.sign(self._purpose, self._about + text.text())
+        self.known[self._number] = text._replace(signature=signature, certificate=certificate)
 
     def checked(self, said: Iterable[T], allowance: TokenBucket, now: float) -> list[T]:
         """Those that are newer than what is known, and hold. Signatures take time, and this needs no lock; `allowance`

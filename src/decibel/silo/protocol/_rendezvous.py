@@ -51,7 +51,7 @@ class Rendezvous(Newest[Statement]):
     @property
     def absent(self) -> list[str]:
         """Those from whom nothing was heard since this site has started."""
-        fresh = {one.site for one in self._fresh()}
+        fresh = {statement.site for statement in self._fresh()}
         return [name for number, name in enumerate(self._names) if number not in {*fresh, self._number}]
 
     # What this site says
@@ -63,11 +63,13 @@ class Rendezvous(Newest[Statement]):
         if saved is not None:
             self.saved = tuple(sorted(saved))[-MOST_SAVED:]
         last = self.known.get(self._number)
-        own = Statement(self._number, self._incarnation, self._nonce, 0, step, self.saved, running, done)
-        heard = nonces_of([*self.known.values(), own], len(self._names))
-        if last is not None and last._replace(serial=0, signature=b"", certificate=b"") == own._replace(heard=heard):
+        statement = Statement(self._number, self._incarnation, self._nonce, 0, step, self.saved, running, done)
+        heard = nonces_of([*self.known.values(), statement], len(self._names))
+        if last is not None and last._replace(serial=0, signature=b"", certificate=b"") == statement._replace(
+            heard=heard
+        ):
             return
-        self.keep_own(own._replace(heard=heard, serial=0 if last is None else last.serial + 1))
+        self.keep_own(statement._replace(heard=heard, serial=0 if last is None else last.serial + 1))
 
     def send_roll(self, edges: Iterable[Edge], *, running: bool = False) -> None:
         """The statements that were counted, or all that are known so far."""
@@ -92,20 +94,22 @@ class Rendezvous(Newest[Statement]):
         no lock."""
         if self.start_known or not self._complete(statements):
             return ()
-        return tuple(statements) if all([self._holds(one) for one in statements]) else ()
+        return tuple(statements) if all([self._holds(statement) for statement in statements]) else ()
 
     def _complete(self, statements: Sequence[Statement]) -> bool:
         """Whether all sites are at their start, this one among them, and each has heard of every other, as it is in
         these statements."""
-        if len(statements) < len(self._names) or any(one.running for one in statements):
+        if len(statements) < len(self._names) or any(statement.running for statement in statements):
             return False
         heard = nonces_of(statements, len(self._names))
-        return all(one.heard == heard and one.has_heard(self._number, self._nonce) for one in statements)
+        return all(
+            statement.heard == heard and statement.has_heard(self._number, self._nonce) for statement in statements
+        )
 
     def _fresh(self) -> list[Statement]:
         """The others' statements that were made since this site has started."""
-        others = [one for site, one in self.known.items() if site != self._number]
-        return [one for one in others if one.has_heard(self._number, self._nonce)]
+        others = [statement for site, statement in self.known.items() if site != self._number]
+        return [statement for statement in others if statement.has_heard(self._number, self._nonce)]
 
     # What follows
 
@@ -127,41 +131,43 @@ class Rendezvous(Newest[Statement]):
         """All start from the same step, and both ends of every edge remember the same. One that came with a later
         edition of the federation and has saved nothing starts where the others do, and remembers nothing."""
         self.counted = statements
-        steps = [{0, *one.saved} for one in statements if not self._is_new(one)]
+        steps = [{0, *statement.saved} for statement in statements if not self._is_new(statement)]
         self.start = max(set.intersection(*steps)) if steps else 0
         for edge in edges:
             edge.holds = self.start == 0 or self.start in self.saved
         self.send_roll(edges)
 
-    def _is_new(self, one: Statement) -> bool:
-        return one.site in self._came_later and not one.saved
+    def _is_new(self, statement: Statement) -> bool:
+        return statement.site in self._came_later and not statement.saved
 
     @property
     def new_members(self) -> list[str]:
         """Those among the statements that were counted that came later and had saved nothing."""
-        return [self._names[one.site] for one in self.counted if self._is_new(one)]
+        return [self._names[statement.site] for statement in self.counted if self._is_new(statement)]
 
     @property
     def saved_by_others(self) -> dict[str, tuple[int, ...]]:
         """The steps that the others had saved, by the statements that were counted."""
-        return {self._names[one.site]: one.saved for one in self.counted if one.site != self._number}
+        return {
+            self._names[statement.site]: statement.saved for statement in self.counted if statement.site != self._number
+        }
 
     @property
     def _under_way(self) -> bool:
         """Whether others run already: more than may be faulty say so, or one does and nobody is missing."""
         fresh = self._fresh()
-        running = sum(one.running for one in fresh)
+        running = sum(statement.running for statement in fresh)
         return running >= self._witnesses or (running > 0 and len(fresh) == len(self._names) - 1)
 
     @property
     def is_over(self) -> bool:
         """Whether others have finished: more than may be faulty say that they are done."""
-        return sum(one.done for one in self._fresh()) >= self._witnesses
+        return sum(statement.done for statement in self._fresh()) >= self._witnesses
 
     @property
     def somebody_is_not_done(self) -> bool:
         """Of those who are there."""
-        return not all(one.done for one in self._fresh())
+        return not all(statement.done for statement in self._fresh())
 
     @property
     def finished_by_few(self) -> list[str]:
@@ -169,18 +175,18 @@ class Rendezvous(Newest[Statement]):
         else empty."""
         fresh = self._fresh()
         everyone = len(fresh) == len(self._names) - 1
-        if self.is_over or not everyone or any(one.running and not one.done for one in fresh):
+        if self.is_over or not everyone or any(statement.running and not statement.done for statement in fresh):
             return []
-        return [self._names[one.site] for one in fresh if one.done]
+        return [self._names[statement.site] for statement in fresh if statement.done]
 
     @property
     def others_done(self) -> bool:
         """Whether every other site says that it is done."""
         fresh = self._fresh()
-        return len(fresh) == len(self._names) - 1 and all(one.done for one in fresh)
+        return len(fresh) == len(self._names) - 1 and all(statement.done for statement in fresh)
 
     @property
     def confirmed(self) -> int:
         """A step that an honest site has reached, whatever faulty ones say."""
-        steps = sorted((one.step for one in self._fresh()), reverse=True)
+        steps = sorted((statement.step for statement in self._fresh()), reverse=True)
         return steps[self._witnesses - 1] if len(steps) >= self._witnesses else 0

@@ -72,7 +72,7 @@ def agree_on(offers: Mapping[str, Model], needed: int) -> Agreement | None:
         apart = {other: _distance(model.row, givers[other].row) for other in peers}
         near = {other: distance for other, distance in apart.items() if distance <= SAME}
         agreements.append(Agreement(name, tuple(near), max(near.values(), default=0.0)))
-    best = max(agreements, key=lambda one: (len(one.others), -one.distance), default=None)
+    best = max(agreements, key=lambda agreement: (len(agreement.others), -agreement.distance), default=None)
     return best if best is not None and 1 + len(best.others) >= needed else None
 
 

@@ -33,7 +33,7 @@ class Rest:
         """After a step: the largest change of this site's variables, and of the links whose message it used."""
         if self.rule is None:
             return
-        if not all(one <= self.rule.tolerance for one in (change, *by_neighbour.values())):
+        if not all(size <= self.rule.tolerance for size in (change, *by_neighbour.values())):
             self.since = None
             return
         if self.since is None:
@@ -72,10 +72,10 @@ class Averages:
     def add(self, held: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """One step's numbers. Where they complete an average: how far it is from the one before; None elsewhere."""
         if self._steps == 0:
-            self._sums = [np.array(one, np.float64) for one in held]
+            self._sums = [np.array(array, np.float64) for array in held]
         else:
-            for total, one in zip(self._sums, held, strict=True):
-                total += one
+            for total, array in zip(self._sums, held, strict=True):
+                total += array
         self._steps += 1
         if self._steps < self._most:
             return None

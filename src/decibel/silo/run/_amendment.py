@@ -150,11 +150,11 @@ def _links(
             for slot, (name, weight) in enumerate(now.links[graph])
             if name in places and not (weighed and places[name][1] != weight)
         ]
-        there = jnp.asarray([old_slot for old_slot, _ in both], jnp.int32)
-        here = jnp.asarray([slot for _, slot in both], jnp.int32)
+        slots_before = jnp.asarray([old_slot for old_slot, _ in both], jnp.int32)
+        slots_now = jnp.asarray([slot for _, slot in both], jnp.int32)
 
         def put(a: Array, b: Array) -> Array:
-            return b.at[:, here].set(a[:, there])
+            return b.at[:, slots_now].set(a[:, slots_before])
 
         return LinkMemory(jax.tree.map(put, old.per_link, new.per_link), old.per_node)
 

@@ -37,9 +37,9 @@ class AsyncSiteNetwork(SiteNetwork):
     def transport(
         self, step: Array, number: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
     ) -> Transport:
-        own = self.site.incarnation % (2**31 - 1) + 1
+        incarnation = self.site.incarnation % (2**31 - 1) + 1
         collect = partial(self._collect, step, number, graph, wait_for)
-        return super().transport(step, number, graph, phase=phase)._replace(links=collect, incarnation=own)
+        return super().transport(step, number, graph, phase=phase)._replace(links=collect, incarnation=incarnation)
 
     def fanout_on(self, graph: int) -> Fanout:
         return super().fanout_on(graph)._replace(header_bytes=ASYNC_HEADER_BYTES)
@@ -55,8 +55,8 @@ class AsyncSiteNetwork(SiteNetwork):
             jax.ShapeDtypeStruct((slots,), jnp.int32),
         )
         ask = partial(self._call_site, (number, graph))
-        found = call(ask, shapes, step, *jax.tree.leaves(wait_for), in_place=self.site.in_place)
-        return Received(*(part[None] for part in found))
+        parts = call(ask, shapes, step, *jax.tree.leaves(wait_for), in_place=self.site.in_place)
+        return Received(*(part[None] for part in parts))
 
     def _call_site(self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray) -> None:
         site = self.site
@@ -82,10 +82,10 @@ class AsyncSiteNetwork(SiteNetwork):
 
     def at(self, state: State, sent: Sent) -> list[tuple[int, int]]:
         """The number of the exchange and of the graph of each of them."""
-        found = [(number, graph) for number, graph, _, _ in self._links(state, sent)]
-        if len(set(found)) < len(found):
+        places = [(number, graph) for number, graph, _, _ in self._links(state, sent)]
+        if len(set(places)) < len(places):
             raise ValueError("asynchronous sites send one message for all levels: give every level the same code.")
-        return found
+        return places
 
     def held(self, state: State, sent: Sent) -> list[Array]:
         """(slots, entries) what each link holds, for each exchange."""
@@ -97,13 +97,13 @@ class AsyncSiteNetwork(SiteNetwork):
         return [jnp.abs(new - old).max(-1, initial=0).astype(jnp.float32) for old, new in both]
 
     def _links(self, state: State, sent: Sent) -> list[tuple[int, int, Wave, LinkMemory]]:
-        found: list[tuple[int, int, Wave, LinkMemory]] = []
+        links: list[tuple[int, int, Wave, LinkMemory]] = []
         for number, empty in enumerate(sent):
             messages: dict[str, Message] = {
-                level: replace(one, content=getattr(state, level).s) for level, one in empty.items()
+                level: replace(placeholder, content=getattr(state, level).s) for level, placeholder in empty.items()
             }
-            for graph, here in enumerate(self._by_graph(messages)):
-                for message in by_kind(here):
+            for graph, of_graph in enumerate(self._by_graph(messages)):
+                for message in by_kind(of_graph):
                     assert isinstance(message, Wave)
-                    found.append((number, graph, message, state.link_memory[number][graph][0]))
-        return found
+                    links.append((number, graph, message, state.link_memory[number][graph][0]))
+        return links

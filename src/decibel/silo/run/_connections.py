@@ -136,7 +136,7 @@ class Streams:
     def _start_thread(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True, name=f"silo {target.__name__}")
         thread.start()
-        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+        self._threads = [running for running in self._threads if running.is_alive()] + [thread]
 
     def _run_forever(self, target: Callable[..., None], *arguments: object) -> None:
         """In a thread that goes on until the site is closed, whatever goes wrong in it."""
@@ -232,9 +232,9 @@ class Streams:
         service, name = METHOD.strip("/").split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
         # gRPC could ask for it at every handshake, but then crashes (1.85) if many of these fail at once.
-        own = self.credentials.identity
+        identity = self.credentials.identity
         security = grpc.ssl_server_credentials(
-            [(own.key_pem, own.certificate_pem)], self.credentials.authority_pem, True
+            [(identity.key_pem, identity.certificate_pem)], self.credentials.authority_pem, True
         )
         try:
             server.add_secure_port(place.listens, security)
@@ -243,7 +243,7 @@ class Streams:
         server.start()
         self._server = server
         self._pool = pool
-        self._shown = own
+        self._shown = identity
 
     def _show_renewed(self) -> None:
         """A renewed certificate is shown from here on: streams are opened again, and the run goes on."""
@@ -271,9 +271,9 @@ class Streams:
                 first = next(frames, b"")
             hello = self._validate_hello(first, edge.name)
             self.credentials.check(stream.certificate)  # it may have been revoked while HELLO was awaited
-            own = self.credentials.identity
-            proof = self.credentials.proof(own, self.site.name, edge.name, hello.nonce)
-            stream.send(self._own_hello(_nonce(), own.certificate_der, proof))
+            identity = self.credentials.identity
+            proof = self.credentials.proof(identity, self.site.name, edge.name, hello.nonce)
+            stream.send(self._own_hello(_nonce(), identity.certificate_der, proof))
             self.site.connected(edge, hello, stream)
         except ValueError as error:  # NotTrusted, Rejected and Malformed are
             if edge is None:
@@ -323,13 +323,15 @@ class Streams:
         ]
         pause = 0.1
         while not self._closed.is_set():
-            own = self.credentials.identity  # it may have been renewed
-            security = grpc.ssl_channel_credentials(self.credentials.authority_pem, own.key_pem, own.certificate_pem)
+            identity = self.credentials.identity  # it may have been renewed
+            security = grpc.ssl_channel_credentials(
+                self.credentials.authority_pem, identity.key_pem, identity.certificate_pem
+            )
             # A channel of its own for every attempt: one that hangs must not be used again.
             with grpc.secure_channel(address, security, options) as channel:
                 begun = time.monotonic()
                 try:
-                    self._dial_once(edge, channel, own)
+                    self._dial_once(edge, channel, identity)
                 except grpc.RpcError as error:
                     self._not_connected(edge, error)
                 except (NotTrusted, Rejected, Malformed) as error:
@@ -349,13 +351,13 @@ class Streams:
     def _dial_once(self, edge: Edge, channel: grpc.Channel, shown: Identity) -> None:
         stream = SendQueue(lambda: call.cancel(), self._room, shown=shown)
         call: Any = channel.stream_stream(METHOD)(iter(stream))
-        own = _nonce()
-        stream.send(self._own_hello(own))
+        nonce = _nonce()
+        stream.send(self._own_hello(nonce))
         with _within(GREETING, call.cancel):
             first = next(call, b"")
         try:
             hello = self._validate_hello(first, edge.name)
-            name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, own)
+            name = self.credentials.check_proof(hello.certificate, hello.proof, edge.name, nonce)
             if name != edge.name:
                 raise NotTrusted(f"the certificate belongs to {name}.")
             stream.certificate = x509.load_der_x509_certificate(hello.certificate)
@@ -367,9 +369,9 @@ class Streams:
 
     # Both
 
-    def _own_hello(self, own: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
+    def _own_hello(self, nonce: bytes, certificate: bytes = b"", proof: bytes = b"") -> bytes:
         site = self.site
-        return write(Hello(site.federation.hash, site.problem, site.incarnation, own, certificate, proof, site.build))
+        return write(Hello(site.federation.hash, site.problem, site.incarnation, nonce, certificate, proof, site.build))
 
     def _validate_hello(self, first: bytes, name: str) -> Hello:
         site = self.site

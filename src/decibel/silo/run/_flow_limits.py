@@ -40,10 +40,10 @@ def protected(method: Method, federation: Federation) -> Method:
             return leaf
         return with_limit(leaf, math.inf)  # which is measured
 
-    made = jax.tree.map(limited, method, is_leaf=lambda leaf: isinstance(leaf, Strategy))
-    if federation.edges and not federation.trust_members and not all(map(_bounded, made.strategies.values())):
+    bounded = jax.tree.map(limited, method, is_leaf=lambda leaf: isinstance(leaf, Strategy))
+    if federation.edges and not federation.trust_members and not all(map(_bounded, bounded.strategies.values())):
         raise unprotected(method)
-    return made
+    return bounded
 
 
 def unprotected(method: Method) -> ValueError:

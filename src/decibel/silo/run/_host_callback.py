@@ -31,8 +31,8 @@ def in_place_works() -> bool:
         out[0][...] = number + 1
 
     number = jax.ShapeDtypeStruct((), np.int32)
-    (found,) = jax.jit(lambda k: call(next_one, (number,), k, in_place=True))(np.int32(6))
-    return int(found) == 7
+    (answer,) = jax.jit(lambda k: call(next_one, (number,), k, in_place=True))(np.int32(6))
+    return int(answer) == 7
 
 
 def call(

@@ -216,11 +216,11 @@ def read(home: Path) -> Spent:
     """What was sent from a site's folder."""
     path = home / FILE
     try:
-        found = json.loads(read_bytes(path))
-        if found["version"] != 1:
+        content = json.loads(read_bytes(path))
+        if content["version"] != 1:
             raise ValueError
-        budgets = Budgets(**found["budgets"]) if "budgets" in found else None
-        return Spent(_counts(found["sent"], "messages"), _counts(found.get("records", []), "sums"), budgets)
+        budgets = Budgets(**content["budgets"]) if "budgets" in content else None
+        return Spent(_counts(content["sent"], "messages"), _counts(content.get("records", []), "sums"), budgets)
     except FileNotFoundError:
         return Spent(Counter(), Counter())
     except (OSError, ValueError, KeyError, TypeError):

@@ -215,7 +215,7 @@ def _alone(problem: Problem, number: int, node: int) -> Problem:
     """The problem with this site's data only: at its position `number` in arrays; functions are called with its number
     for life, `node`, only."""
 
-    def own(data: Data, argument: str) -> Samples:
+    def of_this_site(data: Data, argument: str) -> Samples:
         if isinstance(data, StreamData):
             return data.select_nodes([number], keep_longest=False)
         if callable(data):
@@ -223,7 +223,7 @@ def _alone(problem: Problem, number: int, node: int) -> Problem:
         count = np.asarray(data.counts)[number : number + 1]
         return lay_out(jax.tree.map(lambda leaf: leaf[number : number + 1, : int(count[0])], data.tree), count)
 
-    return problem.map_data(own)
+    return problem.map_data(of_this_site)
 
 
 def _validate_asynchronous(method: Method, config: RunConfig, federation: Federation) -> None:

@@ -121,7 +121,7 @@ class SiteNetwork(Network):
 
 
 def _links(graph: Graph | GraphSequence, number: int) -> tuple[Links, tuple[int, ...]]:
-    made = slots_of_node(graph, number)
-    others = tuple(int(other) if other != number else -1 for other in made.neighbours)
-    neighbours, weights = (made.shaped(table) for table in (made.neighbours, made.weights))
-    return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Sums(made.width, made.overflow)), others
+    slots = slots_of_node(graph, number)
+    others = tuple(int(other) if other != number else -1 for other in slots.neighbours)
+    neighbours, weights = (slots.shaped(table) for table in (slots.neighbours, slots.weights))
+    return Links(jnp.asarray(neighbours, jnp.int32), jnp.asarray(weights), Sums(slots.width, slots.overflow)), others

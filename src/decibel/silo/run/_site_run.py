@@ -116,7 +116,7 @@ class SiteRun(Run):
             (k,) = call(self._ask_for_step, (NUMBER,), following, *rows, in_place=self.site.in_place)
             start = (k, following, done, state, totals)
             # Once, or not at all: a loop hands on the state without a copy, where `cond` might make one.
-            return jax.lax.while_loop(lambda one: (one[0] < STOP) & (one[2] == done), step, start)
+            return jax.lax.while_loop(lambda carried: (carried[0] < STOP) & (carried[2] == done), step, start)
 
         none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated]
         start = (first, first, jnp.int32(0), state, none)
@@ -185,8 +185,8 @@ class SiteRun(Run):
         network = self.program.network
         assert isinstance(network, SiteNetwork)
         links: list[tuple[tuple[str, float], ...]] = []
-        for made, others in zip(network.links, network.others, strict=True):
-            weights = np.asarray(made.weights).reshape(len(others), -1)[:, 0].tolist()
+        for links_of_graph, others in zip(network.links, network.others, strict=True):
+            weights = np.asarray(links_of_graph.weights).reshape(len(others), -1)[:, 0].tolist()
             names = [federation.names[other] if other >= 0 else "" for other in others]
             links.append(tuple(zip(names, weights, strict=True)))
         return Placement(federation.edition, federation.names, tuple(links))

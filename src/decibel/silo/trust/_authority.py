@@ -25,7 +25,7 @@ from ._certificates import (
 )
 from ._order import Order, read_order
 from ._revocation import DAYS, RevocationList
-from ._signature_ledger import Entry, Ledger
+from ._signature_ledger import Entry, SignatureLedger
 from ._signing import Purpose, fingerprint, is_encrypted, load_key, new_key, public_key, save_key
 
 with optional("cryptography", caller="db.Silo", extra="silo"):
@@ -47,26 +47,33 @@ class Authority:
     """Its key is all it takes to let anyone in, so it is kept where no site is."""
 
     def __init__(
-        self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, ledger: Ledger | None = None
+        self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, ledger: SignatureLedger | None = None
     ) -> None:
         self.key = key
         self.certificate = certificate
         self.ledger = ledger
 
     @classmethod
-    def make(cls, federation: str, ledger: Ledger | None = None) -> Authority:
+    def make(cls, federation: str, ledger: SignatureLedger | None = None) -> Authority:
         key = new_key()
         name = distinguished(f"authority of {federation}", federation)
         usage = x509.KeyUsage(
-            digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
-            data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-        )  # fmt: skip
-        made = (
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        unsigned = (
             builder(name, name, key.public_key(), timedelta(days=AUTHORITY_DAYS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
         )
-        authority = cls(key, made.sign(key, hashes.SHA256()), ledger)
+        authority = cls(key, unsigned.sign(key, hashes.SHA256()), ledger)
         authority._note("authority", der(authority.certificate), name=federation, key=authority.fingerprint)
         return authority
 
@@ -76,7 +83,7 @@ class Authority:
         if (folder / KEY).exists():
             raise ValueError(f"{folder} already has a key: give another --out, or move it away.")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        authority = cls.make(federation, Ledger(folder / LEDGER))
+        authority = cls.make(federation, SignatureLedger(folder / LEDGER))
         atomic_write(folder / CERTIFICATE, pem(authority.certificate))
         save_key(authority.key, folder / KEY, passphrase)
         return authority
@@ -86,7 +93,7 @@ class Authority:
         certificate = load_certificate(folder / CERTIFICATE)
         if not (folder / LEDGER).is_file():
             raise ValueError(f"{folder / LEDGER} is missing: put back the record of what this authority has signed.")
-        authority = cls(load_key(folder / KEY, passphrase), certificate, Ledger(folder / LEDGER))
+        authority = cls(load_key(folder / KEY, passphrase), certificate, SignatureLedger(folder / LEDGER))
         if authority.fingerprint != certificate_fingerprint(certificate):
             raise ValueError(f"{folder / KEY} is not the key of {folder / CERTIFICATE}: put the right one back.")
         return authority
@@ -131,7 +138,7 @@ class Authority:
         for entry in _entries(self, "certificate"):
             if entry["key"] == fingerprint(key) and entry["name"] != name:
                 raise NotTrusted(f"the key of {name!r} is that of {entry['name']!r}: each site has a key of its own.")
-        made = (
+        unsigned = (
             builder(distinguished(name, self.federation), self.certificate.subject, key, lifetime)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -140,7 +147,7 @@ class Authority:
                 critical=False,
             )
         )
-        certificate = made.sign(self.key, hashes.SHA256())
+        certificate = unsigned.sign(self.key, hashes.SHA256())
         until = certificate.not_valid_after_utc.isoformat()
         serial = f"{certificate.serial_number:x}"
         self._note("certificate", der(certificate), name=name, key=fingerprint(key), serial=serial, until=until)
@@ -186,24 +193,24 @@ def current_federation(authority: Authority, federation: Federation) -> None:
 
 def current_list(authority: Authority, federation: Federation, folder: Path) -> RevocationList:
     """The newest list: by the ledger, and by what was published, should the ledger come from an old backup."""
-    found: list[RevocationList] = []
+    lists: list[RevocationList] = []
     for entry in _entries(authority, "revocation list"):
-        found.append(RevocationList.from_text(json.dumps(entry["list"]), "the ledger"))
+        lists.append(RevocationList.from_text(json.dumps(entry["list"]), "the ledger"))
     path = folder / REVOKED
     if path.exists():
-        found.append(read_revoked(read_file(path), authority.certificate, federation.name, str(path)))
-    if not found:
+        lists.append(read_revoked(read_file(path), authority.certificate, federation.name, str(path)))
+    if not lists:
         raise ValueError(f"{path} is missing, and the ledger has no list: put both back.")
-    newest = max(found, key=lambda one: one.number)
-    return replace(newest, keys=frozenset[str]().union(*(one.keys for one in found)))
+    newest = max(lists, key=lambda revoked: revoked.number)
+    return replace(newest, keys=frozenset[str]().union(*(revoked.keys for revoked in lists)))
 
 
 def current_order(authority: Authority, federation: Federation, folder: Path) -> Order | None:
     """The newest order, by the ledger and by what was published; None if there never was one."""
-    found = [Order.from_text(json.dumps(entry["order"]), "the ledger") for entry in _entries(authority, "order")]
+    orders = [Order.from_text(json.dumps(entry["order"]), "the ledger") for entry in _entries(authority, "order")]
     if (folder / ORDER).exists():
-        found.append(read_order(read_file(folder / ORDER), authority.certificate, federation.name, ORDER))
-    return max(found, key=lambda one: one.number, default=None)
+        orders.append(read_order(read_file(folder / ORDER), authority.certificate, federation.name, ORDER))
+    return max(orders, key=lambda order: order.number, default=None)
 
 
 def keys_of(authority: Authority, names: list[str]) -> set[str]:

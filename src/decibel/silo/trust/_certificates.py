@@ -89,9 +89,9 @@ def write_signed(key: ec.EllipticCurvePrivateKey, purpose: Purpose, body: str) -
 def read_signed(text: str | bytes, authority: x509.Certificate, purpose: Purpose, what: str) -> str:
     """The body, if the authority signed it for that purpose."""
     try:
-        found = json.loads(text)
-        body = found["body"]
-        signature = base64.b64decode(found["signature"], validate=True)
+        envelope = json.loads(text)
+        body = envelope["body"]
+        signature = base64.b64decode(envelope["signature"], validate=True)
         if not verified(public_key(authority, "the authority"), signature, purpose, body.encode()):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -101,10 +101,10 @@ def read_signed(text: str | bytes, authority: x509.Certificate, purpose: Purpose
 
 def read_revoked(text: str | bytes, authority: x509.Certificate, federation: str, what: str) -> RevocationList:
     """A list of revoked keys that the authority signed for this federation."""
-    found = RevocationList.from_text(read_signed(text, authority, "revocation list", what), what)
-    if found.federation != federation:
-        raise NotTrusted(f"{what} is of federation {found.federation!r}, not of {federation!r}: get the right one.")
-    return found
+    revoked = RevocationList.from_text(read_signed(text, authority, "revocation list", what), what)
+    if revoked.federation != federation:
+        raise NotTrusted(f"{what} is of federation {revoked.federation!r}, not of {federation!r}: get the right one.")
+    return revoked
 
 
 def make_request(key: ec.EllipticCurvePrivateKey, name: str, federation: str) -> x509.CertificateSigningRequest:

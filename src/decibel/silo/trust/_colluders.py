@@ -72,7 +72,7 @@ def smallest_limit(sites: int, flows: Flows, colluders: Collection[int]) -> floa
     unknowns = len(pushed) * len(links)
     leaves = np.eye(len(honest))[pushed] - 1 / len(honest)
     carried = sparse.hstack([pushes[site] * sparse.eye_array(len(links)) for site in pushed])
-    found = optimize.linprog(
+    solution = optimize.linprog(
         np.append(np.zeros(2 * unknowns), -1.0),
         A_ub=sparse.hstack([carried, carried, np.asarray([[size] for _, _, size in links])]),
         b_ub=np.ones(len(links)),
@@ -80,6 +80,6 @@ def smallest_limit(sites: int, flows: Flows, colluders: Collection[int]) -> floa
         b_eq=leaves.ravel(),
         bounds=(0, None),
     )
-    if found.status == 3:  # unbounded: nothing flows, so that any limit does
+    if solution.status == 3:  # unbounded: nothing flows, so that any limit does
         return 0.0
-    return 1 / float(found.x[-1]) if found.success and found.x[-1] > 1e-9 else math.inf
+    return 1 / float(solution.x[-1]) if solution.success and solution.x[-1] > 1e-9 else math.inf

@@ -65,11 +65,11 @@ class Credentials:
         authority = load_certificate(home / "authority.pem")
         federation = load_federation(home, authority)
         federation.number(name)
-        own = cls(home, name, authority, federation)
-        own._validate(own.identity)
-        own.trust.take_federation(federation, str(home / "federation.json"))
-        own.trust.keep()
-        return own
+        credentials = cls(home, name, authority, federation)
+        credentials._validate(credentials.identity)
+        credentials.trust.take_federation(federation, str(home / "federation.json"))
+        credentials.trust.keep()
+        return credentials
 
     def _validate(self, identity: Identity) -> None:
         path = self.home / CERTIFICATE
@@ -94,10 +94,12 @@ class Credentials:
                 )
         except (ValueError, OSError) as error:
             said.append(f"the certificate in use is not the one in {self.home}: {error}")
-        own = self.certificate
+        certificate = self.certificate
         revoked = self.trust.revoked
         now = self.trust.now()
-        said += _ends_soon("this site's certificate", own.not_valid_before_utc, own.not_valid_after_utc, now)
+        said += _ends_soon(
+            "this site's certificate", certificate.not_valid_before_utc, certificate.not_valid_after_utc, now
+        )
         said += _ends_soon("the list of revoked keys", revoked.issued, revoked.expires, now)
         return said
 
@@ -113,18 +115,18 @@ class Credentials:
     def check_proof(self, certificate: bytes, proof: bytes, listener: str, nonce: bytes) -> str:
         """The listener's name, from a certificate that holds and whose key answered this dialler's nonce."""
         try:
-            found = x509.load_der_x509_certificate(certificate)
+            presented = x509.load_der_x509_certificate(certificate)
         except ValueError:
             raise NotTrusted("no certificate was presented.") from None
-        key = public_key(found, "the certificate")
+        key = public_key(presented, "the certificate")
         if not verified(key, proof, "greeting", self._text(listener, self.name, nonce)):
             raise NotTrusted("the certificate does not belong to the site that answered.")
-        return self.check(found)
+        return self.check(presented)
 
     def sign(self, purpose: Purpose, text: bytes) -> tuple[bytes, bytes]:
         """What this site says of itself, for all to verify; and the certificate to verify it by."""
-        own = self.identity
-        return sign(own.key, purpose, text), own.certificate_der
+        identity = self.identity
+        return sign(identity.key, purpose, text), identity.certificate_der
 
     def has_signed(self, name: str, purpose: Purpose, certificate: bytes, signature: bytes, text: bytes) -> bool:
         """Whether a site of that name has signed a text; raises `NotTrusted` if its certificate no longer holds."""

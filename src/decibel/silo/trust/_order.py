@@ -50,9 +50,9 @@ class Order:
     @classmethod
     def from_text(cls, text: str, what: str) -> Order:
         try:
-            found = json.loads(text)
-            issued = datetime.fromisoformat(found["issued"])
-            order = cls(found["federation"], found["number"], found["stop"], plain(found["reason"]), issued)
+            content = json.loads(text)
+            issued = datetime.fromisoformat(content["issued"])
+            order = cls(content["federation"], content["number"], content["stop"], plain(content["reason"]), issued)
             if not (type(order.number) is int and order.number > 0 and type(order.stop) is bool and issued.tzinfo):
                 raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -51,15 +51,15 @@ class RevocationList:
     @classmethod
     def from_text(cls, text: str, what: str) -> RevocationList:
         try:
-            found = json.loads(text)
-            issued, expires = (datetime.fromisoformat(found[name]) for name in ("issued", "expires"))
-            made = cls(found["federation"], found["number"], issued, expires, frozenset(found["keys"]))
-            numbered = type(made.number) is int and made.number > 0
-            if not (numbered and issued.tzinfo and expires.tzinfo and all(KEY.fullmatch(key) for key in made.keys)):
+            content = json.loads(text)
+            issued, expires = (datetime.fromisoformat(content[name]) for name in ("issued", "expires"))
+            revoked = cls(content["federation"], content["number"], issued, expires, frozenset(content["keys"]))
+            numbered = type(revoked.number) is int and revoked.number > 0
+            if not (numbered and issued.tzinfo and expires.tzinfo and all(KEY.fullmatch(key) for key in revoked.keys)):
                 raise ValueError
         except (ValueError, KeyError, TypeError, RecursionError):
             raise NotTrusted(f"{what} is signed, but is not a list of revoked keys: get it again.") from None
-        return made
+        return revoked
 
 
 def _now() -> datetime:

@@ -22,7 +22,7 @@ NOTHING = "0" * 64
 CLOCK_TOLERANCE = timedelta(minutes=5)  # how far a clock may be behind the last line
 
 
-class Ledger:
+class SignatureLedger:
     """Lines are added, never changed."""
 
     def __init__(self, path: Path) -> None:

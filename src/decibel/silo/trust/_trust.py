@@ -165,21 +165,21 @@ class Trust:
         return trouble
 
     def _take(self, raw: bytes, path: Path) -> None:
-        found = self._read(raw.decode(errors="replace"), path)
-        if found.number < self.revoked.number:
+        taken = self._read(raw.decode(errors="replace"), path)
+        if taken.number < self.revoked.number:
             raise NotTrusted(
-                f"{path} is list {found.number}, and this site has list {self.revoked.number}, which it keeps: put "
+                f"{path} is list {taken.number}, and this site has list {self.revoked.number}, which it keeps: put "
                 "the newest there."
             )
-        if found.number == self.revoked.number and found != self.revoked:
+        if taken.number == self.revoked.number and taken != self.revoked:
             raise NotTrusted(
-                f"{path} is another list {found.number} than this site has, which it keeps: the organiser has to sign "
+                f"{path} is another list {taken.number} than this site has, which it keeps: the organiser has to sign "
                 "one with a larger number (decibel silo revoke)."
             )
-        if found.number > self.revoked.number:
+        if taken.number > self.revoked.number:
             self._memory = self._memory._replace(revoked=raw.decode())
             self._saved = False
-            self.revoked = found  # it counts from here on
+            self.revoked = taken  # it counts from here on
 
     def _look_for_order(self, path: Path) -> None:
         if not path.exists():
@@ -252,11 +252,16 @@ def _remembered(home: Path) -> Memory:
         raise ValueError(f"{path} is missing: create the site's folder by `decibel silo join`.")
     raw = read_file(path)
     try:
-        found = json.loads(raw)
-        time = datetime.fromisoformat(found.get("time", "1970-01-01T00:00:00+00:00"))
-        federation = found.get("federation", "")
+        content = json.loads(raw)
+        time = datetime.fromisoformat(content.get("time", "1970-01-01T00:00:00+00:00"))
+        federation = content.get("federation", "")
         memory = Memory(
-            found["authority"], found["revoked"], time, found.get("order", ""), int(found.get("edition", 0)), federation
+            content["authority"],
+            content["revoked"],
+            time,
+            content.get("order", ""),
+            int(content.get("edition", 0)),
+            federation,
         )
         as_digits(memory.authority)
         for text in (memory.revoked, memory.order, memory.federation):

@@ -131,9 +131,9 @@ def find(study: str) -> Registration | None:
 
 def stated(study: str, claim: str) -> Stated:
     """What is registered of a claim; nothing where the study is not registered."""
-    found = find(study)
+    registration = find(study)
     nothing: Stated = {"whose": "", "statistic": "", "tolerance": None}
-    return found.claims.get(claim, nothing) if found else nothing
+    return registration.claims.get(claim, nothing) if registration else nothing
 
 
 def looks(study: str, claim: str) -> int:

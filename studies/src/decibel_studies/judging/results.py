@@ -92,20 +92,20 @@ class Runs:
 
     def at(self, column: str, against: str, value: float) -> Float[np.ndarray, " seeds"]:
         """The column where the cost is `value`; NaN for a run that diverged."""
-        found = [np.interp(value, trace[against], trace[column]) for trace in self.traces]
-        return np.where([stopped is not None for stopped in self.stopped], np.nan, found)
+        values = [np.interp(value, trace[against], trace[column]) for trace in self.traces]
+        return np.where([stopped is not None for stopped in self.stopped], np.nan, values)
 
     def reach(
         self, column: str, level: float, against: str = "samples", *, window: int = 3
     ) -> Float[np.ndarray, " seeds"]:
         """The cost at which the column, averaged over `window` rows, is first at or below `level`."""
-        found: list[float] = []
+        costs: list[float] = []
         for trace in self.traces:
             width = min(window, trace.rows)
             smooth = np.convolve(trace[column], np.ones(width) / width, "valid")
             below = np.flatnonzero(smooth <= level)
-            found.append(float(trace[against][below[0] + width - 1]) if below.size else np.inf)
-        return np.array(found)
+            costs.append(float(trace[against][below[0] + width - 1]) if below.size else np.inf)
+        return np.array(costs)
 
     def slope(self, column: str, share: float = 0.9, against: str = "step") -> Float[np.ndarray, " seeds"]:
         """Of log(column) against log(cost), over the last `share` of the cost."""
@@ -148,8 +148,8 @@ class Runs:
         traces: list[Trace] = []
         for i, (seed, stopped) in enumerate(zip(about["seeds"], about["stopped"], strict=True)):
             there = ~np.isnan(columns["step"][i]) if "step" in columns else slice(None)
-            own = {name: table[i][there].astype(float) for name, table in columns.items()}
-            traces.append(Trace(own, {"seed": seed, "stopped": stopped}))
+            rows = {name: table[i][there].astype(float) for name, table in columns.items()}
+            traces.append(Trace(rows, {"seed": seed, "stopped": stopped}))
         return cls(about["case"], about["label"], traces, about["made"])
 
 

@@ -39,8 +39,8 @@ def pack(
         "{",
         f'"made": {json.dumps(made)},',
         f'"setup": {json.dumps(setup)},',
-        '"levels": [\n' + ",\n".join(json.dumps(one) for one in levels) + "\n],",
-        '"records": [\n' + ",\n".join(json.dumps(one) for one in records) + "\n]",
+        '"levels": [\n' + ",\n".join(json.dumps(row) for row in levels) + "\n],",
+        '"records": [\n' + ",\n".join(json.dumps(row) for row in records) + "\n]",
         "}\n",
     ]
     write_file(path, "\n".join(lines))
@@ -82,14 +82,14 @@ class League:
     def __init__(self, packed: Packed) -> None:
         fields = {key: tuple(v) if isinstance(v, list) else v for key, v in packed["setup"].items()}
         self.made, self.setup = packed["made"], Setup(**fields)  # pyright: ignore[reportArgumentType]
-        self.records = {(one["division"], one["task"], one["method"]): one for one in packed["records"]}
-        self.start = {(one["division"], one["task"]): np.array(one["start"]) for one in packed["levels"]}
-        self.least = {(one["division"], one["task"]): np.array(one["least"]) for one in packed["levels"]}
+        self.records = {(row["division"], row["task"], row["method"]): row for row in packed["records"]}
+        self.start = {(row["division"], row["task"]): np.array(row["start"]) for row in packed["levels"]}
+        self.least = {(row["division"], row["task"]): np.array(row["least"]) for row in packed["levels"]}
         for record in packed["records"]:  # a method may find less than L-BFGS did
             if record["curves"] is not None:
                 at = record["division"], record["task"]
-                found = np.nanmin(_values(record["curves"]), axis=0, initial=np.inf)
-                self.least[at] = np.minimum(self.least[at], found)
+                least = np.nanmin(_values(record["curves"]), axis=0, initial=np.inf)
+                self.least[at] = np.minimum(self.least[at], least)
         self.budgets = {at: budget_of(self.records[(*at, DIVISIONS[at[0]].reference)], self.setup) for at in self.start}
 
     def methods(self, division: str) -> list[str]:
@@ -146,9 +146,9 @@ class League:
 
 def steps_inside(method: str) -> int:
     """The steps of the longest loop within an iteration: 1 where an iteration is one step."""
-    made = CATALOG[method]()
-    loops = [getattr(made, name, None) or 1 for name in ("local_steps", "lower_steps", "auxiliary_steps")]
-    return max([*loops, *(strategy.local_steps for strategy in made.strategies.values())])
+    example = CATALOG[method]()
+    loops = [getattr(example, name, None) or 1 for name in ("local_steps", "lower_steps", "auxiliary_steps")]
+    return max([*loops, *(strategy.local_steps for strategy in example.strategies.values())])
 
 
 def at_cost(spent: np.ndarray, share: np.ndarray, limit: float) -> np.ndarray:

@@ -150,11 +150,11 @@ def _rate(value: JSON) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "falling"
 
 
-def _searches(found: Settings) -> str:
-    if not found:
+def _searches(settings: Settings) -> str:
+    if not settings:
         return ""
     rows: list[list[str]] = []
-    for label, searched in found.items():
+    for label, searched in settings.items():
         search = searched["search"]
         rates = ", ".join(f"{name} {value:.4g}" for name, value in searched["rates"].items())
         edge = f"; at the edge of the values tried: {', '.join(search['at_the_edge'])}" if search["at_the_edge"] else ""
@@ -163,7 +163,7 @@ def _searches(found: Settings) -> str:
         rows.append(
             [escape(text) for text in (label, rates, f"{search['metric']} {search['score']:.4g}", about + edge)]
         )
-    note = next(iter(found.values()))["search"]["note"]
+    note = next(iter(settings.values()))["search"]["note"]
     table = page.table(["run", "best", "score", "search"], rows)
     return f'<details><summary>Searches: {escape(note)}</summary><div class="wide">{table}</div></details>'
 
@@ -188,16 +188,16 @@ def _rows(study: Study[S], verdicts: Verdicts, address: str) -> list[ClaimRow]:
 
 def _registered(study: Study[S], verdicts: Verdicts) -> list[str]:
     """What was fixed before the runs, and since when."""
-    found = find_registration(study.name)
-    if found is None or verdicts["registered"] is None:
+    registration = find_registration(study.name)
+    if registration is None or verdicts["registered"] is None:
         return []
     seeds = (
         "seeds that were not looked at before" if verdicts["fresh"] else "old seeds, seen before they were registered"
     )
-    when = f"Registered {_utc(verdicts['registered'])}{_since(found, verdicts['registered'])}"
+    when = f"Registered {_utc(verdicts['registered'])}{_since(registration, verdicts['registered'])}"
     stated = [
         [escape(name), escape(claim["whose"]), escape(claim["statistic"]), page.number(claim["tolerance"])]
-        for name, claim in found.claims.items()
+        for name, claim in registration.claims.items()
     ]
     table = page.table(["claim", "whose", "statistic", "tolerance"], stated)
     return [
@@ -206,11 +206,11 @@ def _registered(study: Study[S], verdicts: Verdicts) -> list[str]:
     ]
 
 
-def _since(found: Registration, date: str) -> str:
+def _since(registration: Registration, date: str) -> str:
     """When a registration of that date was committed, and whether its file was edited later."""
-    if date != found.date:
-        return f"; its file has another date now, {_utc(found.date)}"
-    commits = found.commits()
+    if date != registration.date:
+        return f"; its file has another date now, {_utc(registration.date)}"
+    commits = registration.commits()
     if commits is None:
         return ""
     if commits.first is None:

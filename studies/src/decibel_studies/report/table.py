@@ -35,8 +35,8 @@ class Row(NamedTuple):
 
 def rows(results: Path) -> list[Row]:
     """The claims of all studies with results, in the order of their names, the papers' numbers first."""
-    found = [(name, results / name / "verdicts.json") for name in NAMES]
-    saved: list[tuple[str, Verdicts]] = [(name, json.loads(path.read_text())) for name, path in found if path.exists()]
+    paths = [(name, results / name / "verdicts.json") for name in NAMES]
+    saved: list[tuple[str, Verdicts]] = [(name, json.loads(path.read_text())) for name, path in paths if path.exists()]
     every = [Row(name, claim, verdicts) for name, verdicts in saved for claim in verdicts["claims"]]
     return sorted(every, key=lambda row: _order(row.claim["claim"]))
 
@@ -135,9 +135,9 @@ def _number(value: float | str) -> str:
 
 
 def _history(row: Row) -> list[str]:
-    here, registration = row.stated, find_registration(row.study)
-    looks = [*here.get("earlier", [])]
-    name = here.get("test", row.claim["claim"])
+    stated_now, registration = row.stated, find_registration(row.study)
+    looks = [*stated_now.get("earlier", [])]
+    name = stated_now.get("test", row.claim["claim"])
     seeds = row.saved["seeds"]
     now: Look = {
         "test": name,
@@ -152,8 +152,8 @@ def _history(row: Row) -> list[str]:
     ]
     share = 100 * LEVEL / 2 ** (len(looks) + 1)
     parts = [
-        f"## History\n\nWhose claim: {here['whose']}. Registered on {row.saved['registered'] or 'no date'}: "
-        f"{here['statistic']}.",
+        f"## History\n\nWhose claim: {stated_now['whose']}. Registered on {row.saved['registered'] or 'no date'}: "
+        f"{stated_now['statistic']}.",
         "\n".join(lines),
         f"The error level of this look is {share:.2g} %, and that of all looks together 5 %. "
         "A test with another band, ring, metric or way of tuning has another name.",

@@ -178,10 +178,10 @@ def in_processes(
             yield ended.result()
 
 
-def _settings(setup: Setup, arms: Sequence[Curve], found: step_sizes.Settings) -> Chosen:
+def _settings(setup: Setup, arms: Sequence[Curve], settings: step_sizes.Settings) -> Chosen:
     rows: list[ArmRecord] = []
     for arm in arms:
-        row: ArmRecord = {"case": arm.case, "label": arm.label, "step_sizes": step_sizes.status(arm, found)}
+        row: ArmRecord = {"case": arm.case, "label": arm.label, "step_sizes": step_sizes.status(arm, settings)}
         if isinstance(arm, Arm):
             about = arm.describe()
             row = {
@@ -194,7 +194,7 @@ def _settings(setup: Setup, arms: Sequence[Curve], found: step_sizes.Settings) -
                 "graph": {level: g["name"] for level, g in about["graph"].items()},
             }
         rows.append(row)
-    return {"setup": dataclasses.asdict(setup), "arms": rows, "searched": found}
+    return {"setup": dataclasses.asdict(setup), "arms": rows, "searched": settings}
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:

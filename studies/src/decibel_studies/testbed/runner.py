@@ -102,8 +102,8 @@ def table(verdicts: Sequence[Verdict[Any]], known: Mapping[str, Committed]) -> T
         there = known[name]["verdict"] if name in known else "none yet"
         tally = [each.verdict for each in verdict.judged]
         counts = ", ".join(f"{tally.count(word)} {word}" for word in COLOURS if word in tally)
-        here = f"[{colour}]{verdict.verdict}[/]"
-        shown.add_row(name, here, there, f"{verdict.claim.text} [dim]checks: {counts}[/]")
+        ours = f"[{colour}]{verdict.verdict}[/]"
+        shown.add_row(name, ours, there, f"{verdict.claim.text} [dim]checks: {counts}[/]")
     return shown
 
 
@@ -111,9 +111,9 @@ def beside_committed(
     study: Study[Any], size: str, verdicts: Sequence[Verdict[Any]], known: Mapping[str, Committed]
 ) -> list[str]:
     """Why verdicts of this size may differ from those at full size, and what this size is too small to decide."""
-    here, full = (dataclasses.asdict(study.setup(name)) for name in (size, "full"))
-    others = [name.replace("_", " ") for name in full if here[name] != full[name] and name != "seeds"]
-    seeds, most = len(here["seeds"]), len(full["seeds"])
+    chosen, full = (dataclasses.asdict(study.setup(name)) for name in (size, "full"))
+    others = [name.replace("_", " ") for name in full if chosen[name] != full[name] and name != "seeds"]
+    seeds, most = len(chosen["seeds"]), len(full["seeds"])
     what = f"{seeds} {'seed' if seeds == 1 else 'seeds'} instead of {most}"
     if others:
         what += f", and other {', '.join(others)}"

@@ -90,8 +90,8 @@ def code_of(path: Path) -> str:
     for path in paths:  # grows while it is read
         tree = ast.parse(path.read_text())
         beside = [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 1]
-        found = [path.with_name(f"{name}.py") for name in beside if name]
-        paths += [other for other in found if other not in paths]
+        siblings = [path.with_name(f"{name}.py") for name in beside if name]
+        paths += [other for other in siblings if other not in paths]
         tree.body = [node for node in tree.body if not _claims(node)]
         parts.append(_bare(tree))
     return digest("\n".join(parts))
@@ -137,9 +137,9 @@ def run_arm(
     mark = fingerprint(study, size, arm)
     path = place(folder, study, arm, mark)
     if path.exists() and not fresh:
-        found = Runs.load(path)
-        if found.made.get("fingerprint") == mark:
-            return found, False
+        saved = Runs.load(path)
+        if saved.made.get("fingerprint") == mark:
+            return saved, False
     begun = time.perf_counter()
     with jax.default_matmul_precision(study.precision):
         traces = arm.run(seeds)

@@ -117,8 +117,8 @@ def merge_settings(into: Path, other: Path) -> None:
     """Adds the step sizes of another file that this one does not have, or has of an older search."""
     if not other.exists():
         return
-    whole, found = (json.loads(path.read_text()) if path.exists() else {} for path in (into, other))
-    for size, methods in found.items():
+    whole, read = (json.loads(path.read_text()) if path.exists() else {} for path in (into, other))
+    for size, methods in read.items():
         known = whole.setdefault(size, {})
         known |= {
             key: searched

@@ -83,14 +83,14 @@ def load(study: Study[S], size: str) -> Settings:
     return json.loads(path.read_text()).get(size, {}) if path.exists() else {}
 
 
-def save(study: Study[S], size: str, key: str, found: Searched) -> Settings:
+def save(study: Study[S], size: str, key: str, searched: Searched) -> Settings:
     """Adds what was found to the file; all that it holds of this size."""
     path = path_of(study)
     lock = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be adding its own
         whole = json.loads(path.read_text()) if path.exists() else {}
-        whole.setdefault(size, {})[key] = found
+        whole.setdefault(size, {})[key] = searched
         write_file(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
     finally:
         os.close(lock)
@@ -99,24 +99,24 @@ def save(study: Study[S], size: str, key: str, found: Searched) -> Settings:
 
 def applied(study: Study[S], size: str) -> list[Curve]:
     """The arms with the step sizes that were found; those of the file itself, guesses, where none were."""
-    found = load(study, size)
-    return [_with_searched(arm, found) if isinstance(arm, Arm) else arm for arm in study.arms(study.setup(size))]
+    settings = load(study, size)
+    return [_with_searched(arm, settings) if isinstance(arm, Arm) else arm for arm in study.arms(study.setup(size))]
 
 
-def _with_searched(arm: Arm, found: Settings) -> Arm:
-    searched = _of_arm(arm, found)
+def _with_searched(arm: Arm, settings: Settings) -> Arm:
+    searched = _of_arm(arm, settings)
     return arm if searched is None else with_rates(arm, searched["rates"])
 
 
-def status(arm: Curve, found: Settings) -> str:
+def status(arm: Curve, settings: Settings) -> str:
     """How the step sizes of an arm came about."""
     if not isinstance(arm, Arm) or arm.tuned is None:
         return "given"
-    return "searched" if _of_arm(arm, found) else "untuned guess"
+    return "searched" if _of_arm(arm, settings) else "untuned guess"
 
 
-def _of_arm(arm: Arm, found: Settings) -> Searched | None:
-    return None if arm.tuned is None else found.get(arm.tuned)
+def _of_arm(arm: Arm, settings: Settings) -> Searched | None:
+    return None if arm.tuned is None else settings.get(arm.tuned)
 
 
 def search(
@@ -143,24 +143,24 @@ def search(
     # Arms that share their step sizes are searched by the first.
     searched = [arm for arm in study.arms(setup) if isinstance(arm, Arm) and arm.case in cases]
     arms = {arm.tuned: arm for arm in reversed(searched) if arm.tuned is not None}
-    found = load(study, size)
+    settings = load(study, size)
     failed: list[str] = []
     for key, arm in reversed(arms.items()):
         mark = digest(json.dumps([asdict(setup), described(arm), _plan(study, setup, arm)], default=str))
-        if key in found and found[key]["search"].get("fingerprint") == mark:
-            say(f"  {key}: searched before, {found[key]['rates']}")
+        if key in settings and settings[key]["search"].get("fingerprint") == mark:
+            say(f"  {key}: searched before, {settings[key]['rates']}")
             continue
         if not mine(key):
             continue
         try:
-            found = save(study, size, key, _search(study, setup, arm, mark))
+            settings = save(study, size, key, _search(study, setup, arm, mark))
         except ValueError as error:  # the other methods are searched nevertheless
             failed.append(str(error))
             continue
-        say(f"  {key}: {found[key]['rates']}, {found[key]['search']['score']:.5g}")
+        say(f"  {key}: {settings[key]['rates']}, {settings[key]['search']['score']:.5g}")
     if failed:
         raise ValueError(" ".join(failed))
-    return found
+    return settings
 
 
 def _plan(study: Study[S], setup: S, arm: Arm) -> SearchPlan:
@@ -186,30 +186,30 @@ def _plan(study: Study[S], setup: S, arm: Arm) -> SearchPlan:
 def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Searched:
     plan = study.search
     assert plan is not None
-    found = _ranked(study, setup, arm, plan.candidates(arm.method))
+    outcome = _ranked(study, setup, arm, plan.candidates(arm.method))
     for _ in range(WIDENINGS if plan.widen else 0):
-        tried = [rates for _, rates in found.ranked]
+        tried = [rates for _, rates in outcome.ranked]
         # Where all diverge, smaller ones are tried.
-        start = next(_safe(plan, found.ranked), (0.0, min(tried, key=lambda rates: tuple(rates.values()))))[1]
+        start = next(_safe(plan, outcome.ranked), (0.0, min(tried, key=lambda rates: tuple(rates.values()))))[1]
         further = beyond(start, tried)
         if not further:
             break
-        found = found.with_more(_ranked(study, setup, arm, further))
-    score, best = next(_safe(plan, found.ranked), (np.nan, {}))
+        outcome = outcome.with_more(_ranked(study, setup, arm, further))
+    score, best = next(_safe(plan, outcome.ranked), (np.nan, {}))
     if not best:
         raise ValueError(
             f"{arm.label} diverges on some seed with every candidate, or next to it: let the search try smaller ones."
         )
-    tried = [rates for _, rates in found.ranked]
+    tried = [rates for _, rates in outcome.ranked]
     return {
         "rates": best,
         "search": {
             **_plan(study, setup, arm),
-            "metric": found.metric,
-            "steps": found.steps,
+            "metric": outcome.metric,
+            "steps": outcome.steps,
             "score": score,
             "budget": len(tried),
-            "candidates": [[*rates.values(), _short(score)] for score, rates in found.ranked],
+            "candidates": [[*rates.values(), _short(score)] for score, rates in outcome.ranked],
             "at_the_edge": [name for moved in _levels(best) if _at_an_end(best, tried, moved) for name in moved],
             "device": device(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -133,7 +133,7 @@ def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, len
     along: PyTree = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
     costs: list[StepCost] = []
 
-    def one(
+    def run(
         arrays: Program, rates: dict[str, Array], state: State, alive: Array, first: Array
     ) -> tuple[State, Array, list[Array]]:
         bound = eqx.combine(arrays, static)
@@ -142,7 +142,7 @@ def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, len
         alive = alive & finite
         return jax.tree.map(lambda a, b: jnp.where(alive, a, b), new, state), alive, repetitions
 
-    every = jax.vmap(one, in_axes=(along, 0, 0, 0, None))
+    every = jax.vmap(run, in_axes=(along, 0, 0, 0, None))
     first, alive = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct(program.key.shape[:1], bool)
     compiled = compile_step(every, 2, arrays, rates, state, alive, first)
     return Compiled.of(compiled, costs[-1])
