@@ -102,8 +102,8 @@ GRAPHS = (
     Fault(
         "contraction of a period",
         "GraphSequence.rho",
-        "** (1.0 / self.period)",
-        "** 1.0",
+        "_snapped(norm, self.nodes) ** (1.0 / self.period)",
+        "_snapped(norm, self.nodes) ** 1.0",
         "The contraction of a whole period is reported as that of a step.",
     ),
     Fault(
