@@ -1,8 +1,8 @@
 """Convolutions on CPUs: a step of all nodes against a Python loop over nodes that calls one jitted gradient each.
 
 The loop is what a careful user writes: XLA convolves at full speed outside of loops. *Untouched* is the step as XLA
-compiles it where convolutions stay what they are. PyTorch's time for the gradients of all samples at once is beside it
-where PyTorch is installed (the extra `[bench]`).
+compiles it where convolutions stay what they are; that takes minutes for a deep network and is left out there. PyTorch
+computes the same derivatives, of the samples of all nodes at once, where it is installed (the extra `[bench]`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,8 @@ from decibel.engines._run import Run, compile_chunk
 
 from .records import record
 
-NODES, BATCH, SAMPLES, STEPS = 8, 20, 100, 10
+NODES, BATCH, SAMPLES = 8, 20, 100
+TOLERANCE = 1e-3  # of the largest entry, in float32
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 Network = Callable[[Any, Array], Array]  # weights and images to logits
 
@@ -75,47 +76,58 @@ def _weights(shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
     }
 
 
-NETWORKS = {
-    "CNN 16-32, stride 1": lambda: small_network(1),
-    "CNN 16-32, stride 2": lambda: small_network(2),
-    "ResNet-8": resnet,
-}
+class Case(NamedTuple):
+    """A network, and how long it is measured with `--full`."""
+
+    name: str
+    make: Callable[[], tuple[Network, dict[str, Array], int]]
+    steps: int  # of a turn
+    turns: int
+    untouched: bool  # whether the step is also compiled with its convolutions
+
+
+CASES = (
+    Case("CNN 16-32, stride 1", lambda: small_network(1), 10, 9, True),
+    Case("CNN 16-32, stride 2", lambda: small_network(2), 10, 9, False),
+    Case("ResNet-8", resnet, 1, 5, False),
+)
 
 
 def measure(full: bool, note: Callable[[str], Any]) -> dict[str, Any]:
     rows = []
-    for name, make in NETWORKS.items() if full else list(NETWORKS.items())[:1]:
+    for case in CASES if full else (CASES[0]._replace(turns=3),):
         for levels in ("single", "bilevel"):
-            note(f"{name}, {levels}")
-            rows.append({"case": name, "levels": levels, **compare(*make(), levels == "bilevel", 9 if full else 3)})
+            note(f"{case.name}, {levels}")
+            rows.append({"case": case.name, "levels": levels, **compare(case, levels == "bilevel")})
     ratios = {f"step ÷ loop, {row['case']}, {row['levels']}": row["against"]["ours"] for row in rows}
     return record("convolutions", rows, ratios, nodes=NODES, batch=BATCH)
 
 
-def compare(network: Network, weights: dict[str, Array], side: int, bilevel: bool, turns: int) -> dict[str, Any]:
+def compare(case: Case, bilevel: bool) -> dict[str, Any]:
     """Milliseconds of a step, of its programs in turns, and their ratios to the loop."""
+    network, weights, side = case.make()
     draw = np.random.default_rng(1)
     channels = jax.tree.leaves(weights["stem" if "stem" in weights else "first"])[0].shape[2]
     images = draw.standard_normal((NODES, SAMPLES, side, side, channels)).astype(np.float32)
     data = images, draw.integers(0, 10, (NODES, SAMPLES)).astype(np.int32)
     problem = (_bilevel if bilevel else _single)(network, weights, data)
-    runs = {"ours": _run(problem, bilevel)}
-    with _untouched():
-        runs["untouched"] = _run(problem, bilevel)
+    runs = {"ours": _run(problem, bilevel, case.steps)}
+    if case.untouched:
+        with _untouched():
+            runs["untouched"] = _run(problem, bilevel, case.steps)
     programs: dict[str, Callable[[], Any]] = {
-        name: lambda run=run: (run.advance(STEPS), run.state) for name, run in runs.items()
+        name: lambda run=run: (run.advance(case.steps), run.state) for name, run in runs.items()
     }
-    programs["loop"] = _loop(problem, weights, data, bilevel)
+    programs["loop"] = _loop(problem, weights, data, bilevel, case.steps)
+    programs |= _torch(problem, weights, data, bilevel, case.steps)
     times: dict[str, list[float]] = {name: [] for name in programs}
     for work in programs.values():
         _seconds(work)
-    for _ in range(turns):
+    for _ in range(case.turns):
         for name, work in programs.items():
-            times[name].append(_seconds(work) / STEPS)
-    torch = None if bilevel else torch_seconds(weights, data, turns)
+            times[name].append(_seconds(work) / case.steps)
     return {
-        "milliseconds": {name: 1e3 * float(np.median(seconds)) for name, seconds in times.items()}
-        | ({} if torch is None else {"torch": 1e3 * torch}),
+        "milliseconds": {name: 1e3 * float(np.median(seconds)) for name, seconds in times.items()},
         "against": {name: float(np.median(np.divide(times[name], times["loop"]))) for name in times if name != "loop"},
     }
 
@@ -152,10 +164,10 @@ def _bilevel(network: Network, weights: Any, data: tuple[np.ndarray, ...]) -> db
     )
 
 
-def _run(problem: db.Problem, bilevel: bool) -> Run:
+def _run(problem: db.Problem, bilevel: bool, steps: int) -> Run:
     method = db.sparkle("ed", alpha=0.01, beta=0.01, gamma=0.01) if bilevel else db.ed(alpha=0.01)
     run = db.Simulator().start(problem, method, db.Levels(x=db.graphs.ring(NODES)), RunConfig(BATCH))
-    run.compile(STEPS)
+    run.compile(steps)
     return run
 
 
@@ -172,51 +184,46 @@ def _untouched():
         compile_chunk.cache_clear()
 
 
-def _loop(problem: db.Problem, weights: Any, data: tuple[np.ndarray, ...], bilevel: bool) -> Callable[[], Any]:
-    """The derivatives of STEPS steps, node by node; nothing is mixed and no state is kept."""
+def _loop(
+    problem: db.Problem, weights: Any, data: tuple[np.ndarray, ...], bilevel: bool, steps: int
+) -> Callable[[], Any]:
+    """The derivatives of so many steps, node by node; nothing is mixed and no state is kept."""
     batches = [jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i, :BATCH]), data) for i in range(NODES)]
+    derivatives = _derivatives(problem, weights, bilevel)
+    return lambda: [derivatives(batch) for _ in range(steps) for batch in batches]
+
+
+def _derivatives(problem: db.Problem, weights: Any, bilevel: bool) -> Callable[[tuple[Array, Array]], Any]:
+    """Of one batch: the gradient, or with two levels ∇_y g, its pullback at y, and ∇_y f, on which x does not act."""
     if not bilevel:
         gradient = jax.jit(jax.grad(problem.upper))
-        return lambda: [gradient(weights, batch) for _ in range(STEPS) for batch in batches]
+        return lambda batch: gradient(weights, batch)
     assert problem.lower is not None
     lower = problem.lower
 
     @jax.jit
     def derivatives(x: Array, y: Any, z: Any, batch: tuple[Array, Array]) -> tuple[Any, ...]:
         gradient, pull = jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)
-        return gradient, pull(z), jax.grad(problem.upper, (0, 1))(x, y, batch)
+        return gradient, pull(z), jax.grad(problem.upper, 1)(x, y, batch)
 
-    return lambda: [derivatives(problem.x0, weights, weights, batch) for _ in range(STEPS) for batch in batches]
+    return lambda batch: derivatives(problem.x0, weights, weights, batch)
 
 
-def torch_seconds(weights: dict[str, Array], data: tuple[np.ndarray, ...], turns: int) -> float | None:
-    """PyTorch's gradient of the small network on the batches of all nodes at once; None where it is not installed."""
+def _torch(
+    problem: db.Problem, weights: Any, data: tuple[np.ndarray, ...], bilevel: bool, steps: int
+) -> dict[str, Callable[[], Any]]:
+    """PyTorch's derivatives, which must be JAX's; nothing where it is not installed."""
     try:
-        import torch
+        from . import torch_convolutions as by_torch
     except ImportError:
-        return None
-    if "stem" in weights:
-        return None
-    kernels = [
-        torch.tensor(np.transpose(weights[name], (3, 2, 0, 1)), requires_grad=True) for name in ("first", "second")
-    ]
-    last = torch.tensor(np.asarray(weights["last"]), requires_grad=True)
-    images = torch.tensor(data[0][:, :BATCH].reshape(NODES * BATCH, 1, 8, 8))
-    labels = torch.tensor(data[1][:, :BATCH].reshape(-1).astype(np.int64))
-    stride = round((8 * 8 * 32 / last.shape[0]) ** 0.5)
-
-    def step() -> None:
-        hidden = torch.relu(torch.conv2d(images, kernels[0], padding=1))
-        hidden = torch.relu(torch.conv2d(hidden, kernels[1], stride=stride, padding=1))
-        torch.nn.functional.cross_entropy(hidden.flatten(1) @ last, labels).backward()
-
-    step()
-    seconds = []
-    for _ in range(turns):
-        begun = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - begun)
-    return float(np.median(seconds))
+        return {}
+    every = tuple(np.concatenate(leaf[:, :BATCH]) for leaf in data)
+    derivatives = by_torch.derivatives(dict(sorted(weights.items())), every, bilevel)  # in JAX's order
+    expected = jax.tree.leaves(_derivatives(problem, weights, bilevel)(jax.tree.map(jnp.asarray, every)))
+    found = by_torch.as_arrays(derivatives())
+    for a, b in zip(found, expected, strict=True):
+        assert np.abs(a - b).max() < TOLERANCE * max(1e-3, np.abs(b).max()), "PyTorch and JAX differ"
+    return {"torch": lambda: [derivatives() for _ in range(steps)]}
 
 
 def _seconds(work: Callable[[], Any]) -> float:

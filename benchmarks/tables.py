@@ -308,7 +308,7 @@ def convolutions(content: dict[str, Any]) -> Table:
             row["case"],
             row["levels"],
             *(f"{row['milliseconds'][name]:,.3g}" for name in ("ours", "loop")),
-            *(f"{row['against'][name]:.2f}" for name in ("ours", "untouched")),
+            *(f"{row['against'][name]:.2f}" if name in row["against"] else "–" for name in ("ours", "untouched")),
             f"{row['milliseconds']['torch']:,.3g}" if "torch" in row["milliseconds"] else "–",
         ]
         for row in content["rows"]

@@ -41,6 +41,7 @@ PROGRAMS = {
     "PyTorch, loop over nodes": ("#D55E00", "v"),
     "bare products": ("#555555", "|"),
     "JAX, loop over nodes": ("#CC79A7", "D"),
+    "PyTorch, all samples at once": ("#56B4E9", "P"),
     "bare gradients": ("#000000", "|"),
 }
 KINDS = {
