@@ -61,8 +61,21 @@ def test_the_roots_are_those_of_the_published_recursions(x):
 
 
 @pytest.mark.parametrize("steps", [2, 5])
-def test_the_roots_of_local_steps_are_those_of_led(steps):
+def test_the_roots_of_local_steps_are_those_of_led_and_lt_admm(steps):
     ring, x = g.ring(6), 0.3
+
+    def lt_admm(s, z):  # z_ij of the next node, then of the previous one, for ρ = 2 w/τ
+        ρ, (right, left) = 2 * ring.W[0, 1] / steps, np.split(z, 2)
+        P = right + left - 2 * ρ * s
+        new = s
+        for _ in range(steps):
+            new = new - x * new + P
+        q = [2 * ρ * new - right, 2 * ρ * new - left]  # to the next, to the previous
+        return new, np.concatenate([(right + np.roll(q[1], -1)) / 2, (left + np.roll(q[0], 1)) / 2])
+
+    found = np.stack([np.concatenate(lt_admm(one[:6], one[6:])) for one in np.eye(18)], 1)
+    moduli = np.sort(abs(np.linalg.eigvals(found)))[::-1]
+    assert abs(moduli - roots_of("wave", ring, x, steps)).min() < 1e-9
 
     def led(s, c):
         for _ in range(steps):
@@ -154,7 +167,7 @@ def best(links, **options):
 
 def test_the_time_is_that_of_computing_waiting_and_sending():
     for plan in predicted(Links(1e4, 0.5, slowest=3.0), single=True):
-        slow = 3.0**_plans.WAITING if plan.strategy == "wave" else 3.0
+        slow = 1 + 2 / 8 if plan.strategy == "wave" else 3.0
         messages = 2 if plan.strategy in ("gt", "push-pull") else 1
         each = plan.local_steps * 0.1 * slow + messages * 0.5 + plan.bytes / plan.exchanges / 1e4
         assert plan.seconds == pytest.approx(plan.exchanges * each)
@@ -205,7 +218,8 @@ def test_the_factors_are_what_was_measured():
     assert min(ratios) / _plans.STRETCH > 0.75 and max(ratios) / _plans.STRETCH < 1.25
     for name, power in _plans.LOST.items():
         assert mean_power("lost", name, 1 / 0.7) == pytest.approx(power, abs=0.06)
-    assert mean_power("slow", "wave", 10.0) == pytest.approx(_plans.WAITING, abs=0.06)
+    slow = [row["slow"] / row["none"] for row in MEASURED["faults"] if "slow" in row]
+    assert all(1.0 < ratio / (1 + 9 / 16) < 1.2 for ratio in slow)  # the mean time of the nodes
 
 
 def test_the_table_is_what_was_measured():

@@ -29,11 +29,11 @@ from ..strategies._local import with_local_steps
 from ..strategies._table import Strategy, strategy
 from ..strategies.privacy import quantize
 from ._complexity import positive_integer
+from ._delays import LEAST_SELF_WEIGHT, wave_step_size
 
 # Measured by docs/figures/networks.py; a test compares them with its results.
 STRETCH = 1.25  # exchanges of runs whose nodes differ in curvature, over the model's
 LOST = {"edge-ed": 0.2, "push-pull": 0.8, "wave": 1.0}  # the power of 1/(1 − loss) by which exchanges grow
-WAITING = 0.25  # the power of the slowest node's factor by which a strategy without a common clock takes longer
 
 LOCAL_STEPS = (1, 4, 16)
 BITS = (None, 4)
@@ -54,7 +54,7 @@ class Links:
         latency: the seconds that a message takes in addition.
         loss: the share of messages that are lost, one way and unnoticed.
         one_way: whether a node may be heard by nodes that it does not hear.
-        slowest: how many times slower the slowest node is.
+        slowest: how many times slower one node is than the others.
     """
 
     bandwidth: float = math.inf
@@ -180,7 +180,7 @@ def contraction(name: str, graph: Topology, condition: float, steps: int) -> Con
     together = abs(1 - x) ** steps
     factors = np.maximum(apart.max((1, 2)), together.max((1, 2)))
     if name == "wave" and isinstance(graph, Graph):
-        factors = np.where(_late(graph) > STEP_SIZES, factors, math.inf)
+        factors = np.where(_late(graph, steps) > STEP_SIZES, factors, math.inf)
     best = int(factors.argmin())
     return Contraction(float(factors[best]), float(STEP_SIZES[best]))
 
@@ -192,9 +192,10 @@ def _eigenvalues(graph: Graph) -> Grid:
     return np.fft.fft(np.asarray(graph.matrix[[0], :].todense()).ravel())[1:]
 
 
-def _late(graph: Graph) -> float:
-    """What α L of wave must be below where messages are late."""
-    return 2 - 3 * (1 - float(graph.matrix.diagonal().min()))
+def _late(graph: Graph, steps: int) -> float:
+    """What α L of wave must be below where messages are late; zero if there is no such step size."""
+    least = float(graph.matrix.diagonal().min())
+    return wave_step_size(least, quadratic=True, local_steps=steps) if least > LEAST_SELF_WEIGHT else 0.0
 
 
 def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
@@ -209,7 +210,7 @@ def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
     for name, graph, steps, bits in product(TWO_WAY, graphs, LOCAL_STEPS, BITS):
         moved_by = strategy(name)
         exact = moved_by.keeps_link_flows or not links.loss
-        runs = (steps == 1 or name == "ed") and (bits is None or (steps == 1 and name != "edge-ed"))
+        runs = (steps == 1 or name in ("ed", "wave")) and (bits is None or (steps == 1 and name != "edge-ed"))
         if exact and runs:
             yield moved_by, graph if _stable(moved_by, graph) else graph.lazy(), steps, 1, bits
 
@@ -228,7 +229,7 @@ def _digraphs(nodes: int, degree: int) -> list[Graph]:
 
 def _stable(moved_by: Strategy, graph: Graph) -> bool:
     if moved_by.asynchronous:
-        return _late(graph) > STEP_SIZES[0]
+        return _late(graph, 1) > STEP_SIZES[0]
     return all(moved_by.stable_at(λ) for λ in (graph.lambda_min, graph.rho))
 
 
@@ -278,7 +279,7 @@ def plans(
         size = entries * itemsize if bits is None else entries * bits / 8 + SCALE * vectors
         copies = (moved_by.message_size or (1, 0))[0]
         sent = busiest(graph) * rounds * copies * size
-        waiting = links.slowest ** (WAITING if moved_by.asynchronous else 1)
+        waiting = 1 + (links.slowest - 1) / (nodes if moved_by.asynchronous else 1)
         latency = rounds * len(moved_by.messages) * links.latency
         seconds = steps * compute * waiting + latency + sent / links.bandwidth
         cost = (exchanges, exchanges * sent, exchanges * seconds)
