@@ -54,6 +54,20 @@ def test_a_run_that_diverged_stays_so_at_its_last_finite_state():
     assert (np.asarray(many.state.x.s.tree)[0] != 0).all()
 
 
+def test_a_run_whose_state_is_not_kept_diverges_alone():
+    """It stays diverged, holds nothing of before, and the run beside it has the bits it always has."""
+    rates = {"alpha": [0.1, 1e100]}
+    many, kept = (batch(problem(0), problem(1), rates=rates, keep_finite=keep) for keep in (False, True))
+    for length in (10, 1):
+        costs = many.advance(length)
+        kept.advance(length)
+        assert many.alive.tolist() == [True, False] and costs[0] is not None and costs[1] is None
+    found, expected = (np.asarray(each.state.x.s.tree) for each in (many, kept))
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert not np.isfinite(found[1]).all() and np.isfinite(expected[1]).all()
+    assert many.compile(10).temp_bytes < kept.compile(10).temp_bytes
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -34,7 +34,7 @@ class ShapesDiffer(ValueError):
 
 
 class BatchRun:
-    """Several runs in one compiled program on the simulator. A run that diverges keeps its last finite state.
+    """Several runs in one compiled program on the simulator.
 
     Args:
         problems: one for each run; the same object where all runs have the same data.
@@ -43,6 +43,8 @@ class BatchRun:
         batch_size: samples per node, level and step; None uses all samples.
         seeds: one for each run.
         rates: step sizes of the method that differ between runs, each with a value for every run.
+        keep_finite: whether a run that diverges keeps its last finite state, for which the states before each chunk are
+            held; otherwise it goes on with NaN.
 
     Attributes:
         problems: the problem of each run.
@@ -64,6 +66,7 @@ class BatchRun:
         batch_size: int | None,
         seeds: Sequence[int],
         rates: Mapping[str, Sequence[float]] | None = None,
+        keep_finite: bool = True,
     ) -> None:
         graphs = graph if isinstance(graph, Levels) else Levels(x=graph)
         bound = {id(problem): problem.bind(graphs.nodes) for problem in problems}
@@ -84,13 +87,14 @@ class BatchRun:
         self.problems = problems if _alike(problems) else [_of_run(stacked, i) for i in range(len(seeds))]
         self.state: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
         self.step = 0
+        self._keep_finite = keep_finite
         self.alive = np.ones(len(seeds), bool)
 
     def compile(self, length: int) -> Compiled:
         """Compiles a chunk of that many steps, unless it is compiled already."""
         leaves, structure = jax.tree.flatten((self.program, self.rates, self.state))
         kinds = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
-        return _compile(structure, kinds, self._own_data, length)
+        return _compile(structure, kinds, self._own_data, self._keep_finite, length)
 
     def advance(self, length: int) -> list[Counts | None]:
         """Moves all runs on by that many steps.
@@ -125,7 +129,9 @@ def _pick(state: State, i: int) -> State:
 
 
 @lru_cache(maxsize=16)
-def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, length: int) -> Compiled:
+def _compile(
+    structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, keep_finite: bool, length: int
+) -> Compiled:
     """Ahead of time, so that compiling is never timed as running."""
     program, rates, state = jax.tree.unflatten(structure, [_shape(kind) for kind in kinds])
     arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
@@ -140,7 +146,9 @@ def _compile(structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, len
         bound = replace(bound, method=replace(bound.method, **rates))
         new, finite, repetitions = bound.chunk(state, first, length, costs)
         alive = alive & finite
-        return jax.tree.map(lambda a, b: jnp.where(alive, a, b), new, state), alive, repetitions
+        if keep_finite:
+            new = jax.tree.map(lambda a, b: jnp.where(alive, a, b), new, state)
+        return new, alive, repetitions
 
     every = jax.vmap(run, in_axes=(along, 0, 0, 0, None))
     first, alive = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct(program.key.shape[:1], bool)

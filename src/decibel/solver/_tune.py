@@ -168,7 +168,8 @@ def tune(
             some = pairs[first : first + size]
             rates = {key: [candidate[key] for candidate, _ in some] for key in centre}
             numbers = [run_seed for _, run_seed in some]
-            run = BatchRun([problem] * len(some), method, graphs, batch_size=batch_size, seeds=numbers, rates=rates)
+            settings = {"batch_size": batch_size, "seeds": numbers, "rates": rates}
+            run = BatchRun([problem] * len(some), method, graphs, keep_finite=False, **settings)
             name, score = next(iter(resolve([metric], *run.snapshot(0)).items()))
             scores.extend(_scores(run, score, steps, moments))
         return name, _table(candidates, np.reshape(scores, (len(candidates), len(seeds))), name)
