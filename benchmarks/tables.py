@@ -323,6 +323,24 @@ def performance(rows: list[dict[str, Any]]) -> Table:
     ]
 
 
+def known_ratios(content: dict[str, Any]) -> Table:
+    """The forms of the sum over neighbours."""
+    rows = {(row["form"], row["nodes"]): row for row in content["rows"] if row["part"] == "mixing" and "ms" in row}
+    sizes = sorted({nodes for _, nodes in rows})
+    head = ["form", *(f"{nodes:,} nodes: {what}" for nodes in sizes for what in ("ms", "÷ now", "passes"))]
+    shown = [
+        [form]
+        + [
+            cell
+            for nodes in sizes
+            for row in (rows[form, nodes],)
+            for cell in (f"{row['ms']:.3g}", f"{row['÷ now']:.2f}", f"{2 * row['copies']:.1f}")
+        ]
+        for form in dict.fromkeys(form for form, _ in rows)
+    ]
+    return [head, *shown]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "step": step,
     "torch": torch,
@@ -342,4 +360,5 @@ TABLES: dict[str, Callable[[dict[str, Any]], Table]] = {
     "target": target,
     "single_node": single_node,
     "scale": scale,
+    "known_ratios": known_ratios,
 }
