@@ -22,7 +22,7 @@ from decibel.engines._program import RunConfig
 from decibel.engines._run import Run
 from decibel.graphs._graph import Levels
 from decibel.tasks.decoder import SIZES, Shape, start_decoder
-from decibel.tasks.language_model import MixedText, Model, Simplex, TargetText
+from decibel.tasks.language_model import DecoderLosses, MixedText, OnSimplex, TargetText
 
 from .records import record
 
@@ -91,9 +91,9 @@ class Tokens:
 
 
 def problem_of(case: Case, y0: Any) -> db.Problem:
-    model = Model(case.compute, case.attention, case.shape.remat)
+    model = DecoderLosses(case.compute, case.attention, case.shape.remat)
     return db.Problem(
-        TargetText(model, 0.0, Simplex()), MixedText(model, 0.0, Simplex()),
+        TargetText(model, 0.0, OnSimplex()), MixedText(model, 0.0, OnSimplex()),
         upper_data=[Tokens(case, node, False) for node in range(case.nodes)],
         lower_data=[Tokens(case, node, True) for node in range(case.nodes)],
         x0=jnp.full(case.nodes, 1 / case.nodes), y0=y0, prox_x=db.prox.simplex(floor=0.02),
@@ -185,7 +185,7 @@ def compare(case: Case, turns: int, chosen: dict[str, db.Method]) -> Iterator[di
 
 
 def _loss(case: Case) -> Callable[[Any, Any], Any]:
-    model = Model(case.compute, case.attention, case.shape.remat)
+    model = DecoderLosses(case.compute, case.attention, case.shape.remat)
     return lambda y, windows: model.losses(y, windows).mean()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import decibel as db
 from decibel.tasks.decoder import start_decoder
-from decibel.tasks.language_model import Model
+from decibel.tasks.language_model import DecoderLosses
 from decibel_studies.experiments import data_mixtures
 from decibel_studies.experiments.apps_mixtures import SETUPS
 from decibel_studies.experiments.data_mixtures import Excess, Mixture, Online, _shares, base_task
@@ -44,7 +44,7 @@ def test_doremi_moves_scores_by_the_loss_above_the_reference(task):
     other = start_decoder(db.tasks.decoder.Shape(**shape), 256, 5)
     problem = db.Problem(
         task.problem.upper,
-        Excess(Model(), other),
+        Excess(DecoderLosses(), other),
         upper_data=np.zeros((2, 1, 9), np.uint8),
         x0=jnp.ones(2) / 2,
         lower_data=[task.problem.lower_data.host._of_node[node][np.arange(30)] for node in range(2)],
@@ -54,7 +54,7 @@ def test_doremi_moves_scores_by_the_loss_above_the_reference(task):
     result = db.solve(problem, method, db.graphs.ring(2), steps=1, metrics=[])
     own = [task.problem.lower_data.host._of_node[node][np.arange(30)]["windows"] for node in range(2)]
     above = [
-        np.maximum(Model().of_tokens(task.problem.y0, w) - Model().of_tokens(other, w), 0).mean()
+        np.maximum(DecoderLosses().of_tokens(task.problem.y0, w) - DecoderLosses().of_tokens(other, w), 0).mean()
         for w in map(jnp.asarray, own)
     ]
     np.testing.assert_allclose(result.x, 0.5 * np.array(above), rtol=1e-6)
