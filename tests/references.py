@@ -91,6 +91,18 @@ class Printed:
         self.previous, self.s, self.d = s, after, d
 
 
+class Damped:
+    """Exact Diffusion with a damped carry, where W may change: φ = s − d + c, s⁺ = W φ, c⁺ = c − κ (φ − W φ)."""
+
+    def __init__(self, κ: float, s: np.ndarray) -> None:
+        self.κ, self.s, self.c = κ, s, np.zeros_like(s)
+
+    def move(self, W: np.ndarray, d: np.ndarray) -> None:
+        φ = self.s - d + self.c
+        self.s = W @ φ
+        self.c = self.c - self.κ * (φ - self.s)
+
+
 class Curved(NamedTuple):
     """A quadratic with τ Σ log cosh(y + B_i x) added to g_i, so that H and J depend on the point."""
 
@@ -145,14 +157,16 @@ def starts(problem) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros((q.nodes, q.B.shape[2])), np.zeros((q.nodes, q.B.shape[1]))
 
 
-def sparkle(problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updates="simultaneous", every=1):
+def sparkle(
+    problem, lower, upper, W, *, alpha, beta, gamma, theta, steps, updates="simultaneous", every=1, rule=Printed
+):
     """(x, y, z) of every node. `W` is a matrix, or one for each of x, y, z; or a function of a level's own moves.
 
-    x and z move in every `every`-th step.
+    x and z move in every `every`-th step. With a function, levels are of the class `rule`.
     """
     x0, y0 = starts(problem)
     if callable(W):
-        levels = [Printed(upper, x0), Printed(lower, y0), Printed(lower, y0)]
+        levels = [rule(upper, x0), rule(lower, y0), rule(lower, y0)]
         move = lambda level, k, d: level.move(W(k), d)  # noqa: E731
     else:
         Wx, Wy, Wz = W if isinstance(W, tuple) else (W, W, W)

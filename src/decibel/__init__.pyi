@@ -32,6 +32,7 @@ from .methods._ma_dsbo import ma_dsbo
 from .methods._mdbo import mdbo, vrdbo
 from .methods._method import Method, State
 from .methods._prometheus import prometheus
+from .methods._single import single
 from .methods._single_level import (
     ada_ed,
     adam_ed,
@@ -73,7 +74,7 @@ from .results._trace import Trace
 from .silo import Silo
 from .solver import theory
 from .solver._delays import DelayWarning
-from .solver._solve import NonFiniteWarning, cost, solve
+from .solver._solve import GrowthWarning, NonFiniteWarning, cost, solve
 from .solver._tune import AllDiverged, Tuned, tune
 from .solver._validate import SmallNodeWarning
 from .strategies import Strategy, privacy
@@ -92,6 +93,7 @@ __all__ = [
     "Entry",
     "Graph",
     "GraphSequence",
+    "GrowthWarning",
     "Ledger",
     "Levels",
     "Method",
@@ -168,6 +170,7 @@ __all__ = [
     "proxskip",
     "push_pull",
     "sgp",
+    "single",
     "slam",
     "soba",
     "solve",

@@ -85,10 +85,9 @@ def test_edge_flows_are_exact_after_the_last_loss():
     assert error(run("edge-ed", db.faults.drop(0.5, one_way=True, during=(100, 120)), steps=2000)) < 1e-12
 
 
-def test_edge_flows_are_exact_in_the_sequential_order_and_on_changing_graphs():
+def test_edge_flows_are_exact_in_the_sequential_order():
     lost = db.faults.drop(0.2, one_way=True)
-    changing = db.graphs.cycle(RING, db.graphs.path(NODES))
-    assert error(run("edge-ed", lost, updates="alternating", graph=changing)) < 1e-12
+    assert error(run("edge-ed", lost, updates="alternating")) < 1e-12
 
 
 @pytest.mark.slow
@@ -104,9 +103,9 @@ def test_a_node_leaves_and_returns_while_messages_are_lost():
     assert error(run("edge-ed", injected, steps=8000)) < 1e-12
 
 
-@pytest.mark.slow_except("cycle")
+@pytest.mark.slow_except("star")
 @pytest.mark.parametrize(
-    ("graph", "updates"), [(CHANGING, "alternating"), (RANDOM, "simultaneous")], ids=["cycle", "random"]
+    ("graph", "updates"), [(db.graphs.star(NODES), "alternating"), (RANDOM, "simultaneous")], ids=["star", "random"]
 )
 def test_without_loss_edge_flows_are_exact_diffusion(graph, updates):
     found, expected = (run(name, None, steps=60, graph=graph, updates=updates) for name in ("edge-ed", "ed"))

@@ -204,11 +204,6 @@ def test_exact_under_every_fault(faults, updates):
     assert error(run("wave", faults, steps=12000, updates=updates)) < 1e-10
 
 
-def test_exact_on_changing_graphs():
-    changing = db.graphs.cycle(RING, db.graphs.path(NODES), db.graphs.star(NODES))
-    assert error(run("wave", LOST, steps=4000, graph=changing)) < 1e-10
-
-
 @pytest.mark.slow
 def test_a_node_leaves_and_returns():
     """Those who stay reach their own solution; when the node is back, all reach that of all."""

@@ -291,7 +291,7 @@ def run_fingerprint(problem: Problem, method: Method, graphs: Levels, config: Ru
 
 
 def _digest(graph: Topology) -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(b"random" if graph.order == "random" else b"")
     for phase in graph.phases:
         for matrix in phase.matrices:
             for part in (matrix.indptr, matrix.indices, np.asarray(matrix.data, np.float64)):

@@ -84,7 +84,7 @@ def induced_graph(graph: Graph | GraphSequence, members: Members) -> Graph | Gra
             f"the remaining nodes of graph {graph.name!r}, {_listed(members)}, are not connected: start with "
             "all of them, or choose a graph with more links."
         )
-    return phases[0] if isinstance(graph, Graph) else GraphSequence(phases, name)
+    return phases[0] if isinstance(graph, Graph) else GraphSequence(phases, name, graph.order)
 
 
 def _induced_phase(graph: Graph, members: Members, name: str) -> Graph:

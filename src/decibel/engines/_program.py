@@ -151,7 +151,7 @@ class Program(eqx.Module):
         is only traced for shapes."""
         ledger = Ledger()
         oracle = self.oracle(k, ledger)
-        network = Communicator(self.network, k, state.link_memory, ledger, self.method.intervals)
+        network = Communicator(self.network, k, state.link_memory, ledger, self.method.intervals, self.key)
         with self.eval_config.matmul_precision():
             new = self.method.step(k, state, oracle, network)
         active = self.network.active(k)

@@ -156,6 +156,12 @@ class Run:
         """The checkpoints to try to continue from, in this order; `saved` has all steps, newest first."""
         return saved
 
+    @property
+    def size(self) -> float:
+        """The largest entry of x, y and z at the nodes that are here."""
+        leaves = jax.tree.leaves([level.s for level in self.state[:3] if level is not None])
+        return max((_largest(shard) for leaf in leaves for shard in leaf.addressable_shards), default=0.0)
+
     def plan_goal(self, steps: int) -> tuple[int, str]:
         """Called once before the first step. Returns the last step that this run may do, and why if that is before
         `steps`; a subclass may remember it, to know how far to read ahead."""
@@ -232,6 +238,13 @@ def _at_host(state: State) -> Callable[[], State]:
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     on_host = jax.device_get(state)
     return lambda: jax.device_put(on_host, shardings)
+
+
+def _largest(shard: jax.Shard) -> float:
+    """The size of its largest entry, without another array of its size."""
+    assert shard.data is not None
+    data = np.asarray(shard.data) if shard.device.platform == "cpu" else shard.data
+    return max(float(data.max(initial=0)), float(-data.min(initial=0)))
 
 
 def kinds_of(leaves: list[PyTree]) -> tuple[PyTree, ...]:

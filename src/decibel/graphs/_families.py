@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import random
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
 
 import networkx as nx
 import numpy as np
@@ -14,6 +14,7 @@ from jaxtyping import Float
 from scipy import sparse
 
 from . import _drawing as drawing
+from ._coloring import Pairs, edge_coloring
 from ._graph import Graph, GraphSequence, Topology
 from ._types import Matrix, Networkx
 from .weights import Rule, laplacian, mixing_matrix, one_way
@@ -137,6 +138,86 @@ def one_peer_exponential(nodes: int) -> GraphSequence:
         matrix = sparse.csr_array((np.full(2 * nodes, 0.5), (rows, columns)), shape=(nodes, nodes))
         phases.append(Graph(matrix, f"one-peer exponential, hop {hop}", disconnected=True))
     return GraphSequence(tuple(phases), "one-peer exponential")
+
+
+def one_peer_hypercube(nodes: int, *, order: Literal["random", "cyclic"] = "random") -> GraphSequence:
+    """The one-peer hypercube: in an exchange every node averages with the node whose index differs in one bit.
+
+    Undirected, with one message per node and step; τ = log₂ N exchanges in cyclic order average exactly.
+
+    Args:
+        nodes: the number of nodes, a power of two.
+        order: `"random"` draws the bit of each exchange by the run's key, `"cyclic"` goes through the bits in turn.
+    """
+    nodes = _count("nodes", nodes)
+    dimension = nodes.bit_length() - 1
+    if nodes != 2**dimension:
+        raise ValueError(
+            f"nodes of a one-peer hypercube must be a power of two, not {nodes}: use random_matchings({nodes}), or "
+            "matchings(graph) for the edges of any undirected graph."
+        )
+    indices = np.arange(nodes)
+    pairs = [np.stack([indices, indices ^ (1 << bit)], 1)[indices & (1 << bit) == 0] for bit in range(dimension)]
+    return _one_peer(nodes, pairs, "one-peer hypercube", order, drawing.cube(dimension))
+
+
+def random_matchings(nodes: int, seed: int = 0, *, order: Literal["random", "cyclic"] = "random") -> GraphSequence:
+    """Random pairs: in an exchange every node averages with one other node, any of them with the same probability.
+
+    The phases are a random relabelling of the round-robin tournament: N − 1 perfect matchings in which any two nodes
+    meet once, so that E W = (1 − p) I + p 11ᵀ/N for a phase drawn among them, with p = N/(2(N − 1)). With an odd number
+    of nodes there are N matchings, another node rests in each, and p is 1/2.
+
+    Args:
+        nodes: the number of nodes.
+        seed: of the labels.
+        order: `"random"` draws the matching of each exchange by the run's key, `"cyclic"` goes through them in turn.
+    """
+    nodes, source = _count("nodes", nodes), _source(seed)
+    names = source.sample(range(nodes), nodes)
+    last = nodes - 1 + nodes % 2  # a bye where the number is odd
+    rounds: list[Pairs] = []
+    for turn in range(last):
+        met = [((turn + k) % last, (turn - k) % last) for k in range(1, (last + 1) // 2)]
+        met += [] if nodes % 2 else [(turn, last)]
+        rounds.append(np.array([(names[a], names[b]) for a, b in met], int).reshape(-1, 2))
+    return _one_peer(nodes, rounds if nodes > 1 else [], "random matchings", order)
+
+
+def matchings(graph: Graph, *, order: Literal["random", "cyclic"] = "random") -> GraphSequence:
+    """One neighbour at a time: an undirected graph's edges in matchings, one of them in each exchange.
+
+    A node of degree d averages with each of its neighbours in one phase and rests in the others. The number of phases
+    is the largest degree, or one more unless the graph is bipartite (Vizing's theorem, by Misra and Gries, 1992).
+
+    Args:
+        graph: an undirected graph, whose weights do not matter; `from_networkx` makes one.
+        order: `"random"` draws the matching of each exchange by the run's key, `"cyclic"` goes through them in turn.
+    """
+    if not isinstance(graph, Graph):
+        raise ValueError(f"graph is a {type(graph).__name__}; give a Graph, such as ring(8) or from_networkx(graph).")
+    if not graph.symmetric:
+        raise ValueError(f"graph {graph.name!r} is directed: give an undirected one, as from_networkx makes it.")
+    return _one_peer(graph.nodes, edge_coloring(graph.edges), f"matchings of {graph.name}", order, graph.positions)
+
+
+def _one_peer(
+    nodes: int,
+    rounds: Sequence[Pairs],
+    name: str,
+    order: Literal["random", "cyclic"],
+    places: Float[np.ndarray, "nodes 2"] | None = None,
+) -> GraphSequence:
+    """A phase for each round, in which every pair averages."""
+    phases: list[Graph] = []
+    for number, pairs in enumerate(rounds or [np.zeros((0, 2), int)]):
+        paired = np.zeros(nodes)
+        paired[pairs] = 0.5
+        rows, columns = np.concatenate([pairs, pairs[:, ::-1]]).T
+        matrix = sparse.csr_array((np.full(len(rows), 0.5), (rows, columns)), shape=(nodes, nodes))
+        matrix = sparse.csr_array(matrix + sparse.diags_array(1 - paired))
+        phases.append(Graph(matrix, f"{name}, matching {number}", places, disconnected=True))
+    return GraphSequence(tuple(phases), name, order)
 
 
 def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:

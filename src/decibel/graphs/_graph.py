@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property, partial, reduce
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Complex, Float, Int
@@ -15,6 +15,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ..core._html import picture, table
+from ._damping import default_damping
 from ._doubly_stochastic import doubly_stochastic, row_and_column_stochastic, symmetrized
 from ._drawing import Sketch, draw_graph, draw_sequence
 from ._spectrum import candidate_sides, disagreement_norm, largest_eigenvalues, second_modulus, translation_kernel
@@ -128,6 +129,21 @@ class Graph:
     def phases(self) -> tuple[Graph, ...]:
         """The graph itself, as a sequence of one phase."""
         return (self,)
+
+    @property
+    def changes(self) -> bool:
+        """False: the graph is the same in every step."""
+        return False
+
+    @property
+    def order(self) -> Literal["cyclic", "random"]:
+        """Of a sequence of one phase."""
+        return "cyclic"
+
+    @property
+    def damping(self) -> float:
+        """1: nothing is damped on a graph that does not change."""
+        return 1.0
 
     @cached_property
     def symmetric(self) -> bool:
@@ -263,17 +279,22 @@ class Graph:
 
 @dataclass(frozen=True, repr=False)
 class GraphSequence:
-    """A graph that changes with the step: step k uses `phases[k % period]`.
+    """A graph that changes with the step: the k-th exchange of a level uses `phases[k % period]`, or one drawn for it.
 
     Args:
         phases: the graphs, all with the same number of nodes; only their union must be connected.
         name: what the sequence is called in figures, traces and messages.
+        order: `"cyclic"` repeats the phases in order; `"random"` draws one for each exchange by the run's key, each
+            with the same probability and independently of those before.
     """
 
     phases: tuple[Graph, ...]
     name: str = field(default="cycle", compare=False)
+    order: Literal["cyclic", "random"] = "cyclic"
 
     def __post_init__(self) -> None:
+        if self.order not in ("cyclic", "random"):
+            raise ValueError(f"order={self.order!r} is not known: choose 'cyclic' or 'random'.")
         if not self.phases:
             raise ValueError("phases is empty; give at least one Graph.")
         for phase in self.phases:
@@ -294,7 +315,8 @@ class GraphSequence:
     @property
     def words(self) -> str:
         """What it is, for people."""
-        return f"{self.name}, {self.nodes} nodes, repeated after {self.period} steps"
+        how = f"one of {self.period} a step" if self.order == "random" else f"repeated after {self.period} steps"
+        return f"{self.name}, {self.nodes} nodes, {how}"
 
     def _repr_html_(self) -> str:
         return _html(repr(self), self.nodes, self.draw)
@@ -308,6 +330,22 @@ class GraphSequence:
     def period(self) -> int:
         """The number of phases τ."""
         return len(self.phases)
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether its phases differ."""
+        return len(set(self.phases)) > 1
+
+    @cached_property
+    def damping(self) -> float:
+        """κ, by which Exact Diffusion damps its carry on the sequence (docs/evidence/one-peer.md).
+
+        Of τ phases it is 1/τ if they are drawn and 1/(2τ) in cyclic order. Drawn matchings that pair any two nodes
+        equally often, so that E W = (1 − p) I + p 11ᵀ/N, have p/2.
+        """
+        if not self.changes:
+            return 1.0
+        return default_damping([phase.matrix for phase in self.phases], random=self.order == "random")
 
     @property
     def symmetric(self) -> bool:
@@ -333,11 +371,15 @@ class GraphSequence:
     def rho(self) -> float:
         """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂^(1/τ): the contraction per step; zero if one period averages exactly.
 
-        With one-way links, the second largest modulus of an eigenvalue of the products of R and of C, by step.
+        With one-way links it is the second largest modulus of an eigenvalue of the products of R and of C, by step. In
+        random order it is that of the root mean square, ‖E WᵀW − 11ᵀ/N‖₂^(1/2).
         """
         if not self.doubly_stochastic:
             pulls, pushes = [phase.matrix for phase in self.phases], [phase.pushing for phase in self.phases]
             return max(second_modulus(pulls), second_modulus(pushes)) ** (1.0 / self.period)
+        if self.order == "random":
+            mean_square = sum(phase.matrix.T @ phase.matrix for phase in self.phases) / self.period
+            return _snapped(disagreement_norm([sparse.csr_array(mean_square)]), self.nodes) ** 0.5
         spectra = [phase._eigenvalues for phase in self.phases]
         closed_forms = [values for values in spectra if values is not None]
         if len(closed_forms) == self.period and len({values.shape for values in closed_forms}) == 1:
@@ -363,11 +405,12 @@ class GraphSequence:
 
     def lazy(self) -> GraphSequence:
         """The sequence with (I + W)/2 in every phase."""
-        return GraphSequence(tuple(phase.lazy() for phase in self.phases), f"lazy {self.name}")
+        return GraphSequence(tuple(phase.lazy() for phase in self.phases), f"lazy {self.name}", self.order)
 
     def summary(self) -> str:
         """One line with name, number of nodes, period and ρ."""
-        return f"{self.name}, N = {self.nodes}, period {self.period}, ρ = {self.rho:.4g}"
+        how = f"{self.period} phases at random" if self.order == "random" else f"period {self.period}"
+        return f"{self.name}, N = {self.nodes}, {how}, ρ = {self.rho:.4g}"
 
     def draw(self, ax: Sequence[Axes] | None = None) -> Figure:
         """Draws the phases side by side, in the sequence of axes `ax` if given, and returns the matplotlib figure."""

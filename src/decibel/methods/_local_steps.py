@@ -73,7 +73,7 @@ class ProxSkip(Method):
 
         def mix(φ: Vector) -> Level:
             δ = network.flow({"x": φ})["x"]
-            return Level(φ + δ, (c + self.probability * δ,))
+            return Level(φ + δ, (c + network.damping("x") * self.probability * δ,))
 
         communicates = jax.random.bernoulli(
             jax.random.fold_in(oracle.key, COIN), self.probability

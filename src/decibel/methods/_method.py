@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -16,13 +17,14 @@ from ..core._describe import in_words
 from ..core._json import JSON
 from ..core._types import PyTree, Scalar
 from ..core._vector import Vector
+from ..graphs._damping import growth, is_proven
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..network._communicator import Communicator
 from ..network._messages import Message
 from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..problem.prox import Prox
-from ..strategies._table import Level, Strategy
+from ..strategies._table import STRATEGIES, Level, Strategy
 from ..strategies._table import strategy as named
 
 RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")  # the step sizes, by the names they have in every method
@@ -125,9 +127,12 @@ class Method(eqx.Module):
         """The strategy of each level that exists: those that `moved_by` names."""
         return {level: named(name) for level, name in self.moved_by.items()}
 
-    def levels(self, oracle: Oracle) -> dict[str, Strategy]:
-        """The strategy of each level at the nodes that are here, with the problem's proximal map on x."""
-        strategies = {level: strategy.at(oracle.nodes) for level, strategy in self.strategies.items()}
+    def levels(self, oracle: Oracle, network: Communicator) -> dict[str, Strategy]:
+        """The strategy of each level at the nodes that are here and on its graph, with the problem's proximal map on
+        x."""
+        strategies = {
+            level: strategy.on(network.damping(level)).at(oracle.nodes) for level, strategy in self.strategies.items()
+        }
         if oracle.problem.prox_x is not None:
             strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.nodes))
         return strategies
@@ -260,7 +265,7 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
             f"strategy {strategy.name!r} on level {level} needs a doubly stochastic W, and {graph.name} has one-way "
             "links without one: choose 'push-pull', or make the graph undirected."
         )
-    if not (strategy.requires_spectrum or strategy.requires_self_weight):
+    if not strategy.requires_symmetric and not (graph.changes and strategy.requires_fixed_graph):
         return
     if not graph.symmetric:
         raise ValueError(
@@ -273,8 +278,42 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
             f"strategy {strategy.name!r} on level {level} needs w_ii ≥ {strategy.requires_self_weight:.4g}, and "
             f"{graph.name} has {least:.4g}: use graph.lazy()."
         )
-    if not strategy.requires_spectrum:
-        return
+    if graph.changes and strategy.requires_fixed_graph:
+        _validate_damping(graph, strategy.on(graph.damping), level)
+    elif strategy.requires_spectrum:
+        _validate_spectrum(graph, strategy, level)
+
+
+def _validate_damping(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
+    """Raises where a carry that sums flows would overshoot on a graph that changes."""
+    if strategy.sends_parts:
+        raise ValueError(
+            f"strategy {strategy.name!r} on level {level} sends each entry of its scales in another step, and "
+            f"{graph.name} changes: leave out scale_every."
+        )
+    κ = strategy.damping
+    if κ is None or κ == 1.0:
+        given = " with damping=1" if STRATEGIES.get(strategy.name, strategy).damping is None else ""
+        fix = "leave damping out" if given else "choose 'ed', whose carry is damped there, or 'gt'"
+        raise ValueError(
+            f"strategy {strategy.name!r}{given} on level {level} diverges on {graph.name}, a graph that changes: {fix}."
+        )
+    if (factor := _growth(graph, κ)) is not None and factor > 1 - 1e-9:
+        cyclic = graph.order == "cyclic" and κ <= graph.damping
+        fix = "draw its phases (order='random')" if cyclic else f"choose damping={graph.damping:.3g}"
+        raise ValueError(
+            f"strategy {strategy.name!r} with damping={κ:.3g} on level {level} diverges on {graph.name}: {fix}."
+        )
+
+
+@lru_cache(maxsize=64)
+def _growth(graph: Graph | GraphSequence, damping: float) -> float | None:
+    """The factor by which differences between nodes grow in a step; None if that is not known."""
+    matrices, random = [phase.matrix for phase in graph.phases], graph.order == "random"
+    return None if random and is_proven(matrices, damping) else growth(matrices, damping, random=random)
+
+
+def _validate_spectrum(graph: Graph | GraphSequence, strategy: Strategy, level: str) -> None:
     for phase in graph.phases:
         if not strategy.stable_at(phase.lambda_min_bound) and not strategy.stable_at(phase.lambda_min):
             raise ValueError(

@@ -62,7 +62,7 @@ class SingleLevel(Method):
         return State(self.mixing.start(x), memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        mixing = self.levels(oracle)["x"]
+        mixing = self.levels(oracle, network)["x"]
         α = rate(self.alpha, k)
         θ = rate(self.theta, k)
 
@@ -79,6 +79,14 @@ class SingleLevel(Method):
             x, r = oracle.ledger.loop(mixing.local_steps - 1, alone, (x, r))
         r = direction(0, x, r)
         return State(network(x=mixing(x, r, α)), memory=r)
+
+
+def given_rate(name: str, value: Rate | None, level: Strategy) -> Rate:
+    """The step size, or the strategy's own where none is given."""
+    rate = level.default_rate if value is None else value
+    if rate is None:
+        raise TypeError(f"{name} is missing: give a step size such as 0.05, or use the strategy 'ada-ed'.")
+    return rate
 
 
 def row(name: str, moved_by: str, summary: str, paper: str, **settings: Any) -> Callable[[Make], Make]:

@@ -20,7 +20,7 @@ from ._dsgda_gt import DsgdaGt
 from ._entry import register
 from ._f2sa import F2sa
 from ._method import Rate, State, Variant
-from ._single_level import LED, LT_ADMM, NIDS, PUSH_PULL
+from ._single_level import LED, LT_ADMM, NIDS, PUSH_PULL, given_rate
 
 
 class Sparkle(Auxiliary):
@@ -162,17 +162,10 @@ def sparkle(
     if updates == "alternating" and (isinstance(form, Penalty) or low.local_steps > 1):
         taker = "the penalty form takes" if isinstance(form, Penalty) else f"local_steps={low.local_steps} takes"
         raise ValueError(f"{taker} all directions at the old point: leave out updates='alternating'.")
-    rates = _rate("alpha", alpha, up), _rate("beta", beta, low), _rate("gamma", gamma, low)
+    rates = given_rate("alpha", alpha, up), given_rate("beta", beta, low), given_rate("gamma", gamma, low)
     if isinstance(upper_every, bool) or not isinstance(upper_every, int) or upper_every < 1:
         raise ValueError(f"upper_every={upper_every!r} must be a positive integer: give 8, for one step in eight.")
     return Sparkle(*rates, theta, form, low, up, updates, upper_every)
-
-
-def _rate(name: str, value: Rate | None, level: Strategy) -> Rate:
-    rate = level.default_rate if value is None else value
-    if rate is None:
-        raise TypeError(f"{name} is missing: give a step size such as 0.05, or use the strategy 'ada-ed'.")
-    return rate
 
 
 def _form(hypergradient: Products | Penalty | None) -> Products | Penalty:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import jax
 from jax import Array
 
+from ..core import _keys as keys
 from ..core._ledger import Ledger
 from ..core._types import PyTree
 from ._links import ExchangeMemory, NoiseKeys
@@ -35,6 +36,7 @@ class Communicator:
         ledger: counts what is sent.
         intervals: in every how many steps a level moves, where it is not every step. Levels that do not move together
             in every step share no messages, and each has a phase of its own on a changing graph.
+        key: of the run, by which phases in random order are drawn; None is that of seed 0.
     """
 
     intervals: Mapping[str, int] = MappingProxyType({})
@@ -46,8 +48,10 @@ class Communicator:
         link_memories: tuple[ExchangeMemory, ...] | None,
         ledger: Ledger,
         intervals: Mapping[str, int] = MappingProxyType({}),
+        key: Array | None = None,
     ) -> None:
         self.intervals = intervals
+        self._key = keys.key(0) if key is None else key
         self._network = network
         self._step = step
         self._before = link_memories
@@ -69,7 +73,10 @@ class Communicator:
             after = self._network.first_link_memory(self._step, number, sent)
         else:
             before = self._before[number] if self._before else None
-            received, after = self._network.exchange(self._step, number, sent, before, self._noise_keys, exchange_count)
+            phases = self._network.phases(self._step if exchange_count is None else exchange_count, self._key)
+            received, after = self._network.exchange(
+                self._step, number, sent, before, self._noise_keys, exchange_count, phases
+            )
         repeated = self._ledger.step_cost is not self._outermost
         if repeated and any(message.is_random for message in sent.values()):
             raise ValueError(
@@ -119,6 +126,10 @@ class Communicator:
         new, self.link_memories = self._ledger.cond(choice, branch(on_true), branch(on_false), operand)
         self._outermost, self._noise_keys = outermost, noise_keys
         return new
+
+    def damping(self, level: str) -> float:
+        """κ of Exact Diffusion on the graph of a level: 1 where it never changes."""
+        return self._network.damping(level)
 
     def _interval(self, level: str) -> int:
         return self.intervals.get(level, 1)

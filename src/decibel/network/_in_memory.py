@@ -16,7 +16,7 @@ from ._incidence import Sums, shares_sent, slots
 from ._links import LinkFaults, Links, Received
 from ._messages import Fanout, Message, Stateless
 from ._mixing import Mixer, mixer
-from ._network import Network
+from ._network import Changes, Network
 
 
 class NeighbourRows(NamedTuple):
@@ -41,7 +41,8 @@ class InMemory(Network):
         """A network for messages that all arrive, over links without a state."""
         distinct, graph_of = graphs.distinct()
         degrees = [float(np.mean(graph.degrees)) for graph in distinct]
-        return cls(graph_of, (), None, tuple(map(mixer, distinct)), (), tuple(Fanout(d, d, d) for d in degrees))
+        fanouts, changes = tuple(Fanout(d, d, d) for d in degrees), tuple(map(Changes.of, distinct))
+        return cls(graph_of, (), None, tuple(map(mixer, distinct)), (), fanouts, changes=changes)
 
     @classmethod
     def with_links(cls, graphs: Levels, faults: LinkFaults) -> InMemory:
@@ -50,7 +51,8 @@ class InMemory(Network):
         built = [_links(graph, faults.nodes) for graph in distinct]
         links = tuple(links for links, _, _ in built)
         rows = tuple(rows for _, rows, _ in built)
-        return cls(graph_of, links, faults, (), rows, tuple(fanout for _, _, fanout in built))
+        fanouts, changes = tuple(fanout for _, _, fanout in built), tuple(map(Changes.of, distinct))
+        return cls(graph_of, links, faults, (), rows, fanouts, changes=changes)
 
     def fanout_on(self, graph: int) -> Fanout:
         return self.fanouts[graph]

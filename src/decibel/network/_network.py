@@ -5,17 +5,33 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from ..core._types import PyTree
+from ..graphs._graph import Topology
 from ._codecs import ConcatCodec
 from ._links import Channel, ExchangeMemory, LinkFaults, LinkMemory, Links, NoiseKeys, Received, Transport
 from ._messages import Fanout, Message, Plain, by_kind
 
 LEVELS = ("x", "y", "z")
+PHASES = 2**31 + 4  # a stream of keys of its own, beyond every step
+
+
+class Changes(NamedTuple):
+    """How a graph changes: the number of its phases, whether they are drawn, and Exact Diffusion's damping on it."""
+
+    phases: int
+    drawn: bool
+    damping: float
+
+    @classmethod
+    def of(cls, graph: Topology) -> Changes:
+        return cls(graph.period, graph.order == "random", graph.damping)
 
 
 class Network(eqx.Module):
@@ -30,11 +46,13 @@ class Network(eqx.Module):
         graph_of: the index of the graph of each of the levels x, y, z.
         links: the links of each graph; empty if messages are plain and all arrive.
         faults: the faults of nodes and links; None if there are no `links`.
+        changes: how each graph changes; empty if none draws its phases and none damps.
     """
 
     graph_of: tuple[int, int, int] = eqx.field(static=True)
     links: tuple[Links, ...]
     faults: LinkFaults | None
+    changes: tuple[Changes, ...] = eqx.field(static=True, default=(), kw_only=True)
 
     def exchange(
         self,
@@ -44,6 +62,7 @@ class Network(eqx.Module):
         link_memories: ExchangeMemory | None,
         noise_keys: NoiseKeys | None = None,
         exchange_count: Array | None = None,
+        phases: tuple[Array, ...] = (),
     ) -> tuple[dict[str, PyTree], ExchangeMemory]:
         """Sends every level's message to the neighbours, levels on the same graph together.
 
@@ -54,18 +73,20 @@ class Network(eqx.Module):
             link_memories: of the same exchange in the previous step; None where links remember nothing.
             noise_keys: the keys of the step's messages so far, so that no two share one; None for this exchange alone.
             exchange_count: how often these levels have exchanged so far; None if they do so once per step.
+            phases: of each graph, as `phases` gives them; where there are none, they are in cyclic order.
 
         Returns:
             What each level receives, and what links remember of this exchange.
         """
         noise_keys = noise_keys or NoiseKeys()
-        phase = step if exchange_count is None else exchange_count
+        count = step if exchange_count is None else exchange_count
         received: dict[str, PyTree] = {}
         after: list[tuple[LinkMemory, ...]] = []
         for graph, here in enumerate(self._by_graph(messages)):
             if not here:
                 after.append(())
                 continue
+            phase = phases[graph] if phases else count
             if not self.links and not all(map(self.needs_no_links, here.values())):
                 raise ValueError(
                     f"{type(self).__name__} has no links, which such messages need: build it with with_links(graphs, "
@@ -87,6 +108,21 @@ class Network(eqx.Module):
                 memories.append(memory)
             after.append(tuple(memories))
         return received, tuple(after)
+
+    def phases(self, count: Array, key: Array) -> tuple[Array, ...]:
+        """The phase of each graph in the exchange with that number, given the run's key; whole periods may be added."""
+
+        def phase(graph: int, changes: Changes) -> Array:
+            if not changes.drawn:
+                return count
+            drawn = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, PHASES), graph), count)
+            return jax.random.randint(drawn, (), 0, changes.phases, jnp.int32)
+
+        return tuple(phase(graph, changes) for graph, changes in enumerate(self.changes))
+
+    def damping(self, level: str) -> float:
+        """κ of Exact Diffusion on the graph of a level: 1 where it never changes."""
+        return self.changes[self.graph_of[LEVELS.index(level)]].damping if self.changes else 1.0
 
     def first_link_memory(self, step: Array, number: int, messages: dict[str, Message]) -> ExchangeMemory:
         """What links remember before the first exchange of such messages; nothing is sent."""

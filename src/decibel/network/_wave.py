@@ -20,7 +20,7 @@ both ends move in every step, it is ½ (F_ij − F_ji) + w_ij (s_j − s_i) of t
 honest link then clip alike, and flows still cancel.
 
 Messages are numbered by the step in which they are sent. Each is used once, and messages older than the last one used
-are dropped. On a changing graph, links are silent in the phases that lack them.
+are dropped.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
+import numpy as np
+
 from ..core._ledger import Counts
 from ..engines._checkpoint import Checkpoints
 from ..engines._driver import FinishedChunk, drive
@@ -15,6 +18,8 @@ from ..results._progress import Progress
 from ..results._recorder import TraceRecorder
 from ..results._status import Status
 from ..results.metrics import Snapshot
+
+GROWTH = 1e8  # of values, relative to 1 and to the start, after which a run that has completed is doubted
 
 
 class Ending(NamedTuple):
@@ -44,6 +49,9 @@ class Session:
         checkpoints: where states are saved; None saves none.
         clock: the simulated time of nodes that are slow; None if none is.
         interrupted: whether the process received SIGTERM or Ctrl-C.
+
+    Attributes:
+        grown: whether all steps were done, and values grew without measure.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class Session:
         self.checkpoints = checkpoints
         self.clock = clock
         self.interrupted = interrupted
+        self.grown = False
 
     def restore(self) -> bool:
         """Continues from the newest checkpoint; whether there is one."""
@@ -95,7 +104,7 @@ class Session:
                 return ending
         if self.run.step < self.plan.steps:
             return self._stopped(limit)
-        return Ending(Status.COMPLETED, self._skipped())
+        return self._completed(self._skipped())
 
     def _skipped(self) -> str:
         """A sentence if other sites have done some of the steps; empty otherwise."""
@@ -136,7 +145,15 @@ class Session:
 
     def _stopped(self, message: str) -> Ending:
         """An ending with a message; in the last step the run counts as completed, and keeps the message."""
-        return Ending(Status.COMPLETED if self.run.step >= self.plan.steps else Status.STOPPED, message)
+        return self._completed(message) if self.run.step >= self.plan.steps else Ending(Status.STOPPED, message)
+
+    def _completed(self, message: str) -> Ending:
+        """All steps are done, and the message says so if values grew as those of a run that will diverge do."""
+        problem = self.run.program.problem
+        start = max(float(np.abs(leaf).max(initial=0)) for leaf in jax.tree.leaves((problem.x0, problem.y0, 1.0)))
+        self.grown = self.run.size > GROWTH * start
+        sentence = f"values grew to {self.run.size:.2g}, as where a run diverges" if self.grown else ""
+        return Ending(Status.COMPLETED, "; ".join(filter(None, (message, sentence))))
 
     def _interruption(self) -> Ending | None:
         if not self.interrupted():

@@ -59,6 +59,10 @@ class NonFiniteWarning(UserWarning):
     """Warns that a run diverged; its result holds the last finite state."""
 
 
+class GrowthWarning(UserWarning):
+    """Warns that a run did all its steps, but values grew by eight orders of magnitude or more."""
+
+
 @suggests_names
 def solve(
     problem: Problem,
@@ -122,6 +126,7 @@ def solve(
 
     Warns:
         NonFiniteWarning: if the run diverged.
+        GrowthWarning: if all steps were done, but values grew by many orders of magnitude.
         ProblemWarning: if a loss does not depend on x or y as it must, or validation data are also trained on.
         SmallNodeWarning: if a node holds fewer samples than a batch.
         DelayWarning: if messages may be late and a step size of `"wave"` is too large for that.
@@ -187,6 +192,9 @@ def solve(
             NonFiniteWarning,
             stacklevel=3,
         )
+    if session.grown:
+        sentence = f"{method.name} has completed, but {ending.message}: use smaller step sizes."
+        warnings.warn(sentence, GrowthWarning, stacklevel=3)
     return _result(run, method, recorder.trace, ending)
 
 

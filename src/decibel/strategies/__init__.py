@@ -10,7 +10,7 @@ from ._adam import adam_ed
 from ._adaptive import ada_ed
 from ._limited import LimitedStrategy, edge_ed, takes_limit, wave, with_limit
 from ._nids import nids
-from ._table import STRATEGIES, Level, Strategy, led, polynomial, strategy
+from ._table import STRATEGIES, Level, Strategy, ed, led, polynomial, strategy
 
 __all__ = [
     "STRATEGIES",
@@ -19,6 +19,7 @@ __all__ = [
     "Strategy",
     "ada_ed",
     "adam_ed",
+    "ed",
     "edge_ed",
     "led",
     "nids",

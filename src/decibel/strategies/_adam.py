@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, scale_nodes
 from ._adaptive import Adaptive, AdaptiveFlows, divided, roots, squares
-from ._table import STRATEGIES, Carry, Flows, Level
+from ._table import STRATEGIES, Carry, Flows, Level, damped
 
 
 class Adam(Adaptive):
@@ -47,7 +47,7 @@ class Adam(Adaptive):
 
     @property
     def label(self) -> str:
-        return f"{self.name}, momentum {self.momentum:g}, decay {self.decay:g}"
+        return f"{super().label}, momentum {self.momentum:g}, decay {self.decay:g}"
 
     def start(self, s: Vector) -> Level:
         corrections = (s.zeros(),) * (self.carries - 3)
@@ -120,7 +120,14 @@ def _weight(factor: float, steps: Vector) -> jax.Array:
     return 1 - jnp.asarray(factor, steps.tree.dtype) ** steps.tree
 
 
-def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True, averaged: bool = False) -> AdamDiffusion:
+def adam_ed(
+    *,
+    momentum: float = 0.9,
+    decay: float = 0.99,
+    agree: bool = True,
+    averaged: bool = False,
+    damping: float | None = None,
+) -> AdamDiffusion:
     """Exact Diffusion with Adam's steps, for neural networks. It needs a symmetric W with w_ii ≥ 1/3.
 
     At a fixed point gradients sum to zero, whatever the steps. Like Adam, it needs falling step sizes to come to rest,
@@ -133,11 +140,12 @@ def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True, a
         agree: whether neighbours average their second moments, which costs nothing: both travel anyway.
         averaged: second moments of m̂ − e, the difference by which a node moves, instead of g − e, which has the noise
             of the newest batch.
+        damping: κ of e⁺ = e + κ F, as in `ed`.
     """
     for name, value in (("momentum", momentum), ("decay", decay)):
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")
-    return AdamDiffusion(
+    row = AdamDiffusion(
         "adam-ed" + ("" if agree else "-alone") + ("-averaged" if averaged else ""),
         carries=4,
         default_rate=1e-3,
@@ -147,6 +155,7 @@ def adam_ed(*, momentum: float = 0.9, decay: float = 0.99, agree: bool = True, a
         agree=agree,
         averaged=averaged,
     )
+    return damped(row, damping)
 
 
 STRATEGIES |= {

@@ -32,7 +32,7 @@ from ..core._vector import Scalar, Vector, scale_nodes
 from ..network._messages import Message, Scaled
 from ..network._quantized_scales import QuantizedScaled
 from ..problem.prox import Prox
-from ._table import STRATEGIES, Carry, Flows, Level, Strategy
+from ._table import STRATEGIES, Carry, Flows, Level, Strategy, damped
 
 TINY = 1e-12
 
@@ -201,7 +201,7 @@ def _largest(a: Vector, b: Vector) -> Vector:
     return Vector(jax.tree.map(jnp.maximum, a.tree, b.tree))
 
 
-def ada_ed(*, scalar: bool = False, scale_every: int | None = None) -> AdaptiveDiffusion:
+def ada_ed(*, scalar: bool = False, scale_every: int | None = None, damping: float | None = None) -> AdaptiveDiffusion:
     """Adaptive Exact Diffusion: AdaGrad's step for every node and coordinate, and still the exact solution.
 
     It needs a symmetric W with w_ii ≥ 1/3. Like AdaGrad, it does not depend on the scale of gradients: started where
@@ -212,6 +212,7 @@ def ada_ed(*, scalar: bool = False, scale_every: int | None = None) -> AdaptiveD
             than the vector, where it is two vectors otherwise.
         scale_every: k, to send the second vector in one byte an entry, and each entry with every k-th message: 10 sends
             little more than the first. Nodes mix an entry once it has been sent, so the first k steps are local.
+        damping: κ of e⁺ = e + κ F, as in `ed`.
     """
     if scale_every is not None:
         if scalar:
@@ -219,9 +220,8 @@ def ada_ed(*, scalar: bool = False, scale_every: int | None = None) -> AdaptiveD
         if isinstance(scale_every, bool) or not isinstance(scale_every, int) or scale_every < 1:
             raise ValueError(f"scale_every={scale_every!r} must be a positive integer.")
     name = "ada-ed-scalar" if scalar else "ada-ed" if scale_every is None else f"ada-ed-every-{scale_every}"
-    return AdaptiveDiffusion(
-        name, carries=3, default_rate=0.3, proximal="after", scalar=scalar, scale_every=scale_every
-    )
+    row = AdaptiveDiffusion(name, carries=3, default_rate=0.3, proximal="after", scalar=scalar, scale_every=scale_every)
+    return damped(row, damping)
 
 
 STRATEGIES |= {row.name: row for row in (ada_ed(), ada_ed(scalar=True))}

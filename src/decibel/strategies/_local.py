@@ -21,8 +21,8 @@ def with_local_steps(row: Strategy, local_steps: int) -> Strategy:
         raise ValueError(f"local_steps={local_steps!r} must be a positive integer.")
     if local_steps == 1:
         return row
-    if row is STRATEGIES["ed"]:
-        return led(local_steps)
+    if row.flow_form is STRATEGIES["ed"].flow_form:
+        return led(local_steps, damping=row.damping)
     if isinstance(row, AdaptiveFlows):
         return replace(row, steps_per_exchange=local_steps, proximal=None)
     if row.asynchronous:

@@ -21,7 +21,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from ..core._vector import Scalar, Vector, scale_nodes
-from ._table import STRATEGIES, Flows, Level, Strategy, extended, no_flow_form
+from ._table import STRATEGIES, Flows, Level, Strategy, damped, extended, no_flow_form
 from ._table import nids as move
 
 
@@ -38,7 +38,7 @@ class NodeSteps(Strategy):
 
     @property
     def label(self) -> str:
-        return f"{self.name}, steps {', '.join(f'{step:g}' for step in self.node_steps)}"
+        return f"{super().label}, steps {', '.join(f'{step:g}' for step in self.node_steps)}"
 
     @property
     def nodes(self) -> int:
@@ -57,21 +57,24 @@ class NodeSteps(Strategy):
         return (yield from move(level.s, largest * direction, c, e, prox, share))
 
 
-def nids(node_steps: Sequence[float]) -> NodeSteps:
+def nids(node_steps: Sequence[float] | None = None, *, damping: float | None = None) -> Strategy:
     """NIDS with a step for each node: node i takes steps of `node_steps[i]` times the level's step size.
 
     The fixed point is exact, also with a proximal map for each node. Steps below 2/L_i are stable for a smoothness L_i
     of node i and a W without negative eigenvalues, whatever the graph. They must not change: see `ada_ed`.
 
     Args:
-        node_steps: one positive number for each node, in the order of nodes.
+        node_steps: one positive number for each node, in the order of nodes; None gives all the level's step size.
+        damping: κ of c⁺ = c + κ δ(φ), as in `ed`.
 
     References:
         Li, Shi, Yan, A Decentralized Proximal-Gradient Method with Network Independent Step-Sizes and Separated
         Convergence Rates, 2019.
     """
-    steps = positive_steps(node_steps)
-    return extended(STRATEGIES["nids"], NodeSteps, flow_form=no_flow_form, node_steps=steps)
+    row = damped(STRATEGIES["nids"], damping)
+    if node_steps is None:
+        return row
+    return extended(row, NodeSteps, flow_form=no_flow_form, node_steps=positive_steps(node_steps))
 
 
 def positive_steps(node_steps: Sequence[float]) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ from jax import Array
 from jaxtyping import Int
 
 from ..core._names import hint
+from ..core._numbers import is_number
 from ..core._vector import Scalar, Vector
 from ..network._coded_wave import CodedWave
 from ..network._messages import Coded, Cumulative, Fanout, Message, Plain, Pull, Scaled, Stateless, as_message
@@ -196,6 +197,8 @@ class Strategy(eqx.Module):
         proximal: how it takes a proximal map of s: `"after"` the update, `"inside"` it (`flow_form` then has an
             argument `prox`, and nodes may have different maps), or None if it cannot.
         prox: the proximal map of the level, which the problem gives.
+        damping: κ, the part of a step's change that the first carry takes, where 1 takes all of it. None lets it follow
+            from the graph: 1 where that never changes, and `graph.damping` otherwise.
     """
 
     name: str = eqx.field(static=True)
@@ -207,6 +210,7 @@ class Strategy(eqx.Module):
     default_rate: float | None = eqx.field(static=True, default=None)
     proximal: Literal["after", "inside"] | None = eqx.field(static=True, default=None)
     prox: Prox | None = None
+    damping: float | None = eqx.field(static=True, default=1.0)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -257,6 +261,11 @@ class Strategy(eqx.Module):
         return all(isinstance(message, Push | Pull) for message in self.messages)
 
     @property
+    def sends_parts(self) -> bool:
+        """Whether a message has a part of what it is about, and others the rest."""
+        return self._yields(QuantizedScaled)
+
+    @property
     def message_size(self) -> tuple[int, int] | None:
         """How many vectors, and how many single numbers, a node sends to each neighbour in a step.
 
@@ -274,6 +283,19 @@ class Strategy(eqx.Module):
         return 1 / 3 if self._yields(Scaled, QuantizedScaled) else 0.0
 
     @property
+    def requires_symmetric(self) -> bool:
+        """Whether W must be symmetric."""
+        return self.requires_spectrum or self.requires_self_weight > 0
+
+    @property
+    def requires_fixed_graph(self) -> bool:
+        """Whether W must not change unless the carry is damped, since the carry sums flows: B² vanishes like I − W
+        where nodes agree. That of gradient tracking, which averages directions, vanishes like (I − W)²."""
+        if self.requires_self_weight > 0:
+            return True
+        return bool(abs(np.polynomial.Polynomial(self.B2 or (0.0,)).deriv()(1.0)) > 1e-9)
+
+    @property
     def requires_spectrum(self) -> bool:
         """Whether W must be symmetric with eigenvalues at which it is stable, as ED and EXTRA need λ_min(W) > −1/3."""
         return not all(self.stable_at(eigenvalue) for eigenvalue in np.linspace(-0.99, 0.99, 67))
@@ -282,7 +304,8 @@ class Strategy(eqx.Module):
         """Whether its recursion on an eigenvector of W converges to zero: the roots of t² − (1 + C − B²) t + C."""
         if not any(self.B2) or eigenvalue > 1 - 1e-6:  # where all nodes agree, nothing has to vanish
             return True
-        B2 = np.polynomial.Polynomial(self.B2)(eigenvalue)
+        κ = 1.0 if self.damping is None else self.damping
+        B2 = κ * np.polynomial.Polynomial(self.B2)(eigenvalue)
         C = np.polynomial.Polynomial(self.C)(eigenvalue)
         return bool(np.all(abs(np.roots([1, B2 - C - 1, C])) < 1 - 1e-9))
 
@@ -294,7 +317,11 @@ class Strategy(eqx.Module):
     @property
     def label(self) -> str:
         """Its name in a method's settings, with its parameters."""
-        return self.name
+        return self.name if self.damping in (None, 1.0) else f"{self.name}, damping {self.damping:g}"
+
+    def on(self, damping: float) -> Strategy:
+        """The strategy on a graph of that damping."""
+        return replace(self, damping=damping) if self.damping is None else self
 
     @property
     def nodes(self) -> int | None:
@@ -327,6 +354,9 @@ class Strategy(eqx.Module):
             relax: τ; takes s + τ (s⁺ − s) instead of s⁺.
         """
         s, carry = yield from self.update(level, direction, rate)
+        if self.damping not in (None, 1.0):
+            (before, *_), (after, *others) = level.carry, carry
+            carry = (before + self.damping * (after - before), *others)
         if relax is not None:
             s = level.s + relax * (s - level.s)
         return Level(s, carry)
@@ -395,9 +425,9 @@ STRATEGIES = {
         Strategy("diffusion", diffusion, 0, W, ZERO, W, proximal="after"),
         Strategy("consensus", consensus, 0, I, ZERO, W),
         Strategy("local", local, 0, I, ZERO, I),
-        Strategy("ed", exact_diffusion, 1, W, I_W, W, proximal="after"),
+        Strategy("ed", exact_diffusion, 1, W, I_W, W, proximal="after", damping=None),
         Strategy("extra", extra, 2, I, I_W, W, proximal="inside"),
-        Strategy("nids", nids, 2, W, I_W, W, proximal="inside"),
+        Strategy("nids", nids, 2, W, I_W, W, proximal="inside", damping=None),
         Strategy("gt", gradient_tracking, 1, W2, I_W2, W2, proximal="after"),
         Strategy("semi-gt", semi_gradient_tracking, 1, W, I_W2, W2),
         Strategy("non-gt", non_gradient_tracking, 2, I, I_W2, W2),
@@ -459,7 +489,7 @@ class LocalSteps(Strategy):
 
     @property
     def label(self) -> str:
-        return f"{self.name}, {self.steps} local steps"
+        return f"{super().label}, {self.steps} local steps"
 
     @property
     def local_steps(self) -> int:
@@ -467,18 +497,40 @@ class LocalSteps(Strategy):
 
 
 @cache
-def led(local_steps: int) -> Strategy:
+def led(local_steps: int, *, damping: float | None = None) -> Strategy:
     """Local Exact Diffusion: several steps for each exchange, and the exact solution.
 
     Args:
         local_steps: how many steps; 1 is ED.
+        damping: κ of c⁺ = c + κ δ/τ, as in `ed`.
     """
     if isinstance(local_steps, bool) or not isinstance(local_steps, int) or local_steps < 1:
         raise ValueError(f"local_steps={local_steps!r} must be a positive integer.")
     if local_steps == 1:
-        return STRATEGIES["ed"]
+        return STRATEGIES["ed"] if damping is None else ed(damping=damping)
     move = partial(local_exact_diffusion, steps=local_steps)
-    return extended(STRATEGIES["ed"], LocalSteps, name="led", flow_form=move, proximal=None, steps=local_steps)
+    row = ed(damping=damping)
+    return extended(row, LocalSteps, name="led", flow_form=move, proximal=None, steps=local_steps)
+
+
+def ed(*, damping: float | None = None) -> Strategy:
+    """Exact Diffusion, `"ed"`, with a damped carry: c⁺ = c + κ δ(φ). It is exact also where the graph changes.
+
+    Args:
+        damping: κ, above 0 and at most 1; None takes 1 on a graph that never changes, and `graph.damping` otherwise.
+
+    References:
+        Condat, Richtárik, RandProx: Primal-Dual Optimization Algorithms with Randomized Proximal Updates, 2022, of
+        which it is an instance where phases are drawn independently.
+    """
+    return damped(STRATEGIES["ed"], damping)
+
+
+def damped(row: S, damping: float | None) -> S:
+    """The strategy with that damping."""
+    if damping is not None and not (is_number(damping) and 0 < damping <= 1):
+        raise ValueError(f"damping={damping!r} must be above 0 and at most 1, or None: give one such as 0.3.")
+    return replace(row, damping=None if damping is None else float(damping))
 
 
 def strategy(name: str | Strategy) -> Strategy:

@@ -24,7 +24,7 @@ from ...network._incidence import Slots, Sums, shares_sent, slots
 from ...network._links import ExchangeMemory, LinkFaults, Links, NoiseKeys, Received
 from ...network._messages import Fanout, Message, Plain, by_kind
 from ...network._mixing import surplus
-from ...network._network import Network
+from ...network._network import Changes, Network
 from ...network._push import Push
 from ._halo import plan
 from ._placement import spread
@@ -138,7 +138,8 @@ class Collectives(Network):
     def of(cls, graphs: Levels, mesh: Mesh, layout: ShardLayout | None = None) -> Collectives:
         """For messages that are plain and all arrive."""
         distinct, graph_of = graphs.distinct()
-        return cls(graph_of, (), None, tuple(Halo.of(graph, mesh) for graph in distinct), (), graphs.nodes, layout)
+        halos, changes = tuple(Halo.of(graph, mesh) for graph in distinct), tuple(map(Changes.of, distinct))
+        return cls(graph_of, (), None, halos, (), graphs.nodes, layout, changes=changes)
 
     @classmethod
     def with_links(
@@ -149,7 +150,8 @@ class Collectives(Network):
         distinct, graph_of = graphs.distinct()
         made = [_links(graph, numbers, mesh) for graph in distinct]
         links, routes = tuple(links for links, _ in made), tuple(routes for _, routes in made)
-        return cls(graph_of, links, faults, (), routes, graphs.nodes, layout)
+        changes = tuple(map(Changes.of, distinct))
+        return cls(graph_of, links, faults, (), routes, graphs.nodes, layout, changes=changes)
 
     def exchange(
         self,
@@ -159,9 +161,10 @@ class Collectives(Network):
         link_memories: ExchangeMemory | None,
         noise_keys: NoiseKeys | None = None,
         exchange_count: Array | None = None,
+        phases: tuple[Array, ...] = (),
     ) -> tuple[dict[str, PyTree], ExchangeMemory]:
         if self.layout is None:
-            return super().exchange(step, number, messages, link_memories, noise_keys, exchange_count)
+            return super().exchange(step, number, messages, link_memories, noise_keys, exchange_count, phases)
         arrays, static = eqx.partition(self, eqx.is_array)
         specs, kept = self.layout.specs(messages), self.layout.link_specs(link_memories)
         received = {level: self.layout.specs(message.placeholder()) for level, message in messages.items()}
@@ -172,17 +175,18 @@ class Collectives(Network):
             messages: dict[str, Message],
             link_memories: ExchangeMemory | None,
             exchange_count: Array | None,
+            phases: tuple[Array, ...],
         ) -> tuple[dict[str, PyTree], ExchangeMemory]:
-            here = eqx.combine(arrays, static)
-            return super(Collectives, here).exchange(step, number, messages, link_memories, noise_keys, exchange_count)
+            sent = (step, number, messages, link_memories, noise_keys, exchange_count, phases)
+            return super(Collectives, eqx.combine(arrays, static)).exchange(*sent)
 
         return jax.shard_map(
             part,
-            in_specs=(P(), P(), specs, kept, P()),
+            in_specs=(P(), P(), specs, kept, P(), P()),
             out_specs=(received, P() if link_memories is None else kept),
             axis_names={SHARD},
             check_vma=False,
-        )(arrays, step, messages, link_memories, exchange_count)
+        )(arrays, step, messages, link_memories, exchange_count, phases)
 
     def first_link_memory(self, step: Array, number: int, messages: dict[str, Message]) -> ExchangeMemory:
         if (layout := self.layout) is None:
