@@ -282,6 +282,16 @@ def adam(ours: float):
     return several(*(cases(name, losses, 2.0) for name in ("test_loss", "node_test_loss", "train_loss")))
 
 
+def at_the_end(losses: dict[str, float]):
+    """Test and training losses by the beginning of a label; others are at 2."""
+
+    def curve(case, label):
+        loss = next((loss for name, loss in losses.items() if label.startswith(f"{name}, η")), 2.0)
+        return {"test_loss": loss, "train_loss": loss}
+
+    return curve
+
+
 def personal(gnsd: float):
     """SPDB has the lowest training loss, and accuracies of 0.9."""
     accuracies = (cases(name, {"SPDB": 0.9, "GNSD": gnsd}, 0.8) for name in ("test_accuracy", "whole_accuracy"))
@@ -377,6 +387,10 @@ BOTH = {
         cases("milliseconds", {"ring": 1.0, "one-peer": 1.0, "all-reduce": 2.0}),
         cases("milliseconds", {"ring": 2.0, "one-peer": 1.0, "all-reduce": 1.5}),
     ),
+    "C3d": (
+        cases("test_accuracy", {"MDBO": 0.7, "MDBO, 3 terms": 0.75, "MDBO, 1 terms": 0.75}, 0.8),
+        cases("test_accuracy", {"MDBO": 0.7, "MDBO, 3 terms": 0.75, "MDBO, 1 terms": 0.9}, 0.8),
+    ),
     "D1": (adam(1.05), adam(1.2)),
     "D2": (adam(1.05), adam(3.0)),
     "D3": (
@@ -395,6 +409,18 @@ BOTH = {
     ),
     "D5": (cases("test_loss", {}, 1.0), cases("test_loss", {"one domain a node, ring": 1.1}, 1.0)),
     "D4": (cases("goal", {}, FALLING), cases("goal", {"ED, searched": FALLING}, 1.0)),
+    "D6": (
+        at_the_end({"adam-ed, one peer": 1.003, "adam-ed, ring": 1.0}),
+        at_the_end({"adam-ed, one peer": 1.007, "adam-ed, ring": 1.0}),
+    ),
+    "D7": (
+        at_the_end({"adam-ed, ring, averaged moments": 0.99, "adam-ed, ring": 1.0}),
+        at_the_end({"adam-ed, ring, averaged moments": 1.01, "adam-ed, ring": 1.0}),
+    ),
+    "D8": (
+        at_the_end({"adam-ed, one peer, 4 local steps": 1.0}),
+        at_the_end({"adam-ed, one peer, 4 local steps": 1.0, "DADAM, ring, 4 local steps": 0.9}),
+    ),
 }
 
 

@@ -1,0 +1,141 @@
+"""adaptive/one-peer: the language model of nodes with one text domain each, with one peer a step and on a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from decibel import Method, adam_ed, dadam, strategies
+from decibel.graphs import complete, one_peer_hypercube, ring
+
+from ..judging.registration import registered
+from ..judging.results import Results, Runs, S
+from ..judging.verdicts import Check, Claim
+from ..testbed.study import Arm, Study
+from ..type_aliases import Rate, Topology
+from .text_nodes import Falling, Sizes, text_nodes
+
+CASE = "eight domains"
+OURS = "adam-ed, one peer"
+RING = "adam-ed, ring"
+LOCAL = "DADAM, one peer"
+CENTRAL = "Adam on all data"
+AVERAGED = "adam-ed, ring, averaged moments"
+LOCAL_RING = "DADAM, ring"
+REGISTERED = registered("adaptive/one-peer")
+
+
+@dataclass(frozen=True)
+class Setup(Sizes):
+    batch_size: int = 16
+    steps: int = 1_600
+    rows: int = 8
+    rates: tuple[float, ...] = (1e-3, 3e-3)
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+SETUPS = {
+    "smoke": Setup(("counting", "vowels"), 8, 4, 1, 1, None, 40, 4, 2, 2, 1, (1e-3,), (0, 1)),
+    "small": Setup(
+        context=32, width=32, layers=1, heads=4, compute=None, windows=1_000, test=16, batch_size=8, steps=400
+    ),
+    "full": REGISTERED.setup(Setup),
+}
+
+
+def averaged(*, alpha: Rate) -> Method:
+    """adam-ed with second moments of m̂ − e instead of g − e."""
+    return adam_ed(alpha=alpha).with_strategies(lambda _: strategies.adam_ed(averaged=True))
+
+
+def arms(setup: Setup) -> list[Arm]:
+    nodes = len(setup.domains)
+    pairs, circle = one_peer_hypercube(nodes), ring(nodes)
+    kinds: dict[str, tuple[Callable[..., Method], Topology]] = {
+        OURS: (adam_ed, pairs),
+        RING: (adam_ed, circle),
+        LOCAL: (dadam, pairs),
+        CENTRAL: (dadam, complete(1)),
+        AVERAGED: (averaged, circle),
+        LOCAL_RING: (dadam, circle),
+    }
+    judged = (OURS, RING, LOCAL, CENTRAL)
+
+    def arm(label: str, size: float) -> Arm:
+        make, graph = kinds[label]
+        task = partial(text_nodes, setup.sizes, central=label == CENTRAL)
+        method = make(alpha=Falling(size, setup.steps))
+        return Arm(CASE, named(label, size), task, method, graph, setup.steps, setup.batch_size, setup.rows)
+
+    # The larger steps first, so that the smaller ones find their programs compiled.
+    return [
+        arm(label, size)
+        for group in (judged, (AVERAGED,), (LOCAL_RING,))
+        for size in sorted(setup.rates, reverse=True)
+        for label in group
+    ]
+
+
+def named(label: str, size: float) -> str:
+    return f"{label}, η = {size:g}"
+
+
+def best(results: Results[S], label: str, rates: Sequence[float]) -> Runs:
+    """The step size with the lowest loss on the nodes' own text, on average over seeds."""
+    tried = [results[CASE, named(label, size)] for size in rates]
+    return min(tried, key=lambda runs: float(np.nan_to_num(np.mean(runs.last("train_loss")), nan=np.inf)))
+
+
+def behind(results: Results[S], theirs: str, ours: str, rates: Sequence[float], tolerance: float = 0.0) -> Check:
+    """Their test loss less ours: above zero, or no lower than minus the tolerance."""
+    first, second = best(results, theirs, rates), best(results, ours, rates)
+    text = f"test loss, {first.label} less {second.label}"
+    return Check.of(text, np.nan_to_num(first.last("test_loss"), nan=np.inf) - second.last("test_loss"), -tolerance)
+
+
+def one_peer_is_enough(results: Results[Setup]) -> list[Check]:
+    rates = results.setup.rates
+    return [behind(results, RING, OURS, rates, REGISTERED.tolerance("D6")), behind(results, LOCAL, OURS, rates)]
+
+
+def averaged_is_better(results: Results[Setup]) -> list[Check]:
+    return [behind(results, RING, AVERAGED, results.setup.rates)]
+
+
+STUDY = Study(
+    name="adaptive/one-peer",
+    title="A language model with one peer a step",
+    paper="ours",
+    about="Eight nodes hold one kind of text each. They train one byte-level decoder of 4.8 million weights on all "
+    "kinds, in 1,600 steps of 16 windows at each node. With one peer a step a node exchanges with one neighbour on a "
+    "hypercube, whose dimension is drawn for each step, and the carry of adam-ed is damped. On a ring it exchanges "
+    "with both neighbours, so that it sends twice the bytes. Adam on all data is one node that sees a window of every "
+    "kind in each sample. Step sizes fall linearly to zero. Each method is judged at the one of two with the lowest "
+    "loss on the nodes' own text. Losses are of the average of the nodes' models, in nats per byte over all kinds, on "
+    "text that no node has.",
+    differs="All of it is ours. Another decoder and more text than in adaptive/language-model; matrix products are in "
+    "bfloat16.",
+    setups=SETUPS,
+    arms=arms,
+    columns=("test_loss", "node_test_loss", "train_loss"),
+    claims=(
+        Claim(
+            "D6",
+            "adam-ed with one peer a step ends no higher than on a ring, at half of the bytes, and below DADAM with "
+            "one peer a step.",
+            one_peer_is_enough,
+            finding="Registered, and not run yet.",
+        ),
+        Claim(
+            "D7",
+            "Second moments of the averaged difference m̂ − e end below those of the newest one g − e.",
+            averaged_is_better,
+            finding="Registered, and not run yet.",
+        ),
+    ),
+    against="bytes",
+    precision="default",
+)
