@@ -174,6 +174,7 @@ def test_every_other_method_names_push_pull():
     ("make", "sentence"),
     [
         (lambda: db.privacy.quantize("push-pull", 8), "'push-pull' pushes shares"),
+        (lambda: db.theory.transient("ed", NODES, DIGRAPH), "theorems are for a doubly stochastic W"),
         (lambda: db.privacy.noisy("push-sum", 1.0, 1.0), "'push-sum' pushes shares"),
         (
             lambda: run(QUADRATIC.single(), db.push_pull(alpha=0.1), DIGRAPH, 1, engine=db.Simulator(members=(0, 1))),

@@ -152,7 +152,7 @@ def drop(
         links: pairs of nodes; None is all links.
         during: `(first step, step after the last)`; None is the whole run.
         one_way: lose single messages instead. The two directions of a link fail independently in every exchange, its
-            ends do not know what was lost, and only the strategies `"edge-ed"` and `"wave"` stay exact.
+            ends do not know what was lost, and only the strategies `"edge-ed"`, `"wave"` and `"push-pull"` stay exact.
     """
     return (Lose if one_way else Drop)(_valid_probability(probability), _valid_during(during), _valid_links(links))
 

@@ -384,4 +384,9 @@ def _rhos(nodes: int, network: float | Topology | Levels) -> dict[str, float]:
         return dict.fromkeys("xyz", network)
     if network.nodes != nodes:
         raise ValueError(f"nodes={nodes}, but the graph has {network.nodes}: give the same number.")
+    for graph in (network.x, network.y, network.z):
+        if not graph.doubly_stochastic:
+            raise ValueError(
+                f"theorems are for a doubly stochastic W, and {graph.name} has one-way links: give an undirected graph."
+            )
     return {level: getattr(network, level).rho for level in "xyz"}
