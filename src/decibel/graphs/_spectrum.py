@@ -38,9 +38,9 @@ def translation_kernel(matrix: sparse.csr_array, sides: tuple[int, ...]) -> Floa
     size = len(matrix.indptr) - 1
     row, column = matrix.tocoo().coords
     link = row != column
-    here = np.unravel_index(row[link], sides)
-    there = np.unravel_index(column[link], sides)
-    hops = tuple((end - start) % side for start, end, side in zip(here, there, sides, strict=True))
+    receivers = np.unravel_index(row[link], sides)
+    senders = np.unravel_index(column[link], sides)
+    hops = tuple((end - start) % side for start, end, side in zip(receivers, senders, sides, strict=True))
     offset = np.ravel_multi_index(hops, sides)
     weight = matrix.data[link]
     kernel = np.zeros(size)

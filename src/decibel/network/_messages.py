@@ -193,9 +193,9 @@ class Coded(Message):
         links, faults = channel.links, channel.faults
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
         codec = ConcatCodec(self.code, widths, new.dtype, [channel.reserve(part) for part in range(len(widths))])
-        common, own = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
+        common, secret = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
         assert channel.transport.encode is not None
-        keys = fold_in_each(common, faults.nodes), fold_in_each(own, faults.nodes)
+        keys = fold_in_each(common, faults.nodes), fold_in_each(secret, faults.nodes)
         sent = channel.transport.encode(codec, new, *keys)
         decode = jax.vmap(codec.decode)
         mine = decode(sent, fold_in_each(common, faults.nodes))
@@ -231,8 +231,8 @@ class Increment(Coded):
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         new, unflatten = flatten(self.content)
         mine, theirs = self.exchanged(channel, new)
-        own, flows = unflatten(mine), unflatten(self.flow(channel, mine, theirs))
-        return {level: (own[level], flows[level]) for level in self.content}, memory
+        values, flows = unflatten(mine), unflatten(self.flow(channel, mine, theirs))
+        return {level: (values[level], flows[level]) for level in self.content}, memory
 
 
 class Scaled(Stateless):
@@ -252,12 +252,13 @@ class Scaled(Stateless):
 
     def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
         parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and b in turn
-        own, ends = jnp.concatenate([part for part, _ in parts], 1), np.cumsum([part.shape[1] for part, _ in parts])
-        received = channel.transport.rows(own)
-        mine, theirs = (_split(rows, ends) for rows in (channel.links.sums.at_slots(own), received.rows))
+        sent = jnp.concatenate([part for part, _ in parts], 1)
+        ends = np.cumsum([part.shape[1] for part, _ in parts])
+        received = channel.transport.rows(sent)
+        mine, theirs = (_split(rows, ends) for rows in (channel.links.sums.at_slots(sent), received.rows))
         # No scale is negative or too large to be squared, whatever a neighbour sends.
         theirs[1::2] = [jnp.clip(b, 0, float(jnp.finfo(b.dtype).max) ** 0.5 / 4) for b in theirs[1::2]]
-        differences = [there - here for here, there in zip(mine, theirs, strict=True)]
+        differences = [received_part - own_part for own_part, received_part in zip(mine, theirs, strict=True)]
         for φ in range(0, len(parts), 2):
             differences[φ] = jnp.minimum(mine[φ + 1], theirs[φ + 1]) * differences[φ]
         flows, late = weighted_differences(channel, received, jnp.concatenate(differences, -1), memory.per_link)
@@ -266,8 +267,8 @@ class Scaled(Stateless):
         return dict(zip(self.content, zip(answers[::2], answers[1::2], strict=True), strict=True)), LinkMemory(late)
 
 
-def _scaled_difference(there: Arrays, here: Arrays) -> Array:
-    return jnp.minimum(there[1], here[1]) * (there[0] - here[0])
+def _scaled_difference(theirs: Arrays, mine: Arrays) -> Array:
+    return jnp.minimum(theirs[1], mine[1]) * (theirs[0] - mine[0])
 
 
 def as_message(content: PyTree) -> Message:

@@ -43,8 +43,8 @@ class Mixer(eqx.Module):
         return self.flow(phase, leaf)
 
 
-def _difference(there: Arrays, here: Arrays) -> Array:
-    return there[0] - here[0]
+def _difference(theirs: Arrays, mine: Arrays) -> Array:
+    return theirs[0] - mine[0]
 
 
 class Shifts(Mixer):
@@ -91,14 +91,14 @@ class Neighbours(Mixer):
     weights: Array
 
     def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
-        table, weights = (_at(phase, one) for one in (self.table, self.weights))
+        table, weights = (_at(phase, by_phase) for by_phase in (self.table, self.weights))
         nodes = jnp.arange(len(table), dtype=jnp.int32)
-        here = tuple(_rows(leaf, nodes) for leaf in leaves)  # made once, not once per neighbour
+        mine = tuple(_rows(leaf, nodes) for leaf in leaves)  # made once, not once per neighbour
 
-        def there(k: int) -> tuple[Array, ...]:
-            return tuple(_rows(leaf, table[:, k]) for leaf in here)
+        def theirs(k: int) -> tuple[Array, ...]:
+            return tuple(_rows(leaf, table[:, k]) for leaf in mine)
 
-        return _total([_times(weights[:, k], term(there(k), here)) for k in range(table.shape[1])])
+        return _total([_times(weights[:, k], term(theirs(k), mine)) for k in range(table.shape[1])])
 
 
 class Edges(Mixer):
@@ -109,9 +109,11 @@ class Edges(Mixer):
     weights: Array
 
     def sum(self, phase: Array, term: Term, *leaves: Array) -> Array:
-        senders, receivers, weights = (_at(phase, one) for one in (self.senders, self.receivers, self.weights))
-        there, here = (tuple(_rows(leaf, ends) for leaf in leaves) for ends in (senders, receivers))
-        terms = _times(weights, term(there, here))
+        senders, receivers, weights = (
+            _at(phase, by_phase) for by_phase in (self.senders, self.receivers, self.weights)
+        )
+        theirs, mine = (tuple(_rows(leaf, ends) for leaf in leaves) for ends in (senders, receivers))
+        terms = _times(weights, term(theirs, mine))
         return jax.ops.segment_sum(terms, receivers, leaves[0].shape[0], indices_are_sorted=True)
 
 

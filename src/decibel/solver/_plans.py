@@ -218,13 +218,13 @@ def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
 def _digraphs(nodes: int, degree: int) -> list[Graph]:
     """Node i sends to i + 1, i + 2, i + 4, …: as far as the degree allows, and fewer."""
     hops = [2**k for k in range(min(degree, (nodes - 1).bit_length()))]
-    made: list[Graph] = []
+    graphs: list[Graph] = []
     for count in range(1, len(hops) + 1):
         digraph: Networkx = nx.DiGraph()
         digraph.add_nodes_from(range(nodes))
         digraph.add_edges_from((i, (i + hop) % nodes) for i in range(nodes) for hop in hops[:count])
-        made.append(families.directed(digraph, f"one-way, hops {', '.join(map(str, hops[:count]))}"))
-    return made
+        graphs.append(families.directed(digraph, f"one-way, hops {', '.join(map(str, hops[:count]))}"))
+    return graphs
 
 
 def _stable(moved_by: Strategy, graph: Graph) -> bool:
@@ -269,7 +269,7 @@ def plans(
         raise ValueError(f"compute={compute} must be finite and not negative.")
     p, q = dimension
     entries, vectors = (p, 1) if single else (p + 2 * q, 3)
-    found: list[Plan] = []
+    predicted: list[Plan] = []
     for moved_by, graph, steps, rounds, bits in _exchanges(nodes, nodes - 1 if degree is None else degree, links):
         factor, step_size = contraction(moved_by.name, graph, float(condition), steps)
         if not factor < 1:
@@ -283,10 +283,10 @@ def plans(
         latency = rounds * len(moved_by.messages) * links.latency
         seconds = steps * compute * waiting + latency + sent / links.bandwidth
         cost = (exchanges, exchanges * sent, exchanges * seconds)
-        found.append(Plan(moved_by.name, graph, steps, rounds, bits, step_size, *cost, single))
-    if not found:
+        predicted.append(Plan(moved_by.name, graph, steps, rounds, bits, step_size, *cost, single))
+    if not predicted:
         raise ValueError(f"no combination on {nodes} nodes has at most degree={degree} neighbours: allow more.")
-    return tuple(sorted(found, key=lambda plan: (plan.seconds, plan.bytes)))
+    return tuple(sorted(predicted, key=lambda plan: (plan.seconds, plan.bytes)))
 
 
 def busiest(graph: Topology) -> int:
@@ -298,11 +298,11 @@ def busiest(graph: Topology) -> int:
 def undirected(nodes: int, most: int) -> tuple[Graph, ...]:
     """Real graphs of about `most` neighbours and fewer; `complete` only where its edges are few enough to list."""
     regular = [d for d in (3, 4, 6, 8, 12, 16) if d < min(most + 1, nodes - 1) and nodes * d % 2 == 0]
-    made = [families.ring(nodes), families.exponential(nodes), *(_regular(nodes, d) for d in regular)]
+    graphs = [families.ring(nodes), families.exponential(nodes), *(_regular(nodes, d) for d in regular)]
     rows = max((r for r in range(3, math.isqrt(nodes) + 1) if nodes % r == 0), default=0)
-    made += [families.torus(rows, nodes // rows)] if rows and most >= 4 else []
-    made += [families.hypercube(nodes)] if nodes & (nodes - 1) == 0 else []
-    return tuple(made + ([families.complete(nodes)] if nodes - 1 <= min(most, 511) else []))
+    graphs += [families.torus(rows, nodes // rows)] if rows and most >= 4 else []
+    graphs += [families.hypercube(nodes)] if nodes & (nodes - 1) == 0 else []
+    return tuple(graphs + ([families.complete(nodes)] if nodes - 1 <= min(most, 511) else []))
 
 
 def _regular(nodes: int, degree: int) -> Graph:

@@ -415,8 +415,12 @@ def _messages(structure: Any) -> tuple[Message, ...]:
         return (Plain(s),)
 
 
-I, W, W2 = (1.0,), (0.0, 1.0), (0.0, 0.0, 1.0)
-I_W, I_W2, ZERO = (1.0, -1.0), (1.0, -2.0, 1.0), (0.0,)
+ZERO = (0.0,)
+I = (1.0,)
+W = (0.0, 1.0)
+W2 = (0.0, 0.0, 1.0)
+I_W = (1.0, -1.0)
+I_W2 = (1.0, -2.0, 1.0)  # (I − W)²
 
 STRATEGIES = {
     row.name: row

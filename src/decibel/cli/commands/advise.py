@@ -69,11 +69,11 @@ def advise(
         wishes = {"degree": degree, "condition": condition, "target": target, "single": single}
         return plans(nodes, entries, links, compute=compute, **wishes)
 
-    if found := or_exit(predict):
+    if predicted := or_exit(predict):
         if json:
-            emit({"nodes": nodes, "plans": [_numbers(plan) for plan in found]})
+            emit({"nodes": nodes, "plans": [_numbers(plan) for plan in predicted]})
         else:
-            console().print(_table(found))
+            console().print(_table(predicted))
         return
     advice = or_exit(ask)
     if json:
@@ -98,10 +98,10 @@ def _numbers(plan: Plan) -> dict[str, object]:
     return {**plan._asdict(), "graph": plan.graph.name}
 
 
-def _table(found: tuple[Plan, ...]) -> Table:
+def _table(plans: tuple[Plan, ...]) -> Table:
     """The fastest combination on each of the best graphs."""
     best: dict[str, Plan] = {}
-    for plan in found:
+    for plan in plans:
         best.setdefault(plan.graph.name, plan)
     rows = Table(box=None, padding=(0, 2, 0, 0))
     rows.add_column("graph", no_wrap=True)

@@ -135,9 +135,9 @@ def clear(folder: Path) -> None:
     if not there and not folder.is_symlink() and (folder.is_dir() or not folder.exists()):
         return
     try:
-        made = json.loads(read_file(folder / MADE))
-        folders = set(made["folders"])
-        fingerprint_of_key = made["authority"]
+        rehearsal = json.loads(read_file(folder / MADE))
+        folders = set(rehearsal["folders"])
+        fingerprint_of_key = rehearsal["authority"]
         others = [name for name in there if name not in {*folders, MADE}]
         for home in folders - {"authority", "public"}:
             others += [f"{home}/{path.name}" for path in (folder / home).glob("*") if not _of_a_site(path.name)]
@@ -150,8 +150,8 @@ def clear(folder: Path) -> None:
     if others or links or real:
         what = others[0] if others else links[0] if links else AUTHORITY
         raise ValueError(f"{folder} has {what}, which no rehearsal made: move it away, or name another --out.")
-    for made in folders:
-        shutil.rmtree(folder / made, ignore_errors=True)
+    for home in folders:
+        shutil.rmtree(folder / home, ignore_errors=True)
     (folder / MADE).unlink()
 
 

@@ -48,20 +48,20 @@ class Newest(Generic[T]):
         """Those that are newer than what is known, and hold. Signatures take time, and this needs no lock; `allowance`
         is for how many."""
         held: list[T] = []
-        for one in said:
-            if self._is_news(one):
+        for statement in said:
+            if self._is_news(statement):
                 allowance.spend(now)
-                if self._holds(one):
-                    held.append(one)
+                if self._holds(statement):
+                    held.append(statement)
         return held
 
     def take(self, checked: Iterable[T]) -> bool:
         """Keeps those that are still newer; whether any is of a start that was not known."""
         news = False
-        for one in checked:
-            if self._is_news(one):
-                news = news or one.incarnation != self.incarnation_of(one.site)
-                self.known[one.site] = one
+        for statement in checked:
+            if self._is_news(statement):
+                news = news or statement.incarnation != self.incarnation_of(statement.site)
+                self.known[statement.site] = statement
         return news
 
     def incarnation_of(self, site: int) -> int:
@@ -70,19 +70,19 @@ class Newest(Generic[T]):
 
     def newer_than(self, told: Mapping[int, tuple[int, int]]) -> list[T]:
         """What is newer than what somebody was told before, by site."""
-        return [one for one in self.known.values() if told.get(one.site, (-1, -1)) < one.order]
+        return [statement for statement in self.known.values() if told.get(statement.site, (-1, -1)) < statement.order]
 
-    def _is_news(self, one: T) -> bool:
-        last = self.known.get(one.site)
-        return one.site != self._number and (last is None or one.order > last.order)
+    def _is_news(self, statement: T) -> bool:
+        last = self.known.get(statement.site)
+        return statement.site != self._number and (last is None or statement.order > last.order)
 
-    def _holds(self, one: T) -> bool:
+    def _holds(self, statement: T) -> bool:
         """Whether it was signed, and its certificate holds. Who passed it on may not know yet that a key was revoked,
         but has checked the signature."""
-        name = self._names[one.site]
-        text = self._about + one.text()
+        name = self._names[statement.site]
+        text = self._about + statement.text()
         try:
-            if not self._signer.has_signed(name, self._purpose, one.certificate, one.signature, text):
+            if not self._signer.has_signed(name, self._purpose, statement.certificate, statement.signature, text):
                 raise Rejected(f"a {self._purpose} of {name} that {name} has not signed")
         except NotTrusted:
             return False
