@@ -73,9 +73,6 @@ class Vector:
         flat = [leaf.reshape(*leaf.shape[:axes], -1) for leaf in jax.tree.leaves(self.tree)]
         return functools.reduce(operator.add, [jnp.sum(jnp.square(leaf), -1) for leaf in flat])
 
-    def bytes_per_node(self) -> int:
-        return sum(leaf[0].size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.tree))
-
     def __repr__(self) -> str:
         return f"Vector({self.tree!r})"
 
