@@ -112,6 +112,25 @@ def test_the_roots_over_phases_are_those_of_a_period():
     assert found**sequence.period == pytest.approx(largest(period, 2), rel=1e-6)
 
 
+@pytest.mark.parametrize("sequence", [g.one_peer_hypercube(4), g.random_matchings(6)], ids=lambda s: s.name)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_roots_of_drawn_pairs_are_those_of_the_mean_square(sequence, steps):
+    x, κ, nodes = 0.3, sequence.damping, sequence.nodes
+    centre = np.kron(np.eye(2), np.eye(nodes) - 1 / nodes)
+
+    def moved(W, s, c):
+        for _ in range(steps):
+            s = s - x * s + c
+        δ = W @ s - s
+        return np.concatenate([s + δ, c + κ * δ / steps])
+
+    maps = [np.stack([moved(phase.W, *np.split(column, 2)) for column in centre], 1) for phase in sequence.phases]
+    squares = np.mean([np.kron(one, one) for one in maps], 0)  # how E (s, c)(s, c)ᵀ moves
+    q = 1 - np.linalg.eigvalsh(np.mean([phase.W for phase in sequence.phases], 0))[:-1]
+    found = _plans._damped(np.full((1, 1, 1), x), q[None, None], κ, steps).max()
+    assert found**2 == pytest.approx(abs(np.linalg.eigvals(squares)).max(), rel=1e-6)
+
+
 def test_a_run_takes_the_exchanges_of_the_model():
     """Where all nodes have the same curvatures, and no factor is needed."""
     plan = next(p for p in predicted(Links(), single=True, target=1e-8) if p[:3] == ("ed", g.ring(8), 1) and not p.bits)

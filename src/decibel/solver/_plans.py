@@ -37,6 +37,7 @@ LOST = {"edge-ed": 0.2, "push-pull": 0.8, "wave": 1.0}  # the power of 1/(1 − 
 
 LOCAL_STEPS = (1, 4, 16)
 BITS = (None, 4)
+MOST_PAIRED = 512  # nodes of random matchings, which have as many phases
 SCALE = 4  # bytes of the scale of a vector in code
 STEP_SIZES = np.geomspace(0.003, 1.9, 48)  # times L
 CURVATURES, EIGENVALUES = 9, 17  # looked at between the smallest and the largest
@@ -151,6 +152,20 @@ ROOTS: dict[str, Callable[[Grid, Grid, int], Grid]] = {
 TWO_WAY = ("ed", "edge-ed", "gt", "wave")
 
 
+def _damped(x: Grid, q: Grid, damping: float, steps: int) -> Grid:
+    """φ = A s + g c;  s⁺ = φ − Π φ;  c⁺ = c − κ Π φ/τ, in mean square, where Π = Π² = I − W_t is q on average.
+
+    E‖s‖², E⟨s, c⟩ and E‖c‖² determine each other.
+    """
+    A, g = _local(x, steps)
+    κ = damping / steps
+    square = np.stack(np.broadcast_arrays(A**2, 2 * A * g, g**2 + 0 * q), -1)  # of φ, by these three
+    product_ = np.stack(np.broadcast_arrays(0 * A, A, g + 0 * q), -1)  # of φ and c
+    q = q[..., None]
+    moments = np.stack([(1 - q) * square, (1 - q) * product_, [0, 0, 1] - 2 * κ * q * product_ + κ**2 * q * square], -2)
+    return abs(np.linalg.eigvals(moments)).max(-1) ** 0.5
+
+
 def _over_phases(x: Grid, graph: GraphSequence) -> Grid:
     """Gradient tracking, whose circulant phases have their eigenvectors in common: the root of a step of the period."""
     period = np.eye(2)
@@ -175,6 +190,9 @@ def contraction(name: str, graph: Topology, condition: float, steps: int) -> Con
     x = STEP_SIZES[:, None, None] * np.geomspace(1 / condition, 1, CURVATURES)[None, :, None]
     if not isinstance(graph, GraphSequence):
         apart = ROOTS[name](x, _eigenvalues(graph)[None, None, :], steps)
+    elif name == "ed":
+        mean = families.from_matrix(sum(phase.matrix for phase in graph.phases) / graph.period)
+        apart = _damped(x, 1 - _eigenvalues(mean)[None, None, :], graph.damping, steps)
     else:
         apart = _over_phases(x, graph)
     together = abs(1 - x) ** steps
@@ -213,6 +231,9 @@ def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
         runs = (steps == 1 or name in ("ed", "wave")) and (bits is None or (steps == 1 and name != "edge-ed"))
         if exact and runs:
             yield moved_by, graph if _stable(moved_by, graph) else graph.lazy(), steps, 1, bits
+    if not links.loss:
+        for sequence, steps in product(_one_peer(nodes), LOCAL_STEPS):
+            yield strategy("ed"), sequence, steps, 1, None
 
 
 def _digraphs(nodes: int, degree: int) -> list[Graph]:
@@ -225,6 +246,12 @@ def _digraphs(nodes: int, degree: int) -> list[Graph]:
         digraph.add_edges_from((i, (i + hop) % nodes) for i in range(nodes) for hop in hops[:count])
         graphs.append(families.directed(digraph, f"one-way, hops {', '.join(map(str, hops[:count]))}"))
     return graphs
+
+
+def _one_peer(nodes: int) -> list[GraphSequence]:
+    """Pairs of nodes, drawn for each exchange."""
+    cube = [families.one_peer_hypercube(nodes)] if nodes & (nodes - 1) == 0 else []
+    return cube + ([families.random_matchings(nodes)] if 2 < nodes <= MOST_PAIRED else [])
 
 
 def _stable(moved_by: Strategy, graph: Graph) -> bool:

@@ -20,7 +20,7 @@ def test_a_lost_process_costs_the_steps_since_its_checkpoint(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "DECIBEL_"))}
     environment |= {"HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags()}  # Ray keeps a token in HOME
     command = [sys.executable, ROOT / "examples" / "ray_cluster.py", tmp_path / "saved"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     lost, *solutions, equal = [line for line in done.stdout.splitlines() if "(raylet)" not in line]  # Ray's own
     assert lost.startswith("process 2 was lost: starting all 4 again, from the checkpoint of step ")
