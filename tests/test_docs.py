@@ -221,6 +221,12 @@ def test_table_of_colluders_is_what_was_measured():
         assert row in page
 
 
+def test_the_table_of_one_peer_a_step_is_the_measured_one():
+    page = (ROOT / "docs" / "evidence" / "one-peer.md").read_text()
+    for row in figure("one_peer").table(json.loads((ROOT / "docs" / "figures" / "one_peer.json").read_text())):
+        assert f"{row}\n" in page
+
+
 EXACTNESS = json.loads((ROOT / "docs" / "figures" / "exactness.json").read_text())
 
 

@@ -225,6 +225,16 @@ def test_graphs_compares_and_draws(tmp_path):
     assert (tmp_path / "new" / "g.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_graphs_of_pairs_have_names():
+    from decibel.cli._registry import make_graph
+
+    pairs = decibel.graphs.matchings(decibel.graphs.torus(2, 4))
+    assert make_graph("matchings:torus", 8) == pairs and make_graph("random-matchings", 7).period == 7
+    assert make_graph("matchings", 8).name == "matchings of ring"
+    with pytest.raises(ValueError, match="one-peer hypercube changes already: give matchings a graph that does not"):
+        make_graph("matchings:one_peer_hypercube", 8)
+
+
 def test_spectra_are_those_of_the_matrices():
     from decibel.cli._graph_survey import spectrum
 

@@ -9,7 +9,7 @@ from .. import tasks
 from ..core._json import JSON
 from ..core._names import hint
 from ..graphs import _families as graphs
-from ..graphs._graph import Topology
+from ..graphs._graph import Graph, Topology
 from ..methods._catalog import CATALOG
 from ..methods._method import Method
 from ..tasks import Task
@@ -18,11 +18,23 @@ from ..tasks.task import DEFAULT_METHODS
 TASKS: dict[str, Callable[..., Task]] = {
     name: getattr(tasks, name) for name in tasks.__all__ if inspect.isfunction(getattr(tasks, name))
 }
-BY_NODES = ("ring", "path", "star", "complete", "hypercube", "exponential", "one_peer_exponential", "isolated")
+BY_NODES = (
+    "ring",
+    "path",
+    "star",
+    "complete",
+    "hypercube",
+    "exponential",
+    "one_peer_exponential",
+    "one_peer_hypercube",
+    "random_matchings",
+    "isolated",
+)
 BY_SIDES = ("torus", "grid")
 # NAME:NUMBER, with defaults
 BY_NUMBER = {"erdos_renyi": 0.5, "random_digraph": 0.5, "geometric": 0.5, "adjusted_ring": 0.1}
-GRAPHS = (*BY_NODES, *BY_SIDES, *BY_NUMBER)
+MATCHINGS = "matchings"  # matchings:NAME, of a graph's edges
+GRAPHS = (*BY_NODES, *BY_SIDES, *BY_NUMBER, MATCHINGS)
 
 
 def make_task(name: str, nodes: int, seed: int, settings: Mapping[str, JSON]) -> Task:
@@ -51,10 +63,13 @@ def make_method(name: str, settings: Mapping[str, JSON], task: Task) -> Method:
 
 
 def make_graph(name: str, nodes: int) -> Topology:
-    """A family by name; a torus or grid of the squarest shape; some as NAME:NUMBER, such as erdos_renyi:0.5."""
+    """A family by name; a torus or grid of the squarest shape; some as NAME:NUMBER, such as erdos_renyi:0.5, and
+    matchings:NAME, such as matchings:torus."""
     family, colon, argument = name.replace("-", "_").partition(":")
     if family not in GRAPHS:
         raise ValueError(f"graph {name!r} is not known: {hint(family, GRAPHS)}")
+    if family == MATCHINGS:
+        return graphs.matchings(_fixed(make_graph(argument or "ring", nodes)))
     if colon and family not in BY_NUMBER:
         raise ValueError(f"graph {name!r} takes no parameter: write {family}.")
     make: Callable[..., Topology] = getattr(graphs, family)
@@ -62,6 +77,12 @@ def make_graph(name: str, nodes: int) -> Topology:
         rows = max(r for r in range(1, int(nodes**0.5) + 1) if nodes % r == 0)
         return make(rows, nodes // rows)
     return make(nodes) if family in BY_NODES else make(nodes, _number(name, argument, BY_NUMBER[family]))
+
+
+def _fixed(graph: Topology) -> Graph:
+    if not isinstance(graph, Graph):
+        raise ValueError(f"{graph.name} changes already: give matchings a graph that does not, such as matchings:ring.")
+    return graph
 
 
 def _number(name: str, text: str, default: float) -> float:
