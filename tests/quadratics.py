@@ -81,8 +81,8 @@ class Quadratic(NamedTuple):
             lower,
             upper_data=upper_data,
             lower_data=lower_data,
-            x0=jnp.zeros(p, dtype),
-            y0=jnp.zeros(q, dtype),
+            x0=np.zeros(p, dtype),
+            y0=np.zeros(q, dtype),
             personal=personal,
         )
 
@@ -90,7 +90,7 @@ class Quadratic(NamedTuple):
         """Only the x part of f: min ½ Σ ‖x − e_i‖²_{R_i}; the samples of e_i differ by noise."""
         spread = noise * np.random.default_rng(0).normal(size=(self.nodes, samples, self.e.shape[1]))
         data = {"R": np.repeat(self.R[:, None], samples, 1), "e": self.e[:, None] + spread}
-        return db.Problem(upper_of_x, upper_data=data, x0=jnp.zeros(self.e.shape[1], dtype))
+        return db.Problem(upper_of_x, upper_data=data, x0=np.zeros(self.e.shape[1], dtype))
 
     def single_solution(self):
         return np.linalg.solve(self.R.mean(0), _mv(self.R, self.e).mean(0))

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..core._arrays import on_device
 from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ._incidence import Sums, shares_sent, slots
@@ -74,14 +74,14 @@ class InMemory(Network):
 def _links(graph: Graph | GraphSequence, numbers: Array) -> tuple[Links, NeighbourRows, Fanout]:
     table = slots(graph)
     degree = float(np.mean(graph.degrees))
-    neighbours = jnp.asarray(table.shaped(table.neighbours), jnp.int32)
-    reverse = jnp.asarray(table.shaped(table.reverse), jnp.int32)
-    sums = Sums(table.width, jax.tree.map(lambda array: jnp.asarray(array, jnp.int32), table.overflow))
+    neighbours = on_device(table.shaped(table.neighbours), np.int32)
+    reverse = on_device(table.shaped(table.reverse), np.int32)
+    sums = Sums(table.width, jax.tree.map(lambda array: on_device(array, np.int32), table.overflow))
     links = Links(
         numbers[neighbours],
-        jnp.asarray(table.shaped(table.weights)),
+        on_device(table.shaped(table.weights)),
         sums,
-        jnp.asarray(table.shaped(table.pushes)),
-        jnp.asarray(shares_sent(graph)),
+        on_device(table.shaped(table.pushes)),
+        on_device(shares_sent(graph)),
     )
     return links, NeighbourRows(neighbours, reverse), Fanout(degree, degree, len(table.slot_of_link) / graph.nodes)

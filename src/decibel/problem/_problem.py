@@ -16,6 +16,7 @@ from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Float
 
+from ..core._arrays import on_device
 from ..core._names import suggests_names
 from ..core._types import Loss, PyTree
 from . import _exact as exact
@@ -468,14 +469,14 @@ def _start(tree: PyTree, argument: str) -> PyTree:
             raise TypeError(f"{argument} holds a {type(leaf).__name__}: give floating-point arrays.")
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"{argument} has a leaf of type {jnp.result_type(leaf)}: give floating-point arrays.")
-        if not jnp.isfinite(jnp.asarray(leaf)).all():
+        if not (np.isfinite(leaf) if isinstance(leaf, np.ndarray) else jnp.isfinite(leaf)).all():
             raise ValueError(f"{argument} holds a NaN or infinity: start from finite numbers.")
         if getattr(leaf, "dtype", None) == np.float64 and jnp.result_type(leaf) != np.float64:
             _mention_float32()
 
     def widened(leaf: ArrayLike) -> Array:
         dtype = jnp.result_type(leaf)
-        return jnp.asarray(leaf, jnp.float32 if dtype.itemsize < 4 else dtype)
+        return on_device(leaf, jnp.float32 if dtype.itemsize < 4 else dtype)
 
     return jax.tree.map(widened, tree)
 

@@ -16,6 +16,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int, Key, Shaped, UInt32
 
+from ..core._arrays import on_device
 from ..core._types import PyTree
 from ._batch import Batch
 
@@ -132,7 +133,7 @@ def node_data(source: PyTree, argument: str, dtype: DTypeLike) -> NodeData:
         _validate_not_empty(counts, argument)
     validate_numeric(tree, argument)
     validate_finite(tree, argument)
-    return lay_out(jax.tree.map(lambda leaf: jnp.asarray(as_float(leaf, dtype)), tree), counts)
+    return lay_out(jax.tree.map(lambda leaf: on_device(as_float(leaf, dtype)), tree), counts)
 
 
 def count_nodes(source: list[PyTree], argument: str) -> tuple[list[PyTree], Int[np.ndarray, " nodes"]]:
@@ -170,7 +171,7 @@ def lay_out(tree: PyTree, counts: Int[np.ndarray, " nodes"]) -> NodeData:
     """The plan of the exact mean over nodes of these counts."""
     least = int(counts.min())
     rest = counts - least
-    mean, counts_on_device = float(counts.mean()), jnp.asarray(counts.astype(np.int32))
+    mean, counts_on_device = float(counts.mean()), on_device(counts, np.int32)
     if not rest.any():
         return NodeData(tree, counts_on_device, None, None, (least,), mean)
     powers = 2 ** np.arange(int(rest.max()).bit_length())
@@ -179,7 +180,7 @@ def lay_out(tree: PyTree, counts: Int[np.ndarray, " nodes"]) -> NodeData:
     offsets = np.concatenate([np.zeros_like(counts)[:, None], np.where(used, before, 0)], axis=1)
     weights = np.concatenate([np.full_like(counts, least)[:, None], used * powers], axis=1) / counts[:, None]
     sizes = (least, *powers.tolist())
-    return NodeData(tree, counts_on_device, jnp.asarray(offsets, jnp.int32), jnp.asarray(weights), sizes, mean)
+    return NodeData(tree, counts_on_device, on_device(offsets, np.int32), on_device(weights), sizes, mean)
 
 
 def _samples(node: PyTree, argument: str) -> int:
