@@ -228,15 +228,21 @@ def test_the_table_of_one_peer_a_step_is_the_measured_one():
 
 
 EXACTNESS = json.loads((ROOT / "docs" / "figures" / "exactness.json").read_text())
+# Every trouble with three strategies, which change from trouble to trouble.
+CELLS = [
+    (trouble, list(cells)[(place + turn) % len(cells)])
+    for place, (trouble, cells) in enumerate(EXACTNESS.items())
+    for turn in (0, 1, 4)
+]
 
 
-@pytest.mark.slow_except("all links one step late-wave", "30 % of messages lost one way-ed")
+@pytest.mark.slow_except("all links one step late-wave", "30 % of messages lost one way-gt")
 @pytest.mark.parametrize(
     ("trouble", "strategy"),
-    [pytest.param(*pair, id="-".join(pair)) for pair in ((a, b) for a, cells in EXACTNESS.items() for b in cells)],
+    [pytest.param(*pair, id="-".join(pair)) for pair in CELLS],
 )
 def test_which_strategy_is_exact_under_which_fault(trouble, strategy):
-    """Every cell of the table, measured again."""
+    """Cells of the table, measured again."""
     script = figure("exactness")
     assert list(EXACTNESS) == list(script.TROUBLES) and list(EXACTNESS[trouble]) == list(script.STRATEGIES)
     found = script.verdict(*script.distance(strategy, trouble))
