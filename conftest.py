@@ -4,6 +4,7 @@
 every call, the types and shapes of arrays that the core's functions state.
 """
 
+import gc
 import os
 import signal
 from functools import partial
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = set(files[part - 1 :: parts])
     config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
     items[:] = [item for item in items if item.path in chosen]
+
+
+def pytest_collection_finish() -> None:
+    # What is imported stays, so that looking through it for garbage again and again only takes time.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _mark_slow_cases(items: list[pytest.Item]) -> None:

@@ -174,6 +174,7 @@ def test_processes_answer():
 # The way to a target
 
 
+@pytest.mark.slow
 def test_a_target_is_reached_or_its_distance_said():
     task = db.tasks.logistic_regression(**target.TASK)
     problem = target.problem_of(task, "single")

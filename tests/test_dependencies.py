@@ -141,9 +141,9 @@ def outside(path):
     tree = ast.parse(path.read_text())
     guarded = set()
     for node in ast.walk(tree):
-        words = ast.unparse(node.items[0]) if isinstance(node, ast.With) else ""
-        types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        if words.startswith("optional(") or types:
+        words = isinstance(node, ast.With) and _called(node.items[0].context_expr) == "optional"
+        types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if words or types:
             guarded |= {id(inner) for one in node.body for inner in ast.walk(one)}
     for node in ast.walk(tree):
         if id(node) in guarded:
@@ -152,6 +152,11 @@ def outside(path):
             yield from ((alias.name.partition(".")[0], ast.unparse(node)) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield node.module.partition(".")[0], ast.unparse(node)
+
+
+def _called(node):
+    """The name of the function that is called, if it is one."""
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
 def allowed(path):

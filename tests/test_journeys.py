@@ -279,10 +279,10 @@ def test_commands_in_the_text_exist():
     declared = tomllib.loads((ROOT / "studies" / "pyproject.toml").read_text())["project"]["entry-points"]
     group = "decibel.commands"
     app = gathered([EntryPoint(name, value, group) for name, value in declared[group].items()])
-    found = 0
+    found, root = 0, typer.main.get_command(app)
     for page in PAGES:
         for line in [*commands(page), *INLINE.findall(page.read_text())]:
-            command, words = typer.main.get_command(app), shlex.split(line)[1:]
+            command, words = root, shlex.split(line)[1:]
             while hasattr(command, "commands") and words and not words[0].startswith("-"):
                 assert words[0] in command.commands, f"{page.name}: {line}"
                 command, words = command.commands[words[0]], words[1:]

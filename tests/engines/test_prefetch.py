@@ -220,7 +220,7 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("decibel")]
 
 
-@pytest.mark.slow_except("sparkle-ed-cluster", "ma-dsbo-simulator")
+@pytest.mark.slow_except("ma-dsbo-simulator")
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_an_exception_of_a_source_reaches_the_caller(method, engine):

@@ -74,7 +74,7 @@ def saddle(low=-np.inf):
     return x
 
 
-@pytest.mark.slow_except("ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ed", "extra", "gt"])
 def test_dama_reaches_the_saddle_point(strategy):
     """On batches of one sample too: what all samples give now and then takes the noise away as the steps end."""

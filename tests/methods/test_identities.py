@@ -91,6 +91,7 @@ def fixed(kind, base, steps):
 # Wave.
 
 
+@pytest.mark.slow_except("all arrive-4", "some are lost-1")
 @pytest.mark.parametrize("τ", [1, 4])
 @pytest.mark.parametrize("lost", [False, True], ids=["all arrive", "some are lost"])
 def test_wave_is_lt_admm(lost, τ):
@@ -149,6 +150,7 @@ def test_nids_with_a_step_for_each_node(term):
     same(found, expected)
 
 
+@pytest.mark.slow
 def test_nids_with_a_step_for_each_node_ends_at_the_solution_of_all():
     method = db.nids(alpha=1.0, node_steps=UNEVEN)
     found = solved(problem(), method, 3000, engine=db.Cluster(devices=4))
@@ -295,6 +297,7 @@ def test_differences_round_less_than_copies():
 # The limit on flows.
 
 
+@pytest.mark.slow_except("wave")
 @pytest.mark.parametrize("name", ["wave", "edge_ed"])
 def test_a_limit_on_flows_solves_the_problem_with_a_total_variation_penalty(name):
     """min Σ f_i(s_i) + B Σ_links |s_i − s_j|, by its dual, which is least squares over flows |F| ≤ B."""

@@ -67,7 +67,7 @@ def central(prox, steps=3000, α=0.2):
 TERMS = {"box": BOX, "simplex": db.prox.simplex(), "l1": db.prox.l1(0.2)}
 
 
-@pytest.mark.slow_except("box")
+@pytest.mark.slow
 @pytest.mark.parametrize("term", TERMS)
 def test_prometheus_reaches_the_constrained_solution(term):
     """With constant step sizes, and active constraints."""

@@ -59,6 +59,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_except("gt 4 alternating", "penalty 8")
 @pytest.mark.parametrize("case", CASES)
 def test_follows_the_reference(case):
     lower, upper, updates, every, form = CASES[case]
@@ -88,6 +89,10 @@ def test_a_phase_counts_the_exchanges_of_its_level():
         QUADRATIC, "gt", "gt", lambda turn: matrices[turn % len(matrices)], steps=60, every=4, **RATES
     )
     agree(run(PROBLEM, db.sparkle("gt", upper_every=4, **RATES), graph, 60), expected, 1e-10)
+
+
+@pytest.mark.slow
+def test_a_phase_counts_the_exchanges_of_its_level_link_by_link():
     late = db.faults.late(1, 0.0)  # which changes nothing, but messages go link by link
     method = db.sparkle("gt", upper_every=4, **RATES)
     changing = db.graphs.cycle(RING, db.graphs.star(NODES))
@@ -97,18 +102,23 @@ def test_a_phase_counts_the_exchanges_of_its_level():
     agree(result, expected, 1e-10)
 
 
-def test_a_resting_step_costs_one_gradient():
-    def cost(form, steps, **options):
-        method = db.sparkle("ed", hypergradient=form, upper_every=4, **RATES, **options)
-        trace = db.solve(PROBLEM, method, RING, steps=steps, eval_every=1, metrics=[]).trace
-        return [np.diff(trace[name]).tolist() for name in ("gradients", "hvps", "bytes", "rounds")]
+def costs_of_steps(form, steps=5):
+    method = db.sparkle("ed", hypergradient=form, upper_every=4, **RATES)
+    trace = db.solve(PROBLEM, method, RING, steps=steps, eval_every=1, metrics=[]).trace
+    return [np.diff(trace[name]).tolist() for name in ("gradients", "hvps", "bytes", "rounds")]
 
+
+@pytest.mark.slow
+def test_a_resting_step_costs_no_product():
+    gradients, hvps, *_ = costs_of_steps(None)
+    assert gradients == [2, 1, 1, 1, 2] and hvps == [1, 0, 0, 0, 1]
+
+
+def test_a_resting_step_costs_one_gradient():
     vectors = 2 * 8  # to two neighbours, of float64
-    gradients, hvps, sent, rounds = cost(penalty(10.0), 5)
+    gradients, hvps, sent, rounds = costs_of_steps(penalty(10.0))
     assert gradients == [3, 1, 1, 1, 3] and hvps == [0] * 5
     assert sent == [vectors * (3 + 4 + 4), *[vectors * 4] * 3, vectors * (3 + 4 + 4)] and rounds == [2, 1, 1, 1, 2]
-    gradients, hvps, *_ = cost(None, 5)
-    assert gradients == [2, 1, 1, 1, 2] and hvps == [1, 0, 0, 0, 1]
     mean = db.cost(PROBLEM, db.sparkle("ed", hypergradient=penalty(10.0), upper_every=4, **RATES), RING)
     assert mean["gradients"] == 1.5 and mean["bytes"] == vectors * (4 + 7 / 4)
     assert db.sparkle("ed", upper_every=4, **RATES).sends == "p/4 + q + q/4 numbers"
@@ -140,10 +150,14 @@ def test_links_that_remember(lower, tmp_path):
         assert np.array_equal(getattr(whole.nodes, level), getattr(resumed.nodes, level))
 
 
-def test_codes_and_micro_batches():
+def test_codes():
     method = db.sparkle(db.privacy.top_k("ed", 0.5), alpha=0.05, beta=0.05, gamma=0.05, upper_every=2)
     result = run(PROBLEM, method, RING, 3000)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-8)
+
+
+@pytest.mark.slow
+def test_micro_batches():
     problem = random_quadratic(NODES).problem(samples=4)
     method = db.sparkle("ed", upper_every=2, **RATES)
     one, parts = (

@@ -58,7 +58,7 @@ def test_bytes_are_those_of_the_message(name):
     assert cost(made)["bytes"] == 2 * row.size < cost("ed")["bytes"]
 
 
-@pytest.mark.slow_except("top-7-float64", "random-70000-float32", "4 bits-70000-float32", "2 bits-7-float32")
+@pytest.mark.slow_except("top-7-float64", "random-7-float32", "2 bits-7-float32")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 @pytest.mark.parametrize("entries", [1, 7, 70_000])
 @pytest.mark.parametrize("name", CODES)
@@ -66,7 +66,8 @@ def test_read_as_written(name, entries, dtype):
     """What arrives is the part that was sent, and is never further from the message than nothing would be."""
     made = code(CODES[name]("ed"))
     new = jax.random.normal(jax.random.key(entries), (entries,), dtype)
-    arrived = made.decode(made.encode(new, *KEYS), KEYS[0], entries, dtype)
+    read = jax.jit(lambda new: made.decode(made.encode(new, *KEYS), KEYS[0], entries, dtype))
+    arrived = read(new)
     assert arrived.shape == new.shape and arrived.dtype == new.dtype
     assert jnp.linalg.norm(new - arrived) <= jnp.linalg.norm(new) * (1 + 1e-6)
     if "bits" in name:
@@ -77,8 +78,7 @@ def test_read_as_written(name, entries, dtype):
         assert int(sent.sum()) == int(np.ceil(made.share * entries)) and jnp.array_equal(arrived[sent], new[sent])
     if name == "top":
         assert np.abs(new[sent]).min() >= np.abs(jnp.where(sent, 0, new)).max()
-    zero = jnp.zeros(entries, dtype)
-    assert not made.decode(made.encode(zero, *KEYS), KEYS[0], entries, dtype).any()
+    assert not np.asarray(read(jnp.zeros(entries, dtype))).any()
 
 
 @pytest.mark.slow
@@ -147,14 +147,22 @@ def test_flows_in_code_cancel():
 class TestNoise:
     def test_what_is_sent_is_cut_and_noisy(self):
         made = code(db.privacy.noisy("ed", clip=2.0, noise=0.5))
-        zero, secrets = jnp.zeros(1000), jax.random.split(jax.random.key(0), 200)
-        send = lambda new: jax.vmap(lambda key: made.decode(made.encode(new, KEYS[0], key), KEYS[0], 1000, new.dtype))  # noqa: E731
-        noise = send(zero)(secrets)
-        assert abs(float(noise.std()) - 1.0) < 0.01
-        large = send(jnp.full(1000, 5.0))(secrets) - noise
-        norms, step = jnp.linalg.norm(large, axis=1), made.grid(1000).step
+        secrets = jax.random.split(jax.random.key(0), 200)
+
+        @jax.jit
+        def arrived(new):
+            decoded = lambda key: made.decode(made.encode(new, KEYS[0], key), KEYS[0], 1000, new.dtype)  # noqa: E731
+            return jax.vmap(decoded)(secrets)
+
+        def send(entry):
+            return np.asarray(arrived(np.full(1000, entry)))
+
+        noise = send(0.0)
+        assert abs(noise.std() - 1.0) < 0.01
+        large = send(5.0) - noise
+        norms, step = np.linalg.norm(large, axis=1), made.grid(1000).step
         assert (norms < 2.0 + 1e-12).all() and (norms > 2.0 - np.sqrt(1000) * step).all()
-        small = send(jnp.full(1000, 0.01))(secrets) - noise
+        small = send(0.01) - noise
         np.testing.assert_allclose(small, np.floor(0.01 / step) * step, atol=1e-12)
 
     def test_noise_is_new_in_every_step_and_node(self):
@@ -166,6 +174,7 @@ class TestNoise:
         assert np.abs(alike[0, NODES + 3]) < 0.5 and np.abs(steps).min(1).max() < np.abs(steps).max()
         assert len({row.tobytes() for row in steps}) == 2 * NODES
 
+    @pytest.mark.slow_except("code")
     @pytest.mark.parametrize("apart", ["graph", "code", "level"])
     def test_noise_is_new_in_every_level_of_one_exchange(self, apart):
         """Two levels that send in one exchange: on two graphs, in two codes of one graph, or together."""

@@ -36,7 +36,7 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
     return db.solve(problem, method, graph, steps=steps, eval_every=steps, metrics=[], engine=engine, **options)
 
 
-@pytest.mark.slow_except("personal")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "method"),
     [
@@ -152,9 +152,7 @@ def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
 @pytest.mark.parametrize("seed", [2**32 - 1, np.int64(2**31)])
 def test_every_accepted_seed_shuffles_the_samples(seed):
     problem, options = regression([12] * 8), {"batch_size": 4, "sampling": "shuffle-once", "seed": seed}
-    here, there = (run(problem, engine, **options) for engine in (None, db.Cluster(devices=4)))
-    for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
+    here = run(problem, steps=1, **options)
     # The order is the one that the seed's own key gives.
     key = jax.random.fold_in(keys.key(seed), SHUFFLE)
     order = problem.upper_data.shuffled(key, jnp.arange(8)).tree["number"]

@@ -82,8 +82,13 @@ def on(batch, point):
 @cache
 def samples(k, some=False):
     """What the estimator's draw of step k holds."""
+    return jax.tree.map(np.asarray, _drawn(jnp.int32(k), some))
+
+
+@partial(jax.jit, static_argnums=1)
+def _drawn(k, some):
     draw = oracle(k).draw_for_variance_reduction() if some else oracle(k).draw()
-    return {name: np.asarray(leaf) for name, leaf in draw.lower.parts[0].items()}
+    return draw.lower.parts[0]
 
 
 def momentum_by_hand(theta):

@@ -282,14 +282,19 @@ def test_the_scale_of_single_samples_bounds_each_of_them():
     """A series in single samples diverges where L bounds their mean only: here it bounds the largest."""
     x, y = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7))
     draw = Oracle(scalar_problem(), jnp.zeros(1, jnp.int32), jax.random.key(2), 60, Ledger()).draw()
-    here = draw.at(x, y)
-    largest = float(largest_curvature(here, of_samples=True)[0])
-    assert largest == pytest.approx(POWER_MARGIN * SAMPLES["h"].max()) and float(largest_curvature(here)[0]) < largest
+
+    @jax.jit
+    def both():
+        here = draw.at(x, y)
+        return largest_curvature(here, of_samples=True)[0], largest_curvature(here)[0]
+
+    largest, of_mean = map(float, both())
+    assert largest == pytest.approx(POWER_MARGIN * SAMPLES["h"].max()) and of_mean < largest
 
 
 def test_automatic_scale_is_an_upper_bound():
     rng = np.random.default_rng(0)
-    for q in (1, 2, 5, 40):
+    for q in (1, 40):
         H = []
         for _ in range(NODES):
             basis = np.linalg.qr(rng.normal(size=(q, q)))[0]

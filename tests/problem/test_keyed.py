@@ -67,7 +67,7 @@ class TestRuns:
         np.testing.assert_array_equal(nodes(solve(KEYED, eval_every=1)), whole)
         assert np.abs(nodes(solve(KEYED, eval_every=1, seed=3)) - whole).max() > 1e-3
 
-    @pytest.mark.slow_except("cluster-unequal-None", "chunks-equal-3")
+    @pytest.mark.slow_except("cluster-unequal-None")
     @pytest.mark.parametrize("batch_size", [3, None])
     @pytest.mark.parametrize("data", [(INPUTS, TARGETS), UNEQUAL], ids=["equal", "unequal"])
     @pytest.mark.parametrize("engine", [db.Simulator(node_chunk=3), db.Cluster()], ids=["chunks", "cluster"])
@@ -158,7 +158,7 @@ def test_every_part_of_a_full_batch_has_its_own():
     problem = db.Problem(noise, upper_data=[np.ones(4), np.ones(7)], x0=jnp.zeros(1))
     batch = oracle(problem, batch_size=None, numbers=[0, 1]).draw().upper_batch
     assert len(batch.parts) > 1
-    means = jax.vmap(lambda one: one.mean(noise, jnp.zeros(1)))(batch)
+    means = jax.jit(jax.vmap(lambda one: one.mean(noise, jnp.zeros(1))))(batch)
     weights = np.asarray(batch.weights)
     values = [[jax.random.normal(jax.random.fold_in(key, k)) for k in range(weights.shape[1])] for key in batch.keys]
     np.testing.assert_allclose(means, (weights * np.array(values)).sum(1), rtol=1e-12)
@@ -169,15 +169,18 @@ class TestDifferences:
 
     @pytest.mark.parametrize("chunk", [pytest.param(None, marks=pytest.mark.slow), 3])
     def test_products_by_differences_are_those_of_the_same_dropout(self, chunk):
-        one = oracle(KEYED)
-        one.config = EvalConfig(node_chunk=chunk)
         x, y, z = (replicate(jnp.asarray(RNG.normal(size=SIZE)), NODES) for _ in range(3))
-        draw = one.draw()
-        exact, near = (draw.at(x, y, products) for products in (Products(), Products(difference=1e-4)))
-        for name in ("hessian", "jacobian"):
-            wanted, found = (getattr(point, name)(z).tree for point in (exact, near))
+
+        @jax.jit
+        def products():
+            one = oracle(KEYED)
+            one.config = EvalConfig(node_chunk=chunk)
+            draw = one.draw()
+            points = draw.at(x, y, Products()), draw.at(x, y, Products(difference=1e-4)), one.draw(1).at(x, y)
+            return {name: [getattr(point, name)(z).tree for point in points] for name in ("hessian", "jacobian")}
+
+        for name, (wanted, found, other) in products().items():
             assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
-            other = getattr(one.draw(1).at(x, y), name)(z).tree
             assert name == "jacobian" or np.abs(other - wanted).max() > 0.05 * np.abs(wanted).max()
 
     def test_spider_keeps_the_noise_of_its_start(self):

@@ -227,6 +227,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow_except("australian")
 @pytest.mark.parametrize("name", SHAPES)
 def test_real_sets_load(real, name):
     real(name)

@@ -185,6 +185,7 @@ def test_bad_input_gets_a_sentence(make, words):
 needs_data = pytest.mark.skipif("DECIBEL_DATA" not in os.environ, reason="DECIBEL_DATA is not set")
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_papers_sizes_on_real_data():
     task = personalization("mnist")

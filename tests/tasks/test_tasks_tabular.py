@@ -158,6 +158,7 @@ def test_synthetic_tasks_approach_the_solution(name, batch_size):
     assert last["distance"] < 0.05 * first["distance"]
 
 
+@pytest.mark.slow
 def test_logistic_regression_learns():
     task = MAKERS["logistic"]()
     method = db.sparkle("ed", alpha=1.0, beta=0.3, gamma=0.3, theta=0.5)
@@ -387,6 +388,7 @@ def test_named_sets_are_found_and_scaled(tmp_path, monkeypatch):
     assert auprc(nodes=3).summary["samples"] == {"train": 60, "test": 30}
 
 
+@pytest.mark.slow
 @needs_data
 def test_australian_by_projection():
     """Coefficients end at the ridge, where the gradient is large and the KKT residual is not."""
