@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from decibel.core._files import atomic_write
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._revocation import RevocationList
-from decibel.silo.trust._signature_ledger import Ledger
+from decibel.silo.trust._signature_ledger import SignatureLedger
 
 from .disk import CALLS, Disk, PowerCut
 from .papers import papers
@@ -25,7 +25,7 @@ class Organiser:
         self.world = world
         self.disk = Disk(world.folder / "organiser", f"disk {world.schedule.seed} organiser")
         self.revoked = RevocationList.first("test")
-        self._ledger = Ledger(self.disk.root / "ledger.jsonl")
+        self._ledger = SignatureLedger(self.disk.root / "ledger.jsonl")
         self._authority = Authority(papers().authority.key, papers().authority.certificate, self._ledger)
         self._first = ""
         self._handed_out: list[str] = []
