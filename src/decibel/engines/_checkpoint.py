@@ -292,6 +292,8 @@ def run_fingerprint(problem: Problem, method: Method, graphs: Levels, config: Ru
 
 def _digest(graph: Topology) -> str:
     digest = hashlib.sha256(b"random" if graph.order == "random" else b"")
+    if graph.rounds > 1:
+        digest.update(f"{graph.rounds} rounds".encode())
     for phase in graph.phases:
         for matrix in phase.matrices:
             for part in (matrix.indptr, matrix.indices, np.asarray(matrix.data, np.float64)):

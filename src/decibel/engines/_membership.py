@@ -18,7 +18,7 @@ from jax import Array
 from scipy import sparse
 
 from ..core._types import PyTree
-from ..graphs._graph import Graph, GraphSequence, Levels
+from ..graphs._graph import Accelerated, Graph, GraphSequence, Levels
 from ..methods._method import State
 from ..problem._problem import Data, Problem
 from ..problem._samples import NodeData, lay_out
@@ -76,6 +76,10 @@ def induced_graph(graph: Graph | GraphSequence, members: Members) -> Graph | Gra
             f"graph {graph.name!r} has one-way links and cannot do without nodes: keep all of them, or choose an "
             "undirected graph."
         )
+    if isinstance(graph, Accelerated):
+        base = induced_graph(graph.base, members)
+        assert isinstance(base, Graph)
+        return base.accelerated(graph.rounds)
     name = f"{graph.name} without {_listed(set(range(graph.nodes)) - set(members))}"
     phases = tuple(_induced_phase(phase, members, name) for phase in graph.phases)
     union = reduce(operator.add, [abs(phase.matrix) for phase in phases])

@@ -20,7 +20,7 @@ from ..core._vector import Vector
 from ..graphs._damping import growth, is_proven
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..network._communicator import Communicator
-from ..network._messages import Message
+from ..network._messages import Message, Plain
 from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..problem.prox import Prox
@@ -264,6 +264,11 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
         raise ValueError(
             f"strategy {strategy.name!r} on level {level} needs a doubly stochastic W, and {graph.name} has one-way "
             "links without one: choose 'push-pull', or make the graph undirected."
+        )
+    if graph.rounds > 1 and not all(type(message) is Plain for message in strategy.messages if strategy.communicates):
+        raise ValueError(
+            f"strategy {strategy.name!r} on level {level} weighs or encodes what single links carry, and {graph.name} "
+            f"mixes over {graph.rounds} rounds: choose one such as 'ed' or 'gt', or the graph that is not accelerated."
         )
     if not strategy.requires_symmetric and not (graph.changes and strategy.requires_fixed_graph):
         return

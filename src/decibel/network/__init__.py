@@ -12,7 +12,7 @@ from ._incidence import Sums, slots_of_node
 from ._limited import sizes_by_graph
 from ._links import ExchangeMemory, LinkFaults, LinkMemory, Links, LinkStatus, NoiseKeys, Received, Transport
 from ._messages import Cumulative, Fanout, Message, Pull, as_message, by_kind
-from ._network import LEVELS, Network
+from ._network import LEVELS, Changes, Network
 from ._noisy import Grid, Noisy
 from ._push import Push
 from ._wave import Wave, WaveLinks
@@ -20,6 +20,7 @@ from ._wave import Wave, WaveLinks
 __all__ = [
     "ASYNC_HEADER_BYTES",
     "LEVELS",
+    "Changes",
     "Communicator",
     "ConcatCodec",
     "Cumulative",

@@ -7,13 +7,15 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from ..core import _keys as keys
 from ..core._ledger import Ledger
 from ..core._types import PyTree
+from ..graphs._graph import Gossip
 from ._links import ExchangeMemory, NoiseKeys
-from ._messages import as_message
+from ._messages import Message, Plain, as_message
 from ._network import Network
 
 Move = Generator[PyTree, PyTree, PyTree]  # of a level, which a strategy makes
@@ -61,12 +63,20 @@ class Communicator:
         self.link_memories: tuple[ExchangeMemory, ...] = ()  # after each exchange of the step so far
 
     def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
-        """One exchange: what every level receives for its message, δ(m) = Σ_j w_ij (m_j − m_i) for plain vectors."""
+        """What every level receives for its message, δ(m) = Σ_j w_ij (m_j − m_i) for plain vectors: one exchange, or
+        the rounds of an accelerated graph, in which levels without one share the first."""
         sent = {level: as_message(message) for level, message in messages.items()}
+        gossip = {level: self._network.gossip_of(level) for level in sent}
+        if not any(gossip.values()):
+            return self.exchange(sent)
+        return self._in_lockstep({level: in_rounds(sent[level], gossip[level]) for level in sent}, self.exchange)
+
+    def exchange(self, sent: dict[str, Message]) -> dict[str, PyTree]:
+        """One round of messages."""
         size = sum(message.bytes(self._network.fanout(level)) for level, message in sent.items())
         self._ledger.add(rounds=1, bytes=size)
         number = len(self.link_memories)
-        (every,) = {self._interval(level) for level in messages}
+        (every,) = {self._interval(level) for level in sent}
         exchange_count = None if every == 1 else self._step // every
         if self._before is None:  # a trace for shapes
             received = {level: message.placeholder() for level, message in sent.items()}
@@ -95,7 +105,8 @@ class Communicator:
         """Runs the levels' moves in lockstep; returns their new values, in order (bare if there is one)."""
         done: dict[str, PyTree] = {}
         for every in sorted({self._interval(level) for level in moves}):
-            done |= self._in_lockstep({level: move for level, move in moves.items() if self._interval(level) == every})
+            together = {level: move for level, move in moves.items() if self._interval(level) == every}
+            done |= self._in_lockstep(together, self.flow)
         return next(iter(done.values())) if len(done) == 1 else tuple(done[level] for level in moves)
 
     def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
@@ -134,7 +145,9 @@ class Communicator:
     def _interval(self, level: str) -> int:
         return self.intervals.get(level, 1)
 
-    def _in_lockstep(self, moves: dict[str, Move]) -> dict[str, PyTree]:
+    def _in_lockstep(
+        self, moves: dict[str, Move], send: Callable[[dict[str, PyTree]], dict[str, PyTree]]
+    ) -> dict[str, PyTree]:
         waiting = dict(moves)
         replies = dict.fromkeys(moves)
         done: dict[str, PyTree] = {}
@@ -147,5 +160,27 @@ class Communicator:
                     done[level] = stop.value
                     del waiting[level]
             if messages:
-                replies = self.flow(messages)
+                replies = send(messages)
         return done
+
+
+def in_rounds(message: Message, gossip: Gossip | None) -> Move:
+    """(W̃ − I) m in the rounds of `gossip`, from sums of flows, whose mean over nodes stays zero."""
+    if gossip is None:
+        return (yield message)
+    if not isinstance(message, Plain):
+        raise ValueError(f"a {type(message).__name__} message is of single links: use a graph that is not accelerated.")
+
+    def weighed(factor: float, tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
+
+    def total(a: PyTree, b: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, a, b)
+
+    before = weighed(0.0, message.content)
+    moved = weighed(gossip.scale, (yield message))
+    for ω in gossip.weights:
+        δ = yield Plain(total(message.content, moved))
+        after = total(weighed(ω, total(moved, weighed(gossip.scale, δ))), weighed(1 - ω, before))
+        before, moved = moved, after
+    return weighed(gossip.share, moved)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core._types import PyTree
-from ..graphs._graph import Topology
+from ..graphs._graph import Accelerated, Gossip, Topology
 from ._codecs import ConcatCodec
 from ._links import Channel, ExchangeMemory, LinkFaults, LinkMemory, Links, NoiseKeys, Received, Transport
 from ._messages import Fanout, Message, Plain, by_kind
@@ -23,15 +23,18 @@ PHASES = 2**31 + 4  # a stream of keys of its own, beyond every step
 
 
 class Changes(NamedTuple):
-    """How a graph changes: the number of its phases, whether they are drawn, and Exact Diffusion's damping on it."""
+    """How a graph changes: the number of its phases, whether they are drawn, and Exact Diffusion's damping on it; and
+    the rounds of an exchange, None for a single one."""
 
     phases: int
     drawn: bool
     damping: float
+    gossip: Gossip | None = None
 
     @classmethod
     def of(cls, graph: Topology) -> Changes:
-        return cls(graph.period, graph.order == "random", graph.damping)
+        gossip = graph.gossip if isinstance(graph, Accelerated) else None
+        return cls(graph.period, graph.order == "random", graph.damping, gossip)
 
 
 class Network(eqx.Module):
@@ -46,13 +49,17 @@ class Network(eqx.Module):
         graph_of: the index of the graph of each of the levels x, y, z.
         links: the links of each graph; empty if messages are plain and all arrive.
         faults: the faults of nodes and links; None if there are no `links`.
-        changes: how each graph changes; empty if none draws its phases and none damps.
+        changes: how each graph changes; empty if none draws its phases, damps or takes several rounds.
     """
 
     graph_of: tuple[int, int, int] = eqx.field(static=True)
     links: tuple[Links, ...]
     faults: LinkFaults | None
     changes: tuple[Changes, ...] = eqx.field(static=True, default=(), kw_only=True)
+
+    def gossip_of(self, level: str) -> Gossip | None:
+        """The rounds of an exchange of that level; None for a single one."""
+        return self.changes[self.graph_of[LEVELS.index(level)]].gossip if self.changes else None
 
     def exchange(
         self,

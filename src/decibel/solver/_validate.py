@@ -86,6 +86,12 @@ def validated_faults(faults: Fault | Sequence[Fault] | None, method: Method, gra
             "faults cannot be combined with compressed or noisy messages, except for the strategy 'wave': use "
             "db.privacy.quantize('wave', ...), or leave out faults or db.privacy."
         )
+    accelerated = next((graph for graph in graphs.distinct()[0] if graph.rounds > 1), None)
+    if accelerated is not None and any(isinstance(fault, Late) for fault in injected):
+        raise ValueError(
+            f"{accelerated.name} needs what neighbours send in every round, and db.faults.late delays it: leave out "
+            "late, or use the graph that is not accelerated."
+        )
     if method.intervals and any(isinstance(fault, Slow) for fault in injected):
         raise ValueError(
             f"upper_every={max(method.intervals.values())} cannot be combined with db.faults.slow, whose nodes have "

@@ -57,7 +57,7 @@ class AsyncRun(SiteRun):
         if rule is None:
             return
         if (rule.average or 1) == 1:
-            changes = largest_change(before, after), *network.changes(before, after, self._sent)
+            changes = largest_change(before, after), *network.link_changes(before, after, self._sent)
             call(self._note, (NUMBER,), *changes, in_place=self.site.in_place)
         else:
             held = *jax.tree.leaves([level.s for level in after[:3] if level]), *network.held(after, self._sent)

@@ -91,7 +91,7 @@ class AsyncSiteNetwork(SiteNetwork):
         """(slots, entries) what each link holds, for each exchange."""
         return [memory.per_link.z[0] for _, _, _, memory in self._links(state, sent)]
 
-    def changes(self, before: State, after: State, sent: Sent) -> list[Array]:
+    def link_changes(self, before: State, after: State, sent: Sent) -> list[Array]:
         """(slots,) by how much a step changed any entry of what each link holds."""
         both = zip(self.held(before, sent), self.held(after, sent), strict=True)
         return [jnp.abs(new - old).max(-1, initial=0).astype(jnp.float32) for old, new in both]

@@ -13,7 +13,18 @@ from jax import Array
 
 from decibel import Graph, GraphSequence, Levels, Network
 from decibel.core import PyTree
-from decibel.network import ConcatCodec, Fanout, LinkFaults, Links, Message, Noisy, Received, Sums, slots_of_node
+from decibel.network import (
+    Changes,
+    ConcatCodec,
+    Fanout,
+    LinkFaults,
+    Links,
+    Message,
+    Noisy,
+    Received,
+    Sums,
+    slots_of_node,
+)
 
 from ..protocol._lockstep_site import LockstepSite
 from ..protocol._payload_layout import Layout, in_code
@@ -33,9 +44,8 @@ class SiteNetwork(Network):
     def of(cls, site: Site, graphs: Levels, faults: LinkFaults, privacy: Privacy) -> SiteNetwork:
         distinct, graph_of = graphs.distinct()
         made = [_links(graph, site.number) for graph in distinct]
-        return cls(
-            graph_of, tuple(links for links, _ in made), faults, site, tuple(others for _, others in made), privacy
-        )
+        links, others = tuple(links for links, _ in made), tuple(others for _, others in made)
+        return cls(graph_of, links, faults, site, others, privacy, changes=tuple(map(Changes.of, distinct)))
 
     def fanout_on(self, graph: int) -> Fanout:
         neighbours = float(sum(other >= 0 for other in self.others[graph]))

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from decibel import Communicator, Ledger, Program, State
+from decibel import Communicator, Ledger, Network, Program, State
 from decibel.core import PyTree
-from decibel.network import Message, as_message
+from decibel.network import Message
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -20,13 +20,14 @@ S = TypeVar("S")
 class Recorder(Communicator):
     """Exchanges nothing, and keeps what was to be sent."""
 
-    def __init__(self, intervals: Mapping[str, int]) -> None:
+    def __init__(self, network: Network, intervals: Mapping[str, int]) -> None:
         self.intervals = intervals
+        self._network = network
         self.sent: list[dict[str, Message]] = []
 
-    def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
-        self.sent.append({level: as_message(message) for level, message in messages.items()})
-        return {level: message.placeholder() for level, message in self.sent[-1].items()}
+    def exchange(self, sent: dict[str, Message]) -> dict[str, PyTree]:
+        self.sent.append(sent)
+        return {level: message.placeholder() for level, message in sent.items()}
 
     def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
         """The branch that has every exchange of the step."""
@@ -37,7 +38,7 @@ def trace_messages(program: Program, state: State, look: Callable[[State, list[d
     """Calls `look` with the state before a step and the messages of each of its exchanges, by level; all are traced."""
 
     def step(k: Array, state: State) -> None:
-        recorder = Recorder(program.method.intervals)
+        recorder = Recorder(program.network, program.method.intervals)
         program.method.step(k, state, program.oracle(k, Ledger()), recorder)
         look(state, recorder.sent)
 
