@@ -28,9 +28,7 @@ RUN_ELSEWHERE = {'title="patients.py"', 'title="make_patients.py"'}  # by test_j
 TITLED = {'title="worker.py"', 'title="with Flax"', 'title="with PyTorch"', *SIDE_BY_SIDE, *RUN_ELSEWHERE}  # run below
 
 
-@pytest.mark.slow_except(
-    "README.md", "tutorial.md", "index.md", "concepts.md", "graphs.md", "silo.md", "evidence/errata.md"
-)
+@pytest.mark.slow_except("README.md", "concepts.md", "graphs.md", "silo.md")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)).removeprefix("docs/"))
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -399,7 +399,7 @@ def check_limit(trial, name=None):
         np.testing.assert_allclose(trial.of(limit, level), values, atol=1e3 * trial.tolerance, rtol=0)
 
 
-@pytest.mark.slow_except("sparkle-ed", "ma-dsbo", "slam", "ada-ed")
+@pytest.mark.slow_except("sparkle-ed", "ma-dsbo")
 @pytest.mark.parametrize("name", SINGLES)
 def test_batches_move_no_mean(name):
     method = of_catalog(name, **SPECIAL.get(name, {}))

@@ -163,6 +163,7 @@ def test_soba():
     np.testing.assert_allclose(smoothed[0], QUADRATIC.solution(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_soba_of_one_node():
     one = random_quadratic(1, seed=3)
     result = run(one.problem(), db.soba(alpha=0.1, beta=0.2, gamma=0.2), None, 1500)

@@ -150,6 +150,7 @@ def test_links_that_remember(lower, tmp_path):
         assert np.array_equal(getattr(whole.nodes, level), getattr(resumed.nodes, level))
 
 
+@pytest.mark.slow
 def test_codes():
     method = db.sparkle(db.privacy.top_k("ed", 0.5), alpha=0.05, beta=0.05, gamma=0.05, upper_every=2)
     result = run(PROBLEM, method, RING, 3000)
@@ -166,6 +167,7 @@ def test_micro_batches():
     np.testing.assert_allclose(one.nodes.x, parts.nodes.x, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_cluster_does_the_same():
     graph = db.graphs.cycle(RING, db.graphs.path(NODES))
     method = db.sparkle("gt", hypergradient=penalty(10.0), upper_every=3, **RATES)

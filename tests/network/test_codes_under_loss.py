@@ -164,7 +164,7 @@ def test_a_node_leaves_and_returns():
     assert solve(CODES["4 bits"], away, steps=500).trace["worst"][-1] > 1e-2
 
 
-@pytest.mark.slow_except("4 bits")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["4 bits", "top", "random"])
 def test_the_cluster_gives_the_simulators_bits(name):
     here, there = (solve(CODES[name], HARD, steps=CHUNK, metrics=[], engine=e) for e in (None, db.Cluster(devices=4)))

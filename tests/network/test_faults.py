@@ -377,6 +377,7 @@ def test_late_links_refuse_methods_that_exchange_inside_a_loop():
     db.solve(QUADRATIC.problem(), method, RING, steps=2, faults=db.faults.drop(0.5), metrics=[])
 
 
+@pytest.mark.slow
 def test_a_graph_per_level_may_mix_kinds():
     graphs = Levels(x=db.graphs.complete(NODES), y=RING)
     assert error(run("edge-ed", db.faults.drop(0.2, one_way=True), graph=graphs)) < 1e-12

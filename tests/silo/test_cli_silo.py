@@ -237,11 +237,15 @@ class TestNoise:
         assert spent <= 0.6 < db.privacy.epsilon(20.0, 4, 1e-4)
         assert "a is at step 9" in said and "a stopped: the records' privacy budget of 0.6 (ε at δ = 0.0001)" in said
         assert f"a: ε = {spent:.3g} of 0.6 per record (δ = 0.0001)" in silo("status")
-        assert "a is at step 12" in silo("run", "a", "--problem", "noisy_problem:problem")
-        assert f"a: ε = {db.privacy.epsilon(20.0, 4):.3g} per record (δ = 1e-5), no budget set" in silo("status")
         assert "needs every message with noise" in silo(
             "run", "a", "--problem", "noisy_problem:problem", "--budget", "1", code=1
         )
+
+    @pytest.mark.slow
+    def test_of_records_without_a_budget(self, silo):
+        self.prepare(silo, "records = { clip = 0.5, noise = 20 }")
+        assert "a is at step 12" in silo("run", "a", "--problem", "noisy_problem:problem")
+        assert f"a: ε = {db.privacy.epsilon(20.0, 4):.3g} per record (δ = 1e-5), no budget set" in silo("status")
 
     @pytest.mark.slow
     def test_of_messages(self, silo):

@@ -192,6 +192,7 @@ def test_a_step_size_that_is_too_large_for_late_messages_warns():
         db.theory.wave_step_size(0.5, local_steps=2)
 
 
+@pytest.mark.slow
 def test_the_warning_is_right():
     ring = db.graphs.ring(4)
     with warnings.catch_warnings():

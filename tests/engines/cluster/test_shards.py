@@ -172,6 +172,7 @@ def test_a_split_run_resumes_exactly_and_on_other_devices(tmp_path):
     assert jax.tree.leaves(resumed.nodes.x)[1].sharding.spec == P("nodes", "shard")
 
 
+@pytest.mark.slow
 def test_what_links_remember_resumes_only_in_the_same_parts(tmp_path):
     split, checkpoint = db.Cluster(shard=HALVES), {"checkpoint": tmp_path}
     solve_single(split, EDGES, steps=6, **checkpoint)
