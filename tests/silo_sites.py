@@ -88,16 +88,17 @@ class Folders:
         return atomic_write(home / "revoked.json", self.authority.sign_revoked(made))
 
 
-def run_sites(folders, method, steps, problems, engines=None, **options):
+def run_sites(folders, method, steps, problems, engines=None, graph=None, **options):
     """Every site in a thread of its own; their results."""
     results = {}
+    graph = folders.federation.graph if graph is None else graph
 
     def run(name):
         try:
             engine = db.Silo(folders.home(name), name, say=lambda sentence: None, **(engines or {}))
             own = {key: value(name) if callable(value) else value for key, value in options.items()}
             problem = problems[folders.federation.number(name)]
-            results[name] = db.solve(problem, method, folders.federation.graph, steps=steps, engine=engine, **own)
+            results[name] = db.solve(problem, method, graph, steps=steps, engine=engine, **own)
         except BaseException as error:
             results[name] = error
 

@@ -208,3 +208,15 @@ def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
 def test_importing_decibel_does_not_import_grpc():
     script = "import decibel as db, sys; db.Silo; db.privacy; assert not {'grpc', 'cryptography'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, env={"PATH": "/usr/bin", "JAX_PLATFORMS": "cpu"})
+
+
+@pytest.mark.slow
+def test_rounds_of_an_accelerated_graph_are_those_of_the_simulator(tmp_path):
+    quadratic = random_quadratic(4, seed=1)
+    folders = Folders(tmp_path, ring(4))
+    graph, method = folders.federation.graph.accelerated(3), db.ed(alpha=0.2)
+    sites = run_sites(folders, method, 10, [quadratic.single()] * 4, graph=graph, metrics=[])
+    expected = db.solve(quadratic.single(), method, graph, steps=10, metrics=[])
+    for number, site in enumerate(sites):
+        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-12)
+    assert sites[0].trace.last["rounds"] == 30

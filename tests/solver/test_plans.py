@@ -188,7 +188,7 @@ def test_the_time_is_that_of_computing_waiting_and_sending():
     for plan in predicted(Links(1e4, 0.5, slowest=3.0), single=True):
         slow = 1 + 2 / 8 if plan.strategy == "wave" else 3.0
         messages = 2 if plan.strategy in ("gt", "push-pull") else 1
-        each = plan.local_steps * 0.1 * slow + messages * 0.5 + plan.bytes / plan.exchanges / 1e4
+        each = plan.local_steps * 0.1 * slow + plan.rounds * messages * 0.5 + plan.bytes / plan.exchanges / 1e4
         assert plan.seconds == pytest.approx(plan.exchanges * each)
 
 
@@ -265,3 +265,17 @@ def mean_power(column, strategy, factor):
 def test_sentences(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_rounds_pay_on_a_long_ring_and_not_where_the_graph_mixes_well():
+    links = Links(1e6, 0.01)
+
+    def order(degree, name):
+        """Of the plans of ED in whole numbers and one step on that graph, the rounds, fastest first."""
+        found = predicted(links, nodes=100, degree=degree, compute=0.001)
+        plain = [plan for plan in found if (plan.strategy, plan.local_steps, plan.bits) == ("ed", 1, None)]
+        return [plan.rounds for plan in plain if plan.graph.name in (name, f"accelerated {name}")]
+
+    assert set(order(2, "ring")) == {1, 2, 4, 8, 16}
+    assert order(2, "ring")[-1] == 1
+    assert order(16, "exponential")[0] == 1

@@ -36,6 +36,7 @@ STRETCH = 1.25  # exchanges of runs whose nodes differ in curvature, over the mo
 LOST = {"edge-ed": 0.2, "push-pull": 0.8, "wave": 1.0}  # the power of 1/(1 − loss) by which exchanges grow
 
 LOCAL_STEPS = (1, 4, 16)
+ROUNDS = (2, 4, 8, 16)
 BITS = (None, 4)
 MOST_PAIRED = 512  # nodes of random matchings, which have as many phases
 SCALE = 4  # bytes of the scale of a vector in code
@@ -234,6 +235,8 @@ def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
     if not links.loss:
         for sequence, steps in product(_one_peer(nodes), LOCAL_STEPS):
             yield strategy("ed"), sequence, steps, 1, None
+        for graph, rounds in product(graphs, ROUNDS):
+            yield strategy("ed"), graph.accelerated(rounds), 1, rounds, None
 
 
 def _digraphs(nodes: int, degree: int) -> list[Graph]:
