@@ -83,8 +83,9 @@ def test_eight_devices_give_the_simulators_numbers_in_every_pair(case):
 
 def test_every_strategy_meets_every_graph_and_option():
     met = set().union(*map(pairs, SMALL + MORE))
-    for kind in set().union(*map(kinds, WHOLE)):
-        assert {(kind, option) for option in (*KINDS, "float32", "float64", None, 2)} <= met
+    for graph in KINDS:
+        assert {(kind, graph) for kind in set().union(*map(kinds, WHOLE))} <= met
+        assert {(graph, dtype, size) for dtype in ("float32", "float64") for size in (None, 2)} <= met
 
 
 def across_processes(cases: list[Case], count: int, folder: Path, seconds: int = 300) -> None:

@@ -71,11 +71,11 @@ class Halo(eqx.Module):
         phases = [slots(phase, mesh.shape[AXIS]) for phase in graph.phases]
         one_way = () if graph.doubly_stochastic else phases
         return cls(
-            tuple(_between_nodes(one, 0, graph.nodes, mesh) for one in phases),
-            tuple(_spread_sums(one, mesh) for one in phases),
-            tuple(_spread_weights(one.shaped(one.weights[:, 0]), mesh) for one in phases),
-            tuple(_spread_weights(one.shaped(one.pushes[:, 0]), mesh) for one in one_way),
-            tuple(_spread_weights(one, mesh) for one in surplus(graph)) if one_way else (),
+            tuple(_between_nodes(links, 0, graph.nodes, mesh) for links in phases),
+            tuple(_spread_sums(links, mesh) for links in phases),
+            tuple(_spread_weights(links.shaped(links.weights[:, 0]), mesh) for links in phases),
+            tuple(_spread_weights(links.shaped(links.pushes[:, 0]), mesh) for links in one_way),
+            tuple(_spread_weights(shares, mesh) for shares in surplus(graph)) if one_way else (),
         )
 
     def flow(self, phase: Array, buffer: Array) -> Array:
@@ -115,12 +115,12 @@ class Routes(eqx.Module):
     @classmethod
     def of(cls, links: Slots, nodes: int, mesh: Mesh) -> Routes:
         count, phases = links.weights.shape
-        own = np.arange(count) % (count // mesh.shape[AXIS])
+        spare = np.arange(count) % (count // mesh.shape[AXIS])
         per_link = [np.where(links.weights[:, phase] != 0, links.reverse, -1) for phase in range(phases)]
         by_node = tuple(_between_nodes(links, phase, nodes, mesh) for phase in range(phases))
         return cls(
             by_node,
-            tuple(Route.of(links, one, own, count, mesh) for one in per_link),
+            tuple(Route.of(links, sources, spare, count, mesh) for sources in per_link),
             by_node[0] if phases == 1 else _between_nodes(links, slice(None), nodes, mesh),
         )
 
@@ -148,8 +148,7 @@ class Collectives(Network):
         """For messages that may be lost or late, or that links remember. `faults` lies on the mesh; `numbers` are
         those of all nodes."""
         distinct, graph_of = graphs.distinct()
-        made = [_links(graph, numbers, mesh) for graph in distinct]
-        links, routes = tuple(links for links, _ in made), tuple(routes for _, routes in made)
+        links, routes = zip(*(_links(graph, numbers, mesh) for graph in distinct), strict=True)
         changes = tuple(map(Changes.of, distinct))
         return cls(graph_of, links, faults, (), routes, graphs.nodes, layout, changes=changes)
 
@@ -193,7 +192,7 @@ class Collectives(Network):
             return super().first_link_memory(step, number, messages)
         _validate_split(messages)
         first = super().first_link_memory
-        shapes = jax.eval_shape(lambda here: first(step, number, here), layout.local(messages))
+        shapes = jax.eval_shape(lambda local: first(step, number, local), layout.local(messages))
 
         def buffer(leaf: Array) -> Array:
             return jnp.zeros((*leaf.shape[:-1], layout.shards * leaf.shape[-1]), leaf.dtype)
@@ -245,21 +244,23 @@ def _validate_split(messages: dict[str, Message]) -> None:
 
 
 def _gather(routes: tuple[Route, ...], phase: Array, buffer: Array) -> Received:
-    look = lambda phase, buffer: routes[phase].around(buffer)[routes[phase].table]  # noqa: E731
-    return Received(_in_phase(look, len(routes), phase, buffer))
+    def of_neighbours(phase: int, buffer: Array) -> Array:
+        return routes[phase].around(buffer)[routes[phase].table]
+
+    return Received(_in_phase(of_neighbours, len(routes), phase, buffer))
 
 
 def _links(graph: Graph | GraphSequence, numbers: np.ndarray, mesh: Mesh) -> tuple[Links, Routes]:
-    made = slots(graph, mesh.shape[AXIS])
-    neighbours = spread(made.shaped(numbers[made.neighbours]), NamedSharding(mesh, P(AXIS)))
+    places = slots(graph, mesh.shape[AXIS])
+    neighbours = spread(places.shaped(numbers[places.neighbours]), NamedSharding(mesh, P(AXIS)))
     links = Links(
         neighbours,
-        _spread_weights(made.shaped(made.weights), mesh),
-        _spread_sums(made, mesh),
-        _spread_weights(made.shaped(made.pushes), mesh),
+        _spread_weights(places.shaped(places.weights), mesh),
+        _spread_sums(places, mesh),
+        _spread_weights(places.shaped(places.pushes), mesh),
         _spread_weights(shares_sent(graph), mesh),
     )
-    return links, Routes.of(made, graph.nodes, mesh)
+    return links, Routes.of(places, graph.nodes, mesh)
 
 
 def _between_nodes(links: Slots, phase: int | slice, nodes: int, mesh: Mesh) -> Route:
@@ -282,4 +283,4 @@ def _in_phase(function: Callable[..., Array], phases: int, phase: Array, buffer:
     """`function(phase, buffer)`, of which one branch runs."""
     if phases == 1:
         return function(0, buffer)
-    return jax.lax.switch(phase % phases, [partial(function, one) for one in range(phases)], buffer)
+    return jax.lax.switch(phase % phases, [partial(function, place) for place in range(phases)], buffer)
