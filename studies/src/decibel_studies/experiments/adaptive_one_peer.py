@@ -24,7 +24,6 @@ RING = "adam-ed, ring"
 LOCAL = "DADAM, one peer"
 CENTRAL = "Adam on all data"
 AVERAGED = "adam-ed, ring, averaged moments"
-LOCAL_RING = "DADAM, ring"
 REGISTERED = registered("adaptive/one-peer")
 
 
@@ -60,7 +59,6 @@ def arms(setup: Setup) -> list[Arm]:
         LOCAL: (dadam, pairs),
         CENTRAL: (dadam, complete(1)),
         AVERAGED: (averaged, circle),
-        LOCAL_RING: (dadam, circle),
     }
     judged = (OURS, RING, LOCAL, CENTRAL)
 
@@ -73,7 +71,7 @@ def arms(setup: Setup) -> list[Arm]:
     # The larger steps first, so that the smaller ones find their programs compiled.
     return [
         arm(label, size)
-        for group in (judged, (AVERAGED,), (LOCAL_RING,))
+        for group in (judged, (AVERAGED,))
         for size in sorted(setup.rates, reverse=True)
         for label in group
     ]
