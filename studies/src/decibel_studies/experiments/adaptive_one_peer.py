@@ -24,6 +24,7 @@ RING = "adam-ed, ring"
 LOCAL = "DADAM, one peer"
 CENTRAL = "Adam on all data"
 AVERAGED = "adam-ed, ring, averaged moments"
+LOCAL_RING = "DADAM, ring"
 REGISTERED = registered("adaptive/one-peer")
 
 
@@ -59,6 +60,7 @@ def arms(setup: Setup) -> list[Arm]:
         LOCAL: (dadam, pairs),
         CENTRAL: (dadam, complete(1)),
         AVERAGED: (averaged, circle),
+        LOCAL_RING: (dadam, circle),
     }
     judged = (OURS, RING, LOCAL, CENTRAL)
 
@@ -71,7 +73,7 @@ def arms(setup: Setup) -> list[Arm]:
     # The larger steps first, so that the smaller ones find their programs compiled.
     return [
         arm(label, size)
-        for group in (judged, (AVERAGED,))
+        for group in (judged, (AVERAGED,), (LOCAL_RING,))
         for size in sorted(setup.rates, reverse=True)
         for label in group
     ]
