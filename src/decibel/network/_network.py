@@ -89,24 +89,24 @@ class Network(eqx.Module):
         count = step if exchange_count is None else exchange_count
         received: dict[str, PyTree] = {}
         after: list[tuple[LinkMemory, ...]] = []
-        for graph, here in enumerate(self._by_graph(messages)):
-            if not here:
+        for graph, of_graph in enumerate(self._by_graph(messages)):
+            if not of_graph:
                 after.append(())
                 continue
             phase = phases[graph] if phases else count
-            if not self.links and not all(map(self.needs_no_links, here.values())):
+            if not self.links and not all(map(self.needs_no_links, of_graph.values())):
                 raise ValueError(
                     f"{type(self).__name__} has no links, which such messages need: build it with with_links(graphs, "
                     "config.link_faults(node_ids)) where links remember method.messages."
                 )
             if not self.links:
-                received |= self.mix(phase, graph, here)
+                received |= self.mix(phase, graph, of_graph)
                 continue
             memories: list[LinkMemory] = []
             channel = self._channel(step, number, graph)._replace(
                 noise_keys=noise_keys, exchange_count=exchange_count, phase=phase
             )
-            for place, message in enumerate(by_kind(here)):
+            for place, message in enumerate(by_kind(of_graph)):
                 transport = self.transport(step, number, graph, message.wait_for, phase)
                 channel = channel._replace(place=(graph, place), transport=transport)
                 memory = message.link_memory(channel) if link_memories is None else link_memories[graph][place]
@@ -136,8 +136,8 @@ class Network(eqx.Module):
         if not self.links:
             return ()
         return tuple(
-            tuple(message.link_memory(self._channel(step, number, graph)) for message in by_kind(here))
-            for graph, here in enumerate(self._by_graph(messages))
+            tuple(message.link_memory(self._channel(step, number, graph)) for message in by_kind(of_graph))
+            for graph, of_graph in enumerate(self._by_graph(messages))
         )
 
     def _by_graph(self, messages: dict[str, Message]) -> list[dict[str, Message]]:

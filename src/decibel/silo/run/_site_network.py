@@ -43,8 +43,8 @@ class SiteNetwork(Network):
     @classmethod
     def of(cls, site: Site, graphs: Levels, faults: LinkFaults, privacy: Privacy) -> SiteNetwork:
         distinct, graph_of = graphs.distinct()
-        made = [_links(graph, site.number) for graph in distinct]
-        links, others = tuple(links for links, _ in made), tuple(others for _, others in made)
+        pairs = [_links(graph, site.number) for graph in distinct]
+        links, others = tuple(links for links, _ in pairs), tuple(others for _, others in pairs)
         return cls(graph_of, links, faults, site, others, privacy, changes=tuple(map(Changes.of, distinct)))
 
     def fanout_on(self, graph: int) -> Fanout:
