@@ -257,7 +257,10 @@ def _validate_graphs(graphs: Levels, federation: Federation) -> None:
                 f"graph has {graph.nodes} nodes, and federation {federation.name!r} has {len(federation.sites)}."
             )
         if graph.period > 1 or not graph.symmetric:
-            raise ValueError(f"graph {graph.name!r} on level {level} must be undirected and the same in every step.")
+            raise ValueError(
+                f"graph {graph.name!r} on level {level} must be undirected and the same in every step, since sites "
+                "that do not meet would lose step: give engine.graph."
+            )
         for a, b in graph.edges:
             if a != b and frozenset((int(a), int(b))) not in allowed:
                 raise ValueError(f"graph {graph.name!r} has an edge {(a, b)} that the federation file does not have.")
