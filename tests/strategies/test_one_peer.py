@@ -13,6 +13,7 @@ from quadratics import random_quadratic, upper_of_x
 
 import decibel as db
 from decibel import graphs, strategies
+from decibel.engines._membership import induced_graph
 from decibel.network._network import Network
 from decibel.strategies import strategy
 
@@ -209,6 +210,7 @@ def test_nodes_that_remain_reach_their_own_solution():
     problem = type(QUADRATIC)(*(part[stay] for part in QUADRATIC))
     result = run(db.sparkle("ed", **RATES), steps=4000, engine=db.Simulator(members=tuple(stay)))
     assert error(result, problem.solution()) < 1e-9
+    assert induced_graph(PAIRS, tuple(stay)).order == "random"
 
 
 @pytest.mark.slow_except("calm-pairs", "lost-cube")
