@@ -111,6 +111,17 @@ def test_any_number_of_adaptive_local_steps_is_exact(name, τ):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["ada-ed", "ed"])
+def test_local_steps_are_exact_with_one_peer_a_step(name):
+    """The carry is damped by what follows from the graph."""
+    method = db.CATALOG[name](alpha=0.3 if name == "ada-ed" else 0.1, local_steps=4)
+    assert "4 local steps" in method.settings["mixing"]
+    options = {"steps": 4000, "eval_every": CHUNK, "metrics": [], "progress": False}
+    result = db.solve(QUADRATIC.single(), method, db.graphs.one_peer_hypercube(NODES), **options)
+    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-10)
+
+
+@pytest.mark.slow
 def test_saves_rounds_where_the_problem_is_badly_conditioned():
     rng = np.random.default_rng(0)
     scales, c = np.logspace(-2, 0, 4), rng.normal(size=(NODES, 4))
