@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..judging.compare import higher
 from ..judging.registration import registered
 from ..judging.results import Results
 from ..judging.verdicts import Check, Claim
+from ..testbed.study import Curve
 from .cleaning import SMALL, SMOKE
-from .sparkle_hyper_cleaning import OURS, Setup, arms, case, lengths
+from .sparkle_hyper_cleaning import OURS, Setup, case, lengths
 from .sparkle_hyper_cleaning import STUDY as LARGE
 
 METHODS = (*OURS, "MDBO")
 REGISTERED = registered("sparkle/hyper-cleaning-terms")
+
+
+def arms(setup: Setup) -> Sequence[Curve]:
+    return LARGE.arms(setup)
 
 
 def better_than_mdbo(results: Results[Setup]) -> list[Check]:
@@ -57,7 +63,14 @@ STUDY = replace(
             "C3d",
             "On digits SPARKLE with ED or EXTRA reaches a higher test accuracy than MDBO with 10, 3 or 1 terms.",
             better_than_mdbo,
-            finding="Registered, and not run yet.",
+            why="MDBO does better with fewer terms here: its test accuracy is 85.1 % with ten terms, "
+            "91.7 with three and 93.6 with one. A term costs samples, and all get as many. SPARKLE-ED reaches 94.1 % "
+            "and SPARKLE-EXTRA 93.9. They are 0.7 ± 0.9 and 0.5 ± 0.8 points ahead of MDBO with one term, which is not "
+            "settled. So the number of terms belongs to what is searched for MDBO. In C3b, on Fashion-MNIST, one term "
+            "was not tried. Nodes have as few as three validation samples, fewer than a batch. The step sizes "
+            "found for MDBO lie at an end of what was tried, after it was widened; larger ones may do better.",
+            finding="At equal samples ED and EXTRA end 11 points above MDBO with ten terms, and 2.4 to 2.5 above it "
+            "with three. With one term it is 0.5 to 0.7 points behind them, which is not settled.",
         ),
     ),
 )

@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="a folder of results at full size")
     results = parser.parse_args().results
-    for name in NAMES:
+    for name in [name for name in NAMES if (results / name / "runs").exists()]:
         if changed := restamp(name, results):
             print(f"{name}: {changed} runs")
 
