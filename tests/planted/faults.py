@@ -435,8 +435,8 @@ METHODS = (
     Fault(
         "correction for every step",
         "ProxSkip.step",
-        "c + self.probability * δ",
-        "c + δ",
+        'c + network.damping("x") * self.probability * δ',
+        'c + network.damping("x") * δ',
         "The correction of ProxSkip ignores how often it communicates.",
     ),
     Fault(
