@@ -52,7 +52,7 @@ def arrives(name, τ, alpha):
         MADE[name](alpha=alpha, local_steps=τ),
         RING,
         steps=GRADIENTS // τ,
-        eval_every=8 // τ,
+        eval_every=4,
         metrics=[worst],
         faults=faults,
         progress=False,
