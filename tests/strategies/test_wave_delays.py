@@ -197,6 +197,7 @@ def test_the_warning_is_right():
     ring = db.graphs.ring(4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", db.DelayWarning)
+        warnings.simplefilter("ignore", db.GrowthWarning)
         runs = {alpha: solve(ring, alpha, steps=1_500) for alpha in (0.48, 0.55)}
     distances = {alpha: float(jnp.abs(run.nodes.x - 1.5).max()) for alpha, run in runs.items()}
     assert distances[0.48] < 1e-6
