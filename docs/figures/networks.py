@@ -75,7 +75,8 @@ class Near(db.Callback):
 def case(plan: _plans.Plan) -> str:
     steps = f", {plan.local_steps} local steps" if plan.local_steps > 1 else ""
     bits = f", {plan.bits} bits" if plan.bits else ""
-    return f"{plan.strategy}{steps}{bits}, {plan.graph.name}"
+    rounds = f", {plan.rounds} rounds" if plan.rounds > 1 else ""
+    return f"{plan.strategy}{steps}{bits}, {plan.graph.name}{rounds}"
 
 
 def ideal(condition: float, links: _plans.Links) -> list[_plans.Plan]:
@@ -86,6 +87,7 @@ def ideal(condition: float, links: _plans.Links) -> list[_plans.Plan]:
 
 GRAPHS = (
     "ring",
+    "accelerated ring",
     "torus 4×4",
     "one-peer exponential",
     "one-peer hypercube",

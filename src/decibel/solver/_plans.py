@@ -77,7 +77,7 @@ class Plan(NamedTuple):
 
     Attributes:
         strategy: the strategy of all levels.
-        graph: the graph, with accelerated gossip where `rounds` is above 1.
+        graph: the graph of all levels, accelerated where `rounds` is above 1.
         local_steps: how many steps a node takes for each exchange.
         rounds: how many rounds of messages make up an exchange.
         bits: per entry of a message; None sends whole numbers.
