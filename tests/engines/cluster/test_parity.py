@@ -37,8 +37,8 @@ def kinds(case: Case) -> set[str]:
 
 
 def pairs(case: Case) -> set[tuple]:
-    """Precision and batches do the same to every method, so they meet graphs only."""
-    return {(case.graph, case.dtype, case.batch_size), *((kind, case.graph) for kind in kinds(case))}
+    options = case.graph, case.dtype, case.batch_size
+    return {options, *((kind, option) for kind in kinds(case) for option in options)}
 
 
 def covering(cases: list[Case], covered: set, parts: Callable[[Case], set]) -> list[Case]:
@@ -52,7 +52,7 @@ def covering(cases: list[Case], covered: set, parts: Callable[[Case], set]) -> l
     return chosen
 
 
-# What SMALL lacks until every strategy has met every graph, and every graph both precisions, all samples and few.
+# What SMALL lacks until every strategy has met every graph, both precisions, and all samples or few.
 MORE = covering(WHOLE, set().union(*map(pairs, SMALL)), pairs)
 EVERY_STRATEGY = covering([case for case in SMALL if case.method.startswith("sparkle")], set(), kinds)
 
