@@ -93,7 +93,9 @@ def behind(results: Results[S], theirs: str, ours: str, rates: Sequence[float], 
     """Their test loss less ours: above zero, or no lower than minus the tolerance."""
     first, second = best(results, theirs, rates), best(results, ours, rates)
     text = f"test loss, {first.label} less {second.label}"
-    return Check.of(text, np.nan_to_num(first.last("test_loss"), nan=np.inf) - second.last("test_loss"), -tolerance)
+    return Check.of(
+        text, np.nan_to_num(first.last("test_loss"), nan=np.inf) - second.last("test_loss"), 0.0 - tolerance
+    )
 
 
 def one_peer_is_enough(results: Results[Setup]) -> list[Check]:
@@ -127,13 +129,26 @@ STUDY = Study(
             "adam-ed with one peer a step ends no higher than on a ring, at half of the bytes, and below DADAM with "
             "one peer a step.",
             one_peer_is_enough,
-            finding="Registered, and not run yet.",
+            why="With one peer adam-ed ends at 1.461, on the ring at 1.457, both with the larger step size. The ring "
+            "is 0.004 ± 0.007 lower, where 0.005 is allowed: four seeds do not settle it. So we do not confirm the "
+            "prototype, whose one seed was 0.021 lower with one peer. DADAM with one peer is 0.039 ± 0.010 above. It "
+            "sends one vector where adam-ed sends two. DADAM on the ring sends as many bytes as adam-ed with one "
+            "peer, and ends at 1.538. Adam on all data ends at 1.411.",
+            finding="With one peer and half of the bytes adam-ed ends 0.004 ± 0.007 nats per byte above the ring, "
+            "which does not settle whether it is within the allowed 0.005. It is 0.039 ± 0.010 below DADAM with one "
+            "peer.",
         ),
         Claim(
             "D7",
             "Second moments of the averaged difference m̂ − e end below those of the newest one g − e.",
             averaged_is_better,
-            finding="Registered, and not run yet.",
+            why="Averaged moments do best with the smaller of the two step sizes: 1.380 with 0.001, 1.567 with 0.003. "
+            "The newest ones do best with the larger: 1.468 and 1.457. Smaller step sizes than 0.001 were not tried. "
+            "Averaged moments are smaller, so that steps are longer. They are also 0.03 below Adam on all data, which "
+            "has the newest gradient's moments; it was not run with averaged ones. One task and one graph: so the "
+            "default stays, and `strategies.adam_ed(averaged=True)` is an option.",
+            finding="Second moments of the averaged difference end 0.077 ± 0.019 nats per byte lower on a ring, with "
+            "a third of the step size.",
         ),
     ),
     against="bytes",
