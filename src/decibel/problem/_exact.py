@@ -116,6 +116,24 @@ def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTr
     return implicit_gradient(f, g, x, y, tolerance)
 
 
+def node_gradients(problem: Losses, x: PyTree, tolerance: float) -> PyTree:
+    """∇ℓ_i(x_i), every node's own at its own x, leaves (nodes, ...); ℓ_i(x) is f_i(x, y_i*(x)), or f_i(x)."""
+    if problem.single_level:
+        return jax.vmap(jax.grad(lambda x, batch: problem.upper_loss(x, None, batch)))(x, problem.upper_data.full())
+
+    def for_node(x: PyTree, upper: Batch, lower: Batch) -> PyTree:
+        def f(x: PyTree, y: PyTree) -> Array:
+            return problem.upper_loss(x, y, upper)
+
+        def g(x: PyTree, y: PyTree) -> Array:
+            return problem.lower_loss(x, y, lower)
+
+        y, _ = _minimize(lambda y: g(x, y), problem.y0, tolerance)
+        return implicit_gradient(f, g, x, y, tolerance)
+
+    return jax.vmap(for_node)(x, problem.upper_data.full(), problem.lower_data.full())
+
+
 def implicit_gradient(
     f: Callable[[PyTree, PyTree], Array], g: Callable[[PyTree, PyTree], Array], x: PyTree, y: PyTree, tolerance: float
 ) -> PyTree:
