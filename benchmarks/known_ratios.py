@@ -34,12 +34,10 @@ import numpy as np
 from jax import Array
 
 import decibel as db
-from decibel.engines._prefetch import StreamedRun
 from decibel.engines._program import RunConfig
 from decibel.engines._run import compile_chunk
 from decibel.network import _mixing as mixing
-from decibel.problem import sources
-from decibel.problem._stream_backends import Host, Sources
+from decibel.problem._stream_backends import Sources
 
 from . import contest, scale, streams
 from .cases import label_cleaning, regression
@@ -240,24 +238,14 @@ def _stages(rows: Rows, files: list[tuple[np.ndarray, ...]]) -> None:
     nodes, samples = len(files), len(files[0][0])
     host = Sources({node: db.sources.arrays(each) for node, each in enumerate(files)}, "upper_data", np.float32)
     draws = [np.random.default_rng(i).integers(0, samples, (25, nodes, 50), np.int32) for i in range(2)]
-    ids, room, device = np.arange(nodes), host.room(draws), jax.devices()[0]
-    gathered = host.gather(ids, draws, room)
+    ids, device = np.arange(nodes), jax.devices()[0]
+    gathered = host.gather(ids, draws)
     size = sum(leaf.nbytes for leaves in gathered for leaf in leaves)
     pinned = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
     on_host = jax.block_until_ready(jax.device_put(gathered, pinned)) if jax.default_backend() == "gpu" else gathered
     by_node = [[np.ascontiguousarray(leaf[:, node]) for leaves in gathered for leaf in leaves] for node in range(nodes)]
-
-    def before() -> None:
-        host.gather(ids, draws)
-
-    def gather() -> None:
-        host.gather(ids, draws, room)
-
     stages: dict[str, Callable[[], Any]] = {
-        "gather, before": partial(_as_before, before),
-        "gather to new memory": before,
-        "gather": lambda: host.gather(ids, draws, room),
-        **{f"gather, blocks of 2^{power}": partial(_in_blocks, 2**power, gather) for power in (14, 18, 22, 30)},
+        "gather": lambda: host.gather(ids, draws),
         "to the device": lambda: jax.device_put(gathered, device),
         "to the device, from pinned memory": lambda: jax.device_put(on_host, jax.sharding.SingleDeviceSharding(device)),
         "to the device, by eight threads": lambda: list(
@@ -277,35 +265,13 @@ def _stages(rows: Rows, files: list[tuple[np.ndarray, ...]]) -> None:
 THREADS = ThreadPoolExecutor(8)
 
 
-def _in_blocks(size: int, work: Callable[[], Any]) -> Any:
-    before, sources.BLOCK_BYTES = sources.BLOCK_BYTES, size
-    try:
-        return work()
-    finally:
-        sources.BLOCK_BYTES = before
-
-
-def _as_before(work: Callable[[], Any]) -> Any:
-    """Each sample copied twice to new memory, as it was."""
-    fill, Sources.fill = Sources.fill, Host.fill
-    try:
-        return work()
-    finally:
-        Sources.fill = fill
-
-
 def _whole(rows: Rows, files: list[tuple[np.ndarray, ...]]) -> None:
     runs = streams.start(files, 50, 300)
     del runs[streams.CALLS]
-    runs["as before"] = streams.start(files, 50, 300)[streams.AHEAD]
-    before = runs["as before"]
-    assert isinstance(before, StreamedRun)
-    before._on_host = True  # new memory for every part
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(6):
         for name, run in runs.items():
-            work = lambda run=run: streams.in_turns({name: run}, 100, 1)[name][0]  # noqa: E731, B023
-            seconds = _as_before(work) if run is before else work()
+            seconds = streams.in_turns({name: run}, 100, 1)[name][0]
             if turn:
                 times[name].append(seconds)
     states = [jax.tree.leaves(run.state) for run in runs.values()]

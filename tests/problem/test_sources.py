@@ -12,7 +12,6 @@ import pytest
 from streamed import NODES, Noted, lower, problem, samples, sources, upper
 
 import decibel as db
-from decibel.problem._stream_backends import Sources
 from decibel.problem._streams import StreamData
 from decibel.problem.sources import is_source
 
@@ -48,33 +47,6 @@ def test_memory_maps_are_read_by_row(tmp_path, kind):
     source = db.sources.arrays({"rows": mapped})
     assert_rows(source, {"rows": array})
     assert not isinstance(source[INDICES]["rows"], np.memmap) or not np.shares_memory(source[INDICES]["rows"], mapped)
-
-
-@pytest.mark.parametrize("block", [0, 250, 2**20], ids=["step by step", "some steps", "at once"])
-def test_arrays_are_gathered_as_they_are_read(monkeypatch, block):
-    """In every type, with memory that is used again; a sample that is not finite is named."""
-    monkeypatch.setattr("decibel.problem.sources.BLOCK_BYTES", block)
-    draw = np.random.default_rng(0)
-    trees = [
-        {"a": draw.normal(size=(9, 2, 3)).astype(np.float32), "b": draw.normal(size=9), "kind": np.arange(9) + node}
-        for node in range(2)
-    ]
-    trees[1]["a"] = trees[1]["a"][:, :, ::-1]  # not in the order of memory
-    host = Sources({node: db.sources.arrays(tree) for node, tree in enumerate(trees)}, "upper_data", np.float32)
-    draws = [draw.integers(0, 9, (4, 2, size)) for size in (5, 3)]
-    room = host.room(draws)
-    for leaves in room:
-        for leaf in leaves:
-            leaf.fill(1)
-    assert host.gather(np.arange(2), draws, room) is room
-    for found in (room, host.gather(np.arange(2), draws)):
-        for rows, leaves in zip(draws, found, strict=True):
-            for node, tree in enumerate(trees):
-                for leaf, expected in zip(leaves, jax.tree.leaves(tree), strict=True):
-                    np.testing.assert_array_equal(leaf[:, node], expected[rows[:, node]].astype(leaf.dtype))
-    trees[0]["a"][4, 1, 2] = np.nan
-    with pytest.raises(ValueError, match=r"^upper_data holds a NaN or infinity at node 0, sample 4: clean or drop it"):
-        host.gather(np.arange(2), [np.full((4, 2, 5), 4)])
 
 
 def test_leaves_of_a_source_are_equally_long():

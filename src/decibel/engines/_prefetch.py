@@ -25,8 +25,6 @@ from jax.interpreters import partial_eval
 from ..core._ledger import Counts
 from ..core._types import PyTree
 from ..methods._method import State
-from ..problem._stream_backends import Host
-from ..problem._stream_backends import Leaves as HostLeaves
 from ..problem._stream_trace import Leaves, streams_of, with_recording
 from . import _memory as device_memory
 from ._program import Program
@@ -57,8 +55,6 @@ class StreamedRun(Run):
         self._goal = 0
         self._thread: ThreadPoolExecutor | None = None
         self._ready: tuple[tuple[int, int], Future[Batches]] | None = None  # first step, length; and the batches
-        self._on_host = {device.platform for device in self.program.nodes.sharding.device_set} == {"cpu"}
-        self._rooms: dict[tuple[PyTree, ...], list[HostLeaves]] = {}
 
     @property
     def reads_ahead(self) -> bool:
@@ -71,7 +67,6 @@ class StreamedRun(Run):
 
     def close(self, *, finished: bool) -> None:
         self._ready = None
-        self._rooms.clear()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
@@ -144,15 +139,6 @@ class StreamedRun(Run):
         each = -(-length // count)
         return [each] * (length // each) + [length % each] * (length % each > 0)
 
-    def _room(self, host: Host, place: tuple[PyTree, ...], draws: list[np.ndarray]) -> list[HostLeaves] | None:
-        """Where to gather these draws: memory that was used before is several times as fast as new memory. Arrays on a
-        CPU may share the memory of what they were made of, so there it is always new."""
-        if self._on_host:
-            return None
-        if place not in self._rooms:
-            self._rooms[place] = host.room(draws)
-        return self._rooms[place]
-
     def _take(self, first: int, length: int) -> Batches:
         """The batches of these steps: read ahead, or else read now."""
         ready, self._ready = self._ready, None
@@ -177,16 +163,11 @@ class StreamedRun(Run):
 
         def read() -> Batches:
             batches: Batches = []
-            for number, (data, each) in enumerate(zip(self._streams, rows, strict=True)):
-                ids, placed = np.asarray(data.node_ids), []
-                for group in [each] if data.host.ordered else [[draw] for draw in each]:
-                    draws = [np.asarray(draw) for draw in group]
-                    room = self._room(data.host, (number, len(placed), draws[0].shape), draws)
-                    gathered = data.host.gather(ids, draws, room)
-                    with jax.enable_x64(x64):
-                        placed += jax.device_put(gathered, device)  # on its way while the next is gathered
-                batches.append(placed)
-            return batches if self._on_host else jax.block_until_ready(batches)
+            for data, each in zip(self._streams, rows, strict=True):
+                gathered = data.host.gather(np.asarray(data.node_ids), [np.asarray(draw) for draw in each])
+                with jax.enable_x64(x64):
+                    batches.append(jax.device_put(gathered, device))
+            return batches
 
         return read
 

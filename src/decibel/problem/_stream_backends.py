@@ -27,9 +27,6 @@ PARALLEL_FROM_BYTES = 4 * 2**20
 THREADS = 8
 
 
-Leaves = tuple[np.ndarray, ...]
-
-
 class LeafSpec(NamedTuple):
     """A leaf of one sample."""
 
@@ -68,28 +65,17 @@ class Host(ABC):
     def read(self, node: int, draws: Sequence[Int[np.ndarray, "steps batch"]]) -> list[list[np.ndarray]]:
         """One node's samples for every draw of every step: for each draw its leaves (steps · batch, ...)."""
 
-    def fill(self, node: int, draws: Sequence[Int[np.ndarray, "steps batch"]], out: Sequence[Leaves]) -> None:
-        """Writes one node's samples to the leaves (steps, batch, ...) of each draw."""
-        for leaves, parts in zip(out, self.read(node, draws), strict=True):
-            for leaf, part in zip(leaves, parts, strict=True):
-                leaf[:] = part.reshape(leaf.shape)
-
-    def room(self, draws: Sequence[Int[np.ndarray, "steps nodes batch"]]) -> list[Leaves]:
-        """Arrays for the samples of each draw: leaves (steps, nodes, batch, ...)."""
-        return [tuple(np.empty((*rows.shape, *kind.shape), kind.dtype) for kind in self.kinds) for rows in draws]
-
     def gather(
-        self,
-        nodes: Int[np.ndarray, " nodes"],
-        draws: Sequence[Int[np.ndarray, "steps nodes batch"]],
-        room: list[Leaves] | None = None,
-    ) -> list[Leaves]:
-        """For each draw its leaves (steps, nodes, batch, ...), written to `room` where that is given."""
-        out = self.room(draws) if room is None else room
+        self, nodes: Int[np.ndarray, " nodes"], draws: Sequence[Int[np.ndarray, "steps nodes batch"]]
+    ) -> list[tuple[np.ndarray, ...]]:
+        """For each draw its leaves (steps, nodes, batch, ...)."""
+        out = [tuple(np.empty((*rows.shape, *kind.shape), kind.dtype) for kind in self.kinds) for rows in draws]
 
         def fill(column: int, node: int) -> None:
-            own = [tuple(leaf[:, column] for leaf in leaves) for leaves in out]
-            self.fill(node, [rows[:, column] for rows in draws], own)
+            samples = self.read(node, [rows[:, column] for rows in draws])
+            for leaves, parts in zip(out, samples, strict=True):
+                for leaf, part in zip(leaves, parts, strict=True):
+                    leaf[:, column] = part.reshape(leaf[:, column].shape)
 
         with self._lock:
             if self.parallel and sum(leaf.nbytes for leaves in out for leaf in leaves) > PARALLEL_FROM_BYTES:
@@ -203,13 +189,6 @@ class Sources(Host):
 
     def read(self, node: int, draws: Sequence[Int[np.ndarray, "steps batch"]]) -> list[list[np.ndarray]]:
         return [self._take(node, rows.ravel().astype(np.int64)) for rows in draws]
-
-    def fill(self, node: int, draws: Sequence[Int[np.ndarray, "steps batch"]], out: Sequence[Leaves]) -> None:
-        source = self._of_node[node]
-        for rows, leaves in zip(draws, out, strict=True):
-            # What cannot be copied as it is goes the long way, which also says what is wrong with it.
-            if not (isinstance(source, Arrays) and source.copy(rows, leaves)):
-                super().fill(node, [rows], [leaves])
 
     def _take(self, node: int, rows: Int[np.ndarray, " rows"]) -> list[np.ndarray]:
         try:

@@ -12,7 +12,6 @@ from os import PathLike
 from typing import Protocol, cast, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -20,8 +19,6 @@ from ..core._optional import optional
 from ..core._types import PyTree
 
 __all__ = ["Source", "arrays", "hdf5", "hugging_face", "items", "iterator"]
-
-BLOCK_BYTES = 2**20  # that are copied at a time
 
 
 @runtime_checkable
@@ -102,37 +99,12 @@ class Arrays:
     def __getitem__(self, indices: Int[np.ndarray, " samples"], /) -> PyTree:
         return jax.tree.map(lambda leaf: _rows(leaf, indices), self._tree)
 
-    def copy(self, indices: Int[np.ndarray, "steps batch"], out: Sequence[np.ndarray]) -> bool:
-        """Copies rows of every leaf to arrays (steps, batch, ...); whether that could be done and all are finite."""
-        return all(_copy_rows(leaf, indices, into) for leaf, into in zip(jax.tree.leaves(self._tree), out, strict=True))
-
 
 def _rows(leaf: np.ndarray, indices: Int[np.ndarray, " samples"]) -> np.ndarray:
     # The faster `take` would first copy all of an array that does not lie in memory as NumPy wants it.
-    return np.take(leaf, indices, axis=0) if _laid_out(leaf) else np.asarray(leaf[indices])
-
-
-def _laid_out(leaf: np.ndarray) -> bool:
-    """Whether an array lies in memory as NumPy wants it."""
-    return isinstance(leaf, np.ndarray) and leaf.flags.c_contiguous and leaf.flags.aligned and leaf.dtype.isnative
-
-
-def _copy_rows(leaf: np.ndarray, indices: Int[np.ndarray, "steps batch"], out: np.ndarray) -> bool:
-    """Copies some steps at a time through memory that stays in the processor's cache, also while they are looked at.
-    They are many enough that threads seldom wait for the interpreter."""
-    if not _laid_out(leaf):
-        return False
-    floating = jnp.issubdtype(leaf.dtype, jnp.inexact)
-    size = max(1, BLOCK_BYTES // max(1, leaf.itemsize * (out[0].size)))
-    block = np.empty((min(size, len(out)), *out.shape[1:]), leaf.dtype)
-    for first in range(0, len(out), size):
-        rows = indices[first : first + size]
-        part = block[: len(rows)]
-        np.take(leaf, rows, axis=0, out=part, mode="clip")  # the default mode would copy once more
-        if floating and not np.isfinite(part).all():
-            return False
-        out[first : first + size] = part
-    return True
+    if isinstance(leaf, np.ndarray) and leaf.flags.c_contiguous and leaf.flags.aligned and leaf.dtype.isnative:
+        return np.take(leaf, indices, axis=0)
+    return np.asarray(leaf[indices])
 
 
 class _HDF5:
