@@ -90,6 +90,12 @@ def test_gt_adam_is_the_printed_recursion():
     np.testing.assert_allclose(run("gt-adam", 60, 0.05).nodes.x, s, rtol=0, atol=1e-9)
 
 
+def test_second_moments_of_the_averaged_difference_leave_the_fixed_point():
+    method = SingleLevel(falling, 1.0, adam_ed(averaged=True))
+    result = db.solve(PROBLEM, method, RING, steps=4000, metrics=[], eval_every=CHUNK, progress=False)
+    np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-10)
+
+
 def test_only_corrected_methods_end_at_the_solution():
     result = run("adam-ed", 4000, falling)
     np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-10)
