@@ -127,6 +127,7 @@ def test_what_left_and_has_not_arrived_is_in_the_totals():
     np.testing.assert_allclose(c.sum(0) + under_way.sum(0), 0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_what_leaves_is_what_arrives_however_large_the_totals_are():
     """A total of 1e8 rounds what is added to it at the eighth digit, for the sender as for its receivers."""
     faults = RunConfig(faults=(db.faults.drop(0.0),)).link_faults(jnp.arange(NODES))

@@ -155,7 +155,7 @@ def test_a_run_takes_the_exchanges_of_the_model():
 
 
 @pytest.mark.parametrize("links", LINKS)
-@pytest.mark.slow_except("True-plain", "True-loss", "True-one way", "True-one way, loss")
+@pytest.mark.slow_except("True-loss", "True-one way", "True-one way, loss")
 @pytest.mark.parametrize("single", [True, False])
 def test_every_plan_runs(links, single):
     quadratic = random_quadratic(8)
@@ -168,6 +168,7 @@ def test_every_plan_runs(links, single):
         assert all(strategy.local_steps == plan.local_steps for strategy in method.strategies.values())
 
 
+@pytest.mark.slow  # tests of the network count the bytes of every form
 def test_bytes_are_the_ledgers():
     problem = random_quadratic(8).problem(dtype=jnp.float32)
     for plan in plans(8, (3, 4), LINKS["plain"], degree=2):
@@ -200,6 +201,7 @@ def test_what_is_slow_is_avoided():
     assert best(Links(1e9, slowest=100.0), compute=1.0).strategy == "wave"
 
 
+@pytest.mark.slow
 def test_more_of_everything_is_never_slower():
     def seconds(**links):
         return best(Links(**links)).seconds

@@ -205,6 +205,7 @@ def test_runs_beside_each_other_draw_their_own_phases():
         np.testing.assert_allclose(many.snapshot(seed).nodes.x, alone.nodes.x, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_nodes_that_remain_reach_their_own_solution():
     stay = [0, 1, 2, 4, 6, 7]
     problem = type(QUADRATIC)(*(part[stay] for part in QUADRATIC))
@@ -213,7 +214,7 @@ def test_nodes_that_remain_reach_their_own_solution():
     assert induced_graph(PAIRS, tuple(stay)).order == "random"
 
 
-@pytest.mark.slow_except("calm-pairs", "lost-cube")
+@pytest.mark.slow_except("calm-pairs")
 @pytest.mark.parametrize("graph", [PAIRS, CUBE, graphs.matchings(RING)], ids=["pairs", "cube", "ring"])
 @pytest.mark.parametrize("faults", [None, db.faults.drop(0.3)], ids=["calm", "lost"])
 def test_the_cluster_does_the_same(graph, faults):
