@@ -214,6 +214,14 @@ def test_the_figure_beside_the_results(tmp_path):
     assert text.startswith("<?xml") and "x sparse" in text
 
 
+def test_a_legend_of_long_names_fits_the_figure():
+    names = [f"a method with a long name, and its settings {number}" for number in range(12)]
+    runs = [Runs("case", name, [Trace({"step": [0, 1], "upper": [1.0, 0.5]})], {}) for name in names]
+    drawn = figures.overview({"case": runs}, "upper", "step", figures.style_of(names))
+    (legend,) = drawn.legends
+    assert legend.get_window_extent().width <= drawn.bbox.width
+
+
 def test_nothing_to_report_is_a_sentence(tmp_path):
     answer = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "out")])
     assert answer.exit_code == 1 and "holds no results" in answer.output and "Traceback" not in answer.output

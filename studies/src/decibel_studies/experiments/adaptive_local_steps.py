@@ -111,9 +111,10 @@ STUDY = Study(
     title="A language model with local steps",
     paper="ours",
     about="The language model of adaptive/one-peer, whose nodes take several steps for each exchange. All take 1,600 "
-    "steps, and send the less the more steps there are between exchanges. With 8 steps adam-ed sends two vectors to "
-    "one peer; DADAM sends one vector to one peer, or to both neighbours of a ring, which is as many bytes. DiLoCo "
-    "and NoLoCo take 32 steps and an outer step as published. DiLoCo averages over all nodes, and NoLoCo over pairs.",
+    "steps, so more steps between exchanges mean fewer bytes. With 8 steps adam-ed sends two vectors to one peer. "
+    "DADAM sends one vector to one peer, or one to both neighbours of a ring, which is as many bytes as adam-ed. "
+    "DiLoCo and NoLoCo take 32 steps and an outer step as published. DiLoCo averages over all nodes, and NoLoCo over "
+    "pairs.",
     differs="All of it is ours. In DADAM, DiLoCo and NoLoCo the moments stay at the node. There is no weight decay.",
     setups=SETUPS,
     arms=arms,
@@ -124,15 +125,15 @@ STUDY = Study(
             "With 8 local steps adam-ed with one peer ends below DADAM with one peer, and below DADAM on a ring, which "
             "sends as many bytes.",
             ahead_of_dadam,
-            why="adam-ed with one peer ends at 1.563, DADAM with one peer at 1.575 and on the ring at 1.599, with "
-            "half as many bytes and with as many. Differences are 0.012 ± 0.052 and 0.036 ± 0.061: in one of three "
+            why="adam-ed with one peer ends at 1.563. DADAM ends at 1.575 with one peer, with half as many bytes, and "
+            "at 1.599 on the ring, with as many. Differences are 0.012 ± 0.052 and 0.036 ± 0.061: in one of three "
             "seeds adam-ed was worse. So three seeds settle nothing, and the prototype's 0.065 is not confirmed. "
             "adam-ed on the ring ends at 1.543, with twice the bytes, and its nodes' own models at 1.589. With one "
             "peer and two local steps it ends at 1.494. With 32 local steps NoLoCo ends at 1.782 and DiLoCo at 2.310. "
-            "Only one inner step size was run, and the outer steps are as published, for longer runs with more local "
-            "steps: this does not rank them. The prototype's DiLoCo ended at 1.560.",
+            "They had one inner step size, and outer steps as published, which were for longer runs with more local "
+            "steps. So this does not rank them. The prototype's DiLoCo ended at 1.560.",
             finding="With 8 local steps and one peer adam-ed ends 0.012 ± 0.052 nats per byte below DADAM with one "
-            "peer and 0.036 ± 0.061 below it on a ring. Three seeds settle neither.",
+            "peer, and 0.036 ± 0.061 below DADAM on a ring. Three seeds settle neither.",
         ),
     ),
     against="bytes",

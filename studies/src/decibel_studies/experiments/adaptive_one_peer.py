@@ -129,24 +129,24 @@ STUDY = Study(
             "adam-ed with one peer a step ends no higher than on a ring, at half of the bytes, and below DADAM with "
             "one peer a step.",
             one_peer_is_enough,
-            why="With one peer adam-ed ends at 1.461, on the ring at 1.457, both with the larger step size. The ring "
-            "is 0.004 ± 0.007 lower, where 0.005 is allowed: four seeds do not settle it. So we do not confirm the "
-            "prototype, whose one seed was 0.021 lower with one peer. DADAM with one peer is 0.039 ± 0.010 above. It "
-            "sends one vector where adam-ed sends two. DADAM on the ring sends as many bytes as adam-ed with one "
-            "peer, and ends at 1.538. Adam on all data ends at 1.411.",
-            finding="With one peer and half of the bytes adam-ed ends 0.004 ± 0.007 nats per byte above the ring, "
-            "which does not settle whether it is within the allowed 0.005. It is 0.039 ± 0.010 below DADAM with one "
-            "peer.",
+            why="adam-ed ends at 1.461 with one peer and at 1.457 on the ring, both with the larger step size. The "
+            "ring is 0.004 ± 0.007 lower, where 0.005 is allowed: four seeds do not settle it. So we do not confirm "
+            "the prototype, whose one seed was 0.021 lower with one peer than on the ring. DADAM with one peer ends "
+            "0.039 ± 0.010 above adam-ed with one peer. It sends one vector where adam-ed sends two. DADAM on the ring "
+            "sends as many bytes as adam-ed with one peer, and ends at 1.538. Adam on all data ends at 1.411.",
+            finding="With one peer and half of the bytes adam-ed ends 0.004 ± 0.007 nats per byte above the ring. "
+            "Whether this is within the allowed 0.005 is not settled. It ends 0.039 ± 0.010 below DADAM with one peer.",
         ),
         Claim(
             "D7",
             "Second moments of the averaged difference m̂ − e end below those of the newest one g − e.",
             averaged_is_better,
-            why="Averaged moments do best with the smaller of the two step sizes: 1.380 with 0.001, 1.567 with 0.003. "
-            "The newest ones do best with the larger: 1.468 and 1.457. Smaller step sizes than 0.001 were not tried. "
-            "Averaged moments are smaller, so that steps are longer. They are also 0.03 below Adam on all data, which "
-            "has the newest gradient's moments; it was not run with averaged ones. One task and one graph: so the "
-            "default stays, and `strategies.adam_ed(averaged=True)` is an option.",
+            why="Averaged moments do best with the smaller of the two step sizes: they end at 1.380 with 0.001 and at "
+            "1.567 with 0.003. The newest ones do best with the larger: they end at 1.468 with 0.001 and at 1.457 with "
+            "0.003. Step sizes below 0.001 were not tried. Averaged moments are smaller, so that steps are longer. "
+            "They also end 0.03 below Adam on all data. That has the moments of the newest gradient, and was not run "
+            "with averaged ones. This is one task on one graph: so the default stays, and "
+            "`strategies.adam_ed(averaged=True)` is an option.",
             finding="Second moments of the averaged difference end 0.077 ± 0.019 nats per byte lower on a ring, with "
             "a third of the step size.",
         ),

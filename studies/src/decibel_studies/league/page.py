@@ -193,8 +193,8 @@ def _run_so_far(league: League) -> str:
     """How many methods have rows; the page does not change where the catalogue grows."""
     ready = {name for division in DIVISIONS for name in league.methods(division)}
     return (
-        f"\n{len(ready)} methods have been run on all tasks that they apply to. Methods of the catalogue without a row "
-        "have not been run yet: the command continues with them.\n"
+        f"\n{len(ready)} methods have been run on all their tasks. The others of the catalogue have no row yet: the "
+        "command continues with them.\n"
     )
 
 

@@ -115,7 +115,7 @@ def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, sty
     """All cases of a study, two side by side so that a page shows labels in full size, with one legend."""
     wide = min(2, len(cases))
     tall = -(-len(cases) // wide)
-    figure = Figure(figsize=(4.2 * wide, 3.0 * tall + 0.6), layout="constrained")
+    figure = Figure(layout="constrained")
     axes = figure.subplots(tall, wide, squeeze=False).ravel()
     for ax, (case, runs) in zip(axes, cases.items(), strict=False):
         draw_curves(ax, runs, column, against, styles, title=case)
@@ -125,15 +125,21 @@ def overview(cases: Mapping[str, Sequence[Runs]], column: str, against: str, sty
     for ax in axes[: len(cases)]:
         lines, labels = ax.get_legend_handles_labels()
         handles |= dict(zip(labels, lines, strict=True))
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=min(4, 2 * wide, len(handles)),
-        frameon=False,
-        labelcolor=INK,
-        fontsize=8,
-    )
+    for columns in range(min(4, 2 * wide, len(handles)), 0, -1):
+        rows = -(-len(handles) // columns)
+        figure.set_size_inches(4.2 * wide, 3.0 * tall + max(0.6, 0.17 * rows))
+        legend = figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            labelcolor=INK,
+            fontsize=8,
+        )
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
     return figure
 
 
