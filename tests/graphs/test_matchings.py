@@ -137,6 +137,10 @@ def test_wrong_arguments_say_what_to_do():
         "graph is a int; give a Graph": lambda: graphs.matchings(3),
         "order='any' is not known: choose 'cyclic' or 'random'": lambda: graphs.random_matchings(4, order="any"),
         "seed must be an integer": lambda: graphs.random_matchings(4, seed="a"),
+        "99999 phases of 100000 nodes each, too many to hold: use one_peer_hypercube": lambda: graphs.random_matchings(
+            100_000
+        ),
+        "9999 phases of 10000 nodes each, .* use a graph with fewer": lambda: graphs.matchings(graphs.star(10_000)),
     }
     for sentence, call in wrong.items():
         with pytest.raises(ValueError, match=sentence):

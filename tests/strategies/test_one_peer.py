@@ -300,6 +300,7 @@ def test_what_a_strategy_requires_is_derived():
     changing = {name for name, row in strategies.STRATEGIES.items() if row.requires_fixed_graph}
     assert changing == {"ed", "extra", "nids", "edge-ed", "wave", "ada-ed", "ada-ed-scalar", "adam-ed"}
     assert {name for name in changing if not strategy(name).requires_symmetric} == set()
+    assert strategies.ed(damping=0.005).requires_symmetric  # though no real eigenvalue asks for it
     damped = {name for name, row in strategies.STRATEGIES.items() if row.damping is None}
     assert damped == {"ed", "nids", "ada-ed", "ada-ed-scalar", "adam-ed"}
     assert (

@@ -38,11 +38,12 @@ def _color_bipartite(at: dict[int, dict[int, int]], u: int, v: int) -> None:
 
 
 def _color(at: dict[int, dict[int, int]], u: int, v: int) -> None:
-    """Fan: neighbours of u, the edge to each of which has a colour that is free at the one before."""
-    fan = [v]
-    while (following := next(_following(at, u, fan), None)) is not None:
+    """Fan: neighbours of u, the edge to each of which has a colour that is free at the one before; it ends early at one
+    where a colour is free that is also free at u."""
+    fan, c = [v], _free(at[u])
+    while c in at[fan[-1]] and (following := next(_following(at, u, fan), None)) is not None:
         fan.append(following)
-    c, d = _free(at[u]), _free(at[fan[-1]])
+    d = _free(at[fan[-1]]) if c in at[fan[-1]] else c
     _swap(at, u, d, c)
     length = next(k for k in count(1) if d not in at[fan[k - 1]])
     for here, there in pairwise(fan[:length]):  # each edge takes the next one's colour

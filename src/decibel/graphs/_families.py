@@ -22,6 +22,7 @@ from .weights import Rule, laplacian, mixing_matrix, one_way
 TRIES = 100
 ALONE = 12  # nodes expected to have no neighbour, from which no seed connects a graph: about e⁻¹² of them do
 DEFAULT = "lazy-metropolis"
+MOST_PHASED = 2**23  # nodes times phases, all of which a sequence holds: about a gigabyte
 
 
 def ring(nodes: int, *, weights: str | Rule = DEFAULT) -> Graph:
@@ -174,8 +175,9 @@ def random_matchings(nodes: int, seed: int = 0, *, order: Literal["random", "cyc
         order: `"random"` draws the matching of each exchange by the run's key, `"cyclic"` goes through them in turn.
     """
     nodes, source = _count("nodes", nodes), _source(seed)
-    names = source.sample(range(nodes), nodes)
     last = nodes - 1 + nodes % 2  # a bye where the number is odd
+    _validate_phases(nodes, last, "one_peer_hypercube, or matchings(graph) of a graph with few neighbours")
+    names = source.sample(range(nodes), nodes)
     rounds: list[Pairs] = []
     for turn in range(last):
         met = [((turn + k) % last, (turn - k) % last) for k in range(1, (last + 1) // 2)]
@@ -198,7 +200,15 @@ def matchings(graph: Graph, *, order: Literal["random", "cyclic"] = "random") ->
         raise ValueError(f"graph is a {type(graph).__name__}; give a Graph, such as ring(8) or from_networkx(graph).")
     if not graph.symmetric:
         raise ValueError(f"graph {graph.name!r} is directed: give an undirected one, as from_networkx makes it.")
+    _validate_phases(graph.nodes, int(graph.degrees.max()), "a graph with fewer neighbours")
     return _one_peer(graph.nodes, edge_coloring(graph.edges), f"matchings of {graph.name}", order, graph.positions)
+
+
+def _validate_phases(nodes: int, phases: int, other: str) -> None:
+    if nodes * phases > MOST_PHASED:
+        raise ValueError(
+            f"nodes={nodes} would have {phases} phases of {nodes} nodes each, too many to hold: use {other}."
+        )
 
 
 def _one_peer(

@@ -270,7 +270,7 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
             f"strategy {strategy.name!r} on level {level} weighs or encodes what single links carry, and {graph.name} "
             f"mixes over {graph.rounds} rounds: choose one such as 'ed' or 'gt', or the graph that is not accelerated."
         )
-    if not strategy.requires_symmetric and not (graph.changes and strategy.requires_fixed_graph):
+    if not strategy.requires_symmetric:
         return
     if not graph.symmetric:
         raise ValueError(

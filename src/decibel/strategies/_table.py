@@ -284,8 +284,8 @@ class Strategy(eqx.Module):
 
     @property
     def requires_symmetric(self) -> bool:
-        """Whether W must be symmetric."""
-        return self.requires_spectrum or self.requires_self_weight > 0
+        """Whether W must be symmetric: where damping hides it from the spectrum, the carry still sums flows."""
+        return self.requires_spectrum or self.requires_fixed_graph
 
     @property
     def requires_fixed_graph(self) -> bool:
