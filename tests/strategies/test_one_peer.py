@@ -285,7 +285,7 @@ def test_undamped_it_would_diverge(monkeypatch):
     """So that raising is right, and a run that has grown says so."""
     monkeypatch.setattr("decibel.methods._method._validate_damping", lambda *given: None)
     method = db.single(strategies.ed(damping=1.0), alpha=0.1)
-    with pytest.warns(db.GrowthWarning, match=r"ed has completed, but values grew to .*e\+\d+, as where"):
+    with pytest.warns(db.GrowthWarning, match=r"ed has completed, but values grew to .*e\+\d+, as in a run"):
         result = run(method, TURNS, 400, problem=SINGLE)
     assert result.status == "completed" and "values grew to" in result.message
     assert run(db.single("ed", alpha=0.1), CUBE, CHUNK, problem=SINGLE).message == ""

@@ -1,7 +1,7 @@
 """By how much Exact Diffusion damps its carry on a graph that changes, and whether that is stable.
 
-Without a direction, s⁺ = W_t (s + c) and c⁺ = c − κ (I − W_t)(s + c); what both ends know is that the means over nodes
-stay. docs/evidence/one-peer.md derives the factors.
+Without a direction, s⁺ = W_t (s + c) and c⁺ = c − κ (I − W_t)(s + c). The means over nodes never change.
+docs/evidence/one-peer.md derives the factors.
 """
 
 from __future__ import annotations

@@ -167,11 +167,11 @@ def random_matchings(nodes: int, seed: int = 0, *, order: Literal["random", "cyc
 
     The phases are a random relabelling of the round-robin tournament: N − 1 perfect matchings in which any two nodes
     meet once, so that E W = (1 − p) I + p 11ᵀ/N for a phase drawn among them, with p = N/(2(N − 1)). With an odd number
-    of nodes there are N matchings, another node rests in each, and p is 1/2.
+    of nodes there are N matchings, one node rests in each, and p is 1/2.
 
     Args:
         nodes: the number of nodes.
-        seed: of the labels.
+        seed: the seed of the labels.
         order: `"random"` draws the matching of each exchange by the run's key, `"cyclic"` goes through them in turn.
     """
     nodes, source = _count("nodes", nodes), _source(seed)
@@ -257,8 +257,8 @@ def random_digraph(nodes: int, probability: float, seed: int = 0) -> Graph:
 
     Args:
         nodes: the number of nodes.
-        probability: of each link.
-        seed: of the links; graphs are drawn until one is strongly connected, at most 100 times.
+        probability: the probability of each link.
+        seed: the seed of the links. Graphs are drawn until one is strongly connected, at most 100 times.
     """
     nodes, source = _count("nodes", nodes), _source(seed)
     if not _is_number(probability) or not 0 < probability <= 1:

@@ -33,9 +33,9 @@ LEAST = -1 / 3  # an eigenvalue at which ED and EXTRA are not stable
 class Graph:
     """An immutable graph with a doubly stochastic mixing matrix W, or with R and C where links are one-way.
 
-    Row i of W holds the weights that node i gives to what it receives. With one-way links there may be no such W with
-    columns that sum to one, too. Then R is row-stochastic, and says how nodes weigh what they receive. C is
-    column-stochastic, and says how nodes split what they send. Two graphs are equal if their matrices are.
+    Row i of W holds the weights that node i gives to what it receives. With one-way links there may be no W whose rows
+    and columns both sum to one. Then R is row-stochastic: its rows say how nodes weigh what they receive. C is
+    column-stochastic: its columns say how nodes split what they send. Two graphs are equal if their matrices are.
 
     Args:
         matrix: W, or R; dense or scipy sparse, stored as read-only CSR.
@@ -198,7 +198,7 @@ class Graph:
 
     @cached_property
     def second_eigenvalue(self) -> float:
-        """λ₂ of a symmetric W: its largest eigenvalue but for the 1 of the constant vector."""
+        """λ₂ of a symmetric W: its largest eigenvalue except the 1 of the constant vector."""
         if self._eigenvalues is not None:
             return float(np.max(np.real(self._eigenvalues.ravel()[1:]), initial=-1.0))
         top = largest_eigenvalues(self.matrix, 2)
@@ -206,16 +206,16 @@ class Graph:
 
     @property
     def rounds(self) -> int:
-        """How many rounds of messages an exchange takes: 1, but for an accelerated graph."""
+        """How many rounds of messages an exchange takes: 1, except on an accelerated graph."""
         return 1
 
     def accelerated(self, rounds: int) -> Graph:
-        """The same links, over which an exchange mixes by a Chebyshev polynomial of W in so many rounds.
+        """The same links, where an exchange mixes by a Chebyshev polynomial of W in several rounds of messages.
 
         It brings nodes nearer to their mean than the same number of plain exchanges would: on a graph of spectral gap γ
-        about as much as √γ instead of γ tells, for each round. Its spectrum (`rho`, `lambda_min`) is that of the
-        polynomial; where that may reach −1/3, the average with I is taken. Strategies that weigh single links, as
-        `"ada-ed"`, `"wave"` and `"edge-ed"` do, raise an error.
+        each round counts about as if the gap were √γ. `rho` and `lambda_min` are those of the polynomial. Where its
+        eigenvalues may reach −1/3, the average with I is taken. Strategies that weigh single links, such as
+        `"ada-ed"`, `"wave"` and `"edge-ed"`, raise an error.
 
         Args:
             rounds: how many; 1 is the graph itself.
@@ -330,7 +330,7 @@ class Gossip(NamedTuple):
 class Accelerated(Graph):
     """A graph whose exchange is W̃ in several rounds over its links; `graph.accelerated(rounds)` makes one.
 
-    With the eigenvalues of W between λ_min and λ₂, but for 1, and σ = (λ₂ + λ_min)/2, ν = 2 (1 − σ)/(λ₂ − λ_min), the
+    With the eigenvalues of W between λ_min and λ₂, except 1, and σ = (λ₂ + λ_min)/2, ν = 2 (1 − σ)/(λ₂ − λ_min), the
     polynomial P_K with P_K(1) = 1 that is least on [λ_min, λ₂] is T_K scaled to that interval, where |P_K| ≤ 1/T_K(ν).
     In flows δ(p) = (W − I) p,
 
@@ -338,8 +338,8 @@ class Accelerated(Graph):
         ω_k = 2 ν T_k(ν)/T_{k+1}(ν).
 
     W̃ = P_K(W) is symmetric, and its rows sum to one; entries may be negative. Where 1/T_K(ν) ≥ 1/3 it has, or may have,
-    an eigenvalue at which Exact Diffusion diverges, so (I + W̃)/2 is taken. Consensus in such rounds is from Arioli and
-    Scott (2014), and Scaman, Bach, Bubeck, Lee and Massoulié (2017) put it into distributed optimization.
+    an eigenvalue at which Exact Diffusion diverges. Then (I + W̃)/2 is taken. Consensus in such rounds is from Arioli
+    and Scott (2014). Scaman, Bach, Bubeck, Lee and Massoulié (2017) put it into distributed optimization.
 
     `matrix` holds the weights of a round. The spectrum is that of W̃.
     """
@@ -348,8 +348,8 @@ class Accelerated(Graph):
         if base.rounds > 1:
             raise ValueError(f"{base.name} is accelerated already: call accelerated on the graph itself.")
         if not base.symmetric or not base.connected:
-            fault = "connected" if base.symmetric else "symmetric"
-            raise ValueError(f"accelerated rounds need a {fault} W, and that of {base.name} is not: choose another.")
+            need = "connected graph" if base.symmetric else "symmetric W"
+            raise ValueError(f"accelerated needs a {need}, which {base.name} does not have: choose another graph.")
         values = {"base": base, "name": f"accelerated {base.name}", "positions": base.positions}
         values |= {"matrix": base.matrix, "pushing": base.pushing, "_rounds": rounds, "_lazy": lazy}
         for name, value in values.items():
@@ -501,8 +501,8 @@ class GraphSequence:
     def damping(self) -> float:
         """κ, by which Exact Diffusion damps its carry on the sequence (docs/evidence/one-peer.md).
 
-        Of τ phases it is 1/τ if they are drawn and 1/(2τ) in cyclic order. Drawn matchings that pair any two nodes
-        equally often, so that E W = (1 − p) I + p 11ᵀ/N, have p/2.
+        With τ phases it is 1/τ if they are drawn and 1/(2τ) in cyclic order. For drawn matchings that pair any two
+        nodes equally often, so that E W = (1 − p) I + p 11ᵀ/N, it is p/2.
         """
         if not self.changes:
             return 1.0
@@ -537,7 +537,7 @@ class GraphSequence:
     def rho(self) -> float:
         """‖W_{τ−1} … W_0 − 11ᵀ/N‖₂^(1/τ): the contraction per step; zero if one period averages exactly.
 
-        With one-way links it is the second largest modulus of an eigenvalue of the products of R and of C, by step. In
+        With one-way links it is the second largest modulus of an eigenvalue of the products of R and of C, per step. In
         random order it is that of the root mean square, ‖E WᵀW − 11ᵀ/N‖₂^(1/2).
         """
         if not self.doubly_stochastic:
@@ -634,7 +634,7 @@ class Levels:
 
 
 def _stochastic(matrix: sparse.csr_array, pushing: sparse.csr_array | None) -> tuple[sparse.csr_array, ...]:
-    """R and C; one W in place of both if it is doubly stochastic."""
+    """R and C; both are W where it is doubly stochastic."""
     if pushing is None or pushing is matrix:
         W = symmetrized(doubly_stochastic(matrix))
         return W, W

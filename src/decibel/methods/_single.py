@@ -10,7 +10,7 @@ from ._single_level import SingleLevel, given_rate
 
 @suggests_names
 def single(mixing: str | Strategy, *, alpha: Rate | None = None, theta: Rate = 1.0) -> SingleLevel:
-    """A single-level method with any strategy: r⁺ = (1−θ) r + θ ∇f(x) moves x by `mixing`.
+    """A single-level method with any strategy: `mixing` moves x by α r⁺, with r⁺ = (1−θ) r + θ ∇f(x).
 
     Draws: one batch for each local step of the strategy.
 

@@ -1,10 +1,10 @@
-"""Messages for one-way links: a node passes on what it holds, and nothing of it may be lost.
+"""Messages for one-way links: a node passes on shares of what it holds, and none may be lost.
 
 A node splits its vector p among itself and those that it sends to, by the columns of C. Columns sum to one, so the sum
-over nodes stays. Where a message may be lost, a node sends the running total of all that it has pushed, and the
-receiver takes what the total has grown by since the last one that arrived: what a lost message held comes with the next
-one. Such totals are those of Vaidya, Hadjicostis and Domínguez-García (2011) and of Hadjicostis, Vaidya and
-Domínguez-García (2016), for push-sum over links that lose messages.
+over nodes stays. Where a message may be lost, a node sends the running total of all that it has pushed. The receiver
+takes the growth of the total since the last one that arrived: what a lost message held comes with the next one. Such
+totals are those of Vaidya, Hadjicostis and Domínguez-García (2011) and of Hadjicostis, Vaidya and Domínguez-García
+(2016), for push-sum over links that lose messages.
 """
 
 from __future__ import annotations

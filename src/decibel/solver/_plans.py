@@ -1,6 +1,6 @@
 """Which network? Every runnable combination of graph, strategy, rounds, code and local steps, with its predicted time.
 
-The model is a quadratic with the same curvatures, between L/κ and L, at every node. There a strategy is a linear
+The model is a quadratic with the same curvatures, between L/χ and L, at every node. There a strategy is a linear
 recursion for each eigenvalue λ of W and each curvature, and its rate is the largest root (docs/evidence/networks.md).
 What the model leaves out (curvatures that differ, lost messages, slow nodes) enters by measured factors.
 """
@@ -80,11 +80,11 @@ class Plan(NamedTuple):
         graph: the graph of all levels, accelerated where `rounds` is above 1.
         local_steps: how many steps a node takes for each exchange.
         rounds: how many rounds of messages make up an exchange.
-        bits: per entry of a message; None sends whole numbers.
-        step_size: the step size for which this is predicted, times the largest curvature.
-        exchanges: how many exchanges the target takes.
-        bytes: how many bytes the busiest node sends until then.
-        seconds: how long it takes.
+        bits: bits per entry of a compressed message; None sends numbers in full precision.
+        step_size: the step size of the prediction, times the largest curvature.
+        exchanges: how many exchanges it takes to the target.
+        bytes: how many bytes the busiest node sends by then.
+        seconds: how long it takes to the target.
         single: whether there is a single level.
     """
 
@@ -187,7 +187,7 @@ class Contraction(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def contraction(name: str, graph: Topology, condition: float, steps: int) -> Contraction:
-    """By the model, for curvatures between L/κ and L."""
+    """By the model, for curvatures between L/χ and L."""
     x = STEP_SIZES[:, None, None] * np.geomspace(1 / condition, 1, CURVATURES)[None, :, None]
     if not isinstance(graph, GraphSequence):
         apart = ROOTS[name](x, _eigenvalues(graph)[None, None, :], steps)
@@ -277,18 +277,18 @@ def plans(
 ) -> tuple[Plan, ...]:
     """The combinations of graph, strategy, rounds, code and local steps that are exact on these links, fastest first.
 
-    The predicted time is that of the exchanges, one after another: `local_steps` times `compute`, and for each round a
-    latency and the bytes to all neighbours. Their number follows from the rate on quadratics with the curvatures of
-    `condition`, and from measured factors. Batches are full: noise is not in it.
+    The predicted time is that of all exchanges, one after another. An exchange takes `local_steps` times `compute`, and
+    for each round a latency and the bytes to all neighbours. The number of exchanges follows from the rate on
+    quadratics with that `condition` number, and from measured factors. Noise is not in it: batches are full.
 
     Args:
         nodes: how many nodes.
         dimension: (p, q), the numbers of entries of x and y; q is not counted with `single`.
         links: bandwidth, latency, loss, direction, and the slowest node.
-        compute: the seconds of a step at a node of usual speed.
+        compute: the seconds of a step at a node that is not slow.
         degree: the largest number of neighbours of a node.
-        condition: κ, the largest curvature over the smallest.
-        target: by what the distance from the solution is to be multiplied.
+        condition: the condition number, the largest curvature over the smallest.
+        target: the share of the first distance from the solution that is to be left.
         single: whether there is a single level.
         itemsize: bytes per entry.
     """

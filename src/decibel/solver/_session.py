@@ -19,7 +19,7 @@ from ..results._recorder import TraceRecorder
 from ..results._status import Status
 from ..results.metrics import Snapshot
 
-GROWTH = 1e8  # of values, relative to 1 and to the start, after which a run that has completed is doubted
+GROWTH = 1e8  # of values, relative to 1 and to the start, above which a completed run is in doubt
 
 
 class Ending(NamedTuple):
@@ -51,7 +51,7 @@ class Session:
         interrupted: whether the process received SIGTERM or Ctrl-C.
 
     Attributes:
-        grown: whether all steps were done, and values grew without measure.
+        grown: whether all steps were done, but values grew as in a run that diverges.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class Session:
         return self._completed(message) if self.run.step >= self.plan.steps else Ending(Status.STOPPED, message)
 
     def _completed(self, message: str) -> Ending:
-        """All steps are done, and the message says so if values grew as those of a run that will diverge do."""
+        """All steps are done. The message says so if values grew as in a run that diverges."""
         problem = self.run.program.problem
         start = max(float(np.abs(leaf).max(initial=0)) for leaf in jax.tree.leaves((problem.x0, problem.y0, 1.0)))
         self.grown = self.run.size > GROWTH * start
-        sentence = f"values grew to {self.run.size:.2g}, as where a run diverges" if self.grown else ""
+        sentence = f"values grew to {self.run.size:.2g}, as in a run that diverges" if self.grown else ""
         return Ending(Status.COMPLETED, "; ".join(filter(None, (message, sentence))))
 
     def _interruption(self) -> Ending | None:

@@ -60,7 +60,7 @@ class NonFiniteWarning(UserWarning):
 
 
 class GrowthWarning(UserWarning):
-    """Warns that a run did all its steps, but values grew by eight orders of magnitude or more."""
+    """Warns that a run completed although its values grew by eight orders of magnitude or more."""
 
 
 @suggests_names
@@ -126,7 +126,7 @@ def solve(
 
     Warns:
         NonFiniteWarning: if the run diverged.
-        GrowthWarning: if all steps were done, but values grew by many orders of magnitude.
+        GrowthWarning: if the run completed although values grew by many orders of magnitude.
         ProblemWarning: if a loss does not depend on x or y as it must, or validation data are also trained on.
         SmallNodeWarning: if a node holds fewer samples than a batch.
         DelayWarning: if messages may be late and a step size of `"wave"` is too large for that.

@@ -138,8 +138,8 @@ def adam_ed(
         momentum: β₁ of Adam.
         decay: β₂ of Adam.
         agree: whether neighbours average their second moments, which costs nothing: both travel anyway.
-        averaged: second moments of m̂ − e, the difference by which a node moves, instead of g − e, which has the noise
-            of the newest batch.
+        averaged: whether second moments are of m̂ − e, the difference by which a node moves, or of g − e, which has the
+            noise of the newest batch.
         damping: κ of e⁺ = e + κ F, as in `ed`.
     """
     for name, value in (("momentum", momentum), ("decay", decay)):

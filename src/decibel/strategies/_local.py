@@ -11,7 +11,7 @@ from ._table import STRATEGIES, Strategy, extended, led
 
 
 def with_local_steps(row: Strategy, local_steps: int) -> Strategy:
-    """The strategy with so many steps for each exchange; the same one for one step.
+    """The strategy with that many steps for each exchange; unchanged for one step.
 
     Args:
         row: the strategy, one of `"ed"`, `"wave"`, `"ada-ed"` and `"adam-ed"` where there are several steps.
