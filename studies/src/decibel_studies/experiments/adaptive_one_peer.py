@@ -115,9 +115,9 @@ STUDY = Study(
     "kinds, in 1,600 steps of 16 windows at each node. With one peer a step a node exchanges with one neighbour on a "
     "hypercube, whose dimension is drawn for each step, and the carry of adam-ed is damped. On a ring it exchanges "
     "with both neighbours, so that it sends twice the bytes. Adam on all data is one node that sees a window of every "
-    "kind in each sample. Step sizes fall linearly to zero. Each method is judged at the one of two with the lowest "
-    "loss on the nodes' own text. Losses are of the average of the nodes' models, in nats per byte over all kinds, on "
-    "text that no node has.",
+    "kind in each sample. It sends nothing, so its curve is the vertical line at zero bytes. Step sizes fall linearly "
+    "to zero. Each method has two step sizes, and is judged at the one with the lower loss on the nodes' own text. "
+    "Losses are of the average of the nodes' models, in nats per byte over all kinds, on text that no node has.",
     differs="All of it is ours. Another decoder and more text than in adaptive/language-model; matrix products are in "
     "bfloat16.",
     setups=SETUPS,
