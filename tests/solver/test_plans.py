@@ -262,6 +262,8 @@ def mean_power(column, strategy, factor):
         (lambda: Links(loss=1.0), "loss=1.0 must be at least 0 and below 1"),
         (lambda: predicted(Links(), condition=0.5), "condition=0.5 must be at least 1"),
         (lambda: predicted(Links(loss=0.1), degree=1), "at most degree=1 neighbours"),
+        (lambda: predicted(Links(), degree=0), "degree=0 must be an integer of at least 1"),
+        (lambda: plans(1, (1, 1), Links()), "nodes=1 has no neighbour"),
     ],
 )
 def test_sentences(call, words):

@@ -293,6 +293,9 @@ def plans(
         itemsize: bytes per entry.
     """
     nodes = positive_integer("nodes", nodes)
+    if nodes == 1:
+        raise ValueError("nodes=1 has no neighbour to send to: give at least 2.")
+    most = nodes - 1 if degree is None else positive_integer("degree", degree)
     if not condition >= 1 or not 0 < target < 1:
         raise ValueError(f"condition={condition} must be at least 1, and target={target} lie between 0 and 1.")
     if not 0 <= compute < math.inf:
@@ -300,7 +303,7 @@ def plans(
     p, q = dimension
     entries, vectors = (p, 1) if single else (p + 2 * q, 3)
     predicted: list[Plan] = []
-    for moved_by, graph, steps, rounds, bits in _exchanges(nodes, nodes - 1 if degree is None else degree, links):
+    for moved_by, graph, steps, rounds, bits in _exchanges(nodes, most, links):
         factor, step_size = contraction(moved_by.name, graph, float(condition), steps)
         if not factor < 1:
             continue
