@@ -289,6 +289,11 @@ def test_what_is_written_from_the_methods_is_up_to_date(tables):
     assert marked >= {("catalogue.md", "messages"), ("catalogue.md", "catalogue"), ("concepts.md", "strategies")}
 
 
+def test_the_readme_counts_the_methods():
+    methods = sum(not entry.mixture for entry in CATALOG.values())
+    assert f"implements {methods} methods and their mixtures" in (ROOT / "README.md").read_text()
+
+
 def test_the_catalogue_and_the_credits_agree_on_what_is_ours():
     """Every entry that says "ours" has a row that says what was searched and found, and no other has one."""
     page = (ROOT / "docs" / "credits.md").read_text()

@@ -33,16 +33,16 @@ def advise(
     homogeneous: Annotated[bool, typer.Option("--homogeneous", help="All nodes draw from one distribution.")] = False,
     first_order: Annotated[bool, typer.Option("--first-order", help="Avoid second derivatives.")] = False,
     bandwidth: Annotated[float, typer.Option(help="Bytes per second that a node sends.")] = math.inf,
-    latency: Annotated[float, typer.Option(help="Seconds of a message.")] = 0.0,
-    loss: Annotated[float, typer.Option(help="Share of messages that are lost.")] = 0.0,
+    latency: Annotated[float, typer.Option(help="Seconds that a message takes in addition.")] = 0.0,
+    loss: Annotated[float, typer.Option(help="Share of messages that are lost, one way.")] = 0.0,
     one_way: Annotated[bool, typer.Option("--one-way", help="Links carry messages one way only.")] = False,
     slowest: Annotated[float, typer.Option(help="How many times slower the slowest node is.")] = 1.0,
     compute: Annotated[float, typer.Option(help="Seconds of a step at a node.")] = 0.0,
     condition: Annotated[float, typer.Option(help="Largest curvature over the smallest, for the time.")] = 10.0,
-    target: Annotated[float, typer.Option(help="What remains of the distance, for the time.")] = 1e-3,
+    target: Annotated[float, typer.Option(help="Share of the distance to be left, for the time.")] = 1e-3,
     json: Json = False,
 ) -> None:
-    """Recommend a method and graphs, from the papers' theory; from --bandwidth to --compute, by the predicted time."""
+    """Recommend a method and graphs by the papers' theory, or, with options from --bandwidth on, by predicted time."""
 
     def ask() -> Advice:
         from ...solver.theory import advise
