@@ -9,6 +9,8 @@ from quadratics import random_quadratic
 from scipy.special import eval_chebyt
 
 import decibel as db
+from decibel.engines._checkpoint import _digest
+from decibel.engines._membership import induced_graph
 
 NODES, STEPS = 8, 20
 QUADRATIC = random_quadratic(NODES)
@@ -61,6 +63,13 @@ def test_the_matrix_and_its_spectrum_are_those_of_the_polynomial(name, rounds):
 def test_where_the_polynomial_reaches_a_third_its_average_with_the_identity_is_taken():
     assert [db.graphs.ring(100).accelerated(rounds).gossip.share for rounds in (2, 60)] == [0.5, 1.0]
     assert RING.accelerated(8).lazy().lambda_min >= 0.4
+
+
+def test_a_lazy_one_stays_lazy_without_nodes_and_is_another_run():
+    even, lazy = RING.accelerated(8), RING.accelerated(8).lazy()
+    assert _digest(even) != _digest(lazy) != _digest(RING)
+    fewer = [induced_graph(graph, tuple(range(5))) for graph in (even, lazy)]
+    assert [graph.gossip.share for graph in fewer] == [1.0, 0.5]
 
 
 def test_one_round_is_the_graph_itself_and_a_complete_graph_averages():

@@ -28,7 +28,7 @@ from ..core._files import sync_folder, sync_tree
 from ..core._json import JSON
 from ..core._optional import optional
 from ..core._types import PyTree
-from ..graphs._graph import Levels, Topology
+from ..graphs._graph import Accelerated, Levels, Topology
 from ..methods._method import Method, State
 from ..problem._loss_hash import LossHashes, loss_hashes
 from ..problem._problem import Problem
@@ -292,8 +292,8 @@ def run_fingerprint(problem: Problem, method: Method, graphs: Levels, config: Ru
 
 def _digest(graph: Topology) -> str:
     digest = hashlib.sha256(b"random" if graph.order == "random" else b"")
-    if graph.rounds > 1:
-        digest.update(f"{graph.rounds} rounds".encode())
+    if isinstance(graph, Accelerated):
+        digest.update(repr((graph.rounds, graph.gossip.share)).encode())
     for phase in graph.phases:
         for matrix in phase.matrices:
             for part in (matrix.indptr, matrix.indices, np.asarray(matrix.data, np.float64)):

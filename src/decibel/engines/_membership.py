@@ -79,7 +79,8 @@ def induced_graph(graph: Graph | GraphSequence, members: Members) -> Graph | Gra
     if isinstance(graph, Accelerated):
         base = induced_graph(graph.base, members)
         assert isinstance(base, Graph)
-        return base.accelerated(graph.rounds)
+        fewer = base.accelerated(graph.rounds)
+        return fewer.lazy() if graph.gossip.share < 1 else fewer
     name = f"{graph.name} without {_listed(set(range(graph.nodes)) - set(members))}"
     phases = tuple(_induced_phase(phase, members, name) for phase in graph.phases)
     union = reduce(operator.add, [abs(phase.matrix) for phase in phases])

@@ -192,6 +192,7 @@ def sgp(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
     """Stochastic gradient push (Assran et al., 2019): a node pushes shares of w x − α ∇f, and of its weight w.
 
     w⁺ = C w from w = 1, x⁺ = C (w x − α ∇f) / w⁺. Biased where nodes differ, as `dsgd` is. Draws: one batch.
+    Where messages may be lost, rounding errors grow with the steps: take float64 for more than a few thousand.
 
     Subgradient-push (Nedić, Olshevsky, 2015) mixes first, and takes gradients after.
     """
