@@ -6,6 +6,7 @@ Losses are products entry by entry: as different from node to node as any, and q
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -47,10 +48,15 @@ class Case(NamedTuple):
 
     @classmethod
     def of(cls, method: str, kind: int, wide: bool = True) -> Case:
-        """On the graph of that number, all samples where a method or its place in the catalogue says so."""
+        """On the graph of that number, or on a ring if the method does not take that graph; all samples where a method or
+        its place in the catalogue says so."""
         place = list(db.CATALOG).index(method)
         sampled = method != "interact" and (place + kind) % 3 == 0
-        graph = "complete" if db.CATALOG[method].kind.centralized else KINDS[kind % len(KINDS)]
+        graph = KINDS[kind % len(KINDS)]
+        if db.CATALOG[method].kind.centralized:
+            graph = "complete"
+        elif not takes(method, graph):
+            graph = "ring"
         return cls(method, graph, "float64" if wide else "float32", 2 if sampled else None)
 
 
@@ -78,6 +84,17 @@ def problem(form: str, dtype: str) -> db.Problem:
         return db.Problem(upper_of_x, upper_data=draws(0, "e"), x0=x0)
     above, below = draws(0, "m", "a", "e"), draws(1, "h", "c", "b")
     return db.Problem(upper, lower, upper_data=above, lower_data=below, x0=x0, y0=y0, personal=form == "personal")
+
+
+@cache
+def takes(method: str, graph: str) -> bool:
+    """Whether the method runs on the graph: EXTRA and strategies that keep flows per link need one that never changes."""
+    entry = db.CATALOG[method]
+    try:
+        entry().validate(problem(entry.form, "float64"), db.Levels(x=GRAPHS[graph]), None)
+    except ValueError:
+        return False
+    return True
 
 
 def run(case: Case, engine: db.Simulator | db.Cluster) -> list[jax.Array]:
