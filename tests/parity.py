@@ -48,8 +48,8 @@ class Case(NamedTuple):
 
     @classmethod
     def of(cls, method: str, kind: int, wide: bool = True) -> Case:
-        """On the graph of that number, or on a ring if the method does not take that graph; all samples where a method or
-        its place in the catalogue says so."""
+        """On the graph of that number, or a ring if the method does not take it; all samples where a method or its place
+        in the catalogue says so."""
         place = list(db.CATALOG).index(method)
         sampled = method != "interact" and (place + kind) % 3 == 0
         graph = KINDS[kind % len(KINDS)]
@@ -88,7 +88,7 @@ def problem(form: str, dtype: str) -> db.Problem:
 
 @cache
 def takes(method: str, graph: str) -> bool:
-    """Whether the method runs on the graph: EXTRA and strategies that keep flows per link need one that never changes."""
+    """Whether the method runs on the graph: EXTRA and flows kept per link need one that never changes."""
     entry = db.CATALOG[method]
     try:
         entry().validate(problem(entry.form, "float64"), db.Levels(x=GRAPHS[graph]), None)
