@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
     @classmethod
     def of(cls, method: str, kind: int, wide: bool = True) -> Case:
-        """On the graph of that number, or a ring if the method does not take it; all samples where a method or its place
+        """On the graph of that number, or a ring if the method does not take it. All samples where it or its place
         in the catalogue says so."""
         place = list(db.CATALOG).index(method)
         sampled = method != "interact" and (place + kind) % 3 == 0
