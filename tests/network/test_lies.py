@@ -317,7 +317,6 @@ class TestOneLiarOfEightOnATorus:
                 np.testing.assert_allclose(found, path[level][-1][HONEST], atol=1e-9)
             assert np.abs(path["x"]).max() < 1e3
 
-    @pytest.mark.filterwarnings("ignore:.*values grew:decibel.GrowthWarning")
     def test_without_a_limit_there_is_no_bound(self, limited):
         for name, far in (("huge", 1e290), ("flattest", 1e5)):
             unlimited = single(limited(1.0).name.partition(" ")[0], lie(name), steps=CHUNK)
