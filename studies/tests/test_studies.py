@@ -98,6 +98,16 @@ def test_committed_runs_have_the_fingerprints_of_their_arms(name):
         assert place(RESULTS, study, arm, marks[arm.case, arm.label]).exists()
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if find(name).search is not None])
+def test_searches_have_the_fingerprints_of_what_they_would_try_now(name):
+    study = find(name)
+    setup = study.setup("full")
+    settings = step_sizes.load(study, "full")
+    for key, arm in step_sizes.searched_arms(study, setup).items():
+        if key in settings:
+            assert settings[key]["search"]["fingerprint"] == step_sizes.fingerprint(study, setup, arm), key
+
+
 def test_other_set_ups_are_not_judged(tmp_path):
     name = "dsoba/speedup"
     shutil.copytree(RESULTS / name, tmp_path / name)

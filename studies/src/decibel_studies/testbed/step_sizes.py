@@ -139,14 +139,10 @@ def search(
     if plan is None:
         say(f"{study.name} has nothing to search: its step sizes are given.")
         return {}
-    cases = plan.cases(setup)
-    # Arms that share their step sizes are searched by the first.
-    searched = [arm for arm in study.arms(setup) if isinstance(arm, Arm) and arm.case in cases]
-    arms = {arm.tuned: arm for arm in reversed(searched) if arm.tuned is not None}
     settings = load(study, size)
     failed: list[str] = []
-    for key, arm in reversed(arms.items()):
-        mark = digest(json.dumps([asdict(setup), described(arm), _plan(study, setup, arm)], default=str))
+    for key, arm in searched_arms(study, setup).items():
+        mark = fingerprint(study, setup, arm)
         if key in settings and settings[key]["search"].get("fingerprint") == mark:
             say(f"  {key}: searched before, {settings[key]['rates']}")
             continue
@@ -161,6 +157,24 @@ def search(
     if failed:
         raise ValueError(" ".join(failed))
     return settings
+
+
+def searched_arms(study: Study[S], setup: S) -> dict[str, Arm]:
+    """The arms that are searched, by the name of their step sizes. Arms that share them are searched by the first."""
+    plan = study.search
+    assert plan is not None
+    cases = plan.cases(setup)
+    arms: dict[str, Arm] = {}
+    for arm in study.arms(setup):
+        if isinstance(arm, Arm) and arm.tuned is not None and arm.case in cases:
+            arms.setdefault(arm.tuned, arm)
+    return arms
+
+
+def fingerprint(study: Study[S], setup: S, arm: Arm) -> str:
+    """Of all that a search depends on. Numbers are rounded, since processors differ in the last digits of a power."""
+    exact = json.dumps([asdict(setup), described(arm), _plan(study, setup, arm)], default=str)
+    return digest(json.dumps(json.loads(exact, parse_float=lambda text: f"{float(text):.9g}")))
 
 
 def _plan(study: Study[S], setup: S, arm: Arm) -> SearchPlan:
