@@ -74,17 +74,24 @@ SECONDS = re.compile(r"^# [\d.]+ s$", re.MULTILINE)
 HEAD = f"""\
 # From install to a figure
 
-This session starts in an empty environment with your own file. It ends with a figure. The time of each command was
-taken on two cores. `python docs/transcript.py` wrote this page, and a test repeats the commands.
+This session starts with an empty environment and a data file, and ends with a figure. Below each command is the time
+that it took on two cores. `python docs/transcript.py` wrote this page, and a test repeats the commands.
 
-`patients.csv` stands for a file that you have: 442 patients, ten measurements each, and how their illness progressed
-in a year. Six clinics hold them, and each trains a linear model y on half of its patients. The penalties x are tuned so
-that the model does well on the other halves. No clinic shows its patients to another. These lines write such a file:
+`patients.csv` stands for your own file. It has 442 patients with ten measurements each, and how their illness progressed
+in a year. Six clinics hold the patients, and train a linear model y on half of them. They tune a penalty x for each
+measurement, so that the model does well on the other half. No clinic shows its patients to another. These lines write
+the file:
 
 ```python title="make_patients.py"
 {DATA}```
 
 ```python title="patients.py"
+"""
+
+
+NEXT = """\
+The upper loss is the error on the other patients. A high penalty shrinks the weight of its measurement. Next, the
+[tutorial](tutorial.md) explains each part of the script, and [your own losses](own-losses.md) says what a loss has to satisfy.
 """
 
 
@@ -114,7 +121,7 @@ def page(shown: str) -> str:
     parts = [HEAD, CODE, "```\n\n```console\n", shown, "```\n\n"]
     tail = f"All commands together took {total:.0f} seconds, most of it for the installation. The figure:"
     picture = '![The upper loss against the bytes that each clinic sent](figures/first-figure.png){ width="640" }'
-    return "".join(parts) + textwrap.fill(tail, 118) + f"\n\n{picture}\n"
+    return "".join(parts) + textwrap.fill(tail, 118) + f"\n\n{picture}\n\n{NEXT}"
 
 
 def main() -> None:
