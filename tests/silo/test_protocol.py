@@ -154,7 +154,7 @@ EVENTS = {
     "REFUSE": lambda end: end.deliver(Refuse("for a reason")),
     "no sign of life": silence,
     "deadline": late,
-    "neighbour started anew": lambda end: end.connect(incarnation=2),
+    "neighbour restarted": lambda end: end.connect(incarnation=2),
 }
 
 
