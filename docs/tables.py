@@ -2,8 +2,8 @@
 
     python docs/tables.py
 
-Fills in their tables in the documentation between their marks, the constructors that
-`src/decibel/__init__.pyi` exports, and the names that the command line completes. A test compares.
+Fills in their tables in the documentation between their marks, how many methods the README counts, the constructors
+that `src/decibel/__init__.pyi` exports, and the names that the command line completes. A test compares.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TEX = {"⁺⁺": "^{++}", "⁺": "^+", "−": "-", "Δ": r"\Delta "}
 IMPORT = re.compile(r"^from \.methods\.\S+ import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 WIDTH = 120
+README = ROOT / "README.md"
+COUNT = re.compile(r"(?<=implements )\d+(?= methods)")
 STUB = ROOT / "src" / "decibel" / "__init__.pyi"
 
 
@@ -134,6 +136,7 @@ def outdated() -> dict[Path, str]:
     """Files that are not what the metadata say, and what they should be."""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     made = {path: page(path.read_text()) for path in pages}
+    made[README] = COUNT.sub(str(len(entries())), README.read_text())
     made[STUB] = stub(STUB.read_text())
     made[completions.PATH] = json.dumps(completions.collected(), indent=1) + "\n"
     return {path: text for path, text in made.items() if not path.exists() or path.read_text() != text}
