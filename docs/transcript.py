@@ -77,10 +77,10 @@ HEAD = f"""\
 This session starts with an empty environment and a data file, and ends with a figure. Below each command is the time
 that it took on two cores. `python docs/transcript.py` wrote this page, and a test repeats the commands.
 
-`patients.csv` stands for your own file. It has 442 patients with ten measurements each, and how their illness progressed
-in a year. Six clinics hold the patients, and train a linear model y on half of them. They tune a penalty x for each
-measurement, so that the model does well on the other half. No clinic shows its patients to another. These lines write
-the file:
+`patients.csv` stands for your own file. It holds 442 patients with ten measurements each, and how their illness
+progressed in a year. Six clinics hold these patients, and train a linear model y on half of them. They tune a penalty
+x for each measurement, so that the model does well on the other half. No clinic shows its patients to another. These
+lines write the file:
 
 ```python title="make_patients.py"
 {DATA}```
@@ -91,7 +91,8 @@ the file:
 
 NEXT = """\
 The upper loss is the error on the other patients. A high penalty shrinks the weight of its measurement. Next, the
-[tutorial](tutorial.md) explains each part of the script, and [your own losses](own-losses.md) says what a loss has to satisfy.
+[tutorial](tutorial.md) explains each part of the script, and [your own losses](own-losses.md) says what a loss has to
+satisfy.
 """
 
 

@@ -6,6 +6,7 @@ compiled once for the whole file.
 
 from __future__ import annotations
 
+import inspect
 import re
 from itertools import pairwise
 
@@ -343,6 +344,12 @@ def test_cost_is_that_of_the_first_iteration():
 def test_every_method_says_which_samples_a_step_draws():
     for name, entry in db.CATALOG.items():
         assert "Draws" in (entry.make.__doc__ or ""), name
+
+
+def test_docstrings_have_all_arguments_in_the_order_of_the_signature():
+    for entry in db.CATALOG.values():
+        arguments = inspect.getdoc(entry.make).partition("\n\nArgs:\n")[2].partition("\n\n")[0]
+        assert re.findall(r"^    (\w+): ", arguments, re.MULTILINE) == list(inspect.signature(entry.make).parameters)
 
 
 def test_names():

@@ -28,7 +28,7 @@ Method = Annotated[str, typer.Option(help="A method of `decibel list`.", autocom
 Graph = Annotated[
     str,
     typer.Option(
-        help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number.",
+        help="A graph family of `decibel list`, such as torus or erdos_renyi:0.5.",
         autocompletion=completing("graphs"),
     ),
 ]
@@ -36,7 +36,10 @@ Nodes = Annotated[int, typer.Option(min=1, help="Number of nodes, if the task do
 Steps = Annotated[int, typer.Option(min=1, help="Iterations.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples per node and step (default: all).")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the partition and the batches.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a step size, or task.KEY=VALUE.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="KEY=VALUE for the method, such as alpha=0.1; task.KEY=VALUE for the task."),
+]
 
 
 def console(*, quiet: bool = False) -> Console:

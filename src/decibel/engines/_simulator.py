@@ -30,8 +30,8 @@ class Simulator(Engine):
         node_chunk: evaluate batches and derivatives for this many nodes at a time: the same numbers in less memory, at
             the cost of recomputing gradients for products. None evaluates all nodes at once.
         keep_copy: copy the state before the steps between two rows of the trace, so that a run that diverges ends with
-            the last good one. False spares the room of that copy, and computes the good state again, from the start or
-            from the checkpoint that the run resumed from.
+            the last good one. False saves that memory. The good state is then computed again, from the start or from
+            the checkpoint at which the run resumed.
     """
 
     members: tuple[int, ...] | None = eqx.field(static=True, default=None)

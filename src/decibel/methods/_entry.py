@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ ARGUMENTS = {
     "scale": "L of the series, at least the largest eigenvalue of H; None estimates it in each step.",
 }
 USUAL_STEPS = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
+ENTRY = re.compile(r"^(?=    \S)", re.MULTILINE)  # where the text of an argument begins
 Make = TypeVar("Make", bound=Callable[..., Method])
 REGISTERED: dict[str, Entry] = {}
 
@@ -122,13 +124,15 @@ def register(kind: type[Method], *variants: Variant, **settings: Any) -> Callabl
 
 
 def documented(docstring: str, parameters: Iterable[str]) -> str:
-    """A docstring with a line for every argument that it leaves out."""
+    """A docstring with a line for every argument that it leaves out, all in the order of the parameters."""
     text = inspect.cleandoc(docstring)
     missing = [name for name in parameters if name in ARGUMENTS and f"\n    {name}: " not in text]
     if not missing:
         return text
-    if "\nArgs:\n" not in text:
-        text += "\n\nArgs:\n"
-    lines = "".join(f"    {name}: {ARGUMENTS[name]}\n" for name in missing)
-    before, after = text.split("\nArgs:\n")
-    return f"{before}\nArgs:\n{lines}{after}".rstrip()
+    before, _, sections = text.partition("\n\nArgs:\n")
+    given, _, after = sections.partition("\n\n")
+    lines = {name: f"    {name}: {ARGUMENTS[name]}" for name in missing}
+    lines |= {entry.split(":")[0].strip(" *"): entry.rstrip("\n") for entry in ENTRY.split(given) if entry}
+    order = {name: place for place, name in enumerate(parameters)}
+    arguments = "\n".join(lines[name] for name in sorted(lines, key=order.__getitem__))
+    return f"{before}\n\nArgs:\n{arguments}\n\n{after}".rstrip()

@@ -15,7 +15,7 @@ def single(mixing: str | Strategy, *, alpha: Rate | None = None, theta: Rate = 1
     Draws: one batch for each local step of the strategy.
 
     Args:
-        mixing: the strategy of x, by name or made, such as `db.strategies.ed(damping=0.2)`.
+        mixing: the strategy of x, as a name or a `db.Strategy`, such as `db.strategies.ed(damping=0.2)`.
         alpha: the step size of x: a number, or a function of the step. Adaptive strategies have a default.
         theta: the weight of the newest sample in a running average of the gradient, from 0 to 1; 1 keeps no average.
     """

@@ -129,26 +129,28 @@ def sparkle(
 
     Draws: an upper batch, and one lower batch for all levels (`"alternating"`: one for each), for each local step.
 
-    On quadratics batches do not change where the mean of a run ends; with `"adam-ed"` they do where noise is skewed.
+    On quadratics the mean of a run ends at the same point with batches as with all samples. The exception is
+    `"adam-ed"` under skewed noise.
 
-    Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²); at the old point by default.
+    Differs from the paper: runs in flow form; C = W for ED (the paper's table prints W²); by default all directions are
+    taken at the old point.
 
     Args:
-        lower: the strategy of y and z, by name or made.
+        lower: the strategy of y and z, as a name or a `db.Strategy`.
         upper: the strategy of x; None takes `lower`.
         alpha: the step size of x: a number, or a function of the step. Adaptive strategies have a default.
         theta: the weight of the newest sample in the running average of the upper direction, from 0 to 1; 1 keeps no
             average.
         updates: `"simultaneous"` takes all directions at the old point: one vjp, one lower batch and one message per
-            step; `"alternating"`, the paper's, each at the newest: three of each. With both tuned, it was no better for
-            the same bytes and worse for the same samples.
+            step. `"alternating"`, as in the paper, takes each at the newest point: three of each. With both tuned,
+            alternating was no better for the same bytes and worse for the same samples.
         hypergradient: `db.hypergradient.auxiliary()`, the default; `.difference(delta)`, which needs no second
             derivatives; or `.penalty(strength)`, for lower levels that are not strongly convex.
         local_steps: how many steps all levels take for each exchange, with `"ed"` (LED), `"wave"` (LT-ADMM),
             `"ada-ed"` or `"adam-ed"`.
-        upper_every: k, so that x and z move in every k-th step only, from step 0 on, and y in every step. In between
-            nothing is computed, drawn or sent for x and z: such a step costs one gradient. The solution is the same.
-            No step size is changed: `alpha` may be about k times larger. Schedules see the number of the step.
+        upper_every: k. From step 0 on, x and z move only in every k-th step, and y in every step. The steps between
+            compute, draw and send nothing for x and z, so they cost one gradient. The solution is the same. Step sizes
+            are used as given: `alpha` may be about k times larger. Schedules receive the step number.
     """
     if updates not in ("simultaneous", "alternating"):
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")

@@ -47,14 +47,14 @@ class Problem(eqx.Module):
 
         min_x  Φ(x) = 1/N Σ_i f_i(x, y*(x))    subject to    y*(x) = argmin_y 1/N Σ_i g_i(x, y)
 
-    f_i and g_i are the upper and the lower loss on node i's data. With `personal=True` node i has a lower level of its
-    own, y_i*(x) = argmin_y g_i(x, y), and only x is shared. Without `lower` there is a single level: min_x 1/N Σ_i
+    f_i and g_i are the upper and the lower loss on node i's data. With `personal=True` node i has its own lower
+    level, y_i*(x) = argmin_y g_i(x, y), and only x is shared. Without `lower` there is a single level: min_x 1/N Σ_i
     f_i(x).
 
     Args:
         upper: f, called as `upper(x, y, batch)`, or as `upper(x, batch)` if there is no lower level. Returns a scalar,
-            the mean over the batch. A loss with an argument `key` is also given a random key: another one for each
-            node, step, level and part of a batch while a run trains, None when it evaluates.
+            the mean over the batch. A loss may have an argument `key`. In training it receives a random key, which
+            differs for each node, step, level and part of a batch. In evaluation it receives None.
         lower: g, called as `lower(x, y, batch)`; returns a scalar, the mean over the batch. Give `lower`, `lower_data`
             and `y0` together, or none of them.
         upper_data: the data of f: a pytree with leaves (nodes, samples, ...); or a list of one pytree per node, if
@@ -64,7 +64,7 @@ class Problem(eqx.Module):
             compute on a full batch of them is computed once.
         x0: the initial x of every node, any pytree of floating-point arrays; the run has its dtype.
         y0: the initial y of every node.
-        personal: whether every node has a lower-level solution of its own.
+        personal: whether every node has its own lower-level solution.
         nodes: the number of nodes; needed only if the data are functions and the problem is used without a graph.
         prox_x: a constraint on x or a non-smooth term of Φ, such as `db.prox.nonnegative()`; the same at every node, or
             `db.prox.per_node([...])`.

@@ -96,8 +96,8 @@ def solve(
         batch_size: samples per node, level and step; None uses all samples.
         seed: of the batches, of random numbers inside the method, and of faults.
         eval_every: steps between two rows of the trace; None gives about fifty rows.
-        metrics: names of `db.metrics.METRICS` or functions of a snapshot; None is an inexpensive default, and []
-            records costs only.
+        metrics: names of `db.metrics.METRICS` or functions of a snapshot. None selects inexpensive ones, and [] records
+            costs only.
         callbacks: called as `callback(step, row)` after every row; if one returns True, the run stops. A `Callback`
             also observes the beginning, the states and the end; see `db.loggers`.
         engine: `Simulator()`, all nodes on one device (the default); `Cluster()`, nodes distributed over devices; or
@@ -109,8 +109,8 @@ def solve(
         faults: one or several faults to inject, such as `db.faults.drop(0.2)`.
         sampling: `"random"` draws every batch with replacement; `"shuffle-once"` shuffles every node's samples once and
             takes batches in that order, which reads memory contiguously.
-        precision: of the computation, not of the state: `"bfloat16"`, or `"tensorfloat32"`, `"float32"`, `"highest"`
-            for matrix products as in JAX; None is JAX's default.
+        precision: of the computation, not of the state. `"bfloat16"` is for losses and derivatives. `"tensorfloat32"`,
+            `"float32"` and `"highest"` are for matrix products, as in JAX. None is JAX's default.
         micro_batch: evaluate each loss on at most this many samples of a node at a time; None evaluates the whole
             batch. Results agree up to rounding; memory use is that of one micro-batch.
         privacy: `db.privacy.records(clip=..., noise=...)` clips each sample's contribution to the directions and adds
@@ -223,7 +223,7 @@ def cost(
     *,
     batch_size: int | None = None,
 ) -> dict[str, float]:
-    """The cost per node of one iteration; with `upper_every`, its average over one period.
+    """The cost of one iteration per node. With `upper_every` it is the average over k iterations.
 
     The step is traced; it is run only if its cost depends on random numbers or on the data.
 

@@ -57,7 +57,7 @@ class Tuned:
 
     @property
     def at_edge(self) -> tuple[str, ...]:
-        """The step sizes of which the best value is the smallest or the largest that was tried."""
+        """The step sizes whose best value is the smallest or the largest that was tried."""
         return _at_edge(self.table, [name for name in self.table[0] if name in RATES and name not in WEIGHTS])
 
     def __str__(self) -> str:
@@ -104,9 +104,9 @@ def tune(
 ) -> Tuned:
     """Searches for the step sizes of a method; all candidates and seeds run in one vectorized program.
 
-    The best candidate has the smallest mean `metric` at the end; a run that diverges scores infinity. Schedules are
-    kept as they are. Where the best lies at an edge of the range that was searched, or all candidates diverged, the
-    search moves there, up to three times, with half the budget each.
+    The best candidate has the smallest mean `metric` at the end. A run that diverges scores infinity. Schedules are
+    kept as they are. If the best candidate lies at an edge of the range, or all diverge, the search moves its range, up
+    to three times, with half the budget each.
 
     Args:
         problem: the problem.
@@ -118,12 +118,12 @@ def tune(
         metric: what is minimized, a name of `db.metrics.METRICS` or a function of a snapshot.
         search: `"random"` draws each step size log-uniformly around the method's own, which is the first candidate;
             `"grid"` lays a grid over the same range; a mapping such as `{"alpha": [0.1, 1.0]}` gives values to combine
-            and keeps the other step sizes, and may name a θ that is off and `upper_every`; a list of settings is tried
-            as given.
-        seeds: every candidate runs once with each; None is (0, 1), or (0,) where nothing is random.
+            and keeps the other step sizes. It may also name `upper_every`, and θ even if it is None. A list of settings
+            is tried as given.
+        seeds: every candidate runs once with each seed; None is (0, 1), or (0,) if nothing is random.
         at_once: the largest number of runs that share the device; None is all of them.
-        moments: the score is the mean over this many evenly spaced steps of the second half of the run, the last one
-            included, which favours no run for where its oscillation ends.
+        moments: the score is the mean over this many evenly spaced steps of the second half of the run, with the last
+            one. More than one smooths the score of runs that oscillate.
         seed: of the random search.
 
     Returns:

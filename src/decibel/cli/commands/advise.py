@@ -19,12 +19,14 @@ SHOWN = 8  # graphs
 
 def advise(
     nodes: Annotated[int, typer.Argument(min=1, help="Number of nodes.")],
-    degree: Annotated[int | None, typer.Option(min=1, help="Largest number of neighbours of a node.")] = None,
+    degree: Annotated[
+        int | None, typer.Option(min=1, help="The largest number of neighbours that a node may have.")
+    ] = None,
     bytes_per_step: Annotated[
-        float | None, typer.Option(min=0, help="Bytes a node may send per step; needs --entries.")
+        float | None, typer.Option(min=0, help="Bytes that a node may send per step; needs --entries.")
     ] = None,
     entries: Annotated[
-        tuple[int, int] | None, typer.Option(metavar="P Q", help="Numbers of entries of x and of y.")
+        tuple[int, int] | None, typer.Option(metavar="P Q", help="The sizes of x and of y, in numbers.")
     ] = None,
     personal: Annotated[
         bool, typer.Option("--personal", help="The lower level is personal: each node has its own y.")
@@ -33,16 +35,23 @@ def advise(
     homogeneous: Annotated[bool, typer.Option("--homogeneous", help="All nodes draw from one distribution.")] = False,
     first_order: Annotated[bool, typer.Option("--first-order", help="Avoid second derivatives.")] = False,
     bandwidth: Annotated[float, typer.Option(help="Bytes per second that a node sends.")] = math.inf,
-    latency: Annotated[float, typer.Option(help="Seconds that a message takes in addition.")] = 0.0,
-    loss: Annotated[float, typer.Option(help="Share of messages that are lost, one way.")] = 0.0,
+    latency: Annotated[
+        float, typer.Option(help="Seconds that a message takes in addition to sending its bytes.")
+    ] = 0.0,
+    loss: Annotated[float, typer.Option(help="The share of messages that are lost, in one direction.")] = 0.0,
     one_way: Annotated[bool, typer.Option("--one-way", help="Links carry messages one way only.")] = False,
     slowest: Annotated[float, typer.Option(help="How many times slower the slowest node is.")] = 1.0,
-    compute: Annotated[float, typer.Option(help="Seconds of a step at a node.")] = 0.0,
-    condition: Annotated[float, typer.Option(help="Largest curvature over the smallest, for the time.")] = 10.0,
-    target: Annotated[float, typer.Option(help="Share of the distance to be left, for the time.")] = 1e-3,
+    compute: Annotated[float, typer.Option(help="Seconds that a node computes in each step.")] = 0.0,
+    condition: Annotated[float, typer.Option(help="For the time: the largest curvature over the smallest.")] = 10.0,
+    target: Annotated[
+        float, typer.Option(help="For the time: the share of the initial distance that may remain.")
+    ] = 1e-3,
     json: Json = False,
 ) -> None:
-    """Recommend a method and graphs by the papers' theory, or, with options from --bandwidth on, by predicted time."""
+    """Recommend a method and graphs by the papers' theory.
+
+    With any of --bandwidth, --latency, --loss, --one-way, --slowest and --compute, rank them by predicted time instead.
+    """
 
     def ask() -> Advice:
         from ...solver.theory import advise

@@ -13,8 +13,10 @@ from .._common import Json, console, emit
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="In a checkout: a benchmark of benchmarks/.")] = "step",
-    nodes: Annotated[int, typer.Option(min=1, help="Elsewhere: number of nodes of the ring that is measured.")] = 16,
+    name: Annotated[str, typer.Argument(help="In a checkout: a benchmark in benchmarks/.")] = "step",
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Elsewhere: the number of nodes of the ring on which it is measured.")
+    ] = 16,
     json: Json = False,
 ) -> None:
     """Measure the time of a step on this machine: the repository's benchmarks in a checkout, a short one elsewhere."""
@@ -27,4 +29,4 @@ def bench(
         emit(times)
         return
     for method, microseconds in times["microseconds_per_step"].items():
-        console().print(f"{method:16} {microseconds:10.1f} µs a step over a ring of {nodes} nodes")
+        console().print(f"{method:16} {microseconds:10.1f} µs per step on a ring of {nodes} nodes")

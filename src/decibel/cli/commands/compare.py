@@ -39,7 +39,8 @@ def compare(
     batch_size: BatchSize = None,
     seed: Seed = 0,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE for all, METHOD.KEY=VALUE for one, task.KEY=VALUE.")
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE for all methods, METHOD.KEY=VALUE for one, task.KEY=VALUE."),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="Metric of the figure (default: the nodes' accuracy, or the task's first).")

@@ -15,7 +15,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the partition, the corruption and the batches.", min=0)] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the iterations, as a quick check.")] = False,
 ) -> None:
-    """Clean corrupted labels over a ring of ten nodes, by four methods side by side: a table and a figure."""
+    """Clean corrupted labels on a ring of ten nodes, with four methods side by side: a table and a figure."""
     from ...core._compilation import cache_compilations
 
     cache_compilations()

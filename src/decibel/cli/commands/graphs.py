@@ -20,9 +20,9 @@ def graphs(
         list[str] | None,
         typer.Argument(help="Families of `decibel list` (default: eight).", autocompletion=completing("graphs")),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1)] = 16,
-    entries: Annotated[int, typer.Option(min=1, help="Entries (float32) that a node sends, to count bytes.")] = 1000,
-    out: Annotated[Path | None, typer.Option(help="A file for the drawings and spectra, such as graphs.png.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 16,
+    entries: Annotated[int, typer.Option(min=1, help="Numbers (float32) in a message, to count bytes.")] = 1000,
+    out: Annotated[Path | None, typer.Option(help="A file for drawings and eigenvalues, such as graphs.png.")] = None,
     json: Json = False,
 ) -> None:
     """Compare families of graphs: neighbours, spectral gap 1 − ρ, bytes; draw them with --out."""

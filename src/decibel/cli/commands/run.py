@@ -32,7 +32,7 @@ def run(
     graph: Annotated[
         str | None,
         typer.Option(
-            help="A graph family of `decibel list`; erdos_renyi:0.5 takes a number (default: ring).",
+            help="A graph family of `decibel list`, such as torus or erdos_renyi:0.5 (default: ring).",
             autocompletion=completing("graphs"),
         ),
     ] = None,
@@ -44,7 +44,9 @@ def run(
         int | None, typer.Option(min=1, help="Steps between rows of the trace (default: steps / 50).")
     ] = None,
     set_: Set = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with the same names; flags override it.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with these options by name; flags override it.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the outputs of the run (default: decibel-run).")] = None,
     log: Annotated[
         list[str] | None,
@@ -60,7 +62,7 @@ def run(
     browser: Annotated[bool, typer.Option("--open", help="With --live: open the page.")] = False,
     json: Json = False,
 ) -> None:
-    """Solve a task by a method over a graph; write a config, a log, a trace and a figure.
+    """Solve a task with a method on a graph; write a config, a log, a trace and a figure.
 
     Ctrl-C saves the run, and the same command with --resume continues it, with the numbers of an uninterrupted run.
 

@@ -29,7 +29,7 @@ def tune(
     batch_size: BatchSize = None,
     seed: Seed = 0,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds per candidate (default: 2, or 1 where nothing is random).")
+        int | None, typer.Option(min=1, help="Seeds per candidate (default: 2, or 1 if nothing is random).")
     ] = None,
     budget: Annotated[int, typer.Option(min=1, help="Approximate number of candidates.")] = 32,
     metric: Annotated[str, typer.Option(help="Metric to minimize, one of `decibel list`.")] = "upper",
