@@ -13,8 +13,8 @@ VARIABLE = "DECIBEL_COMPILATION_CACHE"  # a folder, or off
 def cache_compilations(folder: str | os.PathLike[str] | None = None) -> Path | None:
     """Keeps compiled programs on disk, so that the next start of a script finds them instead of compiling again.
 
-    The `decibel` command calls it. A cache that JAX already has stays. Programs are found again where code, shapes,
-    versions and processor are the same.
+    The `decibel` command calls it. A cache that is already configured in JAX stays. Programs are found again if code,
+    shapes, versions and processor are the same.
 
     Args:
         folder: where to keep them; None is the folder that the environment variable `DECIBEL_COMPILATION_CACHE` names,

@@ -43,8 +43,8 @@ class BatchRun:
         batch_size: samples per node, level and step; None uses all samples.
         seeds: one for each run.
         rates: step sizes of the method that differ between runs, each with a value for every run.
-        keep_finite: whether a run that diverges keeps its last finite state, for which the states before each chunk are
-            held; otherwise it goes on with NaN.
+        keep_finite: whether a run that diverges keeps its last finite state, which takes memory for the states before
+            each chunk; otherwise it continues with NaN.
 
     Attributes:
         problems: the problem of each run.

@@ -20,8 +20,8 @@ class Trainable(eqx.Module):
     """The trainable and the frozen part of a model, from `db.trainable`.
 
     Attributes:
-        start: the trainable part, for `x0` or `y0` of a problem: the model with None in the place of what is frozen.
-        frozen: the rest, with None in the place of what is trained.
+        start: the trainable part, for `x0` or `y0` of a problem: the model with None instead of frozen leaves.
+        frozen: the rest, with None instead of trained leaves.
     """
 
     start: PyTree
@@ -36,9 +36,9 @@ class Trainable(eqx.Module):
         return eqx.combine(part, self.frozen)
 
     def loss(self, loss: Loss, level: Literal["x", "y"] = "y") -> Loss:
-        """A loss of the whole model, as one of its trainable part.
+        """A loss of the trainable part, from a loss of the whole model.
 
-        What is frozen becomes an argument of the compiled step, as data are, and not a constant in it.
+        Frozen arrays become arguments of the compiled step, as data are, instead of constants in it.
 
         Args:
             loss: a loss of `Problem`, whose x or y is the whole model.
@@ -88,11 +88,11 @@ def trainable(model: PyTree, choose: PyTree | Callable[[str, PyTree], bool]) -> 
     Args:
         model: any pytree: the weights of a network, or a module of Equinox.
         choose: called as `choose(path, leaf)` for every floating-point array, with a path such as `"layers/0/weight"`;
-            True trains it. Or a pytree of True and False, in the structure of the model or of a part of it. Whatever
-            is no floating-point array is frozen.
+            True trains it. Or a pytree of True and False, in the structure of the model or of a part of it. What
+            is not a floating-point array is frozen.
 
     Returns:
-        The two parts: `start` is for `x0` or `y0`, and `loss(...)` makes a loss of the whole model one of its part.
+        The two parts: `start` is for `x0` or `y0`, and `loss(...)` makes a loss of the part from one of the model.
 
     Raises:
         ValueError: if nothing is trained.

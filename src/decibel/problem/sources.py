@@ -75,7 +75,7 @@ def hugging_face(dataset: PyTree) -> Source:
 def iterator(batches: Iterable[PyTree]) -> BatchIterator:
     """Batches as they come, which cannot be drawn by index: each draw of a node takes the next one.
 
-    Such a run cannot be resumed, repeated or spread over devices, and may read a few batches more than it uses.
+    Such a run cannot be resumed, repeated or distributed over devices. It may read a few more batches than it uses.
 
     Args:
         batches: an iterable of pytrees of arrays with leaves (batch_size, ...), such as a PyTorch `DataLoader`; at its

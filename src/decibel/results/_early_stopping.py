@@ -16,11 +16,11 @@ class EarlyStopping(Callback):
     """Stops a run when a column of the trace has not improved for some rows, and keeps the best state.
 
     The run then has the status `stopped`, its `message` says why, and `result.best` is the result at the best row;
-    `result.x` and the rest stay those of the last step. A resumed run counts on from the rows of its trace.
+    `result.x` and the rest stay those of the last step. A resumed run continues to count from the rows of its trace.
 
     Args:
-        metric: the column, such as `"upper"` or the name of a metric of your own.
-        patience: the number of rows in a row without improvement after which the run stops.
+        metric: the column, such as `"upper"` or the name of your own metric.
+        patience: the number of consecutive rows without improvement after which the run stops.
         mode: `"min"` if smaller is better, or `"max"`.
         min_delta: by how much a row must be better than the best so far to count.
         keep_best: whether `result.best` is kept, which takes the memory of one more state, and its size in every

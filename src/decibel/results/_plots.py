@@ -28,11 +28,11 @@ class Traced(Protocol):
 
 
 def plot(results: Traced | Iterable[Traced] | Mapping[str, Traced], *columns: str, against: str = "step") -> Figure:
-    """Draws the traces of several runs over each other: one panel for each column, one curve for each run.
+    """Overlays the traces of several runs: one panel for each column, one curve for each run.
 
     Args:
-        results: results of `solve` or of `Result.load`, or a dictionary of them by the names for the legend; without
-            names they are called by their methods.
+        results: results of `solve` or of `Result.load`, or a dictionary of them with names for the legend;
+            without names they are labelled by their methods.
         *columns: names of columns; by default all metrics.
         against: the column of the horizontal axis: `"step"` or a cost such as `"bytes"`.
 
