@@ -114,7 +114,7 @@ def main() -> None:
 
 def draw() -> None:
     content = json.loads(FOUND.read_text())
-    matplotlib.style.use(FOUND.parent / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     figure = Figure(figsize=(7.5, 4.4))
     left, right = figure.subplots(1, 2, sharey=True)
     panel(left, content["scaled"], "Curvatures from 1 to 10,000")

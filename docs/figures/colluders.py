@@ -145,7 +145,7 @@ def draw(found):
     import matplotlib.style
 
     matplotlib.use("svg")
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 2, figsize=(7.5, 5.2), sharey=True, sharex=True)

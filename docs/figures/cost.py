@@ -200,7 +200,7 @@ def _band(panel: Axes, points: list[tuple[float, float]], color: str) -> None:
 DRAWINGS = {"performance": draw_performance, "network": draw_network, "growth": draw_growth}
 
 if __name__ == "__main__":
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     for name, draw in DRAWINGS.items():
         if _measured(name):
             draw().savefig(HERE / f"cost_{name}.svg", metadata={"Date": None})

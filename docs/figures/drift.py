@@ -278,7 +278,7 @@ def draw():
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     colors = {"printed": PRINTED_COLOR, "flow": FLOW_COLOR, "grey": GREY}
     content = json.loads((HERE / "drift.json").read_text())
     steps, curves = content["steps"], content["curves"]

@@ -115,7 +115,7 @@ def draw(found):
     import matplotlib.style
 
     matplotlib.use("Agg")
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)

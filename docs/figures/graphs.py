@@ -27,7 +27,7 @@ GRAPHS = {
 
 
 def main() -> None:
-    matplotlib.style.use(Path(__file__).with_name("house.mplstyle"))
+    matplotlib.style.use("decibel_studies.house")
     drawn = [name for name in GRAPHS if not name.startswith(("path", "adjusted"))]
     figure = Figure(figsize=(5.8, 6.4))
     for ax, name in zip(figure.subplots(3, 3).ravel(), drawn, strict=True):

@@ -28,7 +28,8 @@ def main() -> None:
 
         def at_two_thirds(step: int, row: object) -> None:
             if step == 1_000:
-                page.wait_for_timeout(2_500)  # the page asks once a second
+                page.get_by_text("1,000 of 1,500").wait_for()  # the page asks once a second
+                page.wait_for_timeout(500)
                 page.screenshot(path=OUT)
 
         log = db.loggers.JSONL(Path(folder) / "log.jsonl")

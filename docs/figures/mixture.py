@@ -33,7 +33,7 @@ def main() -> None:
         """(seeds, rows)"""
         return np.stack([np.asarray(trace[column], float) for trace in runs[label].traces])
 
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     setup, steps = SETUPS["full"], table(LEARNED, "step")[0]
 
     figure = Figure(figsize=(7.5, 5.6))

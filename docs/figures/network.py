@@ -1,4 +1,4 @@
-"""Rounds on shaped links beside the α–β model, and steps per second at two shares of computing.
+"""Rounds on shaped links beside the model of latency and bandwidth, and steps per second at two shares of computing.
 
 python docs/figures/network.py    # from studies/results/systems, in a second
 """
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator
 
 from decibel_studies import find
 from decibel_studies.experiments.systems_gossip_vs_allreduce import EVERYBODY, LABELS, NEIGHBOURS, PEER, case
@@ -40,6 +41,8 @@ def main() -> None:
                 axis.plot(setup.processes, measured, "o-", color=COLOURS[label], label=label)
             axis.set(yscale="log", xscale="log", title=f"{entries:,} entries, {Link(*link)}")
             axis.set_xticks(setup.processes, counts)
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
             axis.minorticks_off()
         axes[row, 0].set_ylabel("ms per round")
     for axis, (row, ratio) in zip(axes[2], enumerate(setup.ratios), strict=True):
@@ -52,11 +55,11 @@ def main() -> None:
     axes[2, 0].set_ylabel("steps per second")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     handles.append(plt.Line2D([], [], linestyle="--", color="grey", linewidth=1))
-    figure.legend(handles, [*labels, "α–β model"], loc="outside lower center", ncols=4)
+    figure.legend(handles, [*labels, "model: latency and bandwidth"], loc="outside lower center", ncols=4)
     figure.savefig(HERE / "network.svg", metadata={"Date": None})
     plt.close(figure)
 
 
 if __name__ == "__main__":
-    plt.style.use(HERE / "house.mplstyle")
+    plt.style.use("decibel_studies.house")
     main()

@@ -142,7 +142,7 @@ def draw():
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     content = json.loads((HERE / "one_peer.json").read_text())
     figure = Figure(figsize=(5.4, 3.6))
     axis = figure.subplots()

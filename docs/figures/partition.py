@@ -21,7 +21,7 @@ def main() -> None:
         "dirichlet, α = 0.1 (severe)": partition.dirichlet(labels, NODES, alpha=0.1),
         "label_skew, fraction 0.8": partition.label_skew(labels, NODES, fraction=0.8),
     }
-    matplotlib.style.use(Path(__file__).with_name("house.mplstyle"))
+    matplotlib.style.use("decibel_studies.house")
     figure = Figure(figsize=(7.5, 7.0))
     for ax, (title, part) in zip(figure.subplots(2, 2).ravel(), dealt.items(), strict=True):
         part.draw(ax)

@@ -91,7 +91,7 @@ def main() -> None:
 
 def draw() -> None:
     content = json.loads(FOUND.read_text())
-    matplotlib.style.use(FOUND.parent / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     figure = Figure(figsize=(7.5, 3.8))
     left, right = figure.subplots(1, 2)
     draw_bias(left, content["bias"])

@@ -73,7 +73,7 @@ def draw(found):
     import matplotlib.style
 
     matplotlib.use("svg")
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 4.4), sharey=True)

@@ -78,7 +78,7 @@ def policy(figure: Figure) -> None:
 
 
 def main() -> None:
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     for name, draw in (("speedup", speedup), ("policy", policy)):
         figure = Figure(figsize=(7.5, 4.2))
         draw(figure)

@@ -15,7 +15,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def main() -> None:
-    matplotlib.style.use(HERE / "house.mplstyle")
+    matplotlib.style.use("decibel_studies.house")
     blocks = BLOCK.findall((HERE.parent / "tutorial.md").read_text())
     until = next(place for place, block in enumerate(blocks) if "result = db.solve" in block)
     names: dict[str, object] = {}
@@ -25,6 +25,7 @@ def main() -> None:
         "costs": names["result"].plot("upper", "consensus_x", against="bytes"),
     }
     drawn["graph"].set_size_inches(3.3, 3.4)
+    drawn["costs"].set_size_inches(7.5, 2.8)
     for name, figure in drawn.items():
         figure.savefig(HERE / f"tutorial_{name}.svg", metadata={"Date": None})
 

@@ -66,7 +66,7 @@ def against_weight(ax: Axes) -> None:
 
 
 def main() -> None:
-    matplotlib.style.use(Path(__file__).with_name("house.mplstyle"))
+    matplotlib.style.use("decibel_studies.house")
     figure = Figure(figsize=(7.5, 3.8))
     left, right = figure.subplots(1, 2)
     against_nodes(left)

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import browser
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from decibel import Trace
@@ -131,14 +132,28 @@ def mixed_runs() -> Runs:
     return Runs("", "a", [Trace(whole, {"stopped": None}), Trace(cut, {"stopped": "non-finite"})])
 
 
-def test_the_band_reaches_from_least_to_most_of_the_runs_that_ended():
+def test_the_band_holds_the_middle_half_of_the_runs_that_ended():
     cost, *band = figures._band(mixed_runs(), "loss", "step")
-    assert len(cost) == 10 and (np.array(band) == 1).all(), "the least, the mean and the most"
+    assert len(cost) == 10 and (np.array(band) == 1).all(), "both quartiles and the mean"
     alone = Runs("", "a", mixed_runs().traces[1:])
     assert len(figures._band(alone, "loss", "step")[0]) == 1
-    traces = [Trace({"step": [0, 1, 2], "loss": [3.0, 2.0, k]}, {"seed": k, "stopped": None}) for k in (0, 1, 2)]
+    traces = [Trace({"step": [0, 1, 2], "loss": [3.0, 2.0, k]}, {"seed": k, "stopped": None}) for k in (0, 1, 2, 3, 9)]
     cost, *band = figures._band(Runs("", "", traces), "loss", "step")
-    assert cost.tolist() == [0, 1, 2] and [curve[-1] for curve in band] == [0, 1, 2]
+    assert cost.tolist() == [0, 1, 2] and [curve[-1] for curve in band] == [1, 3, 3]
+
+
+def test_what_sends_nothing_is_a_level_and_no_line_at_zero():
+    traces = [Trace({"bytes": [0, 0], "loss": [3.0, 1.5]}, {"seed": 0, "stopped": None})]
+    (line,) = figures.panel([Runs("", "a", traces)], "loss", "bytes", figures.style_of(["a"])).axes[0].lines
+    assert list(line.get_ydata()) == [1.5, 1.5] and line.get_label() == "a (at its end)"
+
+
+def test_every_text_of_a_figure_is_at_least_nine_points_on_a_page():
+    for cases in (1, 3):
+        runs = [Runs("case", name, [Trace({"step": [0, 1], "upper": [1.0, 0.5]})], {}) for name in ("a", "b")]
+        drawn = figures.overview(dict.fromkeys("xyz"[:cases], runs), "upper", "step", figures.style_of(["a", "b"]))
+        assert drawn.get_figwidth() == 7.5, "shown at 720 pixels, so that its points are the page's"
+        assert all(text.get_fontsize() >= 9 for text in drawn.findobj(Text) if text.get_text())
 
 
 def test_when_a_registration_was_committed_and_edited():
@@ -278,7 +293,7 @@ def test_labels_of_axes_are_few_and_not_rounded():
     low, high = axes.get_ylim()
     labels = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
     shown = [label.get_text() for place, label in labels if low <= place <= high]
-    assert len(set(shown)) == len(shown) > 3 and all(f">{label}</text>" in text for label in shown)
+    assert len(set(shown)) == len(shown) > 2 and all(f">{label}</text>" in text for label in shown)
     across = [label.get_text() for label in axes.get_xticklabels()]
     assert len(across) <= 8 and "20k" in across
 

@@ -33,7 +33,7 @@ def test_what_is_drawn_is_a_figure_with_a_picture(name):
     assert isinstance(drawn, figure.Figure) and drawn._repr_png_().startswith(PNG)
 
 
-@pytest.mark.parametrize("end, label", [(4_000, "4000"), (4_000_000, "4 M")])
+@pytest.mark.parametrize("end, label", [(4_000, "4000"), (4_000_000, "4M")])
 def test_large_costs_have_short_labels(end, label):
     trace = db.Trace({"step": [0, 1], "bytes": [0, end], "upper": [2.0, 1.0]})
     axis = plot_traces({"one": trace}, "upper", against="bytes").axes[0].xaxis

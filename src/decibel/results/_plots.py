@@ -81,9 +81,9 @@ def plot_traces(traces: Mapping[str, Trace], *columns: str, against: str = "step
         for label, trace in traces.items():
             axis.plot(trace[against], trace[column], label=label, linewidth=1.6)
         if spans_decades([trace[column] for trace in traces.values()]):
-            axis.set_yscale("log")
+            axis.set_yscale("log", nonpositive="mask")
         if end >= LARGE:
-            axis.xaxis.set_major_formatter(EngFormatter())
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         axis.set(xlabel=LABELS.get(against, against), ylabel=LABELS.get(column, column.replace("_", " ")))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)

@@ -6,8 +6,8 @@ import csv
 from collections.abc import Mapping, Sequence
 from io import BytesIO, StringIO
 
-import matplotlib
 import numpy as np
+from matplotlib import rc_context, style
 from matplotlib.figure import Figure
 
 from decibel import CATALOG
@@ -245,7 +245,7 @@ def figure(league: League) -> Figure:
         division: [row for row in league.standing(division, names) if row.applies] for division, names in named.items()
     }
     counts = [max(len(rows), 1) for rows in standings.values()]
-    drawn = Figure(figsize=(8, 0.21 * sum(counts) + 2.2), layout="constrained")
+    drawn = Figure(figsize=(7.5, 0.23 * sum(counts) + 2.4))
     axes = drawn.subplots(
         len(standings), 1, sharex=True, height_ratios=[count + 1.5 for count in counts], squeeze=False
     )
@@ -256,12 +256,12 @@ def figure(league: League) -> Figure:
             middle = np.median(many, axis=1)
             axis.hlines(places + offset, many.min(1), many.max(1), color=COLOURS[against], alpha=0.35, linewidth=2)
             axis.plot(middle, places + offset, "o", color=COLOURS[against], markersize=3.5, label=HEADS[against])
-        axis.set_yticks(places, [row.method for row in rows], fontsize=7)
+        axis.set_yticks(places, [row.method for row in rows])
         axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.set(xscale="log", title=TITLES[division])
-        axis.grid(alpha=0.2, axis="x")
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].legend(frameon=False, title="equal", loc="lower left", fontsize=8)
+        axis.grid(visible=False, axis="y")
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    drawn.legend(lines, [f"equal {label}" for label in labels], loc="outside upper center", ncols=len(labels))
     axes[-1, 0].set_xlabel("share of the gap in Φ that is left, % (left is better)")
     axes[-1, 0].set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     return drawn
@@ -269,6 +269,6 @@ def figure(league: League) -> Figure:
 
 def svg(league: League) -> bytes:
     file = BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "league", "svg.fonttype": "none"}):
+    with style.context("decibel_studies.house"), rc_context({"svg.hashsalt": "league", "svg.fonttype": "none"}):
         figure(league).savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()

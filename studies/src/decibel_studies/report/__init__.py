@@ -31,10 +31,7 @@ CHECKS = (
     "Equivalent: no check fails, and those that do not hold are level, within the registered band, by two one-sided "
     "tests. Otherwise it is undecided."
 )
-LINES = (
-    "Lines are means over seeds, bands reach from the least to the most. Seconds are those of all seeds run together, "
-    "without compiling."
-)
+LINES = f"{figures.BANDS} Seconds are those of all seeds run together, without compiling."
 MOST_EDITS = 3  # of a registration, that are named
 RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")
 
@@ -58,12 +55,12 @@ def write(results: Path, out: Path) -> list[Path]:
     return [first, *pages]
 
 
-def draw(name: str, results: Path) -> Path:
-    """`figure.svg` beside the results of a study: its first column, all cases."""
+def draw(name: str, results: Path, path: Path | None = None) -> Path:
+    """Draws the first column of a study, all cases, into a file: `figure.svg` beside the results if none is named."""
     study = find(name)
     runs = load(study, results).runs
     figure = figures.overview(_cases(runs), study.columns[0], study.against, figures.style_of(_labels(runs)))
-    return write_file(results / name / "figure.svg", figures.svg(figure, name, standalone=True))
+    return write_file(path or results / name / "figure.svg", figures.svg(figure, name, standalone=True))
 
 
 def _study(study: Study[S], loaded: Loaded) -> str:

@@ -1,5 +1,6 @@
 """`python -m decibel_studies.report.table RESULTS`: judges the results of a folder once more from their traces, and
-writes what was found as Markdown: a table of the papers' claims and one of ours, and a page for every claim."""
+writes what was found as Markdown: a table of the papers' claims and one of ours, and a page for every claim. With
+`--docs` it draws the figure of every study, too."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from ..judging.registration import Look, Stated, stated
 from ..judging.registration import find as find_registration
 from ..judging.verdicts import LEVEL, AnswerRecord, CheckRecord, ClaimRecord, as_number, asked
 from ..testbed.reproduce import Verdicts, judge
+from . import draw
+from .figures import BANDS
 
 MARKS = ("<!-- python -m decibel_studies.report.table studies/results --docs docs -->", "<!-- to here -->")
 OWN_FIGURES = {"systems/gossip-vs-allreduce": 'network.svg){ width="720" }'}  # that another script draws
@@ -76,6 +79,7 @@ def page(row: Row) -> str:
         _answer("Survives?" if reproduced else "Holds?", claim["survives"]),
         f"**{claim['finding']}**",
         f"![{study.title}](../figures/{figure}",
+        "" if row.study in OWN_FIGURES else BANDS,
         f"## The study\n\n{study.about}" + (f"\n\nDiffers from the paper: {study.differs}" if study.differs else ""),
         f"## Details\n\n{claim['why']}" if claim["why"] else "",
         *_checks(row),
@@ -178,7 +182,7 @@ def remembered(every: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="a folder that `decibel reproduce --out` wrote")
-    parser.add_argument("--docs", type=Path, help="the folder with studies.md, whose tables are replaced")
+    parser.add_argument("--docs", type=Path, help="the folder with studies.md, whose tables are replaced, and figures")
     given = parser.parse_args()
     for name in NAMES:
         if (given.results / name / "verdicts.json").exists():
@@ -193,6 +197,8 @@ def main() -> None:
     for row in every:
         write_file(given.docs / "claims" / f"{row.claim['claim']}.md", page(row))
     write_file(committed.PATH, remembered(every))
+    for name in {row.study for row in every} - set(OWN_FIGURES):
+        draw(name, given.results, given.docs / "figures" / "studies" / f"{name.replace('/', '-')}.svg")
 
 
 if __name__ == "__main__":

@@ -199,7 +199,7 @@ function paintNodes() {
   const [most, node] = told.reduce((a, b) => (b[0] > a[0] ? b : a), [0, 0]);
   if (most > 0) {
     const middle = told.map(([value]) => value).sort((a, b) => a - b)[told.length >> 1];
-    text = `Now the furthest is node ${node} at ${number(most)}; half are nearer than ${number(middle)}.`;
+    text = `The furthest is node ${node}, at ${number(most)}. The median distance is ${number(middle)}.`;
   }
   say(at("reach"), part + text);
   at("graph").setAttribute("aria-label", `${layout.nodes} nodes, coloured by their distance from consensus. ${text}`);
