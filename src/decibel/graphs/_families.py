@@ -187,7 +187,7 @@ def random_matchings(nodes: int, seed: int = 0, *, order: Literal["random", "cyc
 
 
 def matchings(graph: Graph, *, order: Literal["random", "cyclic"] = "random") -> GraphSequence:
-    """One neighbour at a time: an undirected graph's edges in matchings, one of them in each exchange.
+    """One neighbour at a time: the edges of an undirected graph, split into matchings, with one matching per exchange.
 
     A node of degree d averages with each of its neighbours in one phase and rests in the others. The number of phases
     is the largest degree, or one more unless the graph is bipartite (Vizing's theorem, by Misra and Gries, 1992).

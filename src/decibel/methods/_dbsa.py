@@ -84,7 +84,7 @@ def dbsa(
     *, alpha: Rate, beta: Rate, lower_steps: int | None = None, terms: int = 10, scale: float | None = None
 ) -> Dbsa:
     """DBSA, Gossip-DSBO's baseline: iteration t takes ⌈√(t+1)⌉ gossip steps on y (or `lower_steps`), then a local
-    Neumann hypergradient on fresh samples, x⁺ = W x − α ∇̄f. Biased where nodes differ: the inverse is local.
+    Neumann hypergradient on fresh samples, x⁺ = W x − α ∇̄f. Biased if nodes differ: the inverse is local.
 
     Draws: a lower batch for each inner step; then an upper and a lower one, and one for each factor of the series.
 

@@ -77,7 +77,7 @@ def _times(a: Any, b: Any) -> Array:
 def dsbo(*, alpha: Rate, beta: Rate, gamma: Rate, lower_steps: int = 5, auxiliary_steps: int = 5) -> Dsbo:
     """DSBO (Chen et al., 2022), reconstructed. It sends p×q matrices; sizes beyond 1 GiB raise.
 
-    Biased where nodes differ, in proportion to its step sizes: x and y move by W s − d, which nothing corrects.
+    Biased if nodes differ, in proportion to its step sizes: x and y move by W s − d, which nothing corrects.
 
     Draws: a lower batch for each inner step on y and on Z, and an upper one for ∇f.
 

@@ -103,7 +103,7 @@ def gossip_dsbo(*, alpha: Rate, beta: Rate, theta: Rate, terms: int, smoothness:
     """Gossip-DSBO (Yang et al., 2022), Algorithm 1. Its β and γ are our `theta` and `beta`; `terms` is b, `smoothness`
     L_g and `convexity` μ_g. It sends ∇_x f, ∇_y f, a p×q and b q×q matrices per step; sizes beyond 1 GiB raise.
 
-    Biased where nodes differ, in proportion to its step sizes, besides the terms that b leaves out: steps 4 to 8 and 11
+    Biased if nodes differ, in proportion to its step sizes, besides the terms that b leaves out: steps 4 to 8 and 11
     of the algorithm mix without a correction, so that neither x and y nor the averages agree. It shrinks as its
     schedules (5) and (6) do.
 

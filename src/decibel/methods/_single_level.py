@@ -105,7 +105,7 @@ def row(name: str, moved_by: str, summary: str, paper: str, **settings: Any) -> 
     "Parallel Stochastic Gradient Descent, 2017",
 )
 def dsgd(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
-    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased where nodes differ. Draws: one batch."""
+    """Decentralized SGD, adapt then combine: x⁺ = W (x − α ∇f). Biased if nodes differ. Draws: one batch."""
     return SingleLevel(alpha, theta, strategy("diffusion"))
 
 
@@ -191,7 +191,7 @@ def push_pull(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
 def sgp(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
     """Stochastic gradient push (Assran et al., 2019): a node pushes shares of w x − α ∇f, and of its weight w.
 
-    w⁺ = C w from w = 1, x⁺ = C (w x − α ∇f) / w⁺. Biased where nodes differ, as `dsgd` is. Draws: one batch.
+    w⁺ = C w from w = 1, x⁺ = C (w x − α ∇f) / w⁺. Biased if nodes differ, as `dsgd` is. Draws: one batch.
     Where messages may be lost, rounding errors grow with the steps: take float64 for more than a few thousand.
 
     Subgradient-push (Nedić, Olshevsky, 2015) mixes first, and takes gradients after.
@@ -264,7 +264,7 @@ def adam_ed(*, alpha: Rate = 1e-3, theta: Rate = 1.0, local_steps: int = 1) -> S
     """Adaptive Exact Diffusion with Adam's steps, on which neighbours agree, for neural networks. Draws: one batch for
     each local step.
 
-    Biased where the noise of gradients is skewed, as Adam is: see `strategies.adam_ed`.
+    Biased if the noise of gradients is skewed, as Adam is: see `strategies.adam_ed`.
 
     Args:
         alpha: Adam's step size, best a schedule that falls to zero.

@@ -1,6 +1,6 @@
 """Constraints and non-smooth terms of the upper level: `Problem(..., prox_x=db.prox.simplex())`.
 
-A term h enters by its proximal map prox_ρ(v) = argmin_u h(u) + ‖u − v‖² / (2ρ), which is a projection where h is a
+A term h enters by its proximal map prox_ρ(v) = argmin_u h(u) + ‖u − v‖² / (2ρ), which is a projection if h is a
 constraint. It applies to one node's pytree. It is the same at every node, or each has its own h_i by `per_node`, and
 then Φ has the term 1/N Σ_i h_i.
 """

@@ -103,7 +103,7 @@ class Result:
 
         Args:
             path: the file; the suffix .npz is appended if missing.
-            trace: whether the rows of the trace are written, which are computed from samples without noise.
+            trace: whether to write the rows of the trace. They are computed from samples, without noise.
 
         Returns:
             The path written.

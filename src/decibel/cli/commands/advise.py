@@ -26,7 +26,7 @@ def advise(
         float | None, typer.Option(min=0, help="Bytes that a node may send per step; needs --entries.")
     ] = None,
     entries: Annotated[
-        tuple[int, int] | None, typer.Option(metavar="P Q", help="The sizes of x and of y, in numbers.")
+        tuple[int, int] | None, typer.Option(metavar="P Q", help="How many numbers x and y have.")
     ] = None,
     personal: Annotated[
         bool, typer.Option("--personal", help="The lower level is personal: each node has its own y.")
