@@ -168,8 +168,13 @@ if __name__ == "__main__":
     engine = InTrouble(home, name)
     graph = engine.graph
     task = SETTINGS.get("task", "quadratic")
-    method = db.sparkle("edge-ed", updates="simultaneous", **RATES[task]) if task != "one level" else None
-    method = method or db.wave(**RATES[task])
+    if SETTINGS.get("one_peer"):
+        graph = db.graphs.matchings(graph)
+        method = db.ed(**RATES[task])
+    elif task == "one level":
+        method = db.wave(**RATES[task])
+    else:
+        method = db.sparkle("edge-ed", updates="simultaneous", **RATES[task])
     lost = SETTINGS.get("lost")
     result = db.solve(
         PROBLEMS[task](graph.nodes),

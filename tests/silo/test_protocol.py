@@ -14,6 +14,7 @@ from silo_sites import ring
 from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol._frame_limits import BURST, NOWHERE
 from decibel.silo.protocol._frames import (
+    Beat,
     Bye,
     Data,
     Hello,
@@ -121,6 +122,21 @@ def asked_and_given(end):
     end.deliver(Model(100, np.ones(3)))
 
 
+def in_an_exchange(tensor, *, rests):
+    """The neighbour sends this, and the link rests in the exchange, or not; then the next frame comes."""
+
+    def exchange(end):
+        end.site.expect_empty(np.float64)
+        end.site._at = Position(STEP, 0)
+        end.deliver(message(STEP, 1, epoch=EPOCH, tensor=tensor))
+        other = end.edge.number
+        out = np.zeros((1, 3)), np.zeros(1, bool), np.zeros(1, np.int32)
+        end.site.exchange((-1 if rests else other,), np.ones(3), None, out, resting=(other,) if rests else ())
+        end.deliver(Beat())
+
+    return exchange
+
+
 HEARD = bytes(8 * len(FEDERATION.sites))
 FORGED = Statement(2, 9, 50, 1, 50, (40,), heard=HEARD, signature=b"forged", certificate=b"site-2")
 EVENTS = {
@@ -139,6 +155,9 @@ EVENTS = {
     "DATA out of order": lambda end: end.deliver(message(STEP + 5, 3, epoch=EPOCH)),
     "DATA with a NaN": lambda end: end.deliver(message(STEP, 1, epoch=EPOCH, tensor=np.full(3, np.nan))),
     "DATA of another shape": lambda end: end.deliver(message(STEP, 1, epoch=EPOCH, tensor=np.ones(4))),
+    "empty DATA, where the link rests": in_an_exchange(np.zeros(0), rests=True),
+    "DATA, where the link rests": in_an_exchange(np.ones(3), rests=True),
+    "empty DATA, where it does not": in_an_exchange(np.zeros(0), rests=False),
     "SKIP ahead": lambda end: end.deliver(Skip(STEP + 20)),
     "SKIP back": lambda end: end.deliver(Skip(STEP - 1)),
     "a step beyond the run": lambda end: end.deliver(Skip(101)),

@@ -112,6 +112,26 @@ def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bi
     np.testing.assert_array_equal(sites.finish(), whole)
 
 
+def test_with_one_peer_a_step_a_site_that_is_gone_is_missed_and_all_go_on_from_their_last_common_checkpoint(fleet):
+    """All end, whoever its peer would have been, and after a restart the phases are those of the steps."""
+    sites = fleet(ring(4), steps=120, every=20, saves=True, task="one level", one_peer=True)
+    sites.start()
+    whole = sites.finish()
+    for name in sites.names:
+        shutil.rmtree(sites.folder / name / "checkpoints")
+        (sites.folder / name / "finished.json").unlink()
+    sites.hold(90)
+    sites.start()
+    sites.wait_for_step(89)
+    sites.kill("site-1")
+    sites.let_go()
+    assert all(process.wait(60) for process in sites.processes.values())
+    assert "site-1" in sites.logs() and "needs every message" in sites.logs()
+    sites.start()
+    np.testing.assert_array_equal(sites.finish(), whole)
+    assert max(float(np.load(sites.folder / f"{name}.npz")["done"]) for name in sites.names) < 120
+
+
 def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
     """SIGSTOP: no heartbeat, but the process still believes in its edges."""
     sites = fleet(chords(5, fault_tolerance=TOLERANCE), steps=2500, every=500)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 MAGIC = b"dBsi"
-VERSION = 9  # of the protocol; the beginning of HELLO, with this number, is the same in every version
+VERSION = 10  # of the protocol; the beginning of HELLO, with this number, is the same in every version
 DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 3: np.dtype("u1")}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MOST_AXES = 4

@@ -151,6 +151,7 @@ class LockstepSite(Site):
         layout: Layout,
         out: tuple[np.ndarray, np.ndarray, np.ndarray],
         *,
+        resting: Sequence[int] = (),
         finite: bool = True,
     ) -> None:
         """Sends a row to every neighbour and waits for theirs.
@@ -160,6 +161,7 @@ class LockstepSite(Site):
             rows: (entries,) the same for all, or (slots, entries).
             layout: where an encoded row has its floats.
             out: receives, by slot, the row, whether one arrived, and the state of the link.
+            resting: neighbours whose links rest in this exchange. An empty row goes both ways, so that all keep step.
             finite: whether this site's own encoded rows decode to finite numbers.
         """
         arrived, received, states = out
@@ -169,23 +171,52 @@ class LockstepSite(Site):
             self._validate_open()
             at = self._at = Position(self._at.step, self._at.exchange + 1)
             slots = [(slot, self.edges[other]) for slot, other in enumerate(others) if other >= 0]
+            idle = [self.edges[other] for other in resting]
             for slot, edge in slots:
-                if edge.takes_part(at.step) and not edge.finished:
-                    row = rows if rows.ndim == 1 else rows[slot]
-                    edge.send_data(at, write_data(edge.epoch, at, row))
-            self._wait_for([edge for _, edge in slots], at)
+                self._send_row(edge, at, rows if rows.ndim == 1 else rows[slot])
+            for edge in idle:
+                self._send_row(edge, at, rows.ravel()[:0])
+            self._wait_for([*(edge for _, edge in slots), *idle], at)
             received[...] = False
             states[...] = LinkStatus.CONTINUE
             for slot, edge in slots:
                 row, states[slot] = edge.take(at)
-                if row is not None and row.shape == arrived[slot].shape and row.dtype == rows.dtype:
+                if self._is_of(row, edge, at, arrived[slot]):
                     arrived[slot] = row
                     received[slot] = True
-                elif self.stopping and not self.lossy:
-                    raise Stopped(f"step {at.step} was given up: all are told to stop.")
-                elif not self.lossy:
-                    raise self._lost(f"no message was received from {edge.name} in step {at.step}")
+                else:
+                    self._do_without(edge, at)
+            for edge in idle:
+                row, _ = edge.take(at)
+                if row is None:
+                    self._do_without(edge, at)
+                else:
+                    self._is_of(row, edge, at, rows.ravel()[:0])
             arrived[~received] = 0
+
+    def _send_row(self, edge: Edge, at: Position, row: np.ndarray) -> None:
+        if edge.takes_part(at.step) and not edge.finished:
+            edge.send_data(at, write_data(edge.epoch, at, row))
+
+    def _is_of(self, row: np.ndarray | None, edge: Edge, at: Position, like: np.ndarray) -> bool:
+        """Whether a row has come as it must be in this exchange. One that is of another closes the stream it came by,
+        as a malformed frame does, and is not used."""
+        if row is None:
+            return False
+        if row.shape == like.shape and row.dtype == like.dtype:
+            return True
+        edge.untrue = (
+            f"a tensor of {row.dtype} and shape {row.shape} in step {at.step}, exchange {at.exchange}, where one of "
+            f"{like.dtype} and shape {like.shape} is sent"
+        )
+        return False
+
+    def _do_without(self, edge: Edge, at: Position) -> None:
+        """Raises where the method needs every message."""
+        if self.stopping and not self.lossy:
+            raise Stopped(f"step {at.step} was given up: all are told to stop.")
+        if not self.lossy:
+            raise self._lost(f"no message was received from {edge.name} in step {at.step}")
 
     def _wait_for(self, edges: list[Edge], at: Position) -> None:
         since = self.clock.now()

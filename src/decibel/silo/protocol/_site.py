@@ -165,6 +165,10 @@ class Site(ABC):
         self.exchanges += 1
         self.known.setdefault((np.dtype(dtype), tuple(shape)), set()).add(layout)
 
+    def expect_empty(self, dtype: DTypeLike) -> None:
+        """Where a link rests in an exchange of such rows, an empty one tells that the sender is there."""
+        self.known.setdefault((np.dtype(dtype), (0,)), set()).add(None)
+
     def expect_model(self, row: np.ndarray) -> None:
         """Neighbours' models are such rows."""
         self._model_dtype = row.dtype
@@ -355,6 +359,9 @@ class Site(ABC):
                 return  # by a stream that another has replaced
             now = self.clock.now()
             edge.touch(now)
+            if edge.untrue:
+                sentence, edge.untrue = edge.untrue, ""
+                raise Rejected(sentence)
             self.limits.validate(frame)
             if isinstance(frame, Data):
                 edge.receive(frame, self.known, now, self._at)

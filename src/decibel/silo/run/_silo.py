@@ -50,8 +50,9 @@ STATUS = "status.json"  # in a site's folder
 class Silo(Engine):
     """One site of a federation: this process runs one node, and its neighbours run at other organisations.
 
-    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges. Data given as functions
-    are called for this site's node only. The result and all metrics are those of this site's own copy.
+    `solve` needs the graph of the federation file (`engine.graph`), or one with fewer edges, or a sequence whose phases
+    have no others, such as `graphs.matchings(engine.graph)`. Data given as functions are called for this site's node
+    only. The result and all metrics are those of this site's own copy.
 
     Args:
         home: the site's folder, created by `decibel silo join` and completed by `decibel silo sign`.
@@ -158,7 +159,7 @@ class Silo(Engine):
         common = json.dumps(run_fingerprint(problem, method, graphs, config), sort_keys=True)
         fingerprint = hashlib.sha256(common.encode()).digest()
         if federation.asynchronous:
-            _validate_asynchronous(method, config, federation)
+            _validate_asynchronous(method, graphs, config, federation)
             site_type = AsyncSite
             network_type = AsyncSiteNetwork
             run_type = AsyncRun
@@ -226,8 +227,14 @@ def _alone(problem: Problem, number: int, node: int) -> Problem:
     return problem.map_data(of_this_site)
 
 
-def _validate_asynchronous(method: Method, config: RunConfig, federation: Federation) -> None:
+def _validate_asynchronous(method: Method, graphs: Levels, config: RunConfig, federation: Federation) -> None:
     """Raises where sites cannot do without waiting for each other."""
+    for graph in graphs.distinct()[0]:
+        if graph.period > 1:
+            raise ValueError(
+                f"graph {graph.name!r} changes with the step, and asynchronous sites have no common steps: give "
+                "engine.graph, or leave out asynchronous = true in the federation file."
+            )
     if not all(isinstance(message, Wave) for message in method.messages):
         raise ValueError(
             f"{method.name} needs the messages of every step, and the federation file says asynchronous = true: choose "
@@ -256,11 +263,11 @@ def _validate_graphs(graphs: Levels, federation: Federation) -> None:
             raise ValueError(
                 f"graph has {graph.nodes} nodes, and federation {federation.name!r} has {len(federation.sites)}."
             )
-        if graph.period > 1 or not graph.symmetric:
+        if not graph.symmetric:
             raise ValueError(
-                f"graph {graph.name!r} on level {level} must be undirected and the same in every step, since sites "
-                "that do not meet would lose step: give engine.graph."
+                f"graph {graph.name!r} on level {level} must be undirected, since sites hear those to whom they send: "
+                "give engine.graph."
             )
-        for a, b in graph.edges:
-            if a != b and frozenset((int(a), int(b))) not in allowed:
+        for a, b in (edge for phase in graph.phases for edge in phase.edges.tolist()):
+            if a != b and frozenset((a, b)) not in allowed:
                 raise ValueError(f"graph {graph.name!r} has an edge {(a, b)} that the federation file does not have.")

@@ -38,6 +38,7 @@ class SiteNetwork(Network):
 
     site: Site = eqx.field(static=True)
     others: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # of each graph, by slot; −1 where there is none
+    peers: tuple[tuple[tuple[int, ...], ...], ...] = eqx.field(static=True)  # the same by phase; −1 where a link rests
     privacy: Privacy = eqx.field(static=True)
 
     @classmethod
@@ -45,11 +46,12 @@ class SiteNetwork(Network):
         distinct, graph_of = graphs.distinct()
         pairs = [_links(graph, site.number) for graph in distinct]
         links, others = tuple(links for links, _ in pairs), tuple(others for _, others in pairs)
-        return cls(graph_of, links, faults, site, others, privacy, changes=tuple(map(Changes.of, distinct)))
+        peers = tuple(_by_phase(*pair) for pair in pairs)
+        return cls(graph_of, links, faults, site, others, peers, privacy, changes=tuple(map(Changes.of, distinct)))
 
     def fanout_on(self, graph: int) -> Fanout:
-        neighbours = float(sum(other >= 0 for other in self.others[graph]))
-        return Fanout(neighbours, neighbours, neighbours)
+        peers = float(np.mean([_count(phase) for phase in self.peers[graph]]))
+        return Fanout(peers, peers, float(_count(self.others[graph])))
 
     def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
         raise NotImplementedError("a site's messages go link by link")
@@ -76,9 +78,12 @@ class SiteNetwork(Network):
     def coded_rows(
         self, phase: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
-        """Encoded messages are checked twice: their floats on arrival, and all decoded values before they are used."""
+        """Encoded messages are checked twice: their floats on arrival, and all decoded values before they are used.
+
+        They go to the neighbours of all phases, who hold copies.
+        """
         there = (np.asarray(self.others[graph]) >= 0)[None, :, None]
-        arrived = self._exchange(phase, graph, sent[0], in_code(codec), jnp.isfinite(own).all())
+        arrived = self._exchange(phase, graph, sent[0], in_code(codec), jnp.isfinite(own).all(), to_all=True)
         rows = jnp.where(there, decode(arrived.rows), 0)
         finite = jnp.isfinite(rows).all((0, 2))
 
@@ -89,34 +94,44 @@ class SiteNetwork(Network):
 
         return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
 
-    def _exchange(self, phase: Array, graph: int, rows: Array, layout: Layout = None, *finite: Array) -> Received:
+    def _exchange(
+        self, phase: Array, graph: int, rows: Array, layout: Layout = None, *finite: Array, to_all: bool = False
+    ) -> Received:
         slots = len(self.others[graph])
+        peers = (self.others[graph],) if to_all else self.peers[graph]
         self.site.expect(rows.dtype, rows.shape[-1:], layout)
+        if any(self._resting(phase) for phase in peers):
+            self.site.expect_empty(rows.dtype)
         shapes = (
             jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
             jax.ShapeDtypeStruct((slots,), bool),
             jax.ShapeDtypeStruct((slots,), jnp.int32),
         )
-        # The phase is the step's number, which comes from the call that begins the step: it orders the two calls.
-        ask = partial(self._call, graph, layout)
+        # The phase is made from the step's number, which comes from the call that begins the step: it orders the calls.
+        ask = partial(self._call, peers, layout)
         return Received(*(part[None] for part in call(ask, shapes, phase, rows, *finite, in_place=self.site.in_place)))
 
     def _call(
         self,
-        graph: int,
+        peers: tuple[tuple[int, ...], ...],
         layout: Layout,
         out: tuple[np.ndarray, np.ndarray, np.ndarray],
-        k: np.ndarray,
+        phase: np.ndarray,
         rows: np.ndarray,
         *finite: np.ndarray,
     ) -> None:
         site = self.site
         assert isinstance(site, LockstepSite)
         with site.defer_errors():
-            site.exchange(self.others[graph], rows, layout, out, finite=all(finite))
+            others = peers[int(phase) % len(peers)]
+            site.exchange(others, rows, layout, out, resting=self._resting(others), finite=all(finite))
             return
         for part in out:
             part[...] = 0
+
+    def _resting(self, others: tuple[int, ...]) -> tuple[int, ...]:
+        """The neighbours, on any graph, to whom nothing is sent where vectors go to those others."""
+        return tuple(sorted({other for slots in self.others for other in slots} - {*others, -1}))
 
     def _release(self, codec: ConcatCodec, out: tuple[np.ndarray, ...], k: np.ndarray, new: np.ndarray) -> None:
         out[0][...] = 0
@@ -128,6 +143,19 @@ class SiteNetwork(Network):
         out[0][...] = finite
         with self.site.defer_errors():
             self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])
+
+
+def _count(others: tuple[int, ...]) -> int:
+    return sum(other >= 0 for other in others)
+
+
+def _by_phase(links: Links, others: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The other end of each slot's link in each phase; −1 where it rests."""
+    weights = np.asarray(links.weights).reshape(len(others), -1)
+    return tuple(
+        tuple(other if weight != 0 else -1 for other, weight in zip(others, of_phase, strict=True))
+        for of_phase in weights.T.tolist()
+    )
 
 
 def _links(graph: Graph | GraphSequence, number: int) -> tuple[Links, tuple[int, ...]]:

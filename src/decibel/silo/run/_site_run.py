@@ -186,7 +186,7 @@ class SiteRun(Run):
         assert isinstance(network, SiteNetwork)
         links: list[tuple[tuple[str, float], ...]] = []
         for links_of_graph, others in zip(network.links, network.others, strict=True):
-            weights = np.asarray(links_of_graph.weights).reshape(len(others), -1)[:, 0].tolist()
+            weights = np.asarray(links_of_graph.weights).reshape(len(others), -1).mean(1).tolist()
             names = [federation.names[other] if other >= 0 else "" for other in others]
             links.append(tuple(zip(names, weights, strict=True)))
         return Placement(federation.edition, federation.names, tuple(links))
