@@ -36,9 +36,10 @@ matrix: ## test with every installed Python, and the oldest and newest JAX that 
 	python3 tests/matrix.py
 
 SEEDS ?= 10000
-simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000, and a sixth without a common clock), on a virtual clock
+simulate: $(VENV)/.installed-test ## run a whole silo under SEEDS schedules of faults (10000, and a sixth without a common clock, a twentieth with one peer a step), on a virtual clock
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --all
 	cd tests && ../$(BIN)/python -m simulation --seeds $$(($(SEEDS) / 6)) --all --asynchronous
+	cd tests && ../$(BIN)/python -m simulation --seeds $$(($(SEEDS) / 20)) --all --one-peer
 
 planted: $(VENV)/.installed-test ## plant a hundred small faults, one at a time, and see that a default test finds each (goes on where it was)
 	cd tests && ../$(BIN)/python -m planted --again

@@ -15,7 +15,7 @@ from functools import partial
 from . import Schedule, World
 from .batch import run_seeds, search
 from .planted import BUGS, SEEDS
-from .schedule import ASYNC_KINDS, KINDS
+from .schedule import ASYNC_KINDS, KINDS, PEER_KINDS
 
 BATCH = 20  # schedules that a process runs before it reports
 PROGRESS = 30.0  # seconds between two lines of progress
@@ -29,21 +29,25 @@ def main() -> int:
     parser.add_argument("--kind", choices=(*KINDS, *ASYNC_KINDS), help="schedules of this kind only")
     parser.add_argument("--asynchronous", action="store_true", help="sites without a common clock")
     parser.add_argument("--coded", action="store_true", help="all messages in code; with --asynchronous")
+    parser.add_argument("--one-peer", action="store_true", help="graphs that change, with one peer a step")
     parser.add_argument("--bugs", action="store_true", help="how many schedules find each bug that is planted")
     parser.add_argument("--all", action="store_true", help="do not end at the first seed that fails")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     given = parser.parse_args()
     if given.coded and not given.asynchronous:
         parser.error("--coded needs --asynchronous")
+    if given.one_peer and (given.asynchronous or given.kind not in (None, *PEER_KINDS)):
+        parser.error(f"--one-peer needs a kind of {', '.join(PEER_KINDS)}, or none")
+    options = {"asynchronous": given.asynchronous, "coded": given.coded, "one_peer": given.one_peer}
     if given.seed is not None:
-        return _show(Schedule.of(given.seed, given.kind, asynchronous=given.asynchronous, coded=given.coded))
+        return _show(Schedule.of(given.seed, given.kind, **options))
     if given.bugs:
         names = [name for name, bug in BUGS.items() if bug.kind in (ASYNC_KINDS if given.asynchronous else KINDS)]
         return _find_bugs(names, range(given.first, given.first + (given.seeds or SEEDS)), given.jobs)
     begun = told = time.monotonic()
     kinds: Counter[str] = Counter()
     coded = events = failed = 0
-    run = partial(run_seeds, given.kind, asynchronous=given.asynchronous, coded=given.coded)
+    run = partial(run_seeds, given.kind, **options)
     last = given.first + (given.seeds or 1000)
     batches = [range(first, min(first + BATCH, last)) for first in range(given.first, last, BATCH)]
     with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as processes:

@@ -21,9 +21,12 @@ class Report(NamedTuple):
     failure: str
 
 
-def run_seeds(kind: str | None, seeds: range, *, asynchronous: bool, coded: bool) -> list[Report]:
+def run_seeds(
+    kind: str | None, seeds: range, *, asynchronous: bool = False, coded: bool = False, one_peer: bool = False
+) -> list[Report]:
     logging.getLogger("absl").disabled = True  # orbax tells of every torn file
-    return [_run(Schedule.of(seed, kind, asynchronous=asynchronous, coded=coded)) for seed in seeds]
+    options = {"asynchronous": asynchronous, "coded": coded, "one_peer": one_peer}
+    return [_run(Schedule.of(seed, kind, **options)) for seed in seeds]
 
 
 def _run(schedule: Schedule, bug: str | None = None) -> Report:
@@ -53,12 +56,12 @@ class Search(NamedTuple):
 def search(seeds: range, bug: str) -> Search:
     """Which of these seeds find a planted bug."""
     logging.getLogger("absl").disabled = True
-    kind = BUGS[bug].kind
+    kind, one_peer = BUGS[bug].kind, BUGS[bug].one_peer
     found: dict[int, float] = {}
     failures = []
     for seed in seeds:
         begun = time.process_time()
-        if _run(Schedule.of(seed, kind), bug).failure:
-            failures += filter(None, [_run(Schedule.of(seed, kind)).failure])
+        if _run(Schedule.of(seed, kind, one_peer=one_peer), bug).failure:
+            failures += filter(None, [_run(Schedule.of(seed, kind, one_peer=one_peer)).failure])
             found[seed] = time.process_time() - begun
     return Search(bug, kind, found, failures)

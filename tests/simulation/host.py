@@ -202,9 +202,12 @@ class Host:
             say=self.say,
             clock=clock,
         )
-        node = Node(world.problem, self.number, world.weights[self.number], lossy=schedule.lossy)
+        damping = 1.0 if schedule.peers is None else schedule.peers.damping
+        node = Node(world.problem, self.number, world.weights[self.number], lossy=schedule.lossy, damping=damping)
         for _ in range(schedule.levels):
             site.expect(world.message.dtype, world.message.shape)
+        if schedule.peers is not None:
+            site.expect_empty(world.message.dtype)
         site.expect_model(node.s.ravel())
         privacy = Privacy(home, Budgets(None, None, DELTA)) if schedule.noisy else None
         self.monitor.counted(self, privacy)
@@ -306,10 +309,14 @@ class Host:
         self.monitor.on_disk(self, saves.synced)
 
     def _step(self, site: LockstepSite, node: Node, privacy: Privacy | None) -> None:
-        others = self.world.neighbours[self.number]
+        schedule = self.world.schedule
+        around = self.world.neighbours[self.number]
         running = node.step()
         rows = next(running)
-        for level in range(self.world.schedule.levels):
+        for level in range(schedule.levels):
+            others = (
+                around if schedule.peers is None else schedule.peers.among(self.number, around, site._at.step, level)
+            )
             if privacy is not None:
                 privacy._charge(NOISE, 1)
             arrived = self._exchange(site, others, rows)
@@ -319,7 +326,8 @@ class Host:
 
     def _exchange(self, site: LockstepSite, others: tuple[int, ...], rows: np.ndarray) -> Arrived:
         width = rows.shape[-1]
+        resting = tuple(sorted({*self.world.neighbours[self.number]} - {*others}))
         out = np.empty((len(others), width)), np.empty(len(others), bool), np.empty(len(others), np.int32)
         self.monitor.sends(self, site, others, rows)
-        site.exchange(others, rows, None, out)
+        site.exchange(others, rows, None, out, resting=resting)
         return out

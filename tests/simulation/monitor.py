@@ -97,6 +97,11 @@ class Monitor:
         self._asked = edge.join_epoch, edge.epoch
         if isinstance(frame, Bye | Join):
             self._said[host.number, edge.number] = frame
+        peers = self.schedule.peers
+        if isinstance(frame, Data) and peers is not None:
+            (met,) = peers.among(host.number, [edge.number], *frame.at)
+            if bool(frame.tensor.size) != (met >= 0):
+                self._fail(f"{edge.name} sends {host.name} {frame.tensor.size} entries in {frame.at}, for peer {met}")
 
     def received(self, host: Host, edge: Edge, frame: Frame) -> None:
         """After what it leads to."""
@@ -158,6 +163,8 @@ class Monitor:
         at = Position(site._at.step, site._at.exchange + 1)
         self._noisy[host.number] += self.schedule.noisy
         for slot, j in enumerate(others):
+            if j < 0:
+                continue
             edge = site.edges[j]
             self._epochs[host.number, j] = edge.epoch
             if edge.takes_part(at.step):
@@ -171,6 +178,10 @@ class Monitor:
     ) -> None:
         rows, where, _ = arrived
         for slot, j in enumerate(others):
+            if j < 0:
+                if where[slot] or rows[slot].any():
+                    self._fail(f"{host.name} takes a message in {site._at} over a link that rests")
+                continue
             edge, epoch, at = site.edges[j], self._epochs[host.number, j], site._at
             if not where[slot]:
                 if self.schedule.exact:
@@ -235,7 +246,7 @@ class Monitor:
     def has_finished(self, host: Host) -> None:
         if self.schedule.exact and host.number not in self.behind:
             schedule = self.schedule
-            states = undisturbed(self.world.neighbours, schedule.levels, schedule.lossy, schedule.steps)
+            states = undisturbed(self.world.neighbours, schedule.levels, schedule.lossy, schedule.steps, schedule.peers)
             if host.finished != states[host.number]:
                 self._fail(f"{host.name} ends elsewhere than a run without faults")
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import numpy as np
+
 from decibel.core import _files as files
 from decibel.engines import _checkpoint
 from decibel.network import _coded_wave, _wave
@@ -28,6 +30,7 @@ from decibel.silo.trust._trust import Trust
 
 from . import coded_links, streams
 from .disk import CALLS
+from .node import ENTRIES
 
 SEEDS = 40  # of which at least one finds a bug
 
@@ -38,6 +41,7 @@ class Bug(NamedTuple):
     kind: str
     seed: int
     plant: Callable[[], Any]
+    one_peer: bool = False  # whether it needs a graph that changes
 
     @property
     def seeds(self) -> Iterator[int]:
@@ -49,11 +53,11 @@ class Bug(NamedTuple):
 BUGS: dict[str, Bug] = {}  # by name
 
 
-def bug(kind: str, seed: int = 0):
+def bug(kind: str, seed: int = 0, *, one_peer: bool = False):
     """The function returns what is to be patched."""
 
     def note(plant: Callable[[], Any]) -> Callable[[], Any]:
-        BUGS[plant.__name__] = Bug(kind, seed, plant)
+        BUGS[plant.__name__] = Bug(kind, seed, plant, one_peer)
         return plant
 
     return note
@@ -80,6 +84,26 @@ def new_messages_overtake_those_that_are_sent_again():
         self.say(frame)
 
     return patch.object(Edge, "send_in_order", send_in_order)
+
+
+@bug("calm", seed=0, one_peer=True)
+def a_vector_goes_over_a_link_that_rests():
+    send = LockstepSite._send_row
+
+    def wrong(self: LockstepSite, edge: Edge, at: Position, row: np.ndarray) -> None:
+        send(self, edge, at, row if row.size else np.ones(ENTRIES))
+
+    return patch.object(LockstepSite, "_send_row", wrong)
+
+
+@bug("calm", seed=0, one_peer=True)
+def nothing_goes_over_a_link_that_rests():
+    exchange = LockstepSite.exchange
+
+    def wrong(self: LockstepSite, *arguments: Any, resting: Any = (), **options: Any) -> None:
+        exchange(self, *arguments, **options)
+
+    return patch.object(LockstepSite, "exchange", wrong)
 
 
 @bug("crash", seed=1)

@@ -12,9 +12,12 @@ from decibel.silo._federation import FaultTolerance
 from .coded_links import CODES
 from .disk import ERRORS
 from .hostile import MANNERS
+from .node import Peers
 
 KINDS = ("calm", "short", "crash", "partition", "slow", "disk", "hostile", "storm", "orbax")
 WEIGHTS = (1, 4, 5, 3, 2, 5, 4, 4, 1)
+# Those with methods that need every message, as all do on graphs that change.
+PEER_KINDS = ("calm", "short", "crash", "disk", "storm")
 # Of sites without a common clock.
 ASYNC_KINDS = (
     "async-calm",
@@ -65,6 +68,7 @@ class Schedule:
     rests: float = 0.0  # the tolerance of the stop rule; 0 is none
     lost: float = 0.0
     reordered: float = 0.0
+    peers: Peers | None = None  # on a graph that changes
     faults: list[Fault] = field(default_factory=list)
 
     def compute_of(self, number: int) -> float:
@@ -97,12 +101,24 @@ class Schedule:
         )
 
     @classmethod
-    def of(cls, seed: int, kind: str | None = None, *, asynchronous: bool = False, coded: bool = False) -> Schedule:
-        """Of that kind, or of any with a common clock, or of any without; there messages may all be `coded`."""
+    def of(
+        cls,
+        seed: int,
+        kind: str | None = None,
+        *,
+        asynchronous: bool = False,
+        coded: bool = False,
+        one_peer: bool = False,
+    ) -> Schedule:
+        """Of that kind, or of any with a common clock, or of any without; there messages may all be `coded`. With
+        `one_peer` a site exchanges vectors with one other in a step, or with none."""
         chance = random.Random(f"schedule {seed}")
         drawn = chance.choices(*((ASYNC_KINDS, ASYNC_WEIGHTS) if asynchronous else (KINDS, WEIGHTS)))[0]
-        kind = kind or drawn
-        made = _async_run(seed, kind, chance, coded=coded) if kind in ASYNC_KINDS else _run(seed, kind, chance)
+        kind = kind or (chance.choice(PEER_KINDS) if one_peer else drawn)
+        if kind in ASYNC_KINDS:
+            made = _async_run(seed, kind, chance, coded=coded)
+        else:
+            made = _run(seed, kind, chance, one_peer=one_peer)
         for adds in ADDS[made.kind]:
             adds(made, chance)
         made.faults.sort(key=lambda fault: fault.at)
@@ -112,9 +128,9 @@ class Schedule:
 LASTING = ("block", "slow", "break_disk", "hold_at_rest")
 
 
-def _run(seed: int, kind: str, chance: random.Random) -> Schedule:
-    sites = chance.choice([3, 4, 5, 5] if kind == "partition" else [2, 3, 3, 4, 4, 5])
-    lossy = kind in ("partition", "slow", "hostile") or chance.random() < 0.7
+def _run(seed: int, kind: str, chance: random.Random, *, one_peer: bool) -> Schedule:
+    sites = chance.choice([3, 4, 5, 5] if kind == "partition" or one_peer else [2, 3, 3, 4, 4, 5])
+    lossy = not one_peer and (kind in ("partition", "slow", "hostile") or chance.random() < 0.7)
     quorums = {
         "hostile": ["continue"],
         "slow": ["continue"],
@@ -126,13 +142,14 @@ def _run(seed: int, kind: str, chance: random.Random) -> Schedule:
     deadline = chance.choice([1.5, 3.0]) if kind in ("slow", "storm") and lossy else 500.0
     if kind == "hostile":
         deadline = 2.0
+    edges = _edges(sites, chance)
     return Schedule(
-        seed, kind, sites, _edges(sites, chance), FaultTolerance(quorum, beat, missed, deadline),
+        seed, kind, sites, edges, FaultTolerance(quorum, beat, missed, deadline),
         steps=chance.randrange(20, 40) if kind == "partition" else chance.randrange(6, 18),
         levels=chance.choice([1, 1, 2]), lossy=lossy,
         checkpoint_every=chance.choice([1, 2, 4]), slowest=chance.choice([0.005, 0.05, 0.2]),
         compute=chance.choice([0.2, 0.6] if kind == "partition" else [0.02, 0.2, 0.6]),
-        noisy=kind == "disk" or chance.random() < 0.1,
+        noisy=kind == "disk" or chance.random() < 0.1, peers=Peers.of(seed, edges) if one_peer else None,
     )  # fmt: skip
 
 

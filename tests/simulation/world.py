@@ -61,7 +61,7 @@ class World:
             asynchronous=schedule.asynchronous, stop=rule, flow_limit=self.flow_limit, faulty=schedule.faulty,
         )  # fmt: skip
         self.neighbours = tuple(tuple(self.federation.neighbours(i)) for i in range(schedule.sites))
-        self.weights = weights(self.neighbours)
+        self.weights = weights(self.neighbours, schedule.peers)
         self.hosts = [(AsyncHost if schedule.asynchronous else Host)(self, i) for i in range(schedule.sites)]
         self.honest = [host for host in self.hosts if self.is_honest(host.number)]
         self.organiser = Organiser(self)
