@@ -71,7 +71,7 @@ def test_a_run_whose_state_is_not_kept_diverges_alone():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: batch(problem(nodes=4)), "graph has 3 nodes but the data have 4: give as many."),
+        (lambda: batch(problem(nodes=4)), "graph has 3 nodes but the data have 4: give equal numbers."),
         (
             lambda: batch(problem(), method=db.dsoba(alpha=0.1, beta=0.1, gamma=0.1, theta=1.0)),
             "the problem has a single level",

@@ -149,10 +149,10 @@ def test_a_site_takes_only_what_follows_the_edition_that_it_has_had(tmp_path):
     assert start(first) == first
     assert start(third) == third  # one edition was left out
     for old in (first, second):
-        with pytest.raises(NotTrusted, match=r"this site has had edition 3: put the newest there"):
+        with pytest.raises(NotTrusted, match=r"this site has had edition 3: get the newest"):
             start(old)
     assert start(third) == third
-    with pytest.raises(NotTrusted, match="of another line than edition 3"):
+    with pytest.raises(NotTrusted, match="which does not follow edition 3"):
         start(amended(amended(forged, steps=400), steps=500))
     remembered = json.loads((folders.home("site-0") / "trust.json").read_text())
     assert remembered["edition"] == 3 and remembered["federation"] == third.hash.hex()

@@ -101,7 +101,7 @@ def test_a_stolen_key_is_not_certified_again(silo):
     sign(silo, "a")
     silo("revoke", "--site", "a")
     assert "revoked: the site has to create another" in sign(silo, "a", code=1)
-    assert "is revoked: make another by --new-key" in silo("join", "a", code=1)
+    assert "is revoked: make another with --new-key" in silo("join", "a", code=1)
     silo("join", "a", "--new-key")
     sign(silo, "a")
     assert Credentials.load("silo/a", "a").check(load_certificate(Path("silo/a/certificate.pem"))) == "a"

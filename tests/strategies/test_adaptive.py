@@ -194,7 +194,7 @@ def test_short_scales_elsewhere():
     np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
     result = run(ada_ed(scale_every=3), steps=4000, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
     assert worst(result, EVEN[1]) < 1e-10
-    with pytest.raises(ValueError, match=r"scale_every does not go with late messages: leave one of them out."):
+    with pytest.raises(ValueError, match=r"scale_every cannot be combined with late messages: leave one of them out."):
         run(ada_ed(scale_every=3), steps=1, faults=db.faults.late(2, 0.3))
     with pytest.raises(ValueError, match=r"scale_every=0 must be a positive integer."):
         ada_ed(scale_every=0)

@@ -178,7 +178,7 @@ def test_every_other_method_names_push_pull():
         (lambda: db.privacy.noisy("push-sum", 1.0, 1.0), "'push-sum' pushes shares"),
         (
             lambda: run(QUADRATIC.single(), db.push_pull(alpha=0.1), DIGRAPH, 1, engine=db.Simulator(members=(0, 1))),
-            "one-way links and cannot do without nodes",
+            "one-way links and cannot lose nodes",
         ),
     ],
 )

@@ -73,7 +73,9 @@ class BatchRun:
         problems = [bound[id(problem)] for problem in problems]
         for problem in bound.values():
             if problem.nodes != graphs.nodes:
-                raise ValueError(f"graph has {graphs.nodes} nodes but the data have {problem.nodes}: give as many.")
+                raise ValueError(
+                    f"graph has {graphs.nodes} nodes but the data have {problem.nodes}: give equal numbers."
+                )
             method.validate(problem, graphs, batch_size)
             validate_indexed(problem, "a run beside others")
         stacked = stack_problems(problems)

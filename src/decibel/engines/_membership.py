@@ -73,7 +73,7 @@ def induced_graph(graph: Graph | GraphSequence, members: Members) -> Graph | Gra
     """
     if not graph.doubly_stochastic:
         raise ValueError(
-            f"graph {graph.name!r} has one-way links and cannot do without nodes: keep all of them, or choose an "
+            f"graph {graph.name!r} has one-way links and cannot lose nodes: keep all of them, or choose an "
             "undirected graph."
         )
     if isinstance(graph, Accelerated):

@@ -42,7 +42,7 @@ class Graph:
         name: what the graph is called in figures, traces and messages.
         positions: (nodes, 2), where `draw` places the nodes; None chooses a layout.
         disconnected: allow a graph that is not connected, as one phase of a `GraphSequence`.
-        pushing: C, with the links of R; None for a doubly stochastic W, which then is R and C.
+        pushing: C, with the same links as R; None if W is doubly stochastic, so that R = C = W.
 
     Raises:
         ValueError: if the matrices are not finite, square and stochastic, or the graph is not (strongly) connected.
@@ -213,9 +213,9 @@ class Graph:
         """The same links, where an exchange mixes by a Chebyshev polynomial of W in several rounds of messages.
 
         It brings nodes nearer to their mean than the same number of plain exchanges would: on a graph of spectral gap γ
-        each round counts about as if the gap were √γ. `rho` and `lambda_min` are those of the polynomial. Where its
-        eigenvalues may reach −1/3, the average with I is taken. Strategies that weigh single links, such as
-        `"ada-ed"`, `"wave"` and `"edge-ed"`, raise an error.
+        each round counts about as if the gap were √γ. `rho` and `lambda_min` are those of the polynomial. If its
+        eigenvalues may reach −1/3, its average with I is used instead. Strategies that treat each link separately, such
+        as `"ada-ed"`, `"wave"` and `"edge-ed"`, raise an error.
 
         Args:
             rounds: how many; 1 is the graph itself.
@@ -438,7 +438,8 @@ class Accelerated(Graph):
 
 @dataclass(frozen=True, repr=False)
 class GraphSequence:
-    """A graph that changes with the step: the k-th exchange of a level uses `phases[k % period]`, or one drawn for it.
+    """A graph that changes with the step: the k-th exchange of a level uses `phases[k % period]`, or a phase drawn at
+    random.
 
     Args:
         phases: the graphs, all with the same number of nodes; only their union must be connected.

@@ -169,7 +169,9 @@ def in_rounds(message: Message, gossip: Gossip | None) -> Move:
     if gossip is None:
         return (yield message)
     if not isinstance(message, Plain):
-        raise ValueError(f"a {type(message).__name__} message is of single links: use a graph that is not accelerated.")
+        raise ValueError(
+            f"{type(message).__name__} messages treat each link separately: use a graph that is not accelerated."
+        )
 
     def weighed(factor: float, tree: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)

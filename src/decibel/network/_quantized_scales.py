@@ -43,7 +43,7 @@ class QuantizedScaled(Message):
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The scales that have arrived over each link, by level: the node's own, and the neighbour's."""
         if channel.faults.schedule.longest_delay:
-            raise ValueError("scale_every does not go with late messages: leave one of them out.")
+            raise ValueError("scale_every cannot be combined with late messages: leave one of them out.")
 
         def zeros(pair: tuple[PyTree, PyTree]) -> tuple[Array, Array]:
             b, _ = flatten(pair[1])

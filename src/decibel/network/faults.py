@@ -166,8 +166,8 @@ def late(
 ) -> Fault:
     """Links that are late: both ends use what they exchanged `delay` steps ago, or nothing in the first steps.
 
-    With the strategies `"wave"` and `"edge-ed"`, whose messages replace older ones, what is older than the last message
-    used is dropped.
+    The strategies `"wave"` and `"edge-ed"` ignore messages older than the last one used, since each message replaces
+    earlier ones.
 
     Args:
         delay: in steps; a pair `(least, most)` draws one for each link and step.
@@ -199,7 +199,7 @@ def leave(nodes: Sequence[int] | int, *, during: Steps) -> Fault:
 
     With the strategy `"edge-ed"` their neighbours drop the flows stored for their links, so that the remaining nodes
     converge to their own exact solution. With other strategies the carries keep the contribution of the absent nodes,
-    and the solution reached is off by it.
+    which biases the solution.
 
     Args:
         nodes: their indices.
@@ -213,21 +213,23 @@ def slow(
 ) -> Fault:
     """Nodes that compute more slowly than others; the trace has a column `simulated_time`.
 
-    The unit of time is a step of a node that is not slow. With `"wave"` on every level nobody waits: an iteration of
-    the run is one unit of time, and a slow node moves at the end of its computation, from the point at which it began,
-    while others go on with its newest message. All other methods wait in every iteration for the slowest node, so that
-    faults of this kind change their time and none of their numbers. If several apply to a node, the last one counts.
+    The unit of time is a step of a node that is not slow. With `"wave"` on every level no node waits. An iteration of
+    the run is then one unit of time. A slow node moves at the end of its computation, from the point at which it began,
+    while others continue with its newest message. All other methods wait in every iteration for the slowest node, so
+    this fault changes their simulated time but no number. If several apply to a node, the last one counts.
 
     Args:
         nodes: their indices; None is all nodes.
         factor: how long a step takes; an integer unless `random`.
-        random: whether `factor` is a mean, and a computation ends in each unit of time with the same probability.
+        random: whether computing times are random, with `factor` as their mean: a computation then ends in each unit of
+            time with the same probability.
         during: `(first step, step after the last)`; None is the whole run.
     """
     number = isinstance(factor, int | float) and not isinstance(factor, bool) and 1 <= factor < float("inf")
     if not number or not (random or factor == int(factor)):
         raise ValueError(
-            f"factor={factor!r} must be an integer of at least 1, such as 10, or with random=True any such number."
+            f"factor={factor!r} must be an integer of at least 1, such as 10, or any number of at least 1 with "
+            "random=True."
         )
     return Slow(1 / factor, _valid_during(during), _as_nodes(nodes), float(factor), bool(random))
 
@@ -319,7 +321,7 @@ def validate_faults(faults: tuple[Fault, ...], graphs: Levels, one_way: Collecti
         if level not in one_way and not graph.symmetric:
             raise ValueError(
                 f"faults need undirected graphs, and {graph.name} on level {level} is directed: without one of its "
-                "links W is no longer doubly stochastic, which only 'push-pull' does not need."
+                "links W is no longer doubly stochastic. Only 'push-pull' does not need that."
             )
     for fault in faults:
         for node in fault.nodes_named:

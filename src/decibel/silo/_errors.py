@@ -10,7 +10,7 @@ class SiteLost(RuntimeError):
 
 
 class NothingInCommon(ValueError):
-    """The sites have saved no step in common, and it is for people to decide that all begin again."""
+    """The sites have saved no common step, so people must decide whether all begin again."""
 
     @classmethod
     def among(cls, ours: Sequence[int], others: Mapping[str, Sequence[int]]) -> NothingInCommon:
@@ -19,20 +19,20 @@ class NothingInCommon(ValueError):
         who = f"{', '.join(lacking)} saved none of them" if lacking else "no step is saved by all sites"
         steps = ", ".join(map(str, sorted(ours)[-3:]))
         return cls(
-            f"this site has saved steps {steps}, and {who}, so that all sites would begin again at step 0: put back "
-            "the checkpoints there, or, to begin again, start this site with --restart (db.Silo(restart=True)), which "
-            "moves its own aside."
+            f"this site has saved steps {steps}, and {who}, so all sites would begin again at step 0: restore those "
+            "checkpoints, or, to begin again, start this site with --restart (db.Silo(restart=True)), which moves its "
+            "own checkpoints aside."
         )
 
 
 class FinishedByFew(ValueError):
-    """Some sites have finished the run, too few to be believed, and the others cannot do the last steps without."""
+    """Some sites have finished the run, too few to be believed, and the others cannot finish without them."""
 
     @classmethod
     def of(cls, names: Sequence[str]) -> FinishedByFew:
         who = ", ".join(names)
         return cls(
-            f"{who} finished this run, too few for this site to believe it, and all others are at their start: copy "
+            f"{who} finished this run, too few for this site to believe it, and no other site is running: copy "
             "solution.npz from there, if you trust it, or, to do the last steps again, move finished.json away there "
             "and start all sites again."
         )

@@ -256,13 +256,13 @@ def validate_successor(edition: int, digest: str, federation: Federation, what: 
     """Raises unless a federation file is the edition of that number and hash, or follows it."""
     if federation.edition < edition:
         raise NotTrusted(
-            f"{what} is edition {federation.edition}, and this site has had edition {edition}: put the newest there, "
+            f"{what} is edition {federation.edition}, and this site has had edition {edition}: get the newest "
             "from the organiser."
         )
     same = federation.hash.hex() if federation.edition == edition else federation.history[edition - 1]
     if same != digest:
         raise NotTrusted(
-            f"{what} is edition {federation.edition} of another line than edition {edition}, which this site has had: "
+            f"{what} is edition {federation.edition}, which does not follow edition {edition} that this site has had: "
             "ask the organiser by telephone which one is right."
         )
 
@@ -350,7 +350,7 @@ def validate_rest(stop: StopRule | None, *, drawn: bool) -> None:
     if stop is not None and stop.average is None and drawn:
         raise ValueError(
             "[stop] compares single steps, and steps of batches or with noise never rest: add average = 1000 to "
-            "compare averages of so many steps, or leave out [stop]."
+            "compare averages of 1000 steps, or leave out [stop]."
         )
 
 

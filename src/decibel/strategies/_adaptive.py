@@ -202,16 +202,17 @@ def _largest(a: Vector, b: Vector) -> Vector:
 
 
 def ada_ed(*, scalar: bool = False, scale_every: int | None = None, damping: float | None = None) -> AdaptiveDiffusion:
-    """Adaptive Exact Diffusion: AdaGrad's step for every node and coordinate, and still the exact solution.
+    """Adaptive Exact Diffusion: AdaGrad's step size for every node and coordinate, and still the exact solution.
 
-    It needs a symmetric W with w_ii ≥ 1/3. Like AdaGrad, it does not depend on the scale of gradients: started where
-    all of them are rounding errors, it leaves that point before it comes back.
+    It needs a symmetric W with w_ii ≥ 1/3. Like AdaGrad, it does not depend on the scale of gradients. If it starts
+    where all gradients are rounding errors, it leaves that point before it returns.
 
     Args:
-        scalar: one step for each node and level instead of one for each coordinate. A message then has one number more
-            than the vector, where it is two vectors otherwise.
-        scale_every: k, to send the second vector in one byte an entry, and each entry with every k-th message: 10 sends
-            little more than the first. Nodes mix an entry once it has been sent, so the first k steps are local.
+        scalar: one step size for each node and level instead of one for each coordinate. A message is then a vector and
+            a number instead of two vectors.
+        scale_every: k, to send the second vector with one byte per entry, and each entry only in every k-th message.
+            With 10 a message is little longer than the first vector. Nodes mix an entry once it has been sent, so they
+            do not mix all entries in the first k steps.
         damping: κ of e⁺ = e + κ F, as in `ed`.
     """
     if scale_every is not None:

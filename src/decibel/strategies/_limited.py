@@ -103,9 +103,10 @@ class LocalWave(LimitedStrategy):
 def edge_ed(limit: float | Mapping[str, float]) -> LimitedStrategy:
     """Exact Diffusion by link (`"edge-ed"`), in which no link's flow exceeds a limit, whatever its other end sends.
 
-    A node that adds ‖F_ij‖ ≤ `limit` times its step size for each of its links is moved by no more than if its gradient
-    were wrong by degree · `limit`. Where no flow reaches the limit it is `"edge-ed"`. Too low a limit keeps nodes from
-    agreeing: take 1.2 times the largest flow of a run in which nobody lies, which `decibel silo rehearse` reports.
+    Each flow moves a node by at most `limit` times its step size. All flows together move it no more than if its
+    gradient were wrong by degree · `limit`. If no flow reaches the limit this is `"edge-ed"`. Too low a limit keeps
+    nodes from agreeing. Take 1.2 times the largest flow of a run without malicious nodes, which `decibel silo rehearse`
+    reports.
 
     Args:
         limit: in the units of a level's gradient, for every level, or by level as `{"x": 3.0, "y": 1.0, "z": 0.5}`;
@@ -117,9 +118,9 @@ def edge_ed(limit: float | Mapping[str, float]) -> LimitedStrategy:
 def wave(limit: float | Mapping[str, float]) -> LimitedStrategy:
     """EXTRA by link without a common clock (`"wave"`), in which no link's flow z_ij − ρ_ij s_i exceeds a limit.
 
-    What a limit does and how to find it is as in `edge_ed`; it holds whatever is late or lost, and for messages in
-    code, as `db.privacy.quantize(db.strategies.wave(3.0), 4)`. Flows depend on what is late, so measure them with the
-    delays of the real run.
+    `edge_ed` explains the limit and how to find it. It holds whatever is late or lost, and for compressed messages too,
+    as in `db.privacy.quantize(db.strategies.wave(3.0), 4)`. Flows depend on delays, so measure them with those of the
+    real run.
 
     Args:
         limit: in the units of a level's gradient, for every level, or by level as `{"x": 3.0, "y": 1.0, "z": 0.5}`;

@@ -64,7 +64,8 @@ def nids(node_steps: Sequence[float] | None = None, *, damping: float | None = N
     of node i and a W without negative eigenvalues, whatever the graph. They must not change: see `ada_ed`.
 
     Args:
-        node_steps: one positive number for each node, in the order of nodes; None gives all the level's step size.
+        node_steps: one positive number for each node, in the order of nodes. None gives every node the level's step
+            size.
         damping: κ of c⁺ = c + κ δ(φ), as in `ed`.
 
     References:

@@ -442,9 +442,9 @@ STRATEGIES = {
 
 
 def polynomial(name: str, A: tuple[float, ...], B2: tuple[float, ...], C: tuple[float, ...]) -> Strategy:
-    """A strategy from its polynomials in W, which need not be a published one.
+    """A strategy from its polynomials in W, published or not.
 
-    It exchanges one vector per power of W; a flow form written by hand is cheaper where one is known.
+    It exchanges one vector per power of W. A flow form written by hand is cheaper, if one is known.
 
     Args:
         name: its name in settings and traces.
@@ -518,14 +518,14 @@ def led(local_steps: int, *, damping: float | None = None) -> Strategy:
 
 
 def ed(*, damping: float | None = None) -> Strategy:
-    """Exact Diffusion, `"ed"`, with a damped carry: c⁺ = c + κ δ(φ). It is exact also where the graph changes.
+    """Exact Diffusion, `"ed"`, with a damped carry: c⁺ = c + κ δ(φ). It stays exact if the graph changes.
 
     Args:
-        damping: κ, above 0 and at most 1; None takes 1 on a graph that never changes, and `graph.damping` otherwise.
+        damping: κ, above 0 and at most 1. None takes 1 on a graph that never changes, and `graph.damping` otherwise.
 
     References:
-        Condat, Richtárik, RandProx: Primal-Dual Optimization Algorithms with Randomized Proximal Updates, 2022, of
-        which it is an instance where phases are drawn independently.
+        Condat, Richtárik, RandProx: Primal-Dual Optimization Algorithms with Randomized Proximal Updates, 2022. With
+        phases drawn independently, this is an instance of it.
     """
     return damped(STRATEGIES["ed"], damping)
 

@@ -10,10 +10,10 @@ feedback. Flows still cancel over every link, so means over nodes are preserved.
 
 Such messages must all arrive, so they cannot be combined with faults. `mixing` multiplies the flows; it is the
 consensus step size of CHOCO-SGD. The codes of `"wave"` survive loss: both ends of a link agree on the base of a
-difference by acknowledgements, so that messages may be lost, late or reordered; there `mixing` multiplies the weight ½
-of a new message. `noisy` does not wrap it.
+difference by acknowledgements, so messages may be lost, late or reordered. There `mixing` multiplies the weight ½ of a
+new message. `noisy` cannot wrap `"wave"`.
 
-`records` is no strategy: it hides single records before their directions reach one (`solve(privacy=...)`).
+`records` is not a strategy: it hides single records in the directions that a strategy receives (`solve(privacy=...)`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def top_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strateg
 
 
 def random_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
-    """Sends random entries of each difference; both ends draw the positions, so only values are sent.
+    """Sends random entries of each difference. Both ends draw the same positions, so only values are sent.
 
     Args:
         base: the strategy to wrap, by name or as a `Strategy`.
@@ -80,11 +80,11 @@ def quantize(base: str | Strategy, bits: int = 8, *, mixing: float = 1.0) -> Str
 def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.0) -> Strategy:
     """Clips each difference and adds discrete Gaussian noise to it; `epsilon` gives the differential privacy.
 
-    A difference is cut to the norm `clip`, written as integers times a step of at most `noise` · `clip`/256, rounded
-    towards zero, so that its norm does not grow, and integer noise is added (Canonne, Kamath and Steinke, 2020). Only
-    integers are sent, so that no low bits of floats tell anything. In a silo (`db.Silo`) all this is done in exact
-    integers, with randomness of the operating system, and every message is counted; the simulator and the cluster draw
-    normal numbers by the run's seed, which anyone can repeat: they show what the noise costs, and protect nothing.
+    A difference is clipped to the norm `clip`. It is rounded towards zero to integers times a step of at most `noise` ·
+    `clip`/256, so its norm does not grow. Then integer noise is added (Canonne, Kamath and Steinke, 2020). Only
+    integers are sent, so no low bits of floats reveal anything. A silo (`db.Silo`) does all this in exact integers,
+    with the operating system's randomness, and counts every message. The simulator and the cluster draw normal numbers
+    from the run's seed, which anyone can repeat: they show what the noise costs, and protect nothing.
 
     Args:
         base: the strategy to wrap, by name or as a `Strategy`.
@@ -101,15 +101,16 @@ def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.
 def records(clip: float, noise: float, *, products: float | None = None) -> Records:
     """Clips every record's part of a direction and adds noise to their sum: `solve(..., privacy=records(...))`.
 
-    A sample's gradients (∇_x f, ∇_y f), its ∇_y g and its products (J z, H z) are each cut to a norm. Their sums over a
-    batch get Gaussian noise of `noise` times that norm on every entry, and are divided by the size of the batch. A step
-    learns nothing else of the samples, so that this holds for whatever it sends, by any strategy, and for the model.
+    A sample's gradients (∇_x f, ∇_y f), its ∇_y g and its products (J z, H z) are each clipped to a norm. Every entry
+    of their sums over a batch gets Gaussian noise of `noise` times that norm. The sums are then divided by the size of
+    the batch. A step uses the samples in no other way, so the privacy holds for whatever it sends, with any strategy,
+    and for the model.
 
-    Replacing one record changes a sum that it is in by at most twice the norm: `epsilon(noise, sums)` is the ε of one
-    record, which is in one sum per step of a single-level method and in three per step of SPARKLE, if it uses all
-    samples; in a pass of `sampling="shuffle-once"` a record is in one batch. Batches follow from the seed, which all
-    nodes know, so drawing them at random hides nothing. In a silo (`db.Silo`) the sums are exact integers, the noise is
-    the operating system's, and every sum is counted; the simulator and the cluster draw normal numbers from the seed.
+    Replacing one record changes a sum by at most twice the norm, so `epsilon(noise, sums)` is the ε of one record. With
+    all samples in every step, a record is in one sum per step of a single-level method, and in three of SPARKLE. With
+    `sampling="shuffle-once"` a record is in one batch of each pass. Batches follow from the seed, which all nodes know,
+    so random batches hide nothing. In a silo (`db.Silo`) the sums are exact integers, the noise is the operating
+    system's, and every sum is counted. The simulator and the cluster draw normal numbers from the seed.
 
     Args:
         clip: the largest norm of a sample's gradient.
@@ -124,17 +125,18 @@ def records(clip: float, noise: float, *, products: float | None = None) -> Reco
 
 
 def epsilon(noise: float, messages: int, delta: float = 1e-5) -> float:
-    """ε of the (ε, δ)-differential privacy of one node's whole data, after it sent messages with `noisy`; and of one
-    record, after it was in so many sums of `records`.
+    """The ε of (ε, δ)-differential privacy: of all data of a node after messages with `noisy`, or of one record after
+    sums of `records`.
 
-    Whatever the data, a clipped difference changes by at most 2 `clip`, so that each message is zCDP with 2/noise²
-    and all with ρ = 2 messages/noise²; ε is the smallest ρ α + log((α − 1)/α) − log(δ α)/(α − 1) over α > 1. This holds
-    exactly for the discrete Gaussian, and for messages that depend on earlier ones. Only a silo promises it.
+    Whatever the data, a clipped difference changes by at most 2 `clip`. So each message satisfies zero-concentrated
+    differential privacy (zCDP) with 2/noise², and all together with ρ = 2 messages/noise². ε is the smallest ρ α +
+    log((α − 1)/α) − log(δ α)/(α − 1) over α > 1. This holds exactly for the discrete Gaussian, and for messages that
+    depend on earlier ones. Only a silo promises it.
 
     Args:
-        noise: of `noisy`, or of `records`.
-        messages: sent in all: one per level and exchange, so that SPARKLE with ED sends three in a step; or sums that a
-            record was in.
+        noise: the `noise` of `noisy`, or of `records`.
+        messages: the number of messages sent, one per level and exchange (three in a step of SPARKLE with ED); or the
+            number of sums that a record was in.
         delta: δ.
 
     References:
@@ -163,7 +165,7 @@ def noise_for(ε: float, messages: int, delta: float = 1e-5) -> float:
 
     Args:
         ε: the privacy budget.
-        messages: sent in all: one per level and exchange.
+        messages: the number of messages sent, one per level and exchange.
         delta: δ.
     """
     validate_positive("ε", ε, "give the privacy budget, such as 1.0")

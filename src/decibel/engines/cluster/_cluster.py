@@ -36,15 +36,14 @@ from ._shards import AXIS, SHARD, ShardLayout, Shards, manual
 class Cluster(Engine):
     """Nodes distributed evenly over JAX devices, in order.
 
-    Several processes are started by `decibel launch`; otherwise each of them calls `jax.distributed.initialize()`
-    first.
+    With several processes, start them by `decibel launch`, or let each call `jax.distributed.initialize()` first.
 
     Args:
         devices: the number of devices to use; None is all devices of all processes.
         members: indices of the nodes that take part; None is all of them or, in an elastic launch, those of the
             processes that remain.
-        shard: the number of devices per node, over which every large array of x and y is split, or `Shards` that says
-            how; 1 keeps every node on one device.
+        shard: the number of devices per node. Every large array of x and y is split over them; `Shards` says how. 1
+            keeps every node on one device.
     """
 
     devices: int | None = eqx.field(static=True, default=None)

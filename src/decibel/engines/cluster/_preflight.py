@@ -54,7 +54,7 @@ def validate_equal_devices(owners: Sequence[int]) -> None:
         if counts[process] != counts[0]:
             raise ValueError(
                 f"process {process} has {counts[process]} devices where process 0 has {counts[0]}: give every process "
-                "equally many."
+                "the same number."
             )
 
 

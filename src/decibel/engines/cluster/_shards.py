@@ -24,13 +24,13 @@ class Shards:
     """How each node's x and y are split over several devices of a `Cluster`.
 
     Whatever is shaped like x or y (their carries, averages and trackers, and z) is split in the same way. A leaf
-    without a specification is split along its largest axis that `count` divides, the first of them where several are
-    equally large; it stays whole at each device if it has fewer than `smallest` entries.
+    without a specification is split along its largest axis that is divisible by `count` (the first, if several are
+    equally large). A leaf with fewer than `smallest` entries stays whole on each device.
 
     Args:
         count: the number of devices per node.
-        x: `jax.sharding.PartitionSpec`s over the axis `"shard"`, in the structure of `x0` or of a part of it: the spec
-            of a subtree is that of all its leaves. None leaves all to the rule.
+        x: `jax.sharding.PartitionSpec`s over the axis `"shard"`, in the structure of `x0` or of a part of it. The spec
+            of a subtree applies to all its leaves. None applies the rule to all leaves.
         y: the same for `y0`.
         smallest: leaves with fewer entries are not split by the rule.
     """

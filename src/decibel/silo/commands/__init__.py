@@ -70,7 +70,7 @@ def amend(
     warm: Annotated[
         bool,
         typer.Option(
-            "--warm", help="Sites keep their variables and begin corrections at zero, where they cannot go on exactly."
+            "--warm", help="Sites keep their variables and begin corrections at zero, if they cannot continue exactly."
         ),
     ] = False,
     list_days: ListDays = 90,
@@ -90,7 +90,9 @@ def join(
     new_key: Annotated[bool, typer.Option("--new-key", help="Make a new key, which replaces the old one.")] = False,
     authority: Annotated[
         str | None,
-        typer.Option(help="The authority's fingerprint as you were told it; replaces the one trusted so far."),
+        typer.Option(
+            help="The fingerprint of the authority, as the organiser told you; it replaces the one trusted so far."
+        ),
     ] = None,
 ) -> None:
     """Create this site's key, which never leaves it, and a certificate request."""
@@ -107,7 +109,7 @@ def sign(
     days: Annotated[float, typer.Option(min=0, help="Days for which the certificate is valid.")] = 365,
     fingerprint: Annotated[
         str | None,
-        typer.Option(help="The fingerprint as the site told you; without it you are asked to compare."),
+        typer.Option(help="The fingerprint that the site told you; without it the command asks you to compare."),
     ] = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -159,16 +161,16 @@ def run(
     problem: Problem,
     home: Annotated[Path | None, typer.Option(help="This site's folder (default: silo/NAME).")] = None,
     budget: Annotated[
-        float | None, typer.Option(help="The largest ε of all data of this site, over all its runs: then it stops.")
+        float | None, typer.Option(help="Stop before ε of all data of this site, over all its runs, exceeds this.")
     ] = None,
     record_budget: Annotated[
-        float | None, typer.Option(help="The largest ε of one record, over all runs: then it stops.")
+        float | None, typer.Option(help="Stop before ε of one record, over all runs, exceeds this.")
     ] = None,
     delta: Annotated[float, typer.Option(help="The δ of both, well below 1/samples.")] = 1e-5,
     restart: Annotated[
         bool,
         typer.Option(
-            "--restart", help="Begin again at step 0 where the sites have saved no step in common; moves states aside."
+            "--restart", help="Begin again at step 0 if the sites have saved no common step; moves old states aside."
         ),
     ] = False,
     log_format: Annotated[str, typer.Option(help="Lines of the log: text, or json.")] = "text",
@@ -226,7 +228,7 @@ def privacy(
     samples: Annotated[int | None, typer.Option(min=1, help="Records of the site.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Records in a step (default: all).")] = None,
 ) -> None:
-    """Plan a run with noise: give two of --epsilon, --steps and --noise, and read the third."""
+    """Plan a run with noise: give two of --epsilon, --steps and --noise; it computes the third."""
     from ._privacy_plan import plan
 
     lines = plan(
@@ -251,9 +253,9 @@ def watch(
     public: Annotated[
         Path | None, typer.Option(help="The public folder to check signatures by (default: the first site's folder).")
     ] = None,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
-    page: Annotated[Path | None, typer.Option(help="Write it as a page into this file.")] = None,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the view once and exit.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Write a web page to this file instead.")] = None,
 ) -> None:
     """Show every site of the federation, from their signed reports."""
     from ._watch import watch
@@ -270,7 +272,7 @@ def stop(
     out: Out = Path("silo"),
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Order all sites to stop, signed by the authority: one site that is given the order passes it on to all."""
+    """Sign an order that all sites stop. Give it to one site, which passes it on to all others."""
     from ._organise import load_authority, order
 
     order(out, load_authority(out, passphrase_file), console(), stop=not lift, reason=reason)

@@ -73,7 +73,7 @@ def join(
     key = _key(home, replace_key)
     key_fingerprint = fingerprint(key.public_key())
     if key_fingerprint in trust.revoked.keys:
-        raise ValueError(f"the key in {home} is revoked: make another by --new-key.")
+        raise ValueError(f"the key in {home} is revoked: make another with --new-key.")
     request = home / "request.pem"
     atomic_write(request, pem(make_request(key, name, federation.name)))
     if console is not None:

@@ -140,7 +140,7 @@ def _finish(engine: Silo, problem: str, say: Callable[[str], None], interrupted_
     if engine.stay is None or finished is None or not finished.without:
         return False
     who = ", ".join(finished.without)
-    say(f"{name} finished without {who}, stays for {engine.stay:g} s, and gives the model to whoever returns.")
+    say(f"{name} finished without {who}, stays for {engine.stay:g} s, and gives the model to sites that return.")
     return True
 
 

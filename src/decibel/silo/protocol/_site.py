@@ -266,7 +266,7 @@ class Site(ABC):
             raise self._lost(sentence)
 
     def _lost(self, what: str) -> SiteLost:
-        """Why this run cannot go on, and what people do then."""
+        """Why this run cannot continue, and what people can do."""
         if self.lossy:
             return SiteLost(f"{what}, and the federation's quorum is 'stop': start the sites again when all are there.")
         return SiteLost(

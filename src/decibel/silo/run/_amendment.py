@@ -103,7 +103,7 @@ def _edges(federation: Federation) -> set[frozenset[str]]:
 
 
 def why_not_exact(strategies: Mapping[str, Strategy], *, members: bool, graph: bool) -> str:
-    """Why a saved state cannot go on exactly when the members or the graph change; nothing if it can."""
+    """Why a saved state cannot continue exactly when the members or the graph change; empty if it can."""
     for level, strategy in strategies.items():
         if not strategy.communicates or strategy.keeps_link_flows:
             continue

@@ -192,7 +192,7 @@ class SiteRun(Run):
         return Placement(federation.edition, federation.names, tuple(links))
 
     def amends(self, placement: str) -> bool:
-        """Whether it was saved under an edition before; raises where that cannot go on exactly."""
+        """Whether it was saved under an earlier edition; raises if the run cannot continue exactly."""
         if not placement:  # of no site
             return False
         before = Placement.read(placement)
