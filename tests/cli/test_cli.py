@@ -257,6 +257,10 @@ def test_advise_predicts_the_time_of_networks():
     found, code = answer_of("advise", 8, "--entries", 10, 20, "--bandwidth", 1e6, "--latency", 0.01, "--degree", 2)
     expected = decibel.theory.plans(8, (10, 20), decibel.theory.Links(1e6, 0.01), degree=2)
     assert code == 0 and [plan["seconds"] for plan in found["plans"]] == [plan.seconds for plan in expected]
+    answer = invoke("advise", "8", "--entries", "10", "20", "--loss", "0.1", "--personal", "--first-order")
+    assert answer.exit_code and "a predicted time knows nothing of --personal, --first-order" in answer.stderr
+    answer = invoke("advise", "8", "--entries", "10", "20", "--bandwidth", "1e6", "--bytes-per-step", "2")
+    assert answer.exit_code and "bytes_per_step=2: allow more" in answer.stderr
     answer = invoke("advise", "8", "--entries", "10", "20", "--loss", "0.1", "--compute", "0.1")
     assert answer.exit_code == 0 and "wave" in answer.output and " gt " not in answer.output
 

@@ -165,6 +165,7 @@ def test_what_does_not_fit_is_rejected():
     sentences = {
         "rounds=0 must be a positive integer.": lambda: RING.accelerated(0),
         "is accelerated already: call accelerated on the graph itself.": lambda: RING.accelerated(2).accelerated(2),
+        "random matchings changes, and accelerated needs one W": lambda: db.graphs.random_matchings(8).accelerated(2),
         "accelerated needs a symmetric W, which one-way does not have": lambda: one_way.accelerated(2),
         "of 2 rounds: give graphs of one round.": lambda: db.graphs.cycle(RING, RING.accelerated(2)),
         "db.faults.late delays it: leave out late": lambda: run(RING.accelerated(2), faults=db.faults.late(1)),

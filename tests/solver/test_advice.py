@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from quadratics import random_quadratic
@@ -108,7 +109,8 @@ def test_candidates_with_a_negative_eigenvalue_become_lazy():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"degree": 1}, "one_peer_exponential"),
+        ({"degree": 1}, "at most 1 neighbours: allow more, or take db.theory.plans"),
+        ({"candidates": [g.random_matchings(10)]}, "no undirected candidate that stays the same has 10 nodes"),
         ({"bytes_per_step": 100}, "dimension"),
         ({"bytes_per_step": 10, "dimension": (3, 4)}, "at least 88"),  # 2 neighbours · 4 bytes · (3 + 2 · 4)
         ({"personal": True, "second_derivatives": False}, "second derivatives"),
@@ -119,6 +121,21 @@ def test_candidates_with_a_negative_eigenvalue_become_lazy():
 def test_advice_errors(options, words):
     with pytest.raises(ValueError, match=words):
         theory.advise(10, **options)
+
+
+def test_advice_counts_the_rounds_of_an_accelerated_graph():
+    options = {"dimension": (3, 4)}
+    one, four = (theory.advise(8, candidates=[graph], **options) for graph in (g.ring(8), g.ring(8).accelerated(4)))
+    assert four.bytes_per_step == 4 * one.bytes_per_step
+    cost = db.cost(random_quadratic(8, 3, 4).problem(dtype=jnp.float32), four.make(), four.graphs)
+    assert cost["bytes"] == four.bytes_per_step
+
+
+def test_theorems_of_damped_strategies_need_a_graph_that_stays():
+    pairs = g.random_matchings(8)
+    with pytest.raises(ValueError, match="theorems for 'ed' are for a W that never changes, and random matchings does"):
+        theory.transient("sparkle-ed", 8, pairs)
+    assert theory.transient("sparkle-gt", 8, pairs) > 0
 
 
 # The measured transient, on curves whose answer is known.

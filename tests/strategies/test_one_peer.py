@@ -58,6 +58,25 @@ def phases(graph, seed=0, number=0):
     return matrix
 
 
+class Plain(db.Method):
+    """A method of a user, which calls its strategy without `levels`."""
+
+    mixing: db.Strategy
+
+    @property
+    def strategies(self):
+        return {"x": self.mixing}
+
+    def step(self, k, state, oracle, network):
+        return db.State(network(x=self.mixing(state.x, oracle.draw().at(state.x.s).fx, 0.1)))
+
+
+@pytest.mark.parametrize("name", ["ed", "nids", "ada-ed"])
+def test_a_method_of_ones_own_is_damped_too(name):
+    own, ours = (run(m, TURNS, problem=SINGLE) for m in (Plain(strategy(name)), db.single(name, alpha=0.1)))
+    assert np.array_equal(own.nodes.x, ours.nodes.x)
+
+
 @pytest.mark.slow_except("pairs")
 @pytest.mark.parametrize(
     ("graph", "updates", "every"),

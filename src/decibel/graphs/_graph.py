@@ -570,6 +570,12 @@ class GraphSequence:
         """The smallest `lambda_min_bound` of the phases."""
         return min(phase.lambda_min_bound for phase in self.phases)
 
+    def accelerated(self, rounds: int) -> GraphSequence:
+        """Raises ValueError: a polynomial of W needs a W that stays the same. One round is the sequence itself."""
+        if rounds != 1:
+            raise ValueError(f"{self.name} changes, and accelerated needs one W: call it on a graph that does not.")
+        return self
+
     def lazy(self) -> GraphSequence:
         """The sequence with (I + W)/2 in every phase."""
         return GraphSequence(tuple(phase.lazy() for phase in self.phases), f"lazy {self.name}", self.order)

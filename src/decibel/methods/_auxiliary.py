@@ -64,7 +64,7 @@ class Auxiliary(Method):
     def lower_only(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         """A step in which only y moves: nothing is computed, drawn or sent for x and z."""
         x, y, z, r = state[:4]
-        level = self.levels(oracle, network)["y"]
+        level = self.levels(oracle)["y"]
         _, β, *_ = self.rates(k)
 
         def direction(number: int | Array, y: Level) -> Vector:
@@ -86,7 +86,7 @@ class Auxiliary(Method):
 
         With local steps all levels move several times on their own, each on a new draw, before they exchange.
         """
-        levels = self.levels(oracle, network)
+        levels = self.levels(oracle)
         α, β, γ, θ, *_ = self.rates(k)
 
         def directions(number: int | Array, state: State) -> tuple[Vector, Vector, Vector]:
@@ -117,7 +117,7 @@ class Auxiliary(Method):
 
     def alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
         """Each direction at the newest point: v(x, y), p(x, y⁺, z), u(x, y⁺, z⁺). x goes that `part` of its way."""
-        (x, y, z, r), levels = state[:4], self.levels(oracle, network)
+        (x, y, z, r), levels = state[:4], self.levels(oracle)
         α, β, γ, θ, *_ = self.rates(k)
         assert isinstance(self.hypergradient, Products)
         draw = oracle.draw()

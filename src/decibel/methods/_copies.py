@@ -38,7 +38,7 @@ class TwoCopies(Method):
         return point.fx + λ * point.gap, point.fy + λ * point.gy, point.gz
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z), levels = state[:3], self.levels(oracle, network)
+        (x, y, z), levels = state[:3], self.levels(oracle)
         point = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
         u, v, w = self.directions(rate(self.strength, k), point, y.s, z.s)
         α, β, γ = self.rates(k)

@@ -27,7 +27,7 @@ class Dsoba(Auxiliary):
     moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z, h), levels = state[:4], self.levels(oracle, network)
+        (x, y, z, h), levels = state[:4], self.levels(oracle)
         α, β, γ, θ = self.rates(k)
         u, v, p = self.directions(oracle.draw(), x.s, y.s, z.s)
         new = (1 - θ) * h + θ * u

@@ -40,7 +40,7 @@ class Implicit(Method):
 
     def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
         """Both levels at (x, y), each that `part` of its way."""
-        (x, y, _, memory), levels = state[:4], self.levels(oracle, network)
+        (x, y, _, memory), levels = state[:4], self.levels(oracle)
         α, β, *_ = self.rates(k)
         (v, u), memory = self.estimator(k, memory, (x.s, y.s), oracle, self._directions)
         x, y = network(x=levels["x"](x, u, α, relax=part), y=levels["y"](y, v, β, relax=part))

@@ -127,12 +127,9 @@ class Method(eqx.Module):
         """The strategy of each level that exists: those that `moved_by` names."""
         return {level: named(name) for level, name in self.moved_by.items()}
 
-    def levels(self, oracle: Oracle, network: Communicator) -> dict[str, Strategy]:
-        """The strategy of each level at the nodes that are here and on its graph, with the problem's proximal map on
-        x."""
-        strategies = {
-            level: strategy.on(network.damping(level)).at(oracle.nodes) for level, strategy in self.strategies.items()
-        }
+    def levels(self, oracle: Oracle) -> dict[str, Strategy]:
+        """The strategy of each level at the nodes that are here, with the problem's proximal map on x."""
+        strategies = {level: strategy.at(oracle.nodes) for level, strategy in self.strategies.items()}
         if oracle.problem.prox_x is not None:
             strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.nodes))
         return strategies
@@ -213,9 +210,10 @@ class Method(eqx.Module):
         for level, strategy in self.strategies.items():
             graph = getattr(graphs, level)
             if self.centralized and graph.rho > 1e-12:
+                other = "dsoba(...)" if graph.doubly_stochastic else "sparkle('push-pull', ...)"
                 raise ValueError(
                     f"{self.name} is centralized, and {graph.name} does not average exactly: use "
-                    "db.graphs.complete(nodes), or a decentralized method such as db.dsoba(...) on this graph."
+                    f"db.graphs.complete(nodes), or a decentralized method such as db.{other} on this graph."
                 )
             if strategy.nodes not in (None, graph.nodes):
                 raise ValueError(
@@ -275,7 +273,7 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
     if not graph.symmetric:
         raise ValueError(
             f"strategy {strategy.name!r} on level {level} needs a symmetric W, and {graph.name} is directed: choose "
-            "'gt' or an undirected graph."
+            "'gt', 'push-pull' or an undirected graph."
         )
     least = min(float(phase.matrix.diagonal().min()) for phase in graph.phases)
     if strategy.requires_self_weight and least < strategy.requires_self_weight - 1e-9:

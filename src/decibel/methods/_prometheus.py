@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from ..network._communicator import Communicator
 from ..oracles import estimators
 from ..oracles import hypergradient as inverses
 from ..oracles._oracle import Oracle
@@ -37,9 +36,9 @@ class Prometheus(Implicit):
     def strategies(self) -> dict[str, Strategy]:
         return {"x": proximal(), "y": strategy("local")}
 
-    def levels(self, oracle: Oracle, network: Communicator) -> dict[str, Strategy]:
+    def levels(self, oracle: Oracle) -> dict[str, Strategy]:
         """With the problem's proximal map and this step's ν on x."""
-        levels = super().levels(oracle, network)
+        levels = super().levels(oracle)
         return levels | {"x": replace(levels["x"], part=rate(self.relax, jnp.asarray(oracle.k)))}
 
 

@@ -62,7 +62,7 @@ class SingleLevel(Method):
         return State(self.mixing.start(x), memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        mixing = self.levels(oracle, network)["x"]
+        mixing = self.levels(oracle)["x"]
         α = rate(self.alpha, k)
         θ = rate(self.theta, k)
 

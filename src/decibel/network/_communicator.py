@@ -15,7 +15,7 @@ from ..core._ledger import Ledger
 from ..core._types import PyTree
 from ..graphs._graph import Gossip
 from ._links import ExchangeMemory, NoiseKeys
-from ._messages import Message, Plain, as_message
+from ._messages import DAMPING, Message, Plain, as_message
 from ._network import Network
 
 Move = Generator[PyTree, PyTree, PyTree]  # of a level, which a strategy makes
@@ -155,7 +155,8 @@ class Communicator:
             messages = {}
             for level, move in tuple(waiting.items()):
                 try:
-                    messages[level] = move.send(replies[level])
+                    message = move.send(replies[level])
+                    messages[level] = move.send(self.damping(level)) if message is DAMPING else message
                 except StopIteration as stop:
                     done[level] = stop.value
                     del waiting[level]

@@ -27,6 +27,7 @@ from ._links import Channel, LinkMemory, LinkStatus, Received
 from ._mixing import Arrays, Mixer
 
 CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
+DAMPING = object()  # what a move yields to learn κ of the graph of its level; nothing is sent
 
 
 class Fanout(NamedTuple):

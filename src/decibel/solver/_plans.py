@@ -8,6 +8,7 @@ What the model leaves out (curvatures that differ, lost messages, slow nodes) en
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,10 +35,12 @@ from ._delays import LEAST_SELF_WEIGHT, wave_step_size
 # Measured by docs/figures/networks.py; a test compares them with its results.
 STRETCH = 1.25  # exchanges of runs whose nodes differ in curvature, over the model's
 LOST = {"edge-ed": 0.2, "push-pull": 0.8, "wave": 1.0}  # the power of 1/(1 − loss) by which exchanges grow
+MOST_LOST = {"edge-ed": 0.5}  # beyond which they grow much faster
 
 LOCAL_STEPS = (1, 4, 16)
 ROUNDS = (2, 4, 8, 16)
 BITS = (None, 4)
+MOST_CONDITION = 1e9  # beyond which the factor of an exchange is too near to one to be computed
 MOST_PAIRED = 512  # nodes of random matchings, which have as many phases
 SCALE = 4  # bytes of the scale of a vector in code
 STEP_SIZES = np.geomspace(0.003, 1.9, 48)  # times L
@@ -228,7 +231,7 @@ def _exchanges(nodes: int, degree: int, links: Links) -> Iterator[Exchange]:
     graphs = [graph for graph in undirected(nodes, degree) if busiest(graph) <= degree]
     for name, graph, steps, bits in product(TWO_WAY, graphs, LOCAL_STEPS, BITS):
         moved_by = strategy(name)
-        exact = moved_by.keeps_link_flows or not links.loss
+        exact = not links.loss or (moved_by.keeps_link_flows and links.loss <= MOST_LOST.get(name, 1.0))
         runs = (steps == 1 or name in ("ed", "wave")) and (bits is None or (steps == 1 and name != "edge-ed"))
         if exact and runs:
             yield moved_by, graph if _stable(moved_by, graph) else graph.lazy(), steps, 1, bits
@@ -274,6 +277,7 @@ def plans(
     target: float = 1e-3,
     single: bool = False,
     itemsize: int = 4,
+    bytes_per_step: float | None = None,
 ) -> tuple[Plan, ...]:
     """The combinations of graph, strategy, rounds, code and local steps that are exact on these links, fastest first.
 
@@ -291,16 +295,19 @@ def plans(
         target: the share of the first distance from the solution that is to be left.
         single: whether there is a single level.
         itemsize: bytes per entry.
+        bytes_per_step: the most that a node may send per step; local steps send nothing.
     """
     nodes = positive_integer("nodes", nodes)
     if nodes == 1:
         raise ValueError("nodes=1 has no neighbour to send to: give at least 2.")
     most = nodes - 1 if degree is None else positive_integer("degree", degree)
-    if not condition >= 1 or not 0 < target < 1:
-        raise ValueError(f"condition={condition} must be at least 1, and target={target} lie between 0 and 1.")
+    if not 1 <= condition <= MOST_CONDITION or not 0 < target < 1:
+        raise ValueError(
+            f"condition={condition} must lie between 1 and {MOST_CONDITION:g}, and target={target} between 0 and 1."
+        )
     if not 0 <= compute < math.inf:
         raise ValueError(f"compute={compute} must be finite and not negative.")
-    p, q = dimension
+    p, q = _sizes(dimension)
     entries, vectors = (p, 1) if single else (p + 2 * q, 3)
     predicted: list[Plan] = []
     for moved_by, graph, steps, rounds, bits in _exchanges(nodes, most, links):
@@ -312,14 +319,28 @@ def plans(
         size = entries * itemsize if bits is None else entries * bits / 8 + SCALE * vectors
         copies = (moved_by.message_size or (1, 0))[0]
         sent = busiest(graph) * rounds * copies * size
+        if bytes_per_step is not None and sent > steps * bytes_per_step:
+            continue
         waiting = 1 + (links.slowest - 1) / (nodes if moved_by.asynchronous else 1)
         latency = rounds * len(moved_by.messages) * links.latency
         seconds = steps * compute * waiting + latency + sent / links.bandwidth
         cost = (exchanges, exchanges * sent, exchanges * seconds)
         predicted.append(Plan(moved_by.name, graph, steps, rounds, bits, step_size, *cost, single))
     if not predicted:
-        raise ValueError(f"no combination on {nodes} nodes has at most degree={degree} neighbours: allow more.")
+        budget = "" if bytes_per_step is None else f" and bytes_per_step={bytes_per_step:g}"
+        raise ValueError(f"no combination on {nodes} nodes has at most degree={most} neighbours{budget}: allow more.")
     return tuple(sorted(predicted, key=lambda plan: (plan.seconds, plan.bytes)))
+
+
+def _sizes(dimension: tuple[int, int]) -> tuple[int, int]:
+    """p and q, which is zero where there is no y."""
+    try:
+        p, q = map(operator.index, dimension)
+    except (TypeError, ValueError):
+        p, q = 0, 0
+    if p < 1 or q < 0:
+        raise ValueError(f"dimension={dimension!r} must be (p, q), the numbers of entries of x and y.")
+    return p, q
 
 
 def busiest(graph: Topology) -> int:
@@ -335,7 +356,8 @@ def undirected(nodes: int, most: int) -> tuple[Graph, ...]:
     rows = max((r for r in range(3, math.isqrt(nodes) + 1) if nodes % r == 0), default=0)
     graphs += [families.torus(rows, nodes // rows)] if rows and most >= 4 else []
     graphs += [families.hypercube(nodes)] if nodes & (nodes - 1) == 0 else []
-    return tuple(graphs + ([families.complete(nodes)] if nodes - 1 <= min(most, 511) else []))
+    graphs += [families.complete(nodes)] if nodes - 1 <= min(most, 511) else []
+    return tuple(dict.fromkeys(graphs))  # of few nodes some are the same
 
 
 def _regular(nodes: int, degree: int) -> Graph:

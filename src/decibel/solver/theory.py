@@ -95,9 +95,10 @@ def transient(
 
     SPARKLE takes the ρ of x and the larger of those of y and z; for other methods ρ is the largest of all, as in
     SPARKLE's table. The papers assume a fixed W; for a sequence of graphs ρ is its contraction per step, which is our
-    reading. D-SOBA's and D-SGD's is max{n³/(1−ρ)², n³b⁴/(1−ρ)⁴}, without the factor ρ⁴ ≤ 1 of `dsoba(...).transient`,
-    which other orders do not have either. For SPDB it is n⁴, which its Theorem 1 requires of T; of the network it
-    requires only connectedness. For κ, σ, G and the PL condition see `sparkle` and `gossip_dsbo`.
+    reading. Strategies whose carry is damped there raise an error. D-SOBA's and D-SGD's is max{n³/(1−ρ)²,
+    n³b⁴/(1−ρ)⁴}, without the factor ρ⁴ ≤ 1 of `dsoba(...).transient`, which other orders do not have either. For SPDB
+    it is n⁴, which its Theorem 1 requires of T; of the network it requires only connectedness. For κ, σ, G and the PL
+    condition see `sparkle` and `gossip_dsbo`.
 
     Args:
         method: a method by its name in `db.CATALOG`, or as an object.
@@ -115,7 +116,7 @@ def transient(
     """
     method = CATALOG[method]() if isinstance(method, str) else method
     nodes = positive_integer("nodes", nodes)
-    rhos = _rhos(nodes, network)
+    rhos = _rhos(nodes, network, method)
     rho = max(rhos.values())
     name = method.name
     if name in UNCORRECTED:
@@ -275,10 +276,13 @@ def advise(
     method, (p, q) = CATALOG[name](), dimension or (1, 1)
     most = positive_integer("nodes", nodes) - 1 if degree is None else degree
     graphs = candidates or undirected(nodes, most)
-    pool = [graph for graph in graphs if graph.nodes == nodes and graph.symmetric and busiest(graph) <= most]
+    fixed = any(strategy.requires_fixed_graph for strategy in method.strategies.values())
+    fits = [graph for graph in graphs if graph.nodes == nodes and graph.symmetric and busiest(graph) <= most]
+    pool = [graph for graph in fits if not (fixed and graph.changes)]
     if not pool:
-        fix = "allow more, or run gradient tracking on db.graphs.one_peer_exponential(nodes)"
-        raise ValueError(f"no undirected candidate of {nodes} nodes has at most {most} neighbours: {fix}.")
+        kind = "undirected candidate that stays the same" if fixed else "undirected candidate"
+        fix = "allow more, or take db.theory.plans, which knows graphs that change or go one way"
+        raise ValueError(f"no {kind} has {nodes} nodes and at most {most} neighbours: {fix}.")
     # ED and EXTRA need λ_min above −1/3, and lazy graphs suit all.
     pool = [g if g.lambda_min_bound > -0.3 or g.lambda_min > -0.3 else g.lazy() for g in pool]
     options = [Levels(x=x, y=y) for x, y in product(pool, pool)] if form == "shared" else [Levels(x=x) for x in pool]
@@ -288,7 +292,8 @@ def advise(
         for s, strategy in method.strategies.items():
             vectors, numbers = strategy.message_size or (0, 0)
             entries[s] = vectors * (p if s == "x" else q) + numbers
-        return sum(itemsize * count * busiest(getattr(levels, s)) for s, count in entries.items())
+        messages = {s: busiest(getattr(levels, s)) * getattr(levels, s).rounds for s in entries}
+        return sum(itemsize * count * messages[s] for s, count in entries.items())
 
     def order(levels: Levels) -> float:  # SPDB's transient has no graph in it, D-SGD's is unpublished: the largest gap
         return 1 / levels.x.spectral_gap if personal else transient(method, nodes, levels, float(heterogeneous))
@@ -378,7 +383,7 @@ def measured_transient(
     return Measured(first, f"{column} stays within {factor:g} times the reference from step {first} on.")
 
 
-def _rhos(nodes: int, network: float | Topology | Levels) -> dict[str, float]:
+def _rhos(nodes: int, network: float | Topology | Levels, method: Method) -> dict[str, float]:
     network = Levels(x=network) if isinstance(network, Graph | GraphSequence) else network
     if not isinstance(network, Levels):
         return dict.fromkeys("xyz", network)
@@ -388,5 +393,12 @@ def _rhos(nodes: int, network: float | Topology | Levels) -> dict[str, float]:
         if not graph.doubly_stochastic:
             raise ValueError(
                 f"theorems are for a doubly stochastic W, and {graph.name} has one-way links: give an undirected graph."
+            )
+    for level, strategy in method.strategies.items():
+        graph = getattr(network, level)
+        if graph.changes and strategy.requires_fixed_graph:
+            raise ValueError(
+                f"theorems for {strategy.name!r} are for a W that never changes, and {graph.name} does: give 'gt', or "
+                "take db.theory.plans."
             )
     return {level: getattr(network, level).rho for level in "xyz"}

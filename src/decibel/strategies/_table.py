@@ -27,7 +27,7 @@ from ..core._names import hint
 from ..core._numbers import is_number
 from ..core._vector import Scalar, Vector
 from ..network._coded_wave import CodedWave
-from ..network._messages import Coded, Cumulative, Fanout, Message, Plain, Pull, Scaled, Stateless, as_message
+from ..network._messages import DAMPING, Coded, Cumulative, Fanout, Message, Plain, Pull, Scaled, Stateless, as_message
 from ..network._push import Push
 from ..network._quantized_scales import QuantizedScaled
 from ..network._wave import Wave
@@ -354,9 +354,10 @@ class Strategy(eqx.Module):
             relax: τ; takes s + τ (s⁺ − s) instead of s⁺.
         """
         s, carry = yield from self.update(level, direction, rate)
-        if self.damping not in (None, 1.0):
+        κ = (yield DAMPING) if self.damping is None else self.damping
+        if κ != 1.0:
             (before, *_), (after, *others) = level.carry, carry
-            carry = (before + self.damping * (after - before), *others)
+            carry = (before + κ * (after - before), *others)
         if relax is not None:
             s = level.s + relax * (s - level.s)
         return Level(s, carry)
