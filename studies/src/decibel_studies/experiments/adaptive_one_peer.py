@@ -115,9 +115,10 @@ STUDY = Study(
     "kinds, in 1,600 steps of 16 windows at each node. With one peer a step a node exchanges with one neighbour on a "
     "hypercube, whose dimension is drawn for each step, and the carry of adam-ed is damped. On a ring it exchanges "
     "with both neighbours, so that it sends twice the bytes. Adam on all data is one node that sees a window of every "
-    "kind in each sample. It sends nothing, so its curve is the vertical line at zero bytes. Step sizes fall linearly "
-    "to zero. Each method has two step sizes, and is judged at the one with the lower loss on the nodes' own text. "
-    "Losses are of the average of the nodes' models, in nats per byte over all kinds, on text that no node has.",
+    "kind in each sample. It sends nothing, so the figure shows its loss at the end as a horizontal line. Step sizes "
+    "fall linearly to zero. Each method has two step sizes, and is judged at the one with the lower loss on the "
+    "nodes' own text. Losses are of the average of the nodes' models, in nats per byte over all kinds, on text that "
+    "no node has.",
     differs="All of it is ours. Another decoder and more text than in adaptive/language-model; matrix products are in "
     "bfloat16.",
     setups=SETUPS,
@@ -147,8 +148,8 @@ STUDY = Study(
             "They also end 0.03 below Adam on all data. That has the moments of the newest gradient, and was not run "
             "with averaged ones. This is one task on one graph: so the default stays, and "
             "`strategies.adam_ed(averaged=True)` is an option.",
-            finding="Second moments of the averaged difference end 0.077 ± 0.019 nats per byte lower on a ring, with "
-            "a third of the step size.",
+            finding="With Adam's second moments of the averaged difference m̂ − e instead of g − e, adam-ed ends "
+            "0.077 ± 0.019 nats per byte lower on a ring, with a third of the step size.",
         ),
     ),
     against="bytes",

@@ -189,8 +189,8 @@ STUDY = Study(
             "runs five agents never reached 1e-6, so the test is the sign test.",
             says="It takes a roughly same number of samples to find a 10⁻⁶-optimal solution despite different "
             "number of agents being involved. (Gossip-DSBO, section 6)",
-            finding="Until 10⁻⁶ twenty agents together need 1.5 times the samples of five, within the factor of two "
-            "that was allowed. Until 10⁻⁴ they need 3.4 times as many.",
+            finding="To reach an error of 10⁻⁶ twenty agents together need 1.5 times the samples of five, within the "
+            "factor of two that was allowed. To reach 10⁻⁴ they need 3.4 times as many.",
             survives=Test("also without smoothing, and at the levels 10⁻⁵ and 10⁻⁴", at_other_levels),
         ),
         Claim(

@@ -134,10 +134,10 @@ STUDY = Study(
             why="Half of the claim fails because of the method. SPDB's training loss is 0.006, compared with 0.014 "
             "(DSGD) and 0.023 (D²). Its held-out loss is the highest, 0.20 compared with 0.05 and 0.12. More samples "
             "or more even kinds do not change that (other seeds, not registered, with the same step sizes). With 128 "
-            "instead of 64 samples it is 0.19, compared with 0.04 and 0.07. If 80 or 50 % of a learner's samples are "
-            "of one kind instead of 95 %, it is 0.52 and 0.32, compared with 0.08 to 0.10. A personal last layer "
-            "sees a rare kind only in its learner's own samples. By accuracy on held-out samples SPDB lies between "
-            "the others (97.1 %; DSGD 98.9, D² 96.4).",
+            "instead of 64 samples it is 0.19, compared with 0.04 and 0.07. If 80 % of a learner's samples are of one "
+            "kind instead of 95 %, it is 0.52, and with 50 % it is 0.32. The others have 0.08 to 0.10. A personal "
+            "last layer sees a rare kind only in its learner's own samples. By accuracy on held-out samples SPDB lies "
+            "between the others (97.1 %; DSGD 98.9, D² 96.4).",
             finding="On digits with a personal last layer SPDB has the lowest training loss, 0.006. It also has the "
             "highest held-out loss, 0.20, compared with 0.05 (DSGD) and 0.12 (D²).",
         ),

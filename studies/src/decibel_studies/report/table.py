@@ -99,8 +99,8 @@ def _checks(row: Row) -> list[str]:
     claim = row.claim
     fresh = "seeds that nobody had looked at before" if row.saved["fresh"] else "seeds that were looked at before"
     about = (
-        f"Numbers are means over {len(row.saved['seeds'])} {fresh}, ± half the 90 % interval. A difference of 0.3 in "
-        "log₁₀ is a factor of two. Accuracies lie between 0 and 1."
+        f"Numbers are means over {len(row.saved['seeds'])} {fresh}, ± half the 90 % interval. “A less B” is "
+        "A − B, seed by seed. A difference of 0.3 in log₁₀ is a factor of two. Accuracies lie between 0 and 1."
     )
     name = row.stated.get("test", claim["claim"])
     parts = [
@@ -159,7 +159,8 @@ def _history(row: Row) -> list[str]:
         f"## History\n\nWhose claim: {stated_now['whose']}. Registered on {row.saved['registered'] or 'no date'}: "
         f"{stated_now['statistic']}.",
         "\n".join(lines),
-        f"The error level of this look is {share:.2g} %, and that of all looks together 5 %. "
+        f"A look is one time that results were judged. The error level of this look is {share:.2g} %, and that of all "
+        "looks together 5 %. "
         "A test with another band, ring, metric or way of tuning has another name.",
     ]
     return [*parts, f"What was seen before: {registration.note}"] if registration and registration.note else parts
