@@ -79,8 +79,8 @@ that it took on two cores. `python docs/transcript.py` wrote this page, and a te
 
 `patients.csv` stands for your own file. It holds 442 patients with ten measurements each, and how their illness
 progressed in a year. Six clinics hold these patients, and train a linear model y on half of them. They tune a penalty
-x for each measurement, so that the model does well on the other half. No clinic shows its patients to another. These
-lines write the file:
+x for each measurement, so that the model does well on the other half. No clinic shows its patients to another.
+`make_patients.py` wrote the file, and `patients.py` draws the figure:
 
 ```python title="make_patients.py"
 {DATA}```
