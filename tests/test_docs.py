@@ -131,13 +131,21 @@ def tabs():
     }
 
 
-def test_ten_tasks_are_two_clicks_away():
+def test_twelve_tasks_are_two_clicks_away():
     page = (ROOT / "docs" / "faq.md").read_text()
     rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| \[([^]]+)\]\(([^)]+)\) \| ([^|]+) \|$", page, re.MULTILINE)
-    assert len(rows) == 10
+    assert len(rows) == 12
     for tab, title, target, heading in rows:
         assert (title, target) in tabs()[tab], target
         assert f"\n## {heading}\n" in (ROOT / "docs" / target).read_text(), target
+
+
+def test_the_page_to_cite_agrees_with_the_citation_file():
+    page, citation = (ROOT / "docs" / "credits.md").read_text(), (ROOT / "CITATION.cff").read_text()
+    entry = page.partition("```bibtex\n")[2].partition("```")[0]
+    for key, field in (("title", "title"), ("  - name", "author"), ("version", "version")):
+        value = re.search(rf'^{key}: "?([^"\n]+)', citation, re.MULTILINE)[1]
+        assert re.search(rf"^  {field} = {{+{re.escape(value)}}}+,?$", entry, re.MULTILINE), field
 
 
 def test_the_guide_stays_short():
