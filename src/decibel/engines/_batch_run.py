@@ -165,7 +165,7 @@ def _shape(kind: PyTree) -> PyTree:
 
 
 def stack_problems(problems: Sequence[Problem]) -> Problem:
-    """One problem whose arrays have a leading axis of runs; the first itself where all are the same object."""
+    """One problem whose arrays have a leading axis of runs; the first problem itself if all are the same object."""
     if all(problem is problems[0] for problem in problems):
         return problems[0]
     bare = [problem.replace_data(None, None) for problem in problems]
@@ -203,7 +203,7 @@ def _stack(*leaves: PyTree) -> PyTree:
 
 
 def _stack_data(parts: list[Samples | None]) -> NodeData | None:
-    """The nodes of all runs laid out together, so that one plan of the exact mean serves every run."""
+    """The samples of all runs, laid out together so that one plan for exact means fits every run."""
     if any(isinstance(data, StreamData) for data in parts):
         raise ShapesDiffer("the problems of the runs differ, and some are streams.")
     in_memory = [data for data in parts if isinstance(data, NodeData)]

@@ -1,7 +1,8 @@
 """Checkpoints: states saved by orbax in the background, atomically, and restored exactly.
 
 Random numbers depend on seed, step and node only, so a state, its step and the trace so far are all there is to save.
-Leaves carry the node axis, so a run may go on with another number of devices, on the simulator, or with other members.
+Leaves have the node axis, so a run may continue with another number of devices, on the simulator, or with other
+members.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ ASIDE = "aside"  # a folder for checkpoints of steps to which a run went back
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be read, and an older one was used; or its losses could not be compared."""
+    """A checkpoint could not be read and an older one was used, or its losses could not be compared."""
 
 
 class Checkpoints:
-    """The last `max_to_keep` checkpoints of one run, in a folder of their own."""
+    """The last `max_to_keep` checkpoints of one run, in their own folder."""
 
     def __init__(
         self, path: str | Path, fingerprint: dict[str, JSON], members: Members, *, max_to_keep: int = 3
@@ -70,7 +71,7 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self._path, options=options)
 
     def save(self, run: Run, trace: Trace, spent: dict[str, float]) -> None:
-        """Starts writing in the background, unless this run has saved or restored that very step."""
+        """Starts writing in the background, unless this run has saved or restored the same step."""
         if run.step == self._newest:
             return
         self._newest = run.step
@@ -156,7 +157,7 @@ class Checkpoints:
         return None
 
     def _set_aside(self, steps: Iterable[int]) -> None:
-        """Moves checkpoints aside without deleting them: only the other sites say that they are of no use."""
+        """Moves checkpoints aside without deleting them, since only other sites say that they are useless."""
         for step in steps:
             aside = self._path / ASIDE / f"{step}-{time.time_ns()}"
             aside.parent.mkdir(exist_ok=True)
@@ -208,8 +209,9 @@ class Checkpoints:
         self._manager.close()
 
     def _sync(self) -> None:
-        """Puts what was written on the disk, before anything older is deleted: orbax does so for arrays, but not for
-        its notes about them and the names of files."""
+        """Flushes what was written to disk, before anything older is deleted. Orbax does so for arrays, but not for its
+        metadata and the names of files.
+        """
         self._manager.wait_until_finished()
         if jax.process_index() == 0:
             new = set(self._manager.all_steps()) - self._synced
@@ -308,7 +310,9 @@ def _checksum(tree: PyTree) -> str:
 
 
 def _data_checksum(data: Samples | None) -> str:
-    """Of all samples in memory; of a stream, of how many samples each node has and of three of them."""
+    """The checksum of all samples in memory. For a stream it covers the number of samples of each node, and three
+    samples.
+    """
     if not isinstance(data, StreamData):
         return _checksum(data)
     digests = data.digests()
@@ -330,7 +334,7 @@ def _kind(leaf: Array) -> jax.ShapeDtypeStruct:
 
 
 def _like(kind: jax.ShapeDtypeStruct, saved: list[int]) -> jax.ShapeDtypeStruct:
-    """What to restore for a leaf: as it is spread now, or whole everywhere where the number of nodes has changed."""
+    """What to restore for a leaf: placed as it is now, or whole on every device if the number of nodes has changed."""
     shape, sharding = tuple(saved), kind.sharding
     if shape != kind.shape and isinstance(sharding, NamedSharding):
         sharding = NamedSharding(sharding.mesh, PartitionSpec())

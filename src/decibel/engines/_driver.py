@@ -1,4 +1,4 @@
-"""The one loop that drives runs: of `solve`, of `tune`, of studies and of a site."""
+"""The one loop that drives every run: of `solve`, `tune`, studies and sites."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Advances(Protocol[Cost]):
 
 
 class FinishedChunk(NamedTuple, Generic[Cost]):
-    """Consecutive steps that have run: the first, how many, what they cost, and the seconds without compiling."""
+    """Consecutive steps that have run: the first step, their number, their cost, and their time in seconds without
+    compilation.
+    """
 
     first: int
     length: int

@@ -31,8 +31,8 @@ class OutOfMemory(Exception):
 def copied(tree: T, reserved_bytes: int) -> Callable[[], T]:
     """Fanout all leaves and returns a function that returns the copy, on the device.
 
-    The copy is kept on the device if it fits there besides `reserved_bytes`, else in pinned memory of the host, which
-    transfers fastest.
+    The copy stays on the device if it fits there in addition to `reserved_bytes`. Otherwise it goes to pinned memory of
+    the host, which transfers fastest.
     """
     if fits(tree, reserved_bytes):
         copies = jax.tree.map(jnp.copy, tree)
@@ -48,7 +48,7 @@ def copied(tree: T, reserved_bytes: int) -> Callable[[], T]:
 
 
 def fits(tree: PyTree, reserved_bytes: int) -> bool:
-    """Whether every device has room for a copy of its part of the tree besides `reserved_bytes`."""
+    """Whether every device has room for a copy of its part of the tree in addition to `reserved_bytes`."""
     return all(size + reserved_bytes <= (1 - SLACK) * _free(device) for device, size in _sizes(tree).items())
 
 

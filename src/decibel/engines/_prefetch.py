@@ -1,10 +1,10 @@
-"""Runs that read streams ahead: the batches of the next steps are gathered on the host while those before them run.
+"""Runs that read streams ahead: the host gathers the batches of the next steps while earlier steps run.
 
-Which samples a step reads is found by tracing it with streams that note the rows of every draw. Where these are a
-function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the chunk is
-given them as inputs of its scan. Where a step draws inside a loop or a branch of its own, or by what it has computed,
-it reads in the middle of it instead (`decibel.problem._streams.CallbackReader`). Both give the same numbers as
-samples in memory.
+To find which samples a step reads, it is traced with streams that record the rows of every draw. If these are a
+function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the scan of the
+chunk takes them as inputs. If a step draws inside its own loop or branch, or depending on what it has computed, it
+reads during the step instead (`decibel.problem._streams.CallbackReader`). Both give the same numbers as samples in
+memory.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class StreamedRun(Run):
         super()._repeat(length) if self._plan is None else self._run(length)
 
     def _run(self, length: int) -> tuple[bool, list[float]]:
-        """Runs a chunk in parts; whether the state is finite at the end, and how often what varies was repeated."""
+        """Runs a chunk in parts; returns whether the state is finite at the end, and how often repeated parts ran."""
         arrays, finite = eqx.filter(self.program, eqx.is_array), None
         repeated: list[list[Array]] = []
         first, parts = self.step, self._parts(length)
@@ -122,14 +122,16 @@ class StreamedRun(Run):
         return bool(finite), [float(sum(each)) for each in zip(*sums, strict=True)]
 
     def _next_chunk(self, first: int, length: int) -> int:
-        """The first part of the chunk to come, if it is as long as the last; what is read is not used otherwise."""
+        """The first part of the next chunk, assuming that it is as long as the last one. Otherwise what was read is not
+        used.
+        """
         remaining = min(length, self._goal - first)
         if remaining <= 0 or any(data.host.ordered for data in self._streams):
             return 0
         return self._parts(remaining)[0]
 
     def _parts(self, length: int) -> list[int]:
-        """The chunk in equal parts within the limit; where that cannot be, the last is shorter."""
+        """The chunk in equal parts within the limit. If that is impossible, the last is shorter."""
         assert self._plan is not None
         sizes = zip(self._streams, self._plan.sizes, strict=True)
         step = sum(data.nodes * sum(each) * data.host.sample_bytes for data, each in sizes)

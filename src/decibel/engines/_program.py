@@ -33,7 +33,7 @@ SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
 
 
 class RunConfig(NamedTuple):
-    """Settings of a run besides its problem, method and graphs.
+    """Settings of a run in addition to its problem, method and graphs.
 
     Attributes:
         batch_size: see `solve`, as for `seed`, `sampling` and `precision`.
@@ -67,7 +67,7 @@ class RunConfig(NamedTuple):
 
 
 class Program(eqx.Module):
-    """The inputs of a compiled chunk besides the state: arrays are its arguments, the rest is compiled in."""
+    """The inputs of a compiled chunk in addition to the state. Arrays are its arguments; the rest is compiled in."""
 
     problem: Problem
     method: Method
@@ -147,8 +147,9 @@ class Program(eqx.Module):
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes) if jax.tree.leaves(shapes) else ()
 
     def step(self, k: Array, state: State) -> tuple[State, StepCost]:
-        """One iteration of every node, and what it cost. If `state.link_memory` is None, nothing is sent: such a step
-        is only traced for shapes."""
+        """One iteration of every node, and its cost. If `state.link_memory` is None, nothing is sent: such a step is
+        only traced for shapes.
+        """
         ledger = Ledger()
         oracle = self.oracle(k, ledger)
         network = Communicator(self.network, k, state.link_memory, ledger, self.method.intervals, self.key)
@@ -200,7 +201,7 @@ class Program(eqx.Module):
         return step_costs[0]
 
     def is_random(self, state: State) -> bool:
-        """Whether a step depends on the run's key, from tracing it: on batches, or on random numbers of its own."""
+        """Whether a step depends on the run's key, by batches or by its own random numbers; found by tracing it."""
         arrays, static = eqx.partition(self, eqx.is_array)
 
         def step(key: Array, arrays: Program, k: Array, state: State) -> State:
@@ -217,7 +218,7 @@ def all_finite(state: State) -> Array:
 
 
 def shuffled(problem: Problem, seed: int, nodes: Array, sharding: jax.sharding.Sharding | None = None) -> Problem:
-    """The problem with every node's samples in an order of its own, another for each level."""
+    """The problem with the samples of every node and level shuffled, each in a different order."""
     shuffle, levels = _shuffle(sharding), (problem.upper_data, problem.lower_data)
     levels = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(levels))
     return problem.replace_data(*levels)

@@ -62,12 +62,12 @@ class Run:
         devices: how many devices hold the nodes.
         migrate_links: `migrate_links(memory, before=n)` brings what links remember from n devices to these.
         split: how a node is split over devices, which decides the order of entries in `State.link_memory`.
-        keep_copy: whether the state is copied before a chunk; False computes it again where a chunk diverges.
+        keep_copy: whether the state is copied before a chunk. If False, it is computed again when a chunk diverges.
 
     Attributes:
         state: the current state.
         step: the step that comes next.
-        skipped: how many steps before it were not done here, since other sites did them while this one was away.
+        skipped: how many earlier steps were not done here, because other sites did them while this one was away.
         best: the best state so far, if a callback asked to keep it.
     """
 
@@ -137,7 +137,9 @@ class Run:
 
     @property
     def placement(self) -> str:
-        """A description of the nodes and graph of this run, saved with its states and given to `amends` and `adopt`."""
+        """A description of the nodes and graph of this run. It is saved with states, and passed to `amends` and
+        `adopt`.
+        """
         return ""
 
     def amends(self, placement: str) -> bool:
@@ -163,8 +165,9 @@ class Run:
         return max((_largest(shard) for leaf in leaves for shard in leaf.addressable_shards), default=0.0)
 
     def plan_goal(self, steps: int) -> tuple[int, str]:
-        """Called once before the first step. Returns the last step that this run may do, and why if that is before
-        `steps`; a subclass may remember it, to know how far to read ahead."""
+        """Called once before the first step. Returns the last step that this run may do, and the reason if that is
+        before `steps`. A subclass may store it, to know how far to read ahead.
+        """
         return steps, ""
 
     @property
@@ -174,7 +177,7 @@ class Run:
 
     @property
     def end_reason(self) -> str:
-        """Why the run stops before its goal; empty while it goes on."""
+        """Why the run stops before its goal; empty while it continues."""
         return ""
 
     def interrupt(self) -> None:
@@ -212,7 +215,7 @@ class Run:
         self.state = self.compile(length).chunk(arrays, self.state, np.int32(self.step))[0]
 
     def advance(self, length: int) -> Counts | None:
-        """Moves on and returns the cost; None, with the state as it was, where something diverged."""
+        """Advances the run and returns the cost. If something diverged, returns None and leaves the state as it was."""
         chunk, costs, temp_bytes = self.compile(length)
         with device_memory.oom_hint(self._oom_message):
             # The chunk consumes the state it is given, so this copy is what remains if it diverges.

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: a run with checkpoints ends in order instead of being killed."""
+"""SIGTERM and Ctrl-C: a run with checkpoints saves and ends instead of being killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _installed_handler: Callable[..., None] | None = None  # the handler of a run in
 def graceful_termination(run: Run, *, checkpointed: bool) -> Iterator[Callable[[], bool]]:
     """Yields a function that returns whether any process of the run received SIGTERM or Ctrl-C.
 
-    Within it, these signals interrupt a run with checkpoints wherever it waits; a second Ctrl-C ends it at once.
+    In this context, these signals interrupt a run with checkpoints wherever it waits. A second Ctrl-C ends it at once.
     """
     global _installed_handler
     received = False
@@ -53,8 +53,9 @@ def graceful_termination(run: Run, *, checkpointed: bool) -> Iterator[Callable[[
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Within it, SIGTERM ends the process at once: for long operations during which Python calls no signal handlers,
-    and after which there is nothing new to save."""
+    """In this context, SIGTERM ends the process at once. It is for long operations during which Python calls no signal
+    handlers, and after which there is nothing new to save.
+    """
     main = threading.current_thread() is threading.main_thread()
     if not main or _installed_handler is None or signal.getsignal(signal.SIGTERM) is not _installed_handler:
         yield

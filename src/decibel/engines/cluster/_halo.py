@@ -1,9 +1,8 @@
 """Which rows travel between devices, planned ahead: matchings of device pairs, each one `ppermute`.
 
-Nodes are assigned to devices in order, equally many to each. For every link between two devices the rows that the
-receiver lacks are sent once, however many of its nodes need them, and nothing else is. A greedy sequence of maximum
-matchings over the pairs that still have rows to send gives few permutations, each carrying as many rows as all its
-pairs have.
+Nodes are assigned to devices in order, the same number to each. Between two devices, each row that the receiver needs
+is sent once, however many of its nodes need it, and nothing else is sent. A greedy sequence of maximum matchings over
+the pairs that still have rows to send gives few permutations. Each carries as many rows as all its pairs have.
 """
 
 from __future__ import annotations

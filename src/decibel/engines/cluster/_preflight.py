@@ -1,7 +1,7 @@
 """Checks before the first step that all processes run the same problem.
 
-Processes that disagree would wait for each other forever, or compute what nobody asked for. What must agree is told in
-slots of fixed size, so that one small gather serves whatever it is, and every process reads the same sentence.
+Processes that disagree would wait for each other forever, or compute something wrong. What must agree is exchanged in
+slots of fixed size, so one small gather is enough, and every process reads the same sentence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def agree(fingerprint: Mapping[str, JSON], **more: JSON) -> None:
 
 
 def facts(fingerprint: Mapping[str, JSON], **more: JSON) -> dict[str, JSON]:
-    """What must agree, each part by a name that a person knows."""
+    """What must agree, each part under a readable name."""
     described: dict[str, JSON] = {"decibel": version("decibel-opt"), "python": platform.python_version()}
     described |= {package: version(package) for package in ("jax", "jaxlib")} | {
         "x64": jax.config.read("jax_enable_x64")

@@ -1,7 +1,7 @@
 """Starts a script as one process among others: `python -m decibel.engines.launch script.py [ARGUMENTS]`.
 
-`decibel launch`, `mpirun`, `srun` or a Kubernetes Job start this; it finds its place among the others (see
-`environment`), joins them, and runs the script, which needs to know nothing of it.
+`decibel launch`, `mpirun`, `srun` or a Kubernetes Job start this. It finds its place among the others (see
+`environment`), joins them, and runs the script, which needs no changes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def join(process: ProcessInfo) -> None:
 
 
 def run(script: str, arguments: list[str]) -> int:
-    """The script as `__main__`; its exit status. What it raises is shown from its own first line on."""
+    """Runs the script as `__main__` and returns its exit status. Tracebacks start at the script's own first line."""
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _leave(status: int) -> NoReturn:
-    """At once: an orderly end would wait for the others, and they wait for this one."""
+    """Ends the process at once: an orderly end would wait for the others, which wait for this one."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,8 +1,8 @@
 """`decibel launch`: several processes of one script on this machine, watched. Imports no JAX.
 
-Every process runs `python -m decibel.engines.launch`. Where one fails the others are ended, since they would wait for
-it forever. An elastic launch goes on without a process that was killed, and takes it back later: every change is a new
-start of the same script, which continues from its checkpoint (`engines._membership` says how).
+Every process runs `python -m decibel.engines.launch`. If one fails the others are ended, since they would wait for it
+forever. An elastic launch continues without a process that was killed, and takes it back later. Every change starts the
+same script again, which continues from its checkpoint (`engines._membership` says how).
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ class Ended(NamedTuple):
 
     @property
     def killed(self) -> bool:
-        """From outside. JAX aborts processes whose coordinator is gone, so an abort is rather a consequence."""
+        """Whether the process was killed from outside. JAX aborts processes whose coordinator is gone, so an abort is a
+        consequence, not a cause.
+        """
         return self.status < 0 and self.status != -signal.SIGABRT
 
 
 class Elastic(NamedTuple):
-    """Go on without processes that are killed, and take them back."""
+    """Continue without processes that are killed, and take them back."""
 
     return_after: float = 30.0
     max_restarts: int = 10
@@ -121,7 +123,7 @@ class Group:
             threading.Thread(target=self._wait, args=(rank, process), daemon=True).start()
 
     def watch(self, seconds: float | None) -> Ended | None:
-        """The first to end badly; None where all have ended well, when the time is over, or after a signal."""
+        """The first process to fail; None if all have succeeded, when the time is over, or after a signal."""
         due = None if seconds is None else time.monotonic() + seconds
         while self.running and self.told is None and (ended := self._next(due)) is not None:
             if ended.status:
@@ -129,7 +131,7 @@ class Group:
         return None
 
     def lost(self, first: Ended) -> list[Ended]:
-        """Who was killed from outside, of the first to end and those who end with it."""
+        """Which processes were killed from outside: the first to end, or those that end with it."""
         together, due = [first], time.monotonic() + SETTLE
         while self.running and (ended := self._next(due)) is not None:
             together.append(ended)
@@ -138,7 +140,9 @@ class Group:
         ]
 
     def end(self, grace: float, first: int = signal.SIGTERM) -> list[Ended]:
-        """Ends all processes: signalled to save and exit, killed after `grace` seconds or when the user insists."""
+        """Ends all processes: a signal asks them to save and exit. They are killed after `grace` seconds or at a second
+        Ctrl-C.
+        """
         self._send(first)
         failures, due = [], time.monotonic() + grace
         while self.running:
