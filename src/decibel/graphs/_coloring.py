@@ -1,4 +1,4 @@
-"""The edges of a graph in matchings: an edge colouring with one colour more than the largest degree, at most.
+"""The edges of a graph in matchings: an edge colouring with at most one colour more than the largest degree.
 
 The algorithm is that of Misra and Gries (1992). Bipartite graphs need no more colours than the largest degree (König).
 """

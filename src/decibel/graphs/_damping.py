@@ -1,4 +1,4 @@
-"""By how much Exact Diffusion damps its carry on a graph that changes, and whether that is stable.
+"""How much Exact Diffusion damps its carry on a graph that changes, and whether that is stable.
 
 Without a direction, s⁺ = W_t (s + c) and c⁺ = c − κ (I − W_t)(s + c). The means over nodes never change.
 docs/evidence/one-peer.md derives the factors.
@@ -68,8 +68,8 @@ def _positive(W: sparse.csr_array) -> bool:
 def growth(matrices: Matrices, damping: float, *, random: bool) -> float | None:
     """The factor by which (s, c) grows in a step without directions; in random order that of the root mean square.
 
-    None where it is not known: for random phases of more than `EXAMINED` nodes, and for more than `DENSE` nodes in
-    cyclic order unless growth is seen.
+    None if it is not known: for random phases of more than `EXAMINED` nodes, and for more than `DENSE` nodes in cyclic
+    order unless growth is observed.
     """
     if not random:
         return _growth_over_a_period(matrices, damping)
@@ -108,7 +108,7 @@ def _growth_over_a_period(matrices: Matrices, damping: float) -> float | None:
 
 
 def _observed_radius(period: Callable[[np.ndarray], np.ndarray], size: int, count: int) -> float:
-    """The growth in a period of a few random states, once what vanishes quickly has vanished."""
+    """The growth of a few random states in a period, after the parts that vanish quickly have vanished."""
     state = np.random.default_rng(0).standard_normal((size, 4))
     logarithms: list[float] = []
     for _ in range(2 * count):

@@ -1,4 +1,6 @@
-"""What makes a matrix a mixing matrix: real, finite, and doubly stochastic; or, for one-way links, what makes two."""
+"""Checks that a matrix is a mixing matrix: real, finite and doubly stochastic. For one-way links it checks a pair of
+matrices.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def _worst_sum(matrix: sparse.csr_array, axis: int) -> str | None:
 
 
 def _fix(W: sparse.csr_array) -> str:
-    """How to have a matrix that is valid."""
+    """How to make the matrix valid."""
     if (W.astype(bool) != W.T.astype(bool)).nnz == 0:
         return 'from_networkx(graph, weights="metropolis") makes a valid one for any undirected graph'
     return (
@@ -79,7 +81,7 @@ def _fix(W: sparse.csr_array) -> str:
 
 
 def symmetrized(W: sparse.csr_array) -> sparse.csr_array:
-    """Symmetric up to rounding becomes symmetric, so that what flows along an edge cancels exactly."""
+    """A matrix that is symmetric up to rounding becomes symmetric, so that flows along an edge cancel exactly."""
     difference = abs(W - W.T)
     if difference.nnz == 0 or difference.max() > SUM_TOLERANCE:
         return W

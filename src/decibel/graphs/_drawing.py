@@ -26,7 +26,7 @@ Strengths: TypeAlias = Float[np.ndarray, " edges"]
 
 
 class Sketch(NamedTuple):
-    """What a picture needs to know of a graph: links as pairs of sender and receiver, and their weights."""
+    """What a picture of a graph needs: links as pairs of sender and receiver, and their weights."""
 
     nodes: int
     edges: Int[np.ndarray, "edges 2"]

@@ -654,7 +654,7 @@ def _largest_but_first(eigenvalues: Complex[np.ndarray, "*sides"]) -> float:
 
 
 def _snapped(norm: float, nodes: int) -> float:
-    """Zero for what is rounding, which a root over the period would otherwise magnify."""
+    """Zero if the value is a rounding error, which a root over the period would otherwise magnify."""
     return float(norm) if norm > nodes * np.finfo(np.float64).eps else 0.0
 
 

@@ -1,8 +1,8 @@
 """Clipped flows: a bound on the influence of a malicious neighbour.
 
 A node adds the accumulated flow of a link to its own step, so a neighbour that sends wrong numbers for long enough can
-move it anywhere. Clipping each step's difference would not help, since small errors add up. Here the flow itself is
-clipped to a Euclidean norm, at each end and before it is used. Below the limit nothing changes, to the last bit.
+move it anywhere. Clipping the difference of each step would not help, since small errors add up. Here the norm of the
+flow itself is clipped, at each end and before it is used. Below the limit nothing changes, to the last bit.
 
 A limit is in the units of directions: the size of a flow is its norm divided by the level's step size, since
 s − d + Σ_j F_ij = s when Σ_j F_ij is the step d.

@@ -1,4 +1,4 @@
-"""Codecs: how the new part of a message is encoded in bytes, and decoded."""
+"""Codes: how the new part of a message is encoded in bytes, and decoded."""
 
 from __future__ import annotations
 

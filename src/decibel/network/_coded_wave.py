@@ -1,11 +1,11 @@
 """Compressed waves that survive loss, over links that lose, delay and reorder messages.
 
 A message encodes the difference from a base that both ends must hold. Over a link that may lose messages neither end
-knows what the other has, so acknowledgements agree on the base. The sender keeps its last reconstructions q̂. A message
-has the number of the base, the code of q − base, the number of the oldest reconstruction kept, and an acknowledgement
-for the other direction. The receiver computes q̂ = base + code, keeps one of these as a candidate, and acknowledges it.
-The sender then makes it the base; the receiver does the same when it reads a message with this base. A candidate that
-the sender no longer keeps is replaced.
+knows what the other has, so the ends agree on the base by acknowledgements. The sender keeps its last reconstructions
+q̂. A message has the number of the base, the code of q − base, the number of the oldest reconstruction kept, and an
+acknowledgement for the other direction. The receiver computes q̂ = base + code, keeps one of these as a candidate, and
+acknowledges it. The sender then makes it the base; the receiver does the same when it reads a message with this base. A
+candidate that the sender no longer keeps is replaced.
 
 The sender's base is therefore always the receiver's base or its candidate, and every message that arrives can be read,
 unless it is older than one that was read already. The exception is an end that was reset to an older state: then the

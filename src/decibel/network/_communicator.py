@@ -1,4 +1,4 @@
-"""A step's communication: the levels' moves in lockstep, their messages counted and exchanged."""
+"""A step's communication: runs the levels' moves in lockstep, and counts and exchanges their messages."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Communicator:
         step: the iteration.
         link_memories: what links remember, by exchange; None where a step is only traced for shapes.
         ledger: counts what is sent.
-        intervals: in every how many steps a level moves, where it is not every step. Levels that do not move together
-            in every step share no messages, and each has a phase of its own on a changing graph.
-        key: of the run, by which phases in random order are drawn; None is that of seed 0.
+        intervals: for levels that do not move in every step, the number of steps from one move to the next. Levels that
+            do not move together in every step share no messages, and each has its own phase on a changing graph.
+        key: the run's key, from which phases in random order are drawn; None is that of seed 0.
     """
 
     intervals: Mapping[str, int] = MappingProxyType({})
@@ -112,7 +112,7 @@ class Communicator:
     def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
         """`lax.cond` as the last part of a step, counted by the ledger.
 
-        What one branch exchanges the other may leave out, from some exchange on; links then remember what they did.
+        From some exchange on, one branch may leave out what the other exchanges. Links then keep their state.
 
         Args:
             choice: a traced boolean, the same at all nodes.

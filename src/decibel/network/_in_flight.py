@@ -1,4 +1,4 @@
-"""Messages in flight, where each replaces older ones: their numbers, and which of them arrive in a step."""
+"""Messages in flight, of which each replaces older ones: their numbers, and which of them arrive in a step."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class NeighbourRows(NamedTuple):
 class InMemory(Network):
     """The network of nodes on one device.
 
-    Graphs are mixed in the cheapest exact form, or link by link if messages may be lost or links keep a state.
+    Graphs are mixed in the cheapest exact form. If messages may be lost or links keep a state, they are mixed link by
+    link.
     """
 
     mixers: tuple[Mixer, ...]

@@ -1,10 +1,10 @@
-"""The links of a graph in flat arrays, which grow with the number of links whatever the largest degree is.
+"""The links of a graph in flat arrays, whose size depends on the number of links and not on the largest degree.
 
-Every directed link has a slot at its receiver. On every device the first slots belong to the nodes in order, equally
-many for each, so that what arrives at a node is a sum along an axis. Further links of a node have overflow slots these,
-which are summed in a tree of fixed shape: the same order in every run and on every backend. Where degrees are alike
-every link has a slot in front, slots without a link have weight zero, and arrays of slots have the shape
-(nodes, width); otherwise (slots,).
+Every directed link has a slot at its receiver. On every device the first slots belong to the nodes in order, the same
+number for each, so what arrives at a node is a sum along an axis. Further links of a node have overflow slots behind
+these. They are summed in a tree of fixed shape: the same order in every run and on every backend. If degrees are
+similar, there is no overflow, slots without a link have weight zero, and arrays of slots have the shape (nodes, width).
+Otherwise it is (slots,).
 """
 
 from __future__ import annotations

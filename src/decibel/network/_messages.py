@@ -219,8 +219,8 @@ class Increment(Coded):
     Σ_j w_ij (q_j − q_i).
 
     Links remember nothing, so that a step may send it again and again; a strategy that adds up both parts has a public
-    copy and its flow, where W stays the same. Codes that draw at random would draw alike in every repetition, so that
-    they raise there.
+    copy and its flow, where W stays the same. Random codes would draw the same numbers in every repetition, so they
+    raise an error.
     """
 
     def link_memory(self, channel: Channel) -> LinkMemory:

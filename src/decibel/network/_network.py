@@ -1,4 +1,4 @@
-"""How messages are exchanged: the only part that knows where nodes run."""
+"""How messages are exchanged. Only this part knows where nodes run."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Network(eqx.Module):
         """How many rows a node sends over that graph in an exchange."""
 
     def needs_no_links(self, message: Message) -> bool:
-        """Whether such messages can go without links, if all of them arrive."""
+        """Whether such messages need no links, if all of them arrive."""
         return isinstance(message, Plain)
 
     @abstractmethod

@@ -10,7 +10,7 @@ from .faults import Fault, Slow
 
 
 class SimulatedTime(NamedTuple):
-    """The time of a run whose nodes wait for each other in every iteration, or never if `asynchronous`."""
+    """The simulated time of a run. Its nodes wait for each other in every iteration, or never if `asynchronous`."""
 
     faults: tuple[Slow, ...]
     nodes: np.ndarray

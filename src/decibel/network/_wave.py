@@ -1,4 +1,4 @@
-"""Messages that need no common clock: a wave on every link, which stays exact when messages are late or lost.
+"""Messages without a common clock: a wave on every link, which stays exact when messages are late or lost.
 
 Each end of a link keeps one vector z_ij, and ρ_ij = ρ_ji is twice the link's weight. A node sends
 q_ij = 2 ρ_ij s_i − z_ij. When it has finished computing, it takes the newest q_ji that it has not used,
@@ -151,7 +151,7 @@ class Wave(Message):
     ) -> tuple[Array, Array, Sizes]:
         """z and its flow, clipped to the limit at nodes that move in this step; unchanged to the last bit below it.
 
-        The size of a flow is as of the last message used: between messages z follows no neighbour.
+        The size of a flow is that at the last message used, since between messages z follows no neighbour.
         """
         F = z - scaled
         active = channel.faults.active(channel.step)
@@ -165,7 +165,7 @@ class Wave(Message):
         return jnp.where(within == F, z, scaled + within), within, after
 
     def transport_state(self, channel: Channel, like: Array) -> PyTree:
-        """What carrying the first messages needs: those in flight, where faults delay any."""
+        """What the first delivery needs: the messages in flight, if faults delay any."""
         return InFlight.empty(like, channel)
 
     def deliver(self, channel: Channel, q: Array, transport_state: PyTree) -> Delivered:

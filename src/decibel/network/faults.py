@@ -2,8 +2,8 @@
 
 A fault has a time (`during` steps `(first, last + 1)`, or always), a target (`links`, `nodes`, or all) and a
 probability per step. Both ends of a link draw the same faults from the run's key, so nothing extra is sent, and
-simulator and cluster see the same faults. A failed link contributes no flow at either end: its weight returns to the
-two nodes, and the mixing matrix stays doubly stochastic. Only with `drop(one_way=True)` can the two ends disagree.
+simulator and cluster see the same faults. A failed link contributes no flow at either end: both nodes keep its weight
+for themselves, and the mixing matrix stays doubly stochastic. Only with `drop(one_way=True)` can the two ends disagree.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class OfNodes(Fault):
         return self.nodes or ()
 
     def among(self, now: Array, node: Array) -> Array:
-        """What holds now, at its nodes alone."""
+        """`now` at the fault's nodes, and False elsewhere."""
         return now if self.nodes is None else now & jnp.isin(node, jnp.asarray(self.nodes, jnp.int32))
 
 
@@ -119,11 +119,11 @@ class Pause(NodeFault):
 
 
 class Leave(NodeFault):
-    """As a pause, and the node's neighbours forget what they remember of it."""
+    """As a pause, and the node's neighbours reset the state of their links to it."""
 
 
 class Slow(OfNodes):
-    """The node computes for several steps; `probability` is one over their number, or over its mean."""
+    """A step of the node takes several steps of others; `probability` is one over their number, or over its mean."""
 
     factor: float = eqx.field(static=True)
     random: bool = eqx.field(static=True)
@@ -313,7 +313,7 @@ def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
 
 
 def validate_faults(faults: tuple[Fault, ...], graphs: Levels, one_way: Collection[str] = ()) -> None:
-    """Raises ValueError where faults do not fit a graph; `one_way` are the levels that need no doubly stochastic W."""
+    """Raises ValueError if faults do not fit a graph; `one_way` are the levels that need no doubly stochastic W."""
     if not faults:
         return
     for level in ("x", "y", "z"):

@@ -1,8 +1,8 @@
 """Adaptive Exact Diffusion: any step size per node and coordinate, and still the exact solution.
 
-Exact Diffusion corrects for heterogeneity by a carry in units of steps, so steps that differ from node to node move its
-fixed point to Σ D_i ∇f_i = 0. Here the carry e has the units of gradients. With g the direction, η the step size, and
-D = η/b the steps of a node for any b > 0,
+The carry by which Exact Diffusion corrects for heterogeneity is in units of steps. So step sizes that differ from node
+to node move its fixed point to Σ D_i ∇f_i = 0. Here the carry e has the units of gradients. With g the direction, η the
+step size, and D = η/b the steps of a node for any b > 0,
 
     r = g − e,   φ = s − D r,   F_i = Σ_j w_ij min(b_i, b_j)/η (φ_j − φ_i),   e⁺ = e + F,   s⁺ = φ + D F.
 
@@ -10,9 +10,8 @@ Flows cancel over each link, whatever the steps, so Σ e_i = 0; where φ is comm
 One constant step gives Exact Diffusion, and a constant step for each node gives NIDS with uncoordinated steps (Li, Shi
 and Yan, 2019). Gradient tracking has such a form, too: `_gt_ada`.
 
-AdaGrad has b = √(Σ r²); r vanishes at the solution, so these sums converge and the rate stays linear. A node that has
-no gradient of its own would close its links by b = 0: b is at least half the average of the neighbours' and its own, of
-the steps before.
+AdaGrad has b = √(Σ r²); r vanishes at the solution, so these sums converge and the rate stays linear. A node without a
+gradient would close its links with b = 0. So b is at least half the average of its own and its neighbours' earlier b.
 
 With τ local steps a node takes s ← s − D_t r τ times for each exchange, with the same e, and D in the last two formulas
 is Σ_t D_t. A fixed point is as before, since r = 0 in every local step. With constant steps it is NIDS with τ times the
@@ -43,7 +42,7 @@ class Adaptive(Strategy):
     corrects: ClassVar[bool] = True  # whether the first carry is a correction, whose mean over nodes is zero
 
     def repair(self, carry: Carry) -> Carry:
-        """The carry after nodes left or joined: what steps are made of stays."""
+        """The carry after nodes left or joined; the moments that determine step sizes stay."""
         return (carry[0].centred(), *carry[1:]) if self.corrects else carry
 
     def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
@@ -58,7 +57,7 @@ class Adaptive(Strategy):
         """The new s, followed by the new carry; g is the direction and η > 0 the step size."""
 
     def allows(self, prox: Prox) -> bool:
-        """A projection of every entry by itself is the same under any scaling; others need one step for all."""
+        """A projection of each entry alone is the same under any scaling. Others need one step size for all entries."""
         return self.proximal is not None and prox.is_box
 
 
@@ -169,7 +168,7 @@ class AdaptiveDiffusion(AdaptiveFlows):
         return scale_nodes(1 / b.tree, r) if self.scalar else divided(r, b)
 
     def allows(self, prox: Prox) -> bool:
-        """With one step for all coordinates of a node, any projection is exact.
+        """With one step size for all coordinates of a node, any projection is exact.
 
         At a fixed point φ is common, and n = φ − s is normal to the set at the common s. Then g_i − e_i = −n/D_i, so
         Σ g_i = −n Σ 1/D_i is normal too, for numbers D_i.

@@ -1,7 +1,7 @@
-"""Strategies with a limit on every link's flow, so that no neighbour can move a node without bound.
+"""Strategies with a limit on every link's flow, which bounds how far a neighbour can move a node.
 
-Where links are at their limit B and nobody lies, the fixed point solves min Σ f_i(s_i) + B Σ ‖s_i − s_j‖ over links: a
-total-variation penalty (Ben-Ameur, Bianchi and Jakubowicz, 2016), whose multipliers are flows of at most B.
+If links are at their limit B and all nodes are honest, the fixed point solves min Σ f_i(s_i) + B Σ ‖s_i − s_j‖ over
+links: a total-variation penalty (Ben-Ameur, Bianchi and Jakubowicz, 2016), whose multipliers are flows of at most B.
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ def wave(limit: float | Mapping[str, float]) -> LimitedStrategy:
 
 
 def takes_limit(row: Strategy) -> bool:
-    """Whether its flows can be cut: `"edge-ed"`, `"diffusion"`, `"consensus"`, and `"wave"`, in code or not."""
+    """Whether its flows can be limited: `"edge-ed"`, `"diffusion"`, `"consensus"`, and `"wave"`, compressed or not."""
     return row.asynchronous or row.flow_form in [
         STRATEGIES[name].flow_form for name in ("edge-ed", "diffusion", "consensus")
     ]
 
 
 def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
-    """The strategy with this limit, in the place of one that it may have."""
+    """The strategy with this limit, instead of one that it may have."""
     limits = limit if isinstance(limit, Mapping) else {"every level": limit}
     for level, value in limits.items():
         if isinstance(limit, Mapping) and level not in LEVELS:

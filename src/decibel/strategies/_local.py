@@ -1,4 +1,4 @@
-"""Several steps for each exchange, by the strategies that stay exact with them."""
+"""Several steps for each exchange, for strategies that stay exact with them."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
 
 
 def no_flow_form(s: Vector, d: Vector, *carry: Vector) -> Flows:
-    """Stands for the flow form of strategies that need the direction and the step size apart; they define `update`."""
+    """A placeholder for the flow form of strategies that need direction and step size separately; they define `update`."""
     raise TypeError("this strategy takes a direction and a step size: call the strategy, not its flow form.")
 
 
@@ -262,7 +262,7 @@ class Strategy(eqx.Module):
 
     @property
     def sends_parts(self) -> bool:
-        """Whether a message has a part of what it is about, and others the rest."""
+        """Whether a message contains only a part of the vectors, and other messages the rest."""
         return self._yields(QuantizedScaled)
 
     @property
@@ -284,7 +284,7 @@ class Strategy(eqx.Module):
 
     @property
     def requires_symmetric(self) -> bool:
-        """Whether W must be symmetric: where damping hides it from the spectrum, the carry still sums flows."""
+        """Whether W must be symmetric. With damping the spectrum does not show this, but the carry still sums flows."""
         return self.requires_spectrum or self.requires_fixed_graph
 
     @property
@@ -320,12 +320,12 @@ class Strategy(eqx.Module):
         return self.name if self.damping in (None, 1.0) else f"{self.name}, damping {self.damping:g}"
 
     def on(self, damping: float) -> Strategy:
-        """The strategy on a graph of that damping."""
+        """The strategy on a graph with that damping."""
         return replace(self, damping=damping) if self.damping is None else self
 
     @property
     def nodes(self) -> int | None:
-        """For how many nodes it has different steps; None if it is the same at all nodes."""
+        """The number of nodes, if it has different step sizes for them; None if it is the same at all nodes."""
         return None
 
     def at(self, nodes: Int[Array, " nodes"]) -> Strategy:
