@@ -6,7 +6,7 @@
     run/        the engine, its network, checkpoints, privacy, and connections
     commands/   `decibel silo`
 
-A room imports from itself and from those above it in this list.
+Each folder imports only from itself and from those above it in this list.
 """
 
 from __future__ import annotations

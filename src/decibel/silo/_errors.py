@@ -51,12 +51,12 @@ class Stopped(RuntimeError):
 
 
 class Rejected(ValueError):
-    """What a neighbour said is not accepted; the stream that it came by is closed."""
+    """A neighbour sent something invalid; its stream is closed."""
 
 
 class NotTrusted(ValueError):
-    """A certificate, a key or a signature that does not hold."""
+    """A certificate, a key or a signature that is not valid."""
 
 
 class Foreign(NotTrusted):
-    """A certificate of another authority, which no time and no revocation explains."""
+    """A certificate of another authority, rather than one that expired or was revoked."""

@@ -1,6 +1,6 @@
 """The federation file: the sites, the edges between them, and the run. Written by hand, signed by the authority.
 
-Its SHA-256 is what sites compare before they talk: one letter changed, and they do not.
+Sites compare its SHA-256 before they talk. If one letter differs, they do not talk.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ VERSION = 1  # of the signed text; a site reads no other
 class SiteAddress:
     """A site: where its neighbours reach it (None: it only dials) and, where that differs, where it listens.
 
-    - `node`: its number for life, by which it has its data and its random numbers; None is its position.
-    - `since`: the edition of the federation file in which it came.
+    - `node`: its permanent number, by which it has its data and its random numbers; None is its position.
+    - `since`: the edition of the federation file in which it joined.
     """
 
     name: str
@@ -49,10 +49,10 @@ class SiteAddress:
 
 @dataclass(frozen=True)
 class FaultTolerance:
-    """What a site does when a neighbour is gone, and when it counts as gone.
+    """When a neighbour counts as gone, and what a site does then.
 
     - `quorum`: without a neighbour, `wait` for it, `continue` with the others, or `stop`.
-    - `beat`, `missed`: a neighbour is gone after that many seconds times that many, without a sign of life.
+    - `beat`, `missed`: a neighbour is gone after `beat` × `missed` seconds without a sign of life.
     - `deadline`: seconds to wait for one message of a neighbour that is alive.
     - `waiting`: the largest share of its time for which a site waits for one neighbour, while others have sent; 1 sets
       no limit. A neighbour that takes more is suspended, whether hostile or only slow: with 0.95 one that is twenty
@@ -79,7 +79,7 @@ class FaultTolerance:
 class StopRule:
     """When a run without a common clock ends before its last step: all sites say that they are at rest.
 
-    - `tolerance`: the largest change of any number that a site at rest holds, its variables and its links', in a step.
+    - `tolerance`: the largest change in a step of any number of a site at rest, in its variables or its links.
     - `seconds`: for how long.
     - `average`: compare averages of this many steps instead of single steps, which never rest with batches.
     """
@@ -95,14 +95,14 @@ class Federation:
 
     - `flow_limit`: the largest flow of a link, in the units of gradients, for every level or by level, of
       `"edge-ed"`, `"wave"`, `"diffusion"` and `"consensus"`.
-    - `trust_members`: run without such limits a method that sums up what neighbours send, whatever they send.
-    - `faulty`: how many members may lie, also together, or be absent without making an honest site start at, skip to
-      or end at a step that no honest site has reached; None is `Federation.most_faulty`. With 0 every member is
+    - `trust_members`: also run methods without such limits, which sum up whatever neighbours send.
+    - `faulty`: how many members may be malicious, collude or be absent. They cannot make an honest site start at, skip
+      to or end at a step that no honest site has reached. None is `Federation.most_faulty`. With 0 every member is
       believed.
     - `asynchronous`: no site waits for another; each uses the newest message of every neighbour (`"wave"`).
     - `stop`: when such a run ends before its last step.
     - `history`: the hashes of all editions before this one, the first one first; `amend` writes it.
-    - `warm`: the newest edition that begins with the saved variables only; `amend --warm` writes it.
+    - `warm`: the newest edition that begins with saved variables and zero corrections; `amend --warm` writes it.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Federation:
         return tuple(site.name for site in self.sites)
 
     def node(self, number: int) -> int:
-        """The number for life of the site at a position."""
+        """The permanent number of the site at a position."""
         node = self.sites[number].node
         return number if node is None else node
 
@@ -161,8 +161,9 @@ class Federation:
 
     @property
     def most_faulty(self) -> int:
-        """The largest number that leaves every site an honest neighbour, and a majority of honest members: one whose
-        neighbours all lie is in their hands. With three sites or more it is at least 1."""
+        """The largest number that leaves every site an honest neighbour, and a majority of honest members: a site whose
+        neighbours all lie is under their control. With three sites or more it is at least 1.
+        """
         sites = len(self.sites)
         if sites < 3:
             return 0
@@ -191,11 +192,13 @@ class Federation:
         return sorted({b if a == number else a for a, b in self.edges if number in (a, b)})
 
     def dials(self, number: int, other: int) -> bool:
-        """Whether `number` opens the stream to `other`: the later one dials, unless the earlier cannot be reached."""
+        """Whether `number` opens the stream to `other`: the later site in the list dials, unless the earlier one cannot
+        be reached.
+        """
         return self.sites[other].address is not None and (number > other or self.sites[number].address is None)
 
     def at(self, addresses: Sequence[str]) -> Federation:
-        """The same with other addresses, as host:port; who only dials still does."""
+        """The same federation with other addresses, as host:port. A site without an address still has none."""
         sites = (
             replace(site, address=None if site.address is None else address, listen=None)
             for site, address in zip(self.sites, addresses, strict=True)
@@ -346,7 +349,7 @@ def _validate_clock(asynchronous: JSON, stop: StopRule | None) -> None:
 
 
 def validate_rest(stop: StopRule | None, *, drawn: bool) -> None:
-    """Raises where a stop rule would never hold: steps that are `drawn` at random, by batches or noise, never rest."""
+    """Raises if a stop rule could never hold: steps that are `drawn` at random, by batches or noise, never rest."""
     if stop is not None and stop.average is None and drawn:
         raise ValueError(
             "[stop] compares single steps, and steps of batches or with noise never rest: add average = 1000 to "

@@ -1,6 +1,6 @@
-"""What a site says, as lines with a time and a level: for people, or as JSON for what collects logs.
+"""The log of a site, as lines with a time and a level: for people, or as JSON for log collectors.
 
-Lines that somebody else can cause are bounded for each of them, so that nobody fills a disk or hides another's lines.
+Lines that others can cause are limited for each of them, so that nobody fills a disk or hides another's lines.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Quota:
 
 
 class Log:
-    """Called with one sentence; `warning` and `error` are levels. Your own function is called with all of them.
+    """Logs one sentence; `warning` and `error` are levels. Your own function `say` receives all of them.
 
     Args:
         site: the name that every line has.
@@ -142,7 +142,7 @@ class FromGrpc(logging.Handler):
 
 
 class _Standard(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgument]
-    """Standard error as it is when something is said, also where it was replaced since."""
+    """The current standard error at the time of each line, even if it was replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

@@ -171,7 +171,7 @@ def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
 
 
 def no_flow_form(s: Vector, d: Vector, *carry: Vector) -> Flows:
-    """A placeholder for the flow form of strategies that need direction and step size separately; they define `update`."""
+    """A placeholder for strategies that need direction and step size separately; they define `update`."""
     raise TypeError("this strategy takes a direction and a step size: call the strategy, not its flow form.")
 
 

@@ -1,4 +1,4 @@
-"""What sites have noted of their links' flows: which neighbours are at the limit, and which limit a rehearsal needs."""
+"""The flows that sites have recorded: which neighbours are at the limit, and which limit a rehearsal suggests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def saturated(flows: Mapping[str, dict[str, JSON]]) -> str:
 
 
 def explain(gone: Collection[str]) -> str:
-    """What it means that flows are at the limit, at a site from which these others have gone."""
+    """Explains flows at the limit, for a site that these others have left."""
     sentence = (
         "saturated means that a flow is at flow_limit: the neighbour sends wrong numbers, or the limit is too low for "
         "honest data"
@@ -90,7 +90,7 @@ def _sizes(flows: Mapping[str, Largest]) -> list[str]:
 
 
 def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
-    """The limit with which the others still agree, whatever that many members send together; by level."""
+    """By level, the limit with which the others still agree, whatever that many members send together."""
     names = [site.name for site in federation.sites]
     by_level = _by_link(homes, federation)
     answers = [tuple(tolerated(len(names), flows)) for flows in by_level.values()]
@@ -118,7 +118,7 @@ def _by_link(homes: Mapping[str, Path], federation: Federation) -> dict[str, dic
 
 
 def _exposed(colluders: Collection[int], federation: Federation) -> str:
-    """An example: a site with as many colluders among its neighbours as any."""
+    """An example: a site with the largest number of colluders among its neighbours."""
     names = [site.name for site in federation.sites]
     neighbours = {site: federation.neighbours(site) for site in range(len(names)) if site not in colluders}
     among = {site: [name for name in others if name in colluders] for site, others in neighbours.items()}

@@ -89,7 +89,7 @@ def join(
 
 
 def _key(home: Path, replace_key: bool) -> EllipticCurvePrivateKey:
-    """The key to certify: a new one waits beside the one in use until its certificate is there."""
+    """The key to certify. A new key waits next to the one in use until its certificate has arrived."""
     current = home / KEY
     following = home / NEXT_KEY
     path = following if replace_key or following.exists() else current
@@ -116,7 +116,7 @@ def load_problem(where: str) -> Problem:
 
 
 def prepare(federation: Federation, folder: Path) -> dict[str, Path]:
-    """Everything that `init`, `join` and `sign` make, at one place: for a rehearsal."""
+    """Everything that `init`, `join` and `sign` make, in one folder, for a rehearsal."""
     clear(folder)
     authority = Authority.create(folder / "authority", federation.name, None)
     homes = {site.name: folder / site.name for site in federation.sites}
@@ -156,5 +156,5 @@ def clear(folder: Path) -> None:
 
 
 def _of_a_site(name: str) -> bool:
-    """Also what is left of a file that a killed process was writing."""
+    """Also the remains of a file that a killed process was writing."""
     return name in OF_A_SITE or any(name.startswith(f".{known}.") for known in OF_A_SITE)

@@ -1,4 +1,4 @@
-"""`decibel silo rehearse`: the whole federation on this machine, every site a process of its own, on loopback."""
+"""`decibel silo rehearse`: the whole federation on this machine, each site in its own process, on loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ._run_site import status
 
 
 def rehearse(toml: Path, problem: str, out: Path, console: Console) -> int:
-    """Runs all sites to their end; the first exit status that is not 0. Where one fails, all end."""
+    """Runs all sites to their end and returns the first exit status that is not 0. If one fails, all end."""
     federation = on_loopback(Federation.from_toml(toml))
     if federation.flow_limit is None:
         federation = replace(federation, trust_members=True)  # all of them are this machine

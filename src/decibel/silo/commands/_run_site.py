@@ -41,7 +41,7 @@ STALE = 10.0  # seconds after which a note is old
 
 
 class Neighbour(TypedDict):
-    """One of a site, as the site notes it."""
+    """A neighbour, as a site records it."""
 
     state: str
     why: str
@@ -53,7 +53,7 @@ class Neighbour(TypedDict):
 
 
 class Note(TypedDict):
-    """What a site notes of itself."""
+    """What a site records about itself."""
 
     site: str
     step: int
@@ -81,9 +81,9 @@ def run(
     interrupted_status: int = 0,
     stay: float | None = None,
 ) -> None:
-    """One site's part of the run that the federation file describes; continues where it was.
+    """Runs one site's part of the run that the federation file describes, and continues where it was.
 
-    One that has finished does no step again. It stays for a while to give its model to neighbours that were away.
+    A site that has finished repeats no step. It stays for a while to give its model to neighbours that were away.
     """
     configure(log_format)
     log = Log(name)
@@ -114,8 +114,9 @@ def run(
 
 
 def _finish(engine: Silo, problem: str, say: Callable[[str], None], interrupted_status: int) -> bool:
-    """Runs a site to its end and saves its model, or gives the model of a run that had finished before; whether
-    somebody lacks it, and the site is to stay."""
+    """Runs a site to its end and saves its model, or gives the model of a run that had finished before. Returns whether
+    a neighbour lacks the model, so that the site should stay.
+    """
     home = engine.home
     name = engine.name
     result = _solve(engine, problem)
@@ -197,13 +198,13 @@ def _solve(engine: Silo, problem: str) -> Result:
 
 
 def read_note(home: Path) -> Note | None:
-    """What a site has written of itself; nothing if it never ran."""
+    """What a site has recorded about itself; None if it never ran."""
     path = home / STATUS
     return json.loads(path.read_text()) if path.is_file() else None
 
 
 def status(homes: list[Path], console: Console) -> None:
-    """How the sites whose folders are here are doing, from the notes they leave."""
+    """The status of the sites whose folders are here, from their status files."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("site", "step", "", "neighbours"):
         table.add_column(heading)
@@ -228,8 +229,9 @@ def status(homes: list[Path], console: Console) -> None:
 
 
 def in_words(noted: Note, now: float) -> tuple[str, list[str]]:
-    """The state of a site, with for whom it waits; and sentences: why it was refused or stopped, why a neighbour is not
-    there, who was missing."""
+    """The state of a site and for whom it waits. Then sentences: why it was refused or stopped, why a neighbour is not
+    there, who was missing.
+    """
     word = noted["state"]
     detail = noted["detail"]
     old = now - noted["time"]
@@ -255,7 +257,7 @@ def _gone(noted: Note) -> list[str]:
 
 
 def _neighbour(name: str, neighbour: Neighbour) -> str:
-    """With how old its newest message is, where sites have no common clock."""
+    """A neighbour in words. Without a common clock, also the age of its newest message."""
     return f"{name} {neighbour['state']}{_newest_message(neighbour)}{saturated(neighbour['flows'])}"
 
 

@@ -29,7 +29,7 @@ from ..trust._order import Order, read_order
 def watch(
     homes: Sequence[Path], public: Path | None, console: Console, *, every: float, once: bool, to_page: Path | None
 ) -> None:
-    """Shows it, again and again until somebody presses Ctrl-C; or once, or as a page in a file."""
+    """Shows the federation until Ctrl-C, or once, or as a web page in a file."""
     if not homes:
         raise ValueError(f"no folder with {FILE} was found: name a site's folder, where the site has run.")
     if to_page is not None:

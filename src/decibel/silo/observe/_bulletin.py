@@ -1,5 +1,5 @@
-"""What all sites tell all others for people to see and to obey: how each is doing, signed by it, and the authority's
-newest order. Sites pass both on, and cannot change them. No step depends on a report.
+"""What sites pass on for people: signed reports of how each site is doing, and the authority's newest order. Sites
+cannot change them. No step depends on a report.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Bulletin:
         return self._credentials.trust.order
 
     def greet(self, edge: Edge) -> None:
-        """A new stream: the neighbour is told all that is known."""
+        """Tells the neighbour on a new stream all that is known."""
         self._told.pop(edge.number, None)
         if self.order is not None:
             edge.send(write(Ordered(self._credentials.trust.order_text)))
 
     def hear(self, edge: Edge, frame: Reports | Ordered) -> None:
-        """What a neighbour passes on; raises `Rejected` if it was not signed by those it is of."""
+        """Takes what a neighbour passes on; raises `Rejected` if a signature is wrong."""
         if isinstance(frame, Ordered):
             self._hear_order(frame.text)
             return
@@ -133,7 +133,7 @@ class Bulletin:
             )
 
     def save(self, folder: Path) -> None:
-        """For `decibel silo watch`, signatures and all; it raises if the disk does."""
+        """Saves all with signatures, for `decibel silo watch`; errors of the disk are raised."""
         frame = base64.b64encode(write(Reports(tuple(self.known)))).decode()
         content = {"federation": self.site.federation.name, "order": self._credentials.trust.order_text.decode()}
         atomic_write(folder / FILE, json.dumps(content | {"reports": frame}), durable=False)

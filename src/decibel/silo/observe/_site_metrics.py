@@ -108,11 +108,11 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what asks every few seconds would fill the log."""
+        """Logs nothing, since a request every few seconds would fill the log."""
 
 
 def alive(site: Site) -> tuple[bool, dict[str, JSON]]:
-    """Whether a restart is not needed. Nothing that others do changes it, and a lock that is held hides nothing."""
+    """Whether the site needs no restart. Other sites cannot change it, and it does not wait for a lock."""
     quiet = site.clock.now() - site.health.looked
     body: dict[str, JSON] = {"site": site.name, "unresponsive_seconds": round(quiet, 1)}
     return quiet < UNRESPONSIVE + site.fault_tolerance.beat, body

@@ -1,4 +1,4 @@
-"""How a site is doing, in words: for `decibel silo status`, the line of progress, and the last line of a run."""
+"""The status of a site in words: for `decibel silo status`, the line of progress, and the last line of a run."""
 
 from __future__ import annotations
 
@@ -71,12 +71,14 @@ def progress(site: Site) -> str:
 
 
 def note(path: Path, facts: dict[str, JSON]) -> None:
-    """For `decibel silo status`; it raises if the disk does."""
+    """Writes the file for `decibel silo status`; errors of the disk are raised."""
     atomic_write(path, json.dumps(facts | {"time": time.time()}), durable=False)
 
 
 def note_state(path: Path, name: str, word: str, detail: str = "") -> None:
-    """Before there is a site, and where there will be none; a disk that fails is reported when it matters."""
+    """Records a state before there is a site, or if there will be none. Errors of the disk are reported when they
+    matter.
+    """
     with suppress(OSError):
         note(path, {"site": name, "step": 0, "state": word, "detail": plain(detail), "missing": {}, "neighbours": {}})
 

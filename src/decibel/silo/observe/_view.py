@@ -83,7 +83,7 @@ def _row(name: str, report: Report | None, names: list[str], now: float) -> Site
 
 
 def page(shown: View) -> str:
-    """The same in a browser; it needs no script, and asks again every few seconds."""
+    """The view as a web page. It needs no script, and reloads every few seconds."""
     rows = "".join(_html(row) for row in shown.rows)
     order = f'<p class="bad">{escape(shown.order)}</p>' if shown.order else ""
     headings = "".join(f"<th>{heading}</th>" for heading in HEADINGS)

@@ -4,7 +4,7 @@ Messages are numbered by the sender's steps, which grow as long as it is not sta
 what it has read, and the sender keeps its newest message back while too many others are on their way: what waits in the
 buffers of a network grows old, and no message can overtake it there. The newest replaces an older one that was not
 sent, and at the receiver's end one that was not used, so that no end holds more than one for each exchange. Nobody
-waits for a message, and none is needed: nothing has to be said again but the newest, on a new stream.
+waits for a message, and none is needed. On a new stream only the newest is sent again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEVER = 2**62  # a step that no site comes to
 
 
 class AsyncEdge(Edge):
-    """It is open from when the neighbour runs until it has left, or gives no sign of life."""
+    """An edge that is open while the neighbour runs, until it leaves or gives no sign of life."""
 
     def _prepare(self) -> None:
         self._messages = TokenBucket(rate=NEWEST_PER_SECOND, burst=NEWEST_BURST)

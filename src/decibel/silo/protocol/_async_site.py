@@ -1,9 +1,9 @@
-"""One site without a common clock: it posts when it has finished a step, and takes the newest that has come.
+"""One site without a common clock: it sends after each step, and takes the newest messages that have arrived.
 
 No step waits for a message, and no site for another's checkpoint: a site that is started again continues from its own.
 It waits in three cases only: at its start, until its neighbours run; when all of them are gone; and at its end, to tell
-those that it cannot reach. A link whose other end is gone is dropped or kept, as the federation says (`quorum`); what
-its two ends remember need not fit together.
+those that it cannot reach. A link whose other end is gone is dropped or kept, as the federation says (`quorum`). The
+states of its two ends need not match.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class AsyncSite(Site):
             return self.next
 
     def continues_after(self, step: int) -> bool:
-        """By the stop rule it ended only as long as all were at rest: one that was away then still needs its links."""
+        """Whether a finished run continues. If the stop rule ended it, it does: a site that was away still needs its
+        links.
+        """
         return step < self.limits.steps
 
     def _wait_at_the_start(self) -> None:
@@ -167,7 +169,7 @@ class AsyncSite(Site):
         return bool(self.ended)
 
     def collect(self, place: int, out: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
-        """Fills in the newest messages by slot, where there is a new one, and the states of the links."""
+        """Fills in the newest messages by slot, if there are new ones, and the states of the links."""
         arrived, received, states = out
         arrived[...] = 0
         received[...] = False
@@ -198,7 +200,7 @@ class AsyncSite(Site):
             edge.enter()
 
     def _hear(self, edge: Edge, statements: list[Statement], stream: Stream) -> None:
-        """Also where neighbours say that they are: how old their messages are is measured by it."""
+        """Also reads the steps of the neighbours, from which the ages of their messages follow."""
         super()._hear(edge, statements, stream)
         with self.lock:
             for other in self.edges:

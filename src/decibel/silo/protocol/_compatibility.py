@@ -22,7 +22,7 @@ def build_of(problem: Problem) -> Build:
 
 
 def differences(ours: Build, theirs: Build, name: str) -> list[str]:
-    """What both ends should know, though it does not keep them apart."""
+    """What both ends should know, although they still talk."""
     said = [
         f"{name} has {what} {plain(their_version, 64)}, and this site {our_version}"
         for what, our_version, their_version in (
@@ -37,7 +37,7 @@ def differences(ours: Build, theirs: Build, name: str) -> list[str]:
 
 
 def validate_losses(ours: Build, theirs: Build, other: str, name: str) -> None:
-    """Where JAX is the same, an equal loss has an equal hash."""
+    """Raises if losses differ. Hashes of equal losses are equal if the versions of JAX are."""
     if ours.jax != theirs.jax or not ours.jax:
         return
     changed = [loss for loss in ("upper", "lower") if getattr(ours, loss) != getattr(theirs, loss)]

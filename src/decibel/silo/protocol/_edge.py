@@ -37,7 +37,7 @@ class Flow(NamedTuple):
 
 
 class Stream(Protocol):
-    """What is sent goes out in order, or not at all once the stream is gone."""
+    """Sends frames in order, and none after the stream has ended."""
 
     def send(self, frame: bytes) -> None: ...
 
@@ -111,7 +111,7 @@ class Edge:
         self._prepare()
 
     def _prepare(self) -> None:
-        """What one kind of edge keeps besides."""
+        """What each kind of edge keeps in addition."""
 
     def touch(self, now: float) -> None:
         self.last_seen = now
@@ -202,7 +202,7 @@ class Edge:
             self.close(forget=forget)
 
     def close(self, *, forget: bool) -> None:
-        """Takes no further part; with `forget` its flow is dropped."""
+        """Ends this edge's part in the run; with `forget` its flow is dropped."""
         self.open = self.joining = False
         self.join_epoch = 0
         self.holds = self.holds and not forget
@@ -210,7 +210,7 @@ class Edge:
         self.outbox.clear()
 
     def end(self) -> None:
-        """Nothing more will be said; what was said still goes out."""
+        """Sends nothing more, except what is already queued."""
         if self.stream is not None:
             self.stream.end()
 
@@ -257,7 +257,7 @@ class Edge:
             self.log(f"{self.name} rejected this site: {self.refusal}")
 
     def ask_for_model(self, now: float, pause: float) -> None:
-        """For its model; again where no answer came in a pause, or the stream is another."""
+        """Asks for the neighbour's model, and again if no answer came during a pause or the stream is new."""
         if self.stream is None or self.offer is not None:
             return
         if self._wanted is None or now >= self._wanted + pause:
@@ -283,7 +283,7 @@ class Edge:
             self.send(model)
 
     def resend(self, got: Position) -> None:
-        """What did not arrive. Where more is missing than is kept, the other end is told where it goes on."""
+        """Sends again what did not arrive. If more is missing than is kept, the other end is told where to continue."""
         missing = [(at, frame) for at, frame in self.outbox if at > got]
         if missing and missing[0][0].exchange >= 0 and missing[0][0] != FINISHED and not follows(got, missing[0][0]):
             missing = [(at, frame) for at, frame in missing if at >= (got.step + 1, 0)]
@@ -302,7 +302,9 @@ class Edge:
             self.stream.send(frame)
 
     def send_data(self, at: Position, frame: bytes) -> None:
-        """Nothing, where the other end has skipped this position; the jump that this makes is told before the next."""
+        """Sends a message, or nothing if the other end has skipped this position. The resulting jump is announced
+        before the next message.
+        """
         if self.theirs > at:
             self.behind = True
             return

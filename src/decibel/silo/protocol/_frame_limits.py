@@ -1,6 +1,6 @@
-"""What a frame may say: every field is bounded by the signed federation, before anything is done about it.
+"""What a frame may contain: every field is checked against the signed federation before it is used.
 
-And how much of it: a neighbour has an allowance of frames that carry no message, which grows with time.
+A neighbour also has an allowance of frames that carry no message, which grows with time.
 """
 
 from __future__ import annotations
@@ -179,12 +179,12 @@ class TokenBucket:
 
 
 class WaitBudget:
-    """How long a site still waits for one neighbour, and how long it will not hear of it again after it gave up.
+    """How long a site still waits for one neighbour, and how long it ignores the neighbour after it gave up.
 
-    A neighbour has a budget of seconds for which the site waits for it while others have sent. It is refilled by the
-    time in which the site is not held up, so that a neighbour takes at most the share `waiting` of the time. To leave
-    and to join again does not refill it. A neighbour that joins from behind has a few beats to catch up. Each time the
-    edge is suspended the pause is twice as long, until the neighbour has taken part for a while.
+    A neighbour has a budget of seconds for which the site waits for it while others have sent. Time in which the site
+    is not held up refills it, so a neighbour takes at most the share `waiting` of the time. Leaving and joining again
+    does not refill it. A neighbour that joins from behind has a few beats to catch up. Each time the edge is suspended
+    the pause is twice as long, until the neighbour has taken part for a while.
     """
 
     def __init__(self, rules: FaultTolerance) -> None:
@@ -217,7 +217,7 @@ class WaitBudget:
             self._refilled_at = useful
 
     def over(self, now: float) -> str:
-        """Why it is not waited for any longer; nothing if it is."""
+        """Why the site no longer waits for it; empty if it does."""
         if self._joined is not None and now > self._joined + CATCH_UP_BEATS * self._rules.beat:
             return "and did not catch up"
         if self._left <= 0:

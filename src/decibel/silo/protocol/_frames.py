@@ -1,7 +1,7 @@
 """What travels over an edge: small frames of fixed layout, little-endian. Nothing in them is ever executed.
 
 `parse` takes any bytes and gives a frame or raises `Malformed`; it allocates nothing larger than what it was given.
-Which values a field may have is in `_frame_limits`, and which frame may come when in `_edge`
+`_frame_limits` defines which values a field may have, and `_edge` which frame may come when
 (docs/reference/silo-protocol.md).
 """
 
@@ -27,7 +27,7 @@ LONGEST_VERSION = 64
 
 
 class Malformed(ValueError):
-    """Bytes that are not a frame."""
+    """These bytes are not a frame."""
 
 
 class Position(NamedTuple):
@@ -62,7 +62,7 @@ class Hello(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """What a site says of itself, signed by it.
+    """What a site says about itself, signed by it.
 
     `nonce` is a random number of this start of the site, and `heard` holds those of all sites that it has heard of
     (`nonces_of`): it counts for a site whose nonce is there, and for no other. `serial` grows from statement to
@@ -334,7 +334,7 @@ def _build(build: Build) -> bytes:
 
 
 def _statements(statements: tuple[Statement, ...]) -> bytes:
-    """Most sites have heard the same, so that it is written once."""
+    """Most sites have heard the same nonces, so these are written once."""
     places = {heard: place for place, heard in enumerate(dict.fromkeys(statement.heard for statement in statements))}
     parts = [_COUNT.pack(len(places))]
     parts += map(_with_size, places)

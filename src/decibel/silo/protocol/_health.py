@@ -1,4 +1,4 @@
-"""What a site remembers of how it is doing: for whom it waits, who was missing, and how fast it goes."""
+"""What a site records about itself: for whom it waits, who was missing, and its speed."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ LARGEST = 2**64 - 1
 def next_incarnation(home: Path, time: int) -> int:
     """A number that this folder has never given before; it is on the disk when this returns.
 
-    A folder that was lost or put back from a backup has forgotten its last number, so that `time`, in nanoseconds, is
-    the least that is given: others know this site by a smaller one.
+    A folder that was lost or restored from a backup may not have the last number. So the number is at least `time`, in
+    nanoseconds, which exceeds every number that others know.
     """
     path = home / INCARNATION
     last = _last(path) if path.exists() else 0

@@ -1,4 +1,4 @@
-"""The newest of what every site says of itself, signed by it. Sites pass it on, and cannot change it."""
+"""The newest of what every site says about itself, signed by it. Sites pass it on and cannot change it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T", Statement, Report)
 
 
 class Signer(Protocol):
-    """Of one site: its key, and the authority that certifies others."""
+    """Signs for one site and checks others: its key, and the authority that certifies them."""
 
     def sign(self, purpose: Purpose, text: bytes) -> tuple[bytes, bytes]:
         """A signature, and the certificate to verify it by."""
@@ -45,8 +45,9 @@ class Newest(Generic[T]):
         self.known[self._number] = text._replace(signature=signature, certificate=certificate)
 
     def checked(self, said: Iterable[T], allowance: TokenBucket, now: float) -> list[T]:
-        """Those that are newer than what is known, and hold. Signatures take time, and this needs no lock; `allowance`
-        is for how many."""
+        """Those that are valid and newer than what is known. Checking signatures takes time and needs no lock;
+        `allowance` limits their number.
+        """
         held: list[T] = []
         for statement in said:
             if self._is_news(statement):

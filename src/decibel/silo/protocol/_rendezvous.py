@@ -1,10 +1,9 @@
-"""The signed statements of all sites, and what follows from them: where to start, skip to, and end.
+"""The signed statements of all sites, and what follows from them: where to start, where to skip to, when to end.
 
-Sites pass statements on, and cannot change them. A statement counts for a site only if it holds the nonce that this
-site has drawn at its start: so it was made since then, by a site that has heard of this one, and what was said in an
-earlier run, or earlier in this run, or to another site, counts for nothing. Where to start is computed by every site
-from the statements, and from nothing else; what a site gives up or skips takes the words of more members than may be
-faulty (`Federation.witnesses`).
+Sites pass statements on, and cannot change them. A statement counts for a site only if it contains the nonce that this
+site has drawn at its start. So it was made since then, by a site that has heard of this one. Statements of an earlier
+run, of an earlier start, or to another site do not count. Every site computes where to start from the statements alone.
+To give up or skip something, a site needs the statements of more members than may be faulty (`Federation.witnesses`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What waits to be sent over one stream. A neighbour that does not read is disconnected before it costs memory."""
+"""The queue of frames to send over one stream. A neighbour that does not read is cut off before it costs memory."""
 
 from __future__ import annotations
 

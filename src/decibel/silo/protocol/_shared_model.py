@@ -1,8 +1,9 @@
 """The model that a site which has finished gives to one that was away: the levels that all sites agree on, as one row.
 
 A site that returns takes it if as many neighbours give the same as must say a thing for it to be true
-(`Federation.witnesses`), so that an honest one is among them. Fanout of honest sites differ by the consensus error, so
-that "the same" is a distance, which people are told: a liar can move what a site takes by no more than that.
+(`Federation.witnesses`), so that an honest one is among them. The models of honest sites differ by the consensus error,
+so "the same" means within a distance, which the log shows. A malicious site can move the model that a site takes by no
+more than that.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The stop rule of sites without a common clock: a site is at rest, and says so; all end when all are.
+"""The stop rule of sites without a common clock: a site that is at rest says so, and all end when all are at rest.
 
 Where a message is used, z_ij moves by half of what it differs from the neighbour's q_ji. So a site whose variables and
 links have not moved by more than the tolerance, for a while in which it has used a message of every neighbour, has s_i
 close to s_j, flows that cancel, and a gradient that its flows balance. Each neighbour has to answer, too: a message of
 it counts that it made with one from after this site came to rest (`AsyncEdge.has_answered`), or one that was slow or
 cut off would be taken at its word of before. A site ends when the newest statement of every other site, signed by it,
-says the same of it. Nobody ends because of others alone.
+says the same of it. No site ends because of others alone.
 """
 
 from __future__ import annotations
