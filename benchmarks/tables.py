@@ -22,6 +22,11 @@ def markdown(table: Table) -> str:
     )
 
 
+def digits(number: float) -> str:
+    """Three digits, and no power of ten for thousands."""
+    return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
 def step(content: dict[str, Any]) -> Table:
     head = ["case", "updates", "ours, µs", "by hand, µs", "÷ hand", "÷ products", "state", "memory", "by hand"]
     return [head] + [
@@ -52,7 +57,7 @@ def network(content: dict[str, Any]) -> Table:
     kinds = list(dict.fromkeys(row["round"] for row in rows))
     kinds = [kind for kind in kinds if kind != "all-reduce"] + ["all-reduce"]
     found = {(row["processes"], row["entries"], row["round"]): row for row in rows}
-    show = lambda row: f"{row['milliseconds']:,.3g} ({row['against']:.2f})" if row else "–"  # noqa: E731
+    show = lambda row: f"{digits(row['milliseconds'])} ({row['against']:.2f})" if row else "–"  # noqa: E731
     return [["processes", "entries", *kinds]] + [
         [str(count), f"{entries:,}", *(show(found.get((count, entries, kind))) for kind in kinds)]
         for count, entries in dict.fromkeys((row["processes"], row["entries"]) for row in rows)
@@ -63,7 +68,7 @@ def model(content: dict[str, Any]) -> Table:
     """What the model says of more nodes than were measured, in milliseconds."""
     curves, nodes = content["model"]["milliseconds"], content["model"]["nodes"]
     return [["nodes", *curves]] + [
-        [str(count), *(f"{curve[i]:,.3g}" for curve in curves.values())] for i, count in enumerate(nodes)
+        [str(count), *(digits(curve[i]) for curve in curves.values())] for i, count in enumerate(nodes)
     ]
 
 
@@ -189,17 +194,17 @@ def growth(content: dict[str, Any]) -> Table:
 
 def target(content: dict[str, Any]) -> Table:
     head = ["method", "form", "α ×", "β, γ ×", "steps", "seconds", "megabytes sent per node", "rounds", "accuracy"]
-    number = lambda value, scale=1.0, form=".3g": "–" if value is None else f"{value / scale:,{form}}"  # noqa: E731
+    number = lambda value, scale=1.0: "–" if value is None else digits(value / scale)  # noqa: E731
     return [head] + [
         [
             f"`{row['method']}`",
             row["form"],
             f"{row['upper']:g}",
             "–" if row["form"] == "single" else f"{row['lower']:g}",
-            number(row["steps"], form=".0f") if row["steps"] is not None else "not reached",
+            f"{row['steps']:,.0f}" if row["steps"] is not None else "not reached",
             number(row["seconds"]),
             number(row["bytes"], 1e6),
-            number(row["rounds"], form=".0f"),
+            "–" if row["rounds"] is None else f"{row['rounds']:,.0f}",
             f"{row['accuracy']:.3f}",
         ]
         for row in content["rows"]
@@ -250,7 +255,7 @@ def largest(content: dict[str, Any]) -> Table:
 
 
 def _held(row: dict[str, Any]) -> list[str]:
-    return [f"{row[name] / 1e9:,.3g}" for name in ("state_bytes", "temporary_bytes", "peak_bytes")]
+    return [digits(row[name] / 1e9) for name in ("state_bytes", "temporary_bytes", "peak_bytes")]
 
 
 def updates(content: dict[str, Any]) -> Table:
@@ -276,7 +281,7 @@ def keys(content: dict[str, Any]) -> Table:
     return [["case", *(f"{name}, µs" for name in names), "÷", "the same numbers"]] + [
         [
             row["case"],
-            *(f"{row['µs'][name]:,.3g}" for name in names),
+            *(digits(row["µs"][name]) for name in names),
             f"{row['against']:.2f}",
             "yes" if row["bit for bit"] else "no",
         ]
@@ -290,10 +295,10 @@ def rings(content: dict[str, Any]) -> Table:
     ] + [
         [
             f"{row['nodes']:,}",
-            f"{1e3 * row['seconds']:,.3g}",
+            digits(1e3 * row["seconds"]),
             f"{row['against']:.2f}",
-            f"{row['state_bytes'] / 1e6:,.3g}",
-            f"{row['beside_bytes'] / 1e6:,.3g}",
+            digits(row["state_bytes"] / 1e6),
+            digits(row["beside_bytes"] / 1e6),
             f"{row['build']:.3g}",
             f"{row['compile']:.3g}",
         ]
@@ -307,9 +312,9 @@ def convolutions(content: dict[str, Any]) -> Table:
         [
             row["case"],
             row["levels"],
-            *(f"{row['milliseconds'][name]:,.3g}" for name in ("ours", "loop")),
+            *(digits(row["milliseconds"][name]) for name in ("ours", "loop")),
             *(f"{row['against'][name]:.2f}" if name in row["against"] else "–" for name in ("ours", "untouched")),
-            f"{row['milliseconds']['torch']:,.3g}" if "torch" in row["milliseconds"] else "–",
+            digits(row["milliseconds"]["torch"]) if "torch" in row["milliseconds"] else "–",
         ]
         for row in content["rows"]
     ]
@@ -317,7 +322,7 @@ def convolutions(content: dict[str, Any]) -> Table:
 
 def performance(rows: list[dict[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
-    show = lambda row, name: f"{row['ms'][name]:,.3g}" if name in row["ms"] else "–"  # noqa: E731
+    show = lambda row, name: digits(row["ms"][name]) if name in row["ms"] else "–"  # noqa: E731
     return [["network", "machine", "measured", *(f"{name}, ms" for name in names)]] + [
         [row["case"], row["machine"], row["date"], *(show(row, name) for name in names)] for row in rows
     ]
@@ -334,7 +339,7 @@ def known_ratios(content: dict[str, Any]) -> Table:
             cell
             for nodes in sizes
             for row in (rows[form, nodes],)
-            for cell in (f"{row['ms']:.3g}", f"{row['÷ now']:.2f}", f"{2 * row['copies']:.1f}")
+            for cell in (digits(row["ms"]), f"{row['÷ now']:.2f}", f"{2 * row['copies']:.1f}")
         ]
         for form in dict.fromkeys(form for form, _ in rows)
     ]

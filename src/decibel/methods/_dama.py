@@ -17,7 +17,7 @@ class Dama(Implicit):
     """x⁺ = S(x, α ∇_x f), y⁺ = S(y, β ∇_y g), both estimated together at (x, y)."""
 
     catalog_name = "dama"
-    summary = "minimax with one strategy on both levels and variance reduction by chance"
+    summary = "minimax with one strategy on both levels and randomized variance reduction"
     paper = (
         "Cai, Alghunaim, Sayed, DAMA: A Unified Accelerated Approach for Decentralized Nonconvex Minimax Optimization, "
         "2025"

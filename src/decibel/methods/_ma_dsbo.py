@@ -60,7 +60,7 @@ class MaDsbo(MaDsboBase):
     """y ← W y − β v, z ← W z − γ p"""
 
     catalog_name = "ma-dsbo"
-    summary = "inner loops on y and z, moving average above (biased where nodes differ)"
+    summary = "inner loops on y and z, moving average on the upper level (biased where nodes differ)"
     moved_by: ClassVar = dict.fromkeys("xyz", "consensus")
 
     @property
@@ -72,7 +72,7 @@ class MaDsboGt(MaDsboBase):
     """With gradient tracking in the inner loops."""
 
     catalog_name = "ma-dsbo-gt"
-    summary = "MA-DSBO with gradient tracking in the inner loops (biased above)"
+    summary = "MA-DSBO with gradient tracking in the inner loops (biased on the upper level)"
     moved_by: ClassVar = {"x": "consensus", "y": "non-gt", "z": "non-gt"}
 
     @property

@@ -214,7 +214,7 @@ def gnsd(*, alpha: Rate, theta: Rate = 1.0) -> SingleLevel:
     return SingleLevel(alpha, theta, strategy("non-gt"))
 
 
-@row("nids", "nids", "Exact Diffusion in which nodes may have steps, and proximal terms, of their own", NIDS)
+@row("nids", "nids", "Exact Diffusion in which each node may have its own step sizes and proximal terms", NIDS)
 def nids(*, alpha: Rate, theta: Rate = 1.0, node_steps: Sequence[float] | None = None) -> SingleLevel:
     """NIDS (Li, Shi, Yan, 2019): Exact Diffusion with the proximal map inside, and a step for each node.
 
@@ -232,11 +232,11 @@ def nids(*, alpha: Rate, theta: Rate = 1.0, node_steps: Sequence[float] | None =
 @row(
     "ada-ed-scalar",
     "ada-ed-scalar",
-    "adaptive Exact Diffusion: a step for each node, and none to tune",
+    "adaptive Exact Diffusion: a step size for each node, nothing to tune",
     ADA_ED,
     scalar=True,
 )
-@row("ada-ed", "ada-ed", "adaptive Exact Diffusion: a step for each node and coordinate, and none to tune", ADA_ED)
+@row("ada-ed", "ada-ed", "adaptive Exact Diffusion: a step size for each node and coordinate, nothing to tune", ADA_ED)
 def ada_ed(*, alpha: Rate = 0.3, theta: Rate = 1.0, scalar: bool = False, local_steps: int = 1) -> SingleLevel:
     """Adaptive Exact Diffusion: AdaGrad's steps D at every node, and still the exact solution. Draws: one batch for
     each local step.
@@ -276,7 +276,7 @@ def adam_ed(*, alpha: Rate = 1e-3, theta: Rate = 1.0, local_steps: int = 1) -> S
 @row(
     "gt-ada",
     "gt-ada",
-    "gradient tracking with a step for each node and coordinate, and none to tune",
+    "gradient tracking with a step size for each node and coordinate, nothing to tune",
     f"{XU} (AugDGM), with AdaGrad's steps",
 )
 def gt_ada(*, alpha: Rate = 0.3, theta: Rate = 1.0) -> SingleLevel:

@@ -54,7 +54,7 @@ class Sparkle(Auxiliary):
         """What SPARKLE's paper does not have, with the papers that it builds on; docs/credits.md says what is whose."""
         adaptive = f"ours, on {cls.paper}; {NIDS} (NIDS)"
         for name, steps in (("ada-ed", "coordinate"), ("ada-ed-scalar", "level")):
-            summary = f"SPARKLE with adaptive Exact Diffusion: a step for each node and {steps}, and none to tune"
+            summary = f"SPARKLE with adaptive Exact Diffusion: a step size for each node and {steps}, nothing to tune"
             yield Variant(f"sparkle-{name}", summary, adaptive, {"lower": name}, defaults={})
         summary = "SPARKLE with adaptive Exact Diffusion and Adam's steps, for neural networks (biased by skewed noise)"
         yield Variant("sparkle-adam-ed", summary, adaptive, {"lower": "adam-ed"}, defaults={})

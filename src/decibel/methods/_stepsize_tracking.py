@@ -61,7 +61,7 @@ class DAdast(StepsizeTracking):
     """x⁺ = W (x − α ∇_x f / max(m_x, m_y)^0.6), y⁺ = W (y − β ∇_y g / m_y^0.4)."""
 
     catalog_name = "d-adast"
-    summary = "minimax with adaptive steps on which nodes agree (a bias that vanishes slowly)"
+    summary = "minimax with adaptive step sizes that nodes agree on (a bias that vanishes slowly)"
     paper = (
         "Huang, Li, Shen, He, Xu, Achieving Near-Optimal Convergence for Distributed Minimax Optimization with "
         "Adaptive Stepsizes, 2024"
@@ -83,7 +83,7 @@ class AdaSdbo(StepsizeTracking):
     """y⁺ = W (y − β v/b), z⁺ = W (z − γ p/c), x⁺ = W (x − α u/(a c)), with a² = m_x, b² = m_y, c² = max(m_y, m_z)."""
 
     catalog_name = "adasdbo"
-    summary = "adaptive steps on which nodes agree, and none to tune (a bias that vanishes slowly)"
+    summary = "adaptive step sizes that nodes agree on, nothing to tune (a bias that vanishes slowly)"
     paper = "Zhai, Yan, Zhang, Problem-Parameter-Free Decentralized Bilevel Optimization, 2025"
     moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
 

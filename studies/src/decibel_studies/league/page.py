@@ -37,8 +37,9 @@ CHOSEN: dict[str, tuple[str, ...]] = {
 
 HEAD = """# League table
 
-Every method of the catalogue on eight small tasks of its own form, at three equal budgets. A number is the share of
-the gap in the upper loss that a method *leaves* when the budget is spent: 100 % is the start, 0 % the best known.
+Every method of the catalogue runs on eight small tasks of its own form, with three equal budgets. The gap is the
+difference in the upper loss between the start and the best known point. A number is the share of this gap that a method
+*leaves* when the budget is spent: 100 % is the start, and 0 % the best known.
 
 {chosen}
 In brackets: the smallest and the largest of {seeds} seeds. † The budget was not spent on some task.
@@ -58,10 +59,12 @@ In brackets: the smallest and the largest of {seeds} seeds. † The budget was n
 brackets cover seeds only. We chose the eight tasks, and none is large, so overhead is most of a step's time. At equal
 iterations, methods with several steps in an iteration have computed more.
 
-All methods, mixtures and tasks: [standings.csv](standings.csv), a line for each method and task with the median over
-seeds, and one for each method with the mean over tasks.
+All methods, also those with a strategy for each level, and all tasks are in [standings.csv](standings.csv). It has a
+line for each method and task with the median over seeds, and one for each method with the mean over tasks.
 
 ![What every method leaves of the gap](figures/league.svg)
+
+Dots are medians over seeds. Bars reach from the smallest to the largest seed.
 
 ## How it was made
 
