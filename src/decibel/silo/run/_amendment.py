@@ -1,9 +1,9 @@
 """A new edition of the federation file: what may change, which sites accept it, and how a saved state continues.
 
-Flows that links sum up (`keeps_link_flows`) cancel over each link: a link of both editions goes on as it was,
-one that is gone is dropped at both its ends, and a new one begins at zero at both. Corrections that a node keeps for
-all its links together cancel over all members only, so that they stay exact on another graph, but not among other
-members. There all members begin them at zero, from the variables as they were saved, if the organiser says so (`warm`).
+Flows that links sum up (`keeps_link_flows`) cancel over each link. A link of both editions continues, a removed link is
+dropped at both ends, and a new one begins at zero at both. Corrections that a node keeps for all its links together
+cancel only over all members. So they stay exact on another graph, but not with other members. Then all members begin
+them at zero, from their saved variables, if the organiser says so (`warm`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Placement(NamedTuple):
 
 
 def succeed(before: Federation, written: Federation, *, warm: bool) -> Federation:
-    """The next edition of `before`, as somebody has `written` it; raises where it is another run.
+    """The edition after `before`, as `written` by the organiser; raises if it is another run.
 
     A site that stays keeps its permanent number, and a new one gets the next.
     """
@@ -124,8 +124,9 @@ def not_exact(why: str) -> ValueError:
 def migrate(
     saved: State, start: State, before: Placement, now: Placement, strategies: Mapping[str, Strategy], *, warm: bool
 ) -> State:
-    """A site's state under another edition: links of both go on, others begin at zero; with `warm` all links and all
-    corrections begin at zero, and variables and the method's memory stay."""
+    """A site's state under another edition. Links of both editions continue, others begin at zero. With `warm` all
+    links and corrections begin at zero; variables and the method's memory stay.
+    """
     if not warm:
         return saved._replace(link_memory=_links(saved.link_memory, start.link_memory, before, now))
 

@@ -1,4 +1,4 @@
-"""A run of one site without a common clock: the same compiled step, between what the site sends and what it has."""
+"""A run of one site without a common clock: the same compiled step, using what the site has received."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ._traced_messages import trace_messages
 
 
 class AsyncRun(SiteRun):
-    """What a site sends depends on its state only, so that it is sent when a step has ended, before the next begins."""
+    """What a site sends depends only on its state, so it is sent after a step and before the next begins."""
 
     def __init__(self, program: Program, site: Site, privacy: Privacy, home: Path | None = None) -> None:
         super().__init__(program, site, privacy, home)
@@ -50,7 +50,7 @@ class AsyncRun(SiteRun):
         return network.waves(step, state, self._sent)
 
     def after_step(self, program: Program, before: State, after: State) -> None:
-        """What the site's stop rule looks at."""
+        """Records what the site's stop rule needs."""
         network = program.network
         rule = self.site.rest.rule
         assert isinstance(network, AsyncSiteNetwork)
@@ -87,8 +87,9 @@ def largest_change(before: State, after: State) -> Array:
 
 
 def waves_sent(program: Program, state: State) -> Sent:
-    """What each exchange of a step carries, from tracing it; raises where it carries anything else than waves of the
-    levels as they were before the step."""
+    """What each exchange of a step sends, found by tracing it. Raises if it sends anything but waves of the levels as
+    they were before the step.
+    """
     waves: Sent = []
 
     def record(state: State, exchanges: list[dict[str, Message]]) -> None:

@@ -1,8 +1,8 @@
 """The edges' streams: gRPC over mutual TLS, raw bytes, one bidirectional stream per edge.
 
-A site listens where the federation file says and nowhere else, and dials the neighbours it is to dial, again and again
-until it is answered. Before a frame reaches the site, both ends have shown a certificate of the federation's authority
-that is neither expired nor revoked, and have named the same federation and the same problem.
+A site listens only where the federation file says. It dials the neighbours that it has to dial, again and again until
+they answer. Before a frame reaches the site, both ends have shown a certificate of the federation's authority that is
+neither expired nor revoked, and have named the same federation and the same problem.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ CONNECTIONS = 64  # beside 8 for every neighbour; the next ones are closed when 
 
 
 class Streams:
-    """All streams of one site. `notes` is the file that tells how it is, and `every` the seconds between lines of
-    progress; both may be left out, and so may the port on loopback where others ask."""
+    """All streams of one site. `notes` is its status file, and `every` the seconds between lines of progress. Both are
+    optional, and so is the port on loopback for health and metrics.
+    """
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class Streams:
         self._threads = [running for running in self._threads if running.is_alive()] + [thread]
 
     def _run_forever(self, target: Callable[..., None], *arguments: object) -> None:
-        """In a thread that goes on until the site is closed, whatever goes wrong in it."""
+        """Runs in a thread until the site is closed, whatever goes wrong in it."""
 
         def forever() -> None:
             while not self._closed.is_set():
@@ -183,8 +184,9 @@ class Streams:
             self._closed.wait(10 * RETRY)
 
     def _reload_credentials(self) -> None:
-        """Reloads certificates and lists in a thread of its own, so that neither a slow disk nor a late heartbeat
-        delays a revocation."""
+        """Reloads certificates and lists in its own thread, so that neither a slow disk nor a late heartbeat delays a
+        revocation.
+        """
         while not self._closed.wait(LOOK):
             self.site.health.expiries = self.credentials.expiries
             try:
@@ -246,7 +248,7 @@ class Streams:
         self._shown = identity
 
     def _show_renewed(self) -> None:
-        """A renewed certificate is shown from here on: streams are opened again, and the run goes on."""
+        """From now on a renewed certificate is presented: streams are opened again, and the run continues."""
         if self._closed.is_set():
             return
         if self._server is not None and self._shown is not self.credentials.identity:
@@ -297,7 +299,7 @@ class Streams:
 
     @contextmanager
     def _one_greeting(self, edge: Edge, stop: Callable[[], object]) -> Iterator[None]:
-        """A neighbour has one stream on which HELLO is awaited: another one ends it."""
+        """A neighbour may have one stream that awaits HELLO. Another one ends it."""
         with self.site.lock:
             before = self._greeting.get(edge.number)
             self._greeting[edge.number] = stop
@@ -382,7 +384,7 @@ class Streams:
         return hello
 
     def _refuse(self, frames: Iterator[bytes], stream: SendQueue, error: ValueError) -> None:
-        """Tells the other end why, and waits a little until it has heard it."""
+        """Tells the other end the reason, and waits a little until it has arrived."""
         stream.conclude(write(Refuse(plain(error))))
         with _within(LAST_WORDS / 2, stream.cut), suppress(grpc.RpcError):
             for _ in frames:
@@ -415,7 +417,7 @@ class Streams:
             stream.cut()
 
     def _report_once(self, sentence: str, cause: str | None = None) -> None:
-        """A neighbour that tries again every second is not worth a line every second."""
+        """Logs the same failure once: a neighbour that tries again every second must not fill the log."""
         sentence = plain(sentence)
         if sentence not in self._said:
             if len(self._said) >= MOST_SENTENCES:

@@ -1,4 +1,4 @@
-"""What a site's folder says of a run that has finished: a site that is started again does not begin it again."""
+"""The record of a finished run in a site's folder: a site that is started again does not begin it again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Finished(NamedTuple):
 
 
 def read(home: Path) -> Finished | None:
-    """Of the run that finished last in a folder; None if none has."""
+    """The record of the run that finished last in a folder; None if none has."""
     path = home / FILE
     if not path.is_file():
         return None
@@ -54,7 +54,7 @@ def write(home: Path, finished: Finished) -> None:
 
 
 def move_aside(home: Path, finished: Finished) -> Path:
-    """What a run has left, before another one begins in the same folder; the record goes last."""
+    """Moves aside what a run has left, before another one begins in the same folder; the record goes last."""
     aside = home / ASIDE / f"{finished.step}-{finished.federation[:8]}-{finished.problem[:8]}"
     aside.mkdir(parents=True, exist_ok=True)
     for name in (*RESULTS, FILE):

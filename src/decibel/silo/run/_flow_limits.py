@@ -1,7 +1,7 @@
-"""What a neighbour's wrong numbers may do to a site: no more than the limit in the federation file allows.
+"""Bounds what a neighbour's wrong numbers can do to a site, by the limit in the federation file.
 
-Sites check who sends and in what form, but a member may send any numbers. A strategy that sums them up never forgets a
-wrong one, and any other can be driven to where a loss is no longer finite. A limit on what a link may carry
+Sites check who sends and in what form, but a member may send any numbers. In a strategy that sums them up a wrong
+number stays, and any other strategy can be driven to where a loss is no longer finite. A limit on the flow of a link
 (`network/_clip`) bounds both.
 """
 
@@ -23,8 +23,9 @@ from ._traced_messages import trace_messages
 
 
 def protected(method: Method, federation: Federation) -> Method:
-    """The method with the federation's limit on every strategy that takes one; raises where members could do anything,
-    unless the federation says that they are trusted."""
+    """The method with the federation's limit on every strategy that takes one. Raises if members could send anything,
+    unless the federation says that they are trusted.
+    """
     limit = federation.flow_limit
     if isinstance(limit, dict):
         lacking = [level for level in method.strategies if level not in limit and takes_limit(method.strategies[level])]
@@ -60,7 +61,7 @@ def _bounded(strategy: Strategy) -> bool:
 
 
 def validate_messages(program: Program, state: State, federation: Federation) -> None:
-    """Raises where a step sends anything without a limit to members that are not trusted, by a strategy or beside."""
+    """Raises if a step sends anything without a limit to members that are not trusted, whether by a strategy or not."""
 
     def look(state: State, exchanges: list[dict[str, Message]]) -> None:
         if any(message.within is None for messages in exchanges for message in messages.values()):
@@ -71,7 +72,9 @@ def validate_messages(program: Program, state: State, federation: Federation) ->
 
 
 def note_flows(program: Program, site: Site, links: tuple[ExchangeMemory, ...]) -> None:
-    """For the site's status: how large the flow of every link is, how large it was at most, and whether it is cut."""
+    """Records for the site's status how large the flow of every link is, how large it was at most, and whether it is
+    clipped.
+    """
     network = program.network
     strategies = program.method.strategies
     assert isinstance(network, SiteNetwork)

@@ -1,4 +1,5 @@
-"""How a compiled step calls Python: in the order of the program, or in place where data alone put the calls in order.
+"""How a compiled step calls Python: in the order of the program, or in place if data dependencies alone order the
+calls.
 
 `io_callback` keeps order and works on any device, but copies what it is given and what it returns several times. On a
 processor `buffer_callback` reads and writes the step's own memory. It keeps no order, so it serves steps with a single

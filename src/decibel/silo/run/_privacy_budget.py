@@ -1,8 +1,8 @@
-"""What a site's noisy messages and sums have cost, kept in its folder over all its runs, and where its budgets end.
+"""What a site's noisy messages and sums have cost, over all runs from its folder, and when its budgets are spent.
 
-A message is written down before it leaves, on the disk before its noise is drawn: after a crash the count is what was
-sent, or more. Steps that are done again after a restart send new noise, and count again. A sum over records counts for
-the records that are in it, and the count is that of the record that is in most; both levels' are added.
+A message is counted on disk before its noise is drawn, so after a crash the count is what was sent, or more. Steps that
+are repeated after a restart send new noise, and count again. A sum over records counts for the records in it, and the
+count is that of the record that is in most sums. Both levels' counts are added.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Slots = dict[tuple[int, int], np.ndarray]  # (level, slots) to how many sums eac
 
 
 class Budgets(NamedTuple):
-    """The largest ε of a folder, at δ; None for no limit."""
+    """The largest ε of a folder, at δ; None is no limit."""
 
     site: float | None = None  # of all data of the site
     record: float | None = None  # of one record
@@ -100,12 +100,12 @@ class Privacy:
         return self._sums_before + Counter({self.noise_of_sums: most})
 
     def epsilon(self, steps: int = 0) -> float:
-        """Of all messages that were sent, and of those of `steps` further steps."""
+        """ε of all messages sent so far, and of those of `steps` further steps."""
         counts = self.sent + Counter({noise: steps * count for noise, count in self.in_step.items()})
         return _epsilon(counts, self.budgets.delta)
 
     def record_epsilon(self, steps: int = 0, first: int = 0) -> float:
-        """Of all sums so far, and of those of `steps` further steps from `first` on."""
+        """ε of all sums so far, and of those of `steps` further steps from `first` on."""
         slots = {place: counts.copy() for place, counts in self._slots.items()}
         for release in self.releases.values():
             counts = slots.setdefault(_place(release), np.zeros(release.batches_per_epoch, np.int64))
@@ -115,7 +115,7 @@ class Privacy:
         return _epsilon(self._with(slots), self.budgets.delta)
 
     def steps_left(self, steps: int, first: int = 0) -> int:
-        """How many of `steps` steps from `first` on the budgets allow."""
+        """How many of `steps` steps, starting at `first`, the budgets allow."""
 
         def allowed(steps: int) -> bool:
             return not (
@@ -175,7 +175,7 @@ class Privacy:
         atomic_write(self.home / FILE, json.dumps(content), 0o600)
 
     def begin(self) -> None:
-        """No other run counts in this folder until the end of this one."""
+        """Prevents other runs from counting in this folder until this one ends."""
         if not (self.in_step or self.releases):
             return
         self._lock = os.open(self.home / "privacy.lock", os.O_RDWR | os.O_CREAT, 0o600)

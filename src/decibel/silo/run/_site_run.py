@@ -1,4 +1,4 @@
-"""A run of one site: the compiled step, and what the site's neighbours and signals do to it."""
+"""A run of one site: the compiled step, and how the site's neighbours and signals affect it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FULL = (
 
 
 class SiteRun(Run):
-    """A run of one node among others elsewhere, who may make it wait, or skip steps that they did without it."""
+    """A run of one node. Its neighbours at other sites may make it wait, or skip steps that they did without it."""
 
     holds_one_node = True
 
@@ -77,7 +77,9 @@ class SiteRun(Run):
         self._any_length: Compiled | None = None
 
     def _row(self) -> np.ndarray:
-        """The model that it gives; nothing where that would tell what noisy messages hide, or is too large to send."""
+        """The model that it gives to others; empty if that would reveal what noisy messages hide, or is too large to
+        send.
+        """
         row = row_of(self.program.method, self.state)
         return row[:0] if self.privacy.in_step or row.nbytes > LARGEST_MODEL else row
 
@@ -101,7 +103,7 @@ class SiteRun(Run):
         return self._any_length
 
     def steps(self, program: Program, state: State, first: Array, end: Array) -> Outcome:
-        """What is compiled: steps from `first` until `end` is reached. Which step comes next is the site's to say."""
+        """What is compiled: steps from `first` until `end` is reached. The site decides which step comes next."""
 
         def step(carry: Carry) -> Carry:
             k, _, done, before, totals = carry
@@ -138,8 +140,9 @@ class SiteRun(Run):
             out[0][...] = self.site.begin(int(k))
 
     def restore_order(self, saved: Sequence[int]) -> list[int]:
-        """The step that all sites have saved; this site's newest, where the others run already; the last, where this
-        run has finished here before."""
+        """The step that all sites have saved; this site's newest, if the others run already; or the last, if this run
+        has finished here before.
+        """
         last = self.finished_at(saved)
         if last is not None:
             return [last]
@@ -172,7 +175,7 @@ class SiteRun(Run):
 
     @property
     def node_ids(self) -> np.ndarray:
-        """The site's position in the federation file, which is not its number for life."""
+        """The site's position in the federation file, which is not its permanent number."""
         return np.asarray([self.site.number])
 
     @property
@@ -210,7 +213,7 @@ class SiteRun(Run):
         return True
 
     def _validate_newcomers(self, edition: int) -> None:
-        """Raises where one that took part when a state was saved has nothing of it, and others cannot give it back."""
+        """Raises if a site that took part when a state was saved has lost its part, and others cannot restore it."""
         federation = self.site.federation
         lost = [name for name in self.site.new_members if federation.sites[federation.number(name)].since <= edition]
         exact = not why_not_exact(self.program.method.strategies, members=True, graph=True)
@@ -281,7 +284,7 @@ class SiteRun(Run):
         return costs.total(steps, repetitions)
 
     def _patiently(self, chunk: Callable[[], Outcome]) -> Fetched:
-        """In a thread of its own, so that Ctrl-C works while waiting for neighbours."""
+        """Runs in its own thread, so that Ctrl-C works while waiting for neighbours."""
         with ThreadPoolExecutor(1) as thread:
             running = thread.submit(lambda: _fetch(chunk()))
             try:
@@ -312,7 +315,7 @@ class SiteRun(Run):
         self.privacy.end()
 
     def _note_finished(self, home: Path) -> None:
-        """So that it is not begun again."""
+        """Records that the run has finished, so that it does not begin again."""
         site = self.site
         without = list(site.health.without)
         if without and (site.had_finished or not self._stay):

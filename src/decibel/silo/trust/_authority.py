@@ -1,4 +1,4 @@
-"""The authority: signs, and notes what it has signed. It is kept offline, its key encrypted by a passphrase."""
+"""The authority signs, and records what it has signed. It is kept offline, its key encrypted by a passphrase."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ORDER = "order.json"
 
 
 class Authority:
-    """Its key is all it takes to let anyone in, so it is kept where no site is."""
+    """Whoever has its key can admit anyone, so it is kept away from all sites."""
 
     def __init__(
         self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, ledger: SignatureLedger | None = None
@@ -192,7 +192,7 @@ def current_federation(authority: Authority, federation: Federation) -> None:
 
 
 def current_list(authority: Authority, federation: Federation, folder: Path) -> RevocationList:
-    """The newest list: by the ledger, and by what was published, should the ledger come from an old backup."""
+    """The newest list, by the ledger and by what was published, in case the ledger comes from an old backup."""
     lists: list[RevocationList] = []
     for entry in _entries(authority, "revocation list"):
         lists.append(RevocationList.from_text(json.dumps(entry["list"]), "the ledger"))

@@ -1,4 +1,4 @@
-"""Certificates and signed texts: how they are made, and when they hold.
+"""Certificates and signed texts: how they are made, and when they are valid.
 
 A site's name is the one in its certificate and nowhere else. Signed texts (the federation file, the list of revoked
 keys) are JSON with a body and the authority's signature of it, for one purpose.
@@ -27,7 +27,7 @@ with optional("cryptography", caller="db.Silo", extra="silo"):
 
 
 class Holder(NamedTuple):
-    """The lasting content of a certificate of the authority: the name, the key, and from when until when it holds."""
+    """The permanent content of a certificate: the name, the key, and the time for which it is valid."""
 
     name: str
     key: ec.EllipticCurvePublicKey
@@ -52,7 +52,7 @@ class Holder(NamedTuple):
         return cls(name, key, fingerprint(key), begins, ends)
 
     def check(self, revoked: RevocationList, now: datetime) -> None:
-        """Raises where the certificate does not hold now."""
+        """Raises if the certificate is not valid now."""
         if now < self.begins:
             raise NotTrusted(
                 f"the certificate is not valid before {in_utc(self.begins)}, and the time is {in_utc(now)} here."
@@ -71,7 +71,7 @@ class Holder(NamedTuple):
 def check(
     certificate: x509.Certificate, authority: x509.Certificate, revoked: RevocationList, now: datetime | None = None
 ) -> str:
-    """The name in a certificate that holds."""
+    """The name in a valid certificate."""
     holder = Holder.of(certificate, authority)
     holder.check(revoked, now or datetime.now(UTC))
     return holder.name

@@ -1,4 +1,4 @@
-"""Which members may collude without parting the others, and how large a limit on flows that takes.
+"""Which members may collude without separating the others, and how large a limit on flows that needs.
 
 With a limit B on every link, sites minimise Σ_i f_i(x_i) + B Σ_ij ‖x_i − x_j‖ over honest links (Ben-Ameur, Bianchi and
 Jakubowicz, 2016), to which each link to a colluder adds a linear term of norm B at most. The m honest sites agree, on a
@@ -24,8 +24,9 @@ MOST = 100_000  # unknowns, over the programs of all sets of that many colluders
 
 
 class Tolerated(NamedTuple):
-    """A number of colluders, the limit with which any that many leave the others together, which is infinite if none
-    does, and the colluders that need the most."""
+    """A number of colluders; the limit with which any such group leaves the others together, infinite if there is none;
+    and the colluders that need the largest limit.
+    """
 
     colluders: int
     limit: float
@@ -33,8 +34,9 @@ class Tolerated(NamedTuple):
 
 
 def tolerated(sites: int, flows: Flows) -> Iterator[Tolerated]:
-    """For one colluder, for two, and so on, up to the first number that no limit tolerates, or that has too many
-    choices to look at."""
+    """For one colluder, for two, and so on, up to the first number that no limit tolerates, or that has too many groups
+    to check.
+    """
     for count in range(1, sites - 1):
         if math.comb(sites, count) * sites * len(flows) > MOST:
             return

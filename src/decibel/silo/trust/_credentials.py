@@ -1,4 +1,4 @@
-"""A site's own folder: its key and certificate, the authority's certificate, the signed federation, what is revoked."""
+"""A site's folder: its key and certificate, the authority's certificate, the signed federation, and revoked keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Identity(NamedTuple):
 
 
 class Credentials:
-    """What a site shows, and what it checks others by. Both are read again while it runs (`refresh`)."""
+    """What a site presents, and what it checks others with. Both are read again while it runs (`refresh`)."""
 
     def __init__(self, home: Path, name: str, authority: x509.Certificate, federation: Federation) -> None:
         self.home = home
@@ -81,7 +81,9 @@ class Credentials:
             raise ValueError(f"{path} belongs to {known!r}, not to {self.name!r}: use the right folder.")
 
     def refresh(self) -> list[str]:
-        """Takes what is new in the folder: a list of revoked keys, a renewed certificate. What people should know."""
+        """Takes what is new in the folder: a list of revoked keys, or a renewed certificate. Returns what people should
+        know.
+        """
         said = [trouble for trouble in (self.trust.refresh(), self.trust.clock_trouble()) if trouble]
         try:
             if (raw := read_file(self.home / CERTIFICATE)) != self._seen:
@@ -104,7 +106,7 @@ class Credentials:
         return said
 
     def check(self, certificate: x509.Certificate) -> str:
-        """The name in a certificate, if it holds."""
+        """The name in a certificate, if it is valid."""
         self.trust.refresh()
         return check(certificate, self.authority, self.trust.revoked, now=self.trust.now())
 
@@ -124,7 +126,7 @@ class Credentials:
         return self.check(presented)
 
     def sign(self, purpose: Purpose, text: bytes) -> tuple[bytes, bytes]:
-        """What this site says of itself, for all to verify; and the certificate to verify it by."""
+        """Signs what this site says about itself; returns the signature and the certificate to verify it with."""
         identity = self.identity
         return sign(identity.key, purpose, text), identity.certificate_der
 
@@ -139,7 +141,7 @@ class Credentials:
 
     @property
     def expiries(self) -> dict[str, float]:
-        """When what this site shows and checks by ends, as Unix times."""
+        """When what this site presents and checks with expires, as Unix times."""
         return {
             "certificate": self.certificate.not_valid_after_utc.timestamp(),
             "revocation_list": self.trust.revoked.expires.timestamp(),
@@ -181,7 +183,7 @@ class Signatures:
         return True
 
     def _find_holder(self, certificate: bytes) -> Holder | None:
-        """Whose certificate it is; None if it is none of the authority's."""
+        """Whose certificate it is; None if the authority did not issue it."""
         try:
             return Holder.of(x509.load_der_x509_certificate(certificate), self._authority)
         except ValueError:  # NotTrusted is
@@ -193,7 +195,7 @@ class Signatures:
 
 
 def load_identity(home: Path) -> Identity:
-    """The certificate and its key: the one in use, or one that was made to follow it and is certified by now."""
+    """The certificate and its key: the key in use, or a newer one that has been certified since."""
     certificate = load_certificate(home / CERTIFICATE)
     wanted = certificate_fingerprint(certificate)
     for name in (KEY, NEXT_KEY):

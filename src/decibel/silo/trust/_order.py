@@ -1,4 +1,6 @@
-"""What the authority orders all sites: to stop, or that they may go on. Numbered, so that no older one counts again."""
+"""What the authority orders all sites: to stop, or that they may run again. Numbered, so that no older order counts
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of revoked keys: numbered, so that no older one is taken for a newer, and good for a limited time."""
+"""The list of revoked keys: numbered, so that an older one cannot replace a newer one, and valid for a limited time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RevocationList:
 
     @classmethod
     def first(cls, federation: str, days: float = DAYS) -> RevocationList:
-        """With nothing in it: that nothing is revoked is said, too, and signed."""
+        """The empty list: that nothing is revoked is signed, too."""
         now = _now()
         return cls(federation, 1, now, now + timedelta(days=days))
 
     def next(self, keys: Iterable[str], days: float = DAYS, *, after: int = 0) -> RevocationList:
-        """With more keys, and a number beyond this one's and `after`."""
+        """The list with more keys, and a number larger than this one's and `after`."""
         now = _now()
         number = max(self.number, after) + 1
         return RevocationList(self.federation, number, now, now + timedelta(days=days), self.keys | frozenset(keys))
