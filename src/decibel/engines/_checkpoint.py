@@ -271,7 +271,7 @@ def _validate_same_losses(current: LossHashes, saved: LossHashes | None) -> None
 
 
 def run_fingerprint(problem: Problem, method: Method, graphs: Levels, config: RunConfig) -> dict[str, JSON]:
-    """The settings that identify a run, besides its data; independent of where nodes run."""
+    """The settings that identify a run, in addition to its data. They do not depend on where nodes run."""
     return {
         "method": method.name,
         "settings": json.loads(json.dumps(method.settings, default=str)),

@@ -62,7 +62,7 @@ def _canonical(name: str, matrix: Matrix) -> sparse.csr_array:
 
 
 def _worst_sum(matrix: sparse.csr_array, axis: int) -> str | None:
-    """The row (axis 1) or column (axis 0) whose sum is farthest from one, in words; None where all sums are one."""
+    """The row (axis 1) or column (axis 0) whose sum is farthest from one, in words; None if all sums are one."""
     sums = np.asarray(matrix.sum(axis=axis))
     worst = int(np.argmax(np.abs(sums - 1.0)))
     if abs(sums[worst] - 1.0) <= SUM_TOLERANCE:

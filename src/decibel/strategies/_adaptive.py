@@ -133,7 +133,8 @@ class AdaptiveDiffusion(AdaptiveFlows):
 
     Attributes:
         scalar: one step for each node and level (v ← v + ‖r‖²) instead of one for each coordinate.
-        scale_every: b in one byte an entry, of which a message has one in so many; None has all of b in each.
+        scale_every: k, to send b with one byte per entry, and each entry only in every k-th message. None sends all of
+            b in each message.
     """
 
     scalar: bool = eqx.field(static=True, default=False)

@@ -1,4 +1,4 @@
-"""Strategies for one-way links, where no W that nodes know by themselves has rows and columns that sum to one.
+"""Strategies for one-way links. Nodes alone then cannot find a W whose rows and columns both sum to one.
 
 Push-pull tracks the sum of the steps with a column-stochastic C, which preserves sums, and agrees with a row-stochastic
 R, which preserves what all nodes have in common:

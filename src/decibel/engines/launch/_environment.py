@@ -1,4 +1,4 @@
-"""The variables by which the processes of one run find each other, whoever started them.
+"""The variables by which the processes of one run find each other, whatever started them.
 
 Under Slurm and Open MPI 4 `jax.distributed.initialize()` finds the coordinator and this process's number by itself.
 Here is what it does not know: whether there are other processes at all, before JAX is loaded; DECIBEL_*, which
@@ -40,7 +40,7 @@ class ProcessInfo(NamedTuple):
 
 
 def process_info(variables: Mapping[str, str]) -> ProcessInfo | None:
-    """This process's place: by DECIBEL_*, then Open MPI's variables, then Slurm's. None for a process of its own."""
+    """This process's place: by DECIBEL_*, then Open MPI's variables, then Slurm's. None for a single process."""
     rank, count = _numbers(variables)
     if rank is None:
         return None

@@ -91,7 +91,7 @@ def launch(script: Sequence[str], processes: int, *, elastic: Elastic | None = N
 
 
 class Group:
-    """The processes of one start. Each is named by its place among all, whoever is absent."""
+    """The processes of one start. Each is named by its place among all processes, also if some are absent."""
 
     def __init__(self, script: Sequence[str], ranks: list[int], absent: list[int], events: SimpleQueue) -> None:
         self._events, self.told = events, None

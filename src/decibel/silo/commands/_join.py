@@ -78,7 +78,7 @@ def join(
     atomic_write(request, pem(make_request(key, name, federation.name)))
     if console is not None:
         lines = (
-            f"The authority's fingerprint; compare it, by telephone, with whoever sent you {public}:",
+            f"The authority's fingerprint; compare it, by telephone, with the person who sent you {public}:",
             f"  {as_digits(certificate_fingerprint(authority))}",
             f"Send {request} to be signed; your key, which never leaves this machine, has the fingerprint",
             f"  {as_digits(key_fingerprint)}",

@@ -139,7 +139,7 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
         "state", "gauge", "1 for the state it is in.", [({"state": s}, s == facts["state"]) for s in STATES]
     )
     for name, text, value in (
-        ("step", "Where it is in the run.", site.health.step),
+        ("step", "The step of the run.", site.health.step),
         ("steps_done", "Steps done by this site.", site.steps_done),
         ("steps", "Steps of the run.", site.goal),
         ("steps_per_second", "Over the last minute.", site.health.rate),

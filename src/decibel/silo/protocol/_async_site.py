@@ -147,7 +147,7 @@ class AsyncSite(Site):
             return step
 
     def _is_left_behind(self) -> bool:
-        """Asked at the start: one that runs goes on with the last messages of those who have finished."""
+        """Called at the start. A site that runs already continues with the last messages of finished sites."""
         everyone = self.edges and all(edge.finished for edge in self.edges.values())
         return bool(everyone) and self.next < self.goal and self._rendezvous.is_over
 

@@ -1,4 +1,4 @@
-"""The time of a site, and how its threads wait for each other. A simulation of sites has a clock of its own."""
+"""The time of a site, and how its threads wait for each other. A simulation of sites has its own clock."""
 
 from __future__ import annotations
 

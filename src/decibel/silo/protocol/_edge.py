@@ -193,7 +193,7 @@ class Edge:
     def on_bye(self, reason: str, *, forget: bool) -> None:
         self.finished = reason == "finished"
         if reason == "aside":
-            self.on_refuse("it took too long, so that the others go on without it for a while")
+            self.on_refuse("it took too long, so the others continue without it for a while")
         self.running = self.running and reason == "aside"
         if self.finished:
             self.joining = False

@@ -119,7 +119,7 @@ class Roll(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """Newer statements, while the run goes on."""
+    """Newer statements, during the run."""
 
     statements: tuple[Statement, ...]
 

@@ -1,7 +1,7 @@
-"""Where a message has its floats, and whether all of them are finite.
+"""Which bytes of a message are floats, and whether all of them are finite.
 
-A message in code is bytes to the transport; where in them the code writes floats is known beforehand
-(`Code.float_bytes`), so that a NaN is found on arrival in code as it is in the open.
+A compressed message is bytes to the transport. Which of them are floats is known beforehand (`Code.float_bytes`), so a
+NaN is found on arrival, as in an uncompressed message.
 """
 
 from __future__ import annotations

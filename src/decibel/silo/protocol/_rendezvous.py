@@ -18,8 +18,9 @@ from ._newest import Newest, Signer
 
 
 class Rendezvous(Newest[Statement]):
-    """What one site knows of all. `nonce` is a random number, drawn at its start; `returns` is whether it may enter a
-    run that goes on already."""
+    """What one site knows of all. `nonce` is a random number, drawn at its start; `returns` is whether it may enter an
+    ongoing run.
+    """
 
     def __init__(
         self,

@@ -154,7 +154,7 @@ class Site(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """What one kind of site keeps besides."""
+        """What each kind of site keeps in addition."""
 
     @property
     def name(self) -> str:

@@ -180,7 +180,7 @@ class Streams:
         try:
             serve(self.site, port, self._closed)
         except OSError as error:
-            self._report_once(f"metrics cannot be served at port {port}: {error.strerror or error}; the run goes on")
+            self._report_once(f"metrics cannot be served at port {port}: {error.strerror or error}; the run continues")
             self._closed.wait(10 * RETRY)
 
     def _reload_credentials(self) -> None:

@@ -219,7 +219,7 @@ class SiteRun(Run):
         exact = not why_not_exact(self.program.method.strategies, members=True, graph=True)
         if lost and not exact and federation.warm <= edition:
             raise ValueError(
-                f"{', '.join(lost)} has lost what it had saved, and this method needs it: put back its checkpoints, or "
+                f"{', '.join(lost)} has lost what it had saved, and this method needs it: restore its checkpoints, or "
                 "let the organiser make an edition by `decibel silo amend --warm`."
             )
 
@@ -250,7 +250,9 @@ class SiteRun(Run):
             )
         if self._home is not None and self._set_aside is not None:
             aside = move_aside(self._home, self._set_aside)
-            self.site.log(f"a run has finished here before, and goes on or is another: its results are in {aside}")
+            self.site.log(
+                f"a run has finished here before; it continues, or this is another run: its results are in {aside}"
+            )
         self.site.steps_done = self.steps_done
         left = self.privacy.steps_left(steps - self.step, self.step)
         self._goal = self.site.goal = self.step + left

@@ -31,7 +31,7 @@ class SignatureLedger:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Other processes that sign wait until the block ends, so that what it reads of the ledger stays true."""
+        """Other processes that sign wait until the block ends, so that what it has read from the ledger stays valid."""
         if self._held:
             yield
             return
