@@ -226,7 +226,7 @@ class TestTooFewThatHaveFinished:
 class TestWords:
     def test_who_departs_is_told_and_who_returns(self):
         end = returned()
-        for quorum, sentence in (("continue", "the run goes on without its data"), ("wait", "the run waits for it")):
+        for quorum, sentence in (("continue", "the run continues without its data"), ("wait", "the run waits for it")):
             end.site.fault_tolerance = FaultTolerance(quorum, beat=1.0, missed=3)
             end.edge.open = True
             end.deliver(Bye("left"))

@@ -426,7 +426,7 @@ class Site(ABC):
     def _tell_departed(self, edge: Edge, why: str) -> None:
         edge.departed = True
         then = {
-            "continue": ': the run goes on without its data until it returns (quorum = "continue")',
+            "continue": ': the run continues without its data until it returns (quorum = "continue")',
             "wait": ': the run waits for it (quorum = "wait")',
         }
         edge.log(f"{edge.name} {why}" + (then.get(self.fault_tolerance.quorum, "") if self.lossy else ""))
