@@ -75,7 +75,8 @@ HEAD = f"""\
 # From install to a figure
 
 This session starts with an empty environment and a data file, and ends with a figure. Below each command is the time
-that it took on two cores. `python docs/transcript.py` wrote this page, and a test repeats the commands.
+that it took on two cores. `python docs/transcript.py` wrote this page, and a test repeats the commands. Before the
+first release, [install from a checkout](index.md#installation).
 
 `patients.csv` stands for your own file. It holds 442 patients with ten measurements each, and how their illness
 progressed in a year. Six clinics hold these patients, and train a linear model y on half of them. They tune a penalty
