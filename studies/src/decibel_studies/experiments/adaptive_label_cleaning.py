@@ -67,7 +67,8 @@ STUDY = Study(
     paper="ours",
     about="Ten nodes on a ring with weak links hold different classes of Fashion-MNIST, and 30 % of the labels for "
     "training are wrong. They learn a weight for every training sample (x) and a two-layer network (y). Adaptive "
-    "Exact Diffusion with its default step sizes is compared with Exact Diffusion with the best of fifteen.",
+    "Exact Diffusion takes adam-ed on the lower level and ada-ed on the upper one, with default step sizes. It is "
+    "compared with Exact Diffusion with the best of fifteen pairs.",
     setups=SETUPS,
     arms=arms,
     columns=("test_accuracy", "node_accuracy", "corrupted_weight", "clean_weight"),

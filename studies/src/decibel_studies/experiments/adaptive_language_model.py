@@ -230,8 +230,8 @@ STUDY = Study(
     about="Eight nodes on a ring hold one kind of text each. They train one byte-level, decoder-only language model "
     "of 4.9 million weights on all kinds. adam-ed takes Adam's steps at each node, with a carry in units of "
     "gradients. It is compared with Adam on the mean gradient, Adam along tracked gradients, local Adam with "
-    "averaging, and Exact Diffusion without adaptive steps. Step sizes decay linearly to zero. Where several are "
-    "given, each method is judged at the one with the lowest loss on the nodes' own text. Losses are in nats per "
+    "averaging, and Exact Diffusion without adaptive steps. Step sizes decay linearly from η to zero. Where several "
+    "are given, each method is judged at the one with the lowest loss on the nodes' own text. Losses are in nats per "
     "byte over all kinds, on text that no node has.",
     differs="All of it is ours. At full size the step sizes are those that did best of three on seeds 0 to 2.",
     setups=SETUPS,
@@ -248,7 +248,7 @@ STUDY = Study(
             "adaptive/language-model`). There it is 0.165 above with batches of 8 windows, 0.161 on a complete graph, "
             "and 0.088 with batches of 64. A node adapts to the second moments of its own batch. They are noisier "
             "than those of central Adam, which averages gradients over eight nodes first. Whether neighbours average "
-            "their moments makes little difference (0.002 on seeds 0 to 2, with η of 3e-3).",
+            "their moments makes little difference (0.002 on seeds 0 to 2, with η = 0.003).",
             finding="adam-ed ends 0.086 ± 0.019 nats per byte above Adam on all data, where 0.06 was allowed.",
         ),
         Claim(

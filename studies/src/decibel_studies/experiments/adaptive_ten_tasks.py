@@ -155,9 +155,9 @@ STUDY = Study(
             "with nodes that differ more is solved with three of six seeds, and not within 500 steps with the others. "
             "ada-ed is too slow where searched ED is nearly done in 5 to 15 steps: a small well-conditioned "
             "quadratic, and policy evaluation twice (2 to 26 times the steps). It is also too slow on the "
-            "hyper-parameters of australian (1.6 to 3.5 times). There x has to move from 0 to about 10. The first "
-            "steps are of size 1, and AdaGrad's steps shrink meanwhile. Two seeds are exceptions: with them searched "
-            "ED diverges after 105 and 75 steps, so its gain is small.",
+            "hyper-parameters of the australian data (1.6 to 3.5 times). There x has to move from 0 to about 10. The "
+            "first steps are of size 1, and AdaGrad's steps shrink meanwhile. Two seeds are exceptions: with them "
+            "searched ED diverges after 105 and 75 steps, so its gain is small.",
             finding="Without a step size, ada-ed needed at most 1.5 times the steps of searched ED on 5.8 of ten "
             "tasks on average. The claim was eight.",
         ),

@@ -88,7 +88,7 @@ def sensible_shares(results: Results[Setup]) -> list[Check]:
     aimed = results.setup.domains[: len(results.setup.target)]
     wanted = np.sum([shares[f"weight_{name}"] for name in aimed], axis=0)
     return [
-        Check.of("least share, in parts of its floor", lowest / least, 1 - 1e-4),
+        Check.of("least share, in parts of its floor (up to rounding)", lowest / least, 1 - 1e-4),
         Check.of("share of the target's domains", wanted, len(results.setup.target) / len(shares)),
     ]
 

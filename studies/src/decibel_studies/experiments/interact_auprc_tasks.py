@@ -127,14 +127,14 @@ STUDY = Study(
             "C22b",
             "With a task for every node, average precision is above that of the cross-entropy baseline.",
             above,
-            why="For SVR-INTERACT the reason is the method. INTERACT is ahead at first (77 against 49 % after 60 "
-            "steps) and ends 1.6 ± 1.2 points above (92.2 against 90.6 %). It has four anchors from a node's about "
-            "fourteen positives. The result depends on the seeds. With the present step sizes, ten earlier seeds "
-            "give 0.5 ± 0.7 points below (92.8 against 93.4 %). The earlier step sizes, with a larger β, give 1.1 ± "
-            "1.2 points above on the new seeds, where some runs of cross entropy end at 82 %. Neither was "
-            "registered. Runs of SVR-INTERACT rise more slowly, and four of twenty suddenly fall back to chance. We "
-            "looked at three such runs of the earlier seeds. In two of them y, a count by which precision is "
-            "divided, became negative in the twenty steps before, and x then grew tenfold. In the third y was 0.05.",
+            why="INTERACT is ahead at first (77 against 49 % after 60 steps) and ends 1.6 ± 1.2 points above (92.2 "
+            "against 90.6 %). Precision is averaged over four of a node's about fourteen positives. The result "
+            "depends on the seeds. With the present step sizes, ten earlier seeds give 0.5 ± 0.7 points below (92.8 "
+            "against 93.4 %). The earlier step sizes, with a larger β, give 1.1 ± 1.2 points above on the new seeds, "
+            "where some runs of cross entropy end at 82 %. Neither was registered. For SVR-INTERACT the reason is the "
+            "method. Its runs rise more slowly, and four of twenty suddenly fall back to chance. We looked at three "
+            "such runs of the earlier seeds. In two of them y, a count by which precision is divided, became negative "
+            "in the twenty steps before, and x then grew tenfold. In the third y was 0.05.",
             finding="INTERACT ends 1.6 ± 1.2 points above cross entropy, but not with other seeds. Four of 20 runs "
             "of SVR-INTERACT fall back to chance.",
         ),

@@ -150,16 +150,16 @@ STUDY = Study(
             why="The answer depends on what is measured. The registered error is that of the nodes' own x. At the end "
             "a sparse graph of x adds 8 % to it, since the nodes disagree, and a sparse graph of y and z adds 5 %. "
             "For the average x̄ it is as claimed: nothing against 5 %. That is a difference of 0.020 ± 0.012 in "
-            "log₁₀, from the same traces and not registered. Each effect is small, but not both together: with sparse "
+            "log₁₀, from the same traces and not registered. Each effect is small. Together they are not: with sparse "
             "graphs for all levels the error is 1.9 times that with dense ones. In an earlier run the two effects "
             "were 7 and 2 %. The search now went on to β = 0.33 and chose the same step sizes, so only the seeds made "
             "the difference. A first run, on hyper-cleaning, had a difference of 8.6 points of accuracy. It came from "
             "that task, where only y is shared.",
             says="The sparsity of communication topologies of y, z has more influence on the convergence than that"
             " of x. (SPARKLE, experiment 1)",
-            finding="The theorem is about the average x̄. A sparse graph of y and z adds 5 % to its error at the end, "
-            "and a sparse graph of x adds nothing. Over the whole run there is no visible difference. For the error "
-            "of the nodes' own x it is the other way round.",
+            finding="SPARKLE's theorem is about the average x̄. A sparse graph of y and z adds 5 % to the error of x̄ "
+            "at the end, and a sparse graph of x adds nothing. Over the whole run there is no visible difference. For "
+            "the error of the nodes' own x it is the other way round.",
             reproduced=Test("by the error of x̄, as in the theorem, over the run and at its end", by_average),
             survives=Test(
                 "by the error of the nodes' own x, averaged over the run",

@@ -153,8 +153,8 @@ STUDY = Study(
             "of 6).",
             says="ResNet-50 (25.5M): Ring-Allreduce 278 ms, partial average 150 ms, 256 GPUs. (SPARKLE and D-SOBA,"
             " after Chen et al., 2021)",
-            finding="At ResNet-50's size, 1 Gbit/s and four processes, a round with one peer is 1.5 times faster "
-            "than all-reduce. A round with both neighbours of a ring takes 1.35 times as long.",
+            finding="At ResNet-50's size, 1 Gbit/s and four processes, a round with one peer is 1.5 times faster than "
+            "all-reduce. A round with both neighbours of a ring takes 1.35 times as long as all-reduce.",
             reproduced=Test("averaging with one peer at the size of ResNet-50", one_peer),
             survives=Test(
                 "averaging with both neighbours of a ring, as the methods here do, at the size of ResNet-50",

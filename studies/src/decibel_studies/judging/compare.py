@@ -11,6 +11,14 @@ import numpy as np
 from .results import Runs
 from .verdicts import Check
 
+WORDS = {
+    "heldout_loss": "held-out loss",
+    "node_accuracy": "accuracy of the nodes' own networks",
+    "node_test_loss": "test loss of the nodes' own models",
+    "train_loss": "training loss",
+    "whole_accuracy": "accuracy on all digits alike",
+}
+
 
 def higher(
     ours: Runs,
@@ -88,6 +96,12 @@ def pooled(text: str, checks: Sequence[Check]) -> Check:
     return replace(checks[0], text=text, values=tuple(values.tolist()), parts=tuple(checks))
 
 
+def power(value: float) -> str:
+    """A power of ten in print, such as 10⁻⁶."""
+    exponent = str(round(math.log10(value)))
+    return "10" + exponent.translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 def spent_by_all(against: str, *arms: Runs) -> float:
     """The cost that all runs have spent which did not diverge."""
     ends = [
@@ -145,4 +159,4 @@ def _at(against: str | None) -> str:
 
 
 def _words(column: str) -> str:
-    return column.replace("_", " ")
+    return WORDS.get(column, column.replace("_", " "))

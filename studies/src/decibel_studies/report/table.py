@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import NAMES, find
 from ..files import write_file
 from ..judging import committed
+from ..judging.compare import power
 from ..judging.registration import Look, Stated, stated
 from ..judging.registration import find as find_registration
 from ..judging.verdicts import LEVEL, AnswerRecord, CheckRecord, ClaimRecord, as_number, asked
@@ -99,8 +102,9 @@ def _checks(row: Row) -> list[str]:
     claim = row.claim
     fresh = "seeds that nobody had looked at before" if row.saved["fresh"] else "seeds that were looked at before"
     about = (
-        f"Numbers are means over {len(row.saved['seeds'])} {fresh}, ± half the 90 % interval. “A less B” is "
-        "A − B, seed by seed. A difference of 0.3 in log₁₀ is a factor of two. Accuracies lie between 0 and 1."
+        f"Numbers are means over {len(row.saved['seeds'])} {fresh}, ± half the 90 % confidence interval. “A less B” is "
+        f"A − B, seed by seed.{_units(claim)} [How claims are judged](../evidence/judging.md#verdicts) explains the "
+        "verdicts."
     )
     name = row.stated.get("test", claim["claim"])
     parts = [
@@ -111,7 +115,8 @@ def _checks(row: Row) -> list[str]:
         if answer is not None and answer["asks"] and answer["checks"]:
             apart = stated(row.study, f"{claim['claim']} {question}")["statistic"]
             when = "registered later, with its own runs" if apart else "added afterwards, on the same runs"
-            head = f"“{question.capitalize()}”, {answer['asks']} ({when})"
+            word = question if claim["reproduced"] else "holds"
+            head = f"“{word.capitalize()}”, {answer['asks']} ({when})"
             parts.append(f"{head}: **{answer['answer']}**.\n\n{_table(answer['checks'])}")
     return parts
 
@@ -125,7 +130,7 @@ def _effect(check: CheckRecord) -> str:
     lost = sum(isinstance(value, str) for value in check["values"])
     if lost == len(check["values"]):
         return "no run ended"
-    shown = f"{_number(check['mean'])} ± {_number(check['margin'])}"
+    shown = _measured(as_number(check["mean"]), as_number(check["margin"]))
     return f"{shown}, {lost} of {len(check['values'])} diverged or never got there" if lost else shown
 
 
@@ -136,6 +141,41 @@ def _wanted(check: CheckRecord) -> str:
 
 def _number(value: float | str) -> str:
     return f"{as_number(value):.3g}".replace("-", "−")
+
+
+def _measured(mean: float, margin: float) -> str:
+    """A mean with as many decimals as its margin, which has two digits; no more than three digits in all."""
+    if not math.isfinite(mean) or not 0 < margin < math.inf:
+        return f"{_number(mean)} ± {_number(margin)}"
+    if margin < 1e-6 < abs(mean):
+        return f"{_number(mean)} ± less than 10⁻⁶"
+    if max(abs(mean), margin) < 1e-4:
+        scale = math.floor(math.log10(max(abs(mean), margin)))
+        return f"({_measured(mean / 10**scale, margin / 10**scale)}) × {power(10**scale)}"
+    decimals = 1 - math.floor(math.log10(margin))
+    if abs(mean) > margin:
+        decimals = min(decimals, 2 - math.floor(math.log10(abs(mean))))
+    decimals = max(decimals, 0)
+    rounded = round(mean, decimals) or 0.0  # no −0
+    return f"{rounded:,.{decimals}f} ± {margin:,.{decimals}f}".replace("-", "−")
+
+
+def _units(claim: ClaimRecord) -> str:
+    """What the numbers of a claim's checks are, where they need it."""
+    answers = [answer for answer in (claim["reproduced"], claim["survives"]) if answer is not None]
+    checks = [*claim["checks"], *(check for answer in answers for check in answer["checks"])]
+    words = {
+        " A difference of 0.0969 in log₁₀ is a factor of 1.25, and one of 0.301 a factor of two.": any(
+            "log₁₀" in check["text"] for check in checks
+        ),
+        " Accuracies lie between 0 and 1.": any(
+            word in check["text"] for check in checks for word in ("accuracy", "precision", "error rate")
+        ),
+        " “Level within” gives the band within which two methods count as equal.": any(
+            check["level"] for check in checks
+        ),
+    }
+    return "".join(sentence for sentence, needed in words.items() if needed)
 
 
 def _history(row: Row) -> list[str]:
@@ -156,14 +196,18 @@ def _history(row: Row) -> list[str]:
     ]
     share = 100 * LEVEL / 2 ** (len(looks) + 1)
     parts = [
-        f"## History\n\nWhose claim: {stated_now['whose']}. Registered on {row.saved['registered'] or 'no date'}: "
+        f"## History\n\nWhose claim: {stated_now['whose']}. Registered on {_date(row.saved['registered'])}: "
         f"{stated_now['statistic']}.",
         "\n".join(lines),
         f"A look is one time that results were judged. The error level of this look is {share:.2g} %, and that of all "
         "looks together 5 %. "
         "A test with another band, ring, metric or way of tuning has another name.",
     ]
-    return [*parts, f"What was seen before: {registration.note}"] if registration and registration.note else parts
+    return [*parts, f"Note of the registration: {registration.note}"] if registration and registration.note else parts
+
+
+def _date(written: str | None) -> str:
+    return f"{datetime.fromisoformat(written).astimezone(UTC):%Y-%m-%d at %H:%M UTC}" if written else "no date"
 
 
 def remembered(every: Sequence[Row]) -> str:
