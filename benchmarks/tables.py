@@ -27,16 +27,21 @@ def digits(number: float) -> str:
     return f"{float(f'{number:.3g}'):,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
+def _ratio(number: float) -> str:
+    return f"{number:.2f}" if number < 10 else digits(number)
+
+
 def step(content: dict[str, Any]) -> Table:
-    head = ["case", "updates", "ours, µs", "by hand, µs", "÷ hand", "÷ products", "state", "memory", "by hand"]
+    head = ["case", "updates", "ours, µs", "by hand, µs", "÷ by hand", "÷ products", "state"]
+    head += ["memory, ours", "memory, by hand"]
     return [head] + [
         [
             row["case"],
             row["updates"],
-            *(f"{row['µs'][name]:,.0f}" for name in (OURS, BY_HAND)),
+            *(digits(row["µs"][name]) for name in (OURS, BY_HAND)),
             *(f"{row['against'][name]:.2f}" for name in (BY_HAND, PRODUCTS)),
-            f"{row['state_bytes'] / 1e6:.2f} MB",
-            *(f"{row['memory'][name]:.2f}" for name in (OURS, BY_HAND)),
+            f"{digits(row['state_bytes'] / 1e6)} MB",
+            *(_ratio(row["memory"][name]) for name in (OURS, BY_HAND)),
         ]
         for row in content["rows"]
     ]
@@ -44,7 +49,7 @@ def step(content: dict[str, Any]) -> Table:
 
 def torch(content: dict[str, Any]) -> Table:
     names = list(dict.fromkeys(name for row in content["rows"] for name in row["µs"]))
-    show = lambda row, name: f"{row['µs'][name]:,.0f}" if name in row["µs"] else "–"  # noqa: E731
+    show = lambda row, name: digits(row["µs"][name]) if name in row["µs"] else "–"  # noqa: E731
     head = ["case", "updates", "precision", *(f"{name}, µs" for name in names)]
     return [head] + [
         [row["case"], row["updates"], row["dtype"], *(show(row, name) for name in names)] for row in content["rows"]
@@ -78,7 +83,7 @@ def streams(content: dict[str, Any]) -> Table:
     return [head] + [
         [
             row["case"],
-            *(f"{row['samples_per_second'][kind]:,.0f}" for kind in kinds),
+            *(digits(row["samples_per_second"][kind]) for kind in kinds),
             *(f"{row['against'][kind]:.2f}" for kind in kinds[1:]),
         ]
         for row in content["rows"]
@@ -91,8 +96,8 @@ def engines(content: dict[str, Any]) -> Table:
             row["case"],
             str(row["processes"]),
             str(row["devices"]),
-            *(f"{row['µs'][name]:,.0f}" for name in ("cluster", "simulator")),
-            f"{row['against']:.2f}",
+            *(digits(row["µs"][name]) for name in ("cluster", "simulator")),
+            _ratio(row["against"]),
         ]
         for row in content["rows"]
     ]
@@ -102,7 +107,7 @@ def checkpoint(content: dict[str, Any]) -> Table:
     return [["case", "state", "seconds between", "seconds per checkpoint", "with ÷ without"]] + [
         [
             row["case"],
-            f"{row['state_bytes'] / 1e6:.2f} MB",
+            f"{digits(row['state_bytes'] / 1e6)} MB",
             f"{row['seconds_between']:.2f}",
             f"{row['seconds_per_checkpoint']:.3f}",
             f"{row['against']:.2f}",
@@ -119,7 +124,7 @@ def chunks(content: dict[str, Any]) -> Table:
             str(row["nodes"]),
             str(row["node_chunk"]),
             f"{row['state_bytes'] / 1e6:.0f} MB",
-            *(f"{row['beside_bytes'][name] / 1e6:,.0f} MB" for name in ("at once", "in parts")),
+            *(f"{digits(row['beside_bytes'][name] / 1e6)} MB" for name in ("at once", "in parts")),
             f"{row['time_against']:.2f}",
         ]
         for row in content["rows"]
@@ -161,20 +166,21 @@ def _timed(row: dict[str, Any]) -> list[str]:
     return [
         f"{1e3 * row['seconds']:,.0f}",
         f"{row['gradients']:.2f}",
-        *(f"{row[name]:,.0f}" for name in ("tokens_a_second", "plain_tokens_a_second")),
+        *(digits(row[name]) for name in ("tokens_a_second", "plain_tokens_a_second")),
         f"{row['per_gradient']:.0%}",
     ]
 
 
 def forms(content: dict[str, Any]) -> Table:
-    head = ["case", "form", "milliseconds a step", "time ÷", "memory in addition to the state", "memory ÷"]
+    head = ["case", "form", "ms per step", "time ÷ Hessian products"]
+    head += ["memory in addition to the state", "memory ÷ Hessian products"]
     return [head] + [
         [
             row["case"],
             row["form"],
             f"{1e3 * row['seconds']:.2f}",
             f"{row['against']:.2f}",
-            f"{row['beside_bytes'] / 1e6:,.0f} MB",
+            f"{digits(row['beside_bytes'] / 1e6)} MB",
             f"{row['memory_against']:.2f}",
         ]
         for row in content["rows"]
@@ -185,7 +191,10 @@ def growth(content: dict[str, Any]) -> Table:
     """Slopes of time and, after a slash, of memory."""
     axes = list(dict.fromkeys(row["axis"] for row in content["rows"]))
     family = {row["method"]: row["family"] for row in content["rows"]}
-    show = lambda slope: f"{slope['time']:.2f} / {slope['memory']:.2f}" if slope else "–"  # noqa: E731
+
+    def show(slope: dict[str, float] | None) -> str:
+        return f"{slope['time']:.2f} / {slope['memory']:.2f}".replace("-", "−") if slope else "–"
+
     return [["method", "kind", *axes]] + [
         [f"`{method}`", family[method], *(show(found.get(axis)) for axis in axes)]
         for method, found in content["slopes"].items()
@@ -213,7 +222,7 @@ def target(content: dict[str, Any]) -> Table:
 
 def single_node(content: dict[str, Any]) -> Table:
     return [["problem", "batches at random, µs", '`sampling="shuffle-once"`, µs']] + [
-        [row["case"], *(f"{row['µs'][sampling]:.1f}" for sampling in ("random", "shuffle-once"))]
+        [row["case"], *(digits(row["µs"][sampling]) for sampling in ("random", "shuffle-once"))]
         for row in content["rows"]
     ]
 
@@ -227,8 +236,8 @@ def scale(content: dict[str, Any]) -> Table:
             f"{row['nodes']:,}",
             row["graph"],
             row["precision"] or "JAX default",
-            f"{row['steps_per_second']:,.0f}",
-            *(f"{row[name]:.2f}" for name in ("ms", "products_ms")),
+            digits(row["steps_per_second"]),
+            *(digits(row[name]) for name in ("ms", "products_ms")),
             share(row["share_of_products"]),
             share(row["share_of_peak"], ".1f"),
             share(row["share_of_memory_rate"]),
@@ -313,7 +322,7 @@ def convolutions(content: dict[str, Any]) -> Table:
             row["case"],
             row["levels"],
             *(digits(row["milliseconds"][name]) for name in ("ours", "loop")),
-            *(f"{row['against'][name]:.2f}" if name in row["against"] else "–" for name in ("ours", "untouched")),
+            *(_ratio(row["against"][name]) if name in row["against"] else "–" for name in ("ours", "untouched")),
             digits(row["milliseconds"]["torch"]) if "torch" in row["milliseconds"] else "–",
         ]
         for row in content["rows"]

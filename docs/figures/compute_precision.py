@@ -60,6 +60,18 @@ def measure(name, precision, data, best):
     }
 
 
+def table(rows):
+    """The rows of docs/evidence/drift.md."""
+    for row in rows:
+        first, second, _, last = map(shown, row["distance"])
+        cells = " | ".join([first, second, last, shown(row["mean_of_carry"])])
+        yield f"| `{row['strategy']}` | {row['precision']} | {cells} |"
+
+
+def shown(number):
+    return f"{number:.2g}" if number > 1e-4 else f"{number:.1e}".replace("e-0", "e-")
+
+
 if __name__ == "__main__":
     A, b = make_data()
     wide = A.reshape(-1, SIZE).astype(np.float64), b.reshape(-1).astype(np.float64)
@@ -69,5 +81,4 @@ if __name__ == "__main__":
     (HERE / "compute_precision.json").write_text(
         json.dumps({"steps": STEPS, "place": place, "rows": rows}, indent=1) + "\n"
     )
-    for row in rows:
-        print(row)
+    print(*table(rows), sep="\n")

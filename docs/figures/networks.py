@@ -123,11 +123,16 @@ def with_faults() -> list[dict[str, Any]]:
     return rows
 
 
+def shown(number: float) -> str:
+    """Three digits, and no power of ten."""
+    return f"{float(f'{number:.3g}'):,.0f}"
+
+
 def table(found: dict[str, Any]) -> list[str]:
     """The rows of docs/evidence/networks.md."""
     cases: dict[str, list[str]] = {}
     for name, _, _, predicted, measured in found["exchanges"]:
-        cases.setdefault(name, []).extend([f"{predicted:.0f}", f"{measured:.0f}"])
+        cases.setdefault(name, []).extend([shown(predicted), shown(measured)])
     return [f"| {name} | {' | '.join(numbers)} |" for name, numbers in sorted(cases.items())]
 
 

@@ -129,7 +129,7 @@ def table(content):
 
     def vectors(nodes, name, kind):
         found = content["runs"][f"{nodes} {name} {kind}"]["vectors"]
-        return "–" if found is None else f"{found:.0f}"
+        return "–" if found is None else f"{float(f'{found:.3g}'):,.0f}"
 
     rows = [("ed", kind) for kind in FIXED] + [(name, kind) for kind in ONE_PEER for name in names(kind)]
     return [f"| {name} | {kind} | {' | '.join(vectors(nodes, name, kind) for nodes in NODES)} |" for name, kind in rows]

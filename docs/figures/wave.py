@@ -99,14 +99,19 @@ def measure():
     return {"delays": delays, "times": times, "codes": codes}
 
 
+def shown(number):
+    """Three digits, and no power of ten."""
+    return f"{float(f'{number:.3g}'):,.0f}"
+
+
 def tables(found):
-    """The rows of docs/wave.md."""
-    cell = lambda value: "diverges" if value is None else f"{value:.0f}"  # noqa: E731
+    """The rows of docs/evidence/wave.md."""
+    cell = lambda value: "diverges" if value is None else shown(value)  # noqa: E731
     rows = [f"| `{name}` | {' | '.join(map(cell, cells.values()))} |" for name, cells in found["delays"].items()]
     for name, cells in found["times"].items():
         base = cells["nobody slow"]
-        ratios = [f"{cells[one]:.0f} ({cells[one] / base:.1f})" for one in list(cells)[1:]]
-        rows.append(f"| {name} | {base:.0f} | {' | '.join(ratios)} |")
+        ratios = [f"{shown(cells[one])} ({cells[one] / base:.1f})" for one in list(cells)[1:]]
+        rows.append(f"| {name} | {shown(base)} | {' | '.join(ratios)} |")
     return rows + [f"| {name} | {' | '.join(map(cell, cells.values()))} |" for name, cells in found["codes"].items()]
 
 

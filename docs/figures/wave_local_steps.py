@@ -80,10 +80,15 @@ def measure():
     return found
 
 
+def shown(number):
+    """Three digits, and no power of ten."""
+    return f"{float(f'{number:.3g}'):,.0f}"
+
+
 def table(found):
     """The rows of docs/evidence/wave.md."""
     for name, run in found.items():
-        cells = ["–"] * 3 if run is None else [run["alpha"], f"{run['time']:,.0f}", f"{run['kilobytes']:,.0f}"]
+        cells = ["–"] * 3 if run is None else [run["alpha"], shown(run["time"]), shown(run["kilobytes"])]
         yield f"| {name} | {' | '.join(map(str, cells))} |"
 
 
