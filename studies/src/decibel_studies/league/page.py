@@ -39,12 +39,12 @@ HEAD = """# League table
 
 Every method of the catalogue runs on eight small tasks with a lower level of its kind: shared, personal or none. All
 methods get the same budget of iterations, of bytes, or of CPU seconds. The gap is the difference in the upper loss
-between the start and the best known point. A number is the share of this gap that a method
-*leaves* when the budget is spent: 100 % is the start, and 0 % the best known.
+between the start and the best known point. A number is the share of this gap that a method *leaves* when the budget is
+spent: 100 % is the start, and 0 % the best known.
 
 {chosen}
-A cell has the median of {seeds} seeds, and in brackets the smallest and the largest. † The budget was not spent on some
-task.
+A cell has the median of {seeds} seeds, and in brackets the smallest and the largest. † The budget was not spent on
+some task.
 
 **What to take from it**
 
@@ -58,8 +58,8 @@ task.
   {led_seconds}, and `sparkle-ed` {ed} and {ed_seconds}.
 
 **What not to take from it.** Two methods often differ by a few tens of percent. Another search for step sizes would
-change more than that. The brackets cover seeds only. We chose the eight tasks, and none is large, so overhead is most of
-a step's time. At equal iterations, methods with several steps in an iteration have computed more.
+change more than that. The brackets cover seeds only. We chose the eight tasks, and none is large, so overhead is most
+of a step's time. At equal iterations, methods with several steps in an iteration have computed more.
 
 All methods, also those with a strategy for each level, and all tasks are in [standings.csv](standings.csv). It has a
 line for each method and task with the median over seeds, and one for each method with the mean over tasks.
