@@ -127,11 +127,11 @@ STUDY = Study(
             ahead_of_dadam,
             why="adam-ed with one peer ends at 1.563. DADAM ends at 1.575 with one peer, with half as many bytes, and "
             "at 1.599 on the ring, with as many. Differences are 0.012 ± 0.052 and 0.036 ± 0.061: in one of three "
-            "seeds adam-ed was worse. So three seeds settle nothing, and the prototype's 0.065 is not confirmed. "
+            "seeds adam-ed was worse. So three seeds settle nothing, and the 0.065 of a first trial is not confirmed. "
             "adam-ed on the ring ends at 1.543, with twice the bytes, and its nodes' own models at 1.589. With one "
             "peer and two local steps it ends at 1.494. With 32 local steps NoLoCo ends at 1.782 and DiLoCo at 2.310. "
             "They had one inner step size, and outer steps as published, which were for longer runs with more local "
-            "steps. So this does not rank them. The prototype's DiLoCo ended at 1.560.",
+            "steps. So this does not rank them. DiLoCo of the first trial ended at 1.560.",
             finding="With 8 local steps and one peer adam-ed ends 0.012 ± 0.052 nats per byte below DADAM with one "
             "peer, and 0.036 ± 0.061 below DADAM on a ring. Three seeds settle neither.",
         ),

@@ -118,11 +118,12 @@ STUDY = Study(
             "The learned mixture has a lower loss on the target than the uniform one, the one by size, DoReMi's and "
             "ODM's, and no share falls below its floor.",
             judged,
-            why="At equal tokens, and for three times the gradients, its loss is 1.620 nats per byte. The others "
-            "have 1.678 (by size), 1.681 (uniform), 1.686 (ODM) and 2.040 (DoReMi). DoReMi knows no target: it gives "
-            "wiki, books and reviews 2 % each. Shares end at 0.44, 0.24 and 0.22. The target, with the floor, has "
-            "0.44, 0.27 and 0.19. The learned mixture is also 0.05 below a mixture that has the target's shares from "
-            "the start. We did not test why. ODM and DoReMi were not tuned.",
+            why="At equal tokens, and for three times the gradients, the loss of the learned mixture is 1.620 nats "
+            "per byte. The others have 1.678 (by size), 1.681 (uniform), 1.686 (ODM) and 2.040 (DoReMi). DoReMi knows "
+            "no target: it gives encyclopedia, books and reviews 2 % each. The learned shares of these three end at "
+            "0.44, 0.24 and 0.22. The target, with the floor, has 0.44, 0.27 and 0.19. The learned mixture is also "
+            "0.05 below a mixture that has the target's shares from the start. We did not test why. ODM and DoReMi "
+            "were not tuned.",
             finding="At equal tokens the learned mixture is 0.06 nats per byte below the uniform mixture, ODM and "
             "the mixture by size, and 0.4 below DoReMi. It takes three times the gradients.",
         ),

@@ -282,15 +282,15 @@ STUDY = Study(
             why="The complete graph is ahead by 0.0004, in a loss that falls by 0.1. A difference of 0.002 is allowed.",
             says="We provide additional experiments on … various topologies (fully-connected and "
             "randomly-connected). (Gossip-DSBO, supplement)",
-            finding="A ring, a random and a complete graph of ten agents differ by 0.0004 in a loss that falls by 0.1.",
+            finding="A ring, a random and a complete graph of ten agents differ by at most 0.0004 in a loss that "
+            "falls by 0.1.",
             reproduced=Test("The supplement with this experiment is not among our sources."),
         ),
         Claim(
             "C12d",
             "The loss with b = 20 terms is that with the paper's 200.",
             few_terms_do,
-            why="This says little. With 200 terms we could run only 4,000 steps, in which y has adapted and x has "
-            "hardly moved.",
+            why="With 200 terms we could run only 4,000 steps. In these y has adapted and x has hardly moved.",
             finding="Twenty Neumann terms give the same loss as 200. But x hardly moves in these 4,000 steps, so "
             "this says little.",
         ),

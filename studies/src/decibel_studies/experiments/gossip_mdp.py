@@ -167,9 +167,9 @@ STUDY = Study(
     about="Agents on a ring with weights 1/3 minimise the regularized Bellman residual of the average of their "
     "rewards. A sample is one transition from every state. The error is ‖x̄ − x*‖².",
     differs="There are 20 states instead of 100. Features and environment are ours: the supplement that has them is "
-    "not among our sources. The curvature of g is 2, so its step is half of what (6) prints. b, the number of Neumann "
-    "terms, is 2 instead of Θ(log T). That is exact, since the curvature is constant. The double loop takes the same "
-    "decaying step sizes.",
+    "not among our sources. The curvature of g is 2, so its step is half of what the paper's (6) prints. b, the "
+    "number of Neumann terms, is 2 instead of Θ(log T). That is exact, since the curvature is constant. The double "
+    "loop takes the same decaying step sizes.",
     setups=SETUPS,
     arms=arms,
     columns=("error", "distance"),

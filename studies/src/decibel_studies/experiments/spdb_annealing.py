@@ -118,9 +118,9 @@ STUDY = Study(
     name="spdb/annealing",
     title="Personal last layers with annealed steps, learner by learner",
     paper="SPDB (Lu et al., 2022), figure 2",
-    about="Ten learners with few digits of their own, 95 % of them of one kind, on a random graph. Every step size is "
-    "multiplied by 1/√2 after two thirds of the run. Losses are those of each learner's own model, on its training "
-    "samples and on held-out ones of its own distribution.",
+    about="Ten learners on a random graph have few digits of their own. Of these 95 % are of one kind. Every step "
+    "size is multiplied by 1/√2 after two thirds of the run. Losses are those of each learner's own model, on its "
+    "training samples and on held-out ones of its own distribution.",
     differs="The paper's figure is of private speech, with two of five learners. We use scikit-learn's digits, with "
     "the step sizes that a search found for constant steps.",
     setups=SETUPS,
@@ -149,14 +149,14 @@ STUDY = Study(
             "training losses end higher by 0.0002 (SPDB), 0.0009 (D²) and 0.001 (DSGD). DSGD's nodes stay apart in "
             "proportion to its steps. Each is closer to its own samples, on which it is judged. With steps that are "
             "equally small from the start, DSGD ends equally high: 0.0137, compared with 0.0134 annealed and 0.0124 "
-            "constant (ten other seeds, not registered). Its disagreement is 0.30, compared with 0.28 and 0.38. The "
-            "losses of the others are still falling. Constant steps have gone as far after 1,800 of 2,000 steps as "
-            "annealed ones at the end. There their losses are higher: 0.0064 compared with 0.0061 (SPDB), and 0.028 "
-            "compared with 0.023 (D²).",
+            "constant (ten other seeds, not registered). Its nodes' disagreement is 0.30, compared with 0.28 annealed "
+            "and 0.38 constant. The losses of the others are still falling. Constant steps have gone as far after "
+            "1,800 of 2,000 steps as annealed ones at the end. There their losses are higher: 0.0064 compared with "
+            "0.0061 (SPDB), and 0.028 compared with 0.023 (D²).",
             finding="If steps are divided by √2 after two thirds of the run, training losses end higher, by 0.0002 "
             "(SPDB) and 0.001 (DSGD).",
             survives=Test(
-                "for SPDB and DSGD; the check of D² turns with the rounding of a processor and is not judged",
+                "for SPDB and DSGD; the verdict on D² depends on a processor's rounding and is not judged",
                 only(annealing_helps, "SPDB", "DSGD"),
             ),
         ),

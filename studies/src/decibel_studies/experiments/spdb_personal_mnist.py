@@ -318,8 +318,8 @@ STUDY = Study(
             "size that was tried, 0.02. With it they answer their own label. Their held-out loss is then 0.258, and "
             "SPDB's is 0.267. With SPDB's step size, 0.5, it is 0.33.",
             finding="With all samples, learners that train alone are right on 98.5 % of samples like their own, and "
-            "SPDB on 98.6 %. With 128 samples SPDB is right on 95.6 %. Alone they are right on 95.0 % with their own "
-            "search, and on 95.6 % with SPDB's step size.",
+            "SPDB on 98.6 %. With 128 samples SPDB is right on 95.6 %. Learners that train alone are right on 95.0 % "
+            "with a step size of their own search, and on 95.6 % with SPDB's.",
         ),
     ),
     search=Search(
