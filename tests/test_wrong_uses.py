@@ -74,7 +74,7 @@ PYTHON = {
     "x0 has a leaf of type int": lambda: problem(x0=np.zeros(3, int)),
     "x0 has a leaf of type complex": lambda: problem(x0=jnp.zeros(3, complex)),
     "upper_data holds no arrays": lambda: problem(upper_data=None),
-    "upper_data holds <U1 and not numbers: encode words": lambda: problem(upper_data=np.array([[["a"]]] * 6)),
+    "upper_data holds <U1 instead of numbers: encode words": lambda: problem(upper_data=np.array([[["a"]]] * 6)),
     "upper_data[0] holds no arrays: give every node": lambda: solve(
         problem(upper_data=lambda node: None, lower_data=lambda node: DATA[node])
     ),
@@ -114,7 +114,7 @@ PYTHON = {
     ),
     "method 'ed' has no setting 'gamma': choose from alpha, theta, local_steps.": lambda: db.CATALOG["ed"](gamma=1.0),
     "decibel has no 'sparkel': did you mean 'sparkle'?": lambda: db.sparkel,
-    "strategy 'ed (top 0.1)' sends codes, whose length depends on the problem: measure it with db.cost": (
+    "strategy 'ed (top 0.1)' sends encoded messages, whose size depends on the problem: measure it with db.cost": (
         lambda: db.sparkle(db.privacy.top_k("ed", share=0.1), **RATES).sends
     ),
     # graphs
@@ -293,7 +293,7 @@ MISTAKES = {
     ),
     "give tensors with gradients": Mistake(
         lambda: problem(upper_data={"a": Tensor()}),
-        "upper_data holds tensors of PyTorch",
+        "upper_data holds tensors of PyTorch that NumPy cannot read",
         "tensor.detach().cpu().numpy()",
     ),
     "give one DataLoader": Mistake(
@@ -382,7 +382,9 @@ MISTAKES = {
     "no steps": Mistake(lambda: db.solve(PROBLEM, ED, RING), "solve lacks steps", "solve(steps=...)"),
     "search=None": Mistake(lambda: tune(search=None), "search=None is not known", "give 'random', 'grid', a mapping"),
     "search by one number": Mistake(
-        lambda: tune(search={"alpha": 0.1}), "search has alpha=0.1, which is no list", "give the values to try, [0.1]"
+        lambda: tune(search={"alpha": 0.1}),
+        "search has alpha=0.1, which must be a list",
+        "give the values to try, [0.1]",
     ),
     "a column as an attribute": Mistake(
         lambda: db.Trace({"upper": [1.0]}).upper, "the trace has no attribute 'upper'", "write trace['upper']"

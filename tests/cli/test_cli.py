@@ -258,7 +258,7 @@ def test_advise_predicts_the_time_of_networks():
     expected = decibel.theory.plans(8, (10, 20), decibel.theory.Links(1e6, 0.01), degree=2)
     assert code == 0 and [plan["seconds"] for plan in found["plans"]] == [plan.seconds for plan in expected]
     answer = invoke("advise", "8", "--entries", "10", "20", "--loss", "0.1", "--personal", "--first-order")
-    assert answer.exit_code and "a predicted time knows nothing of --personal, --first-order" in answer.stderr
+    assert answer.exit_code and "a predicted time does not depend on --personal, --first-order" in answer.stderr
     answer = invoke("advise", "8", "--entries", "10", "20", "--bandwidth", "1e6", "--bytes-per-step", "2")
     assert answer.exit_code and "bytes_per_step=2: allow more" in answer.stderr
     answer = invoke("advise", "8", "--entries", "10", "20", "--loss", "0.1", "--compute", "0.1")

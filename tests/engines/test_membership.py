@@ -60,7 +60,7 @@ def test_nodes_that_are_cut_off_raise():
         ValueError, match=r"remaining nodes of graph 'ring.*', nodes 0, 2, are not connected: start with all"
     ):
         induced_graph(GRAPH, (0, 2))
-    with pytest.raises(ValueError, match="members=\\(0, 4\\) must name some of the nodes 0 to 3"):
+    with pytest.raises(ValueError, match="members=\\(0, 4\\) must list one or more of the nodes 0 to 3"):
         restrict_to(Levels(GRAPH), PROBLEM, (0, 4))
     with pytest.raises(ValueError, match="soba is centralized"):
         rates = {**RATES, "theta": 1.0}

@@ -156,7 +156,7 @@ def test_lost_links_leave_the_solution_exact():
 
 @pytest.mark.parametrize("strategy", ["ada-ed", "wave", "edge-ed", db.privacy.quantize("ed", 8)])
 def test_strategies_of_single_links_raise(strategy):
-    with pytest.raises(ValueError, match=r"on level x weighs or encodes what single links carry, and accelerated ring"):
+    with pytest.raises(ValueError, match=r"on level x treats each link separately, and accelerated ring"):
         run(RING.accelerated(3), strategy)
 
 

@@ -152,7 +152,7 @@ def test_noise_does_not_grow_with_the_strength():
             lambda: run(FLAT, db.c2dfb(**CODED), db.graphs.cycle(GRAPH, COMPLETE)),
             "c2dfb compresses for a graph that stays, and .* changes: give one graph, or share=1 and",
         ),
-        (lambda: db.c2dfb(**CODED).sends, "sends codes, whose length depends on the problem: measure it"),
+        (lambda: db.c2dfb(**CODED).sends, "sends encoded messages, whose size depends on the problem: measure it"),
     ],
 )
 def test_what_does_not_fit_is_rejected(call, sentence):

@@ -170,9 +170,9 @@ def test_wrong_terms_say_so():
         db.prox.per_node([db.prox.per_node([db.prox.ball()])])
     with pytest.raises(ValueError, match="terms is empty"):
         db.prox.per_node([])
-    with pytest.raises(ValueError, match="constraints without a point in common"):
+    with pytest.raises(ValueError, match="constraints that have no point in common"):
         db.prox.per_node([db.prox.box(0, 1), None, db.prox.box(2, 3)])
-    with pytest.raises(ValueError, match="constraints without a point in common"):
+    with pytest.raises(ValueError, match="constraints that have no point in common"):
         db.prox.per_node([db.prox.simplex(1), db.prox.simplex(2)])
     with pytest.raises(ValueError, match=r"parameters of shapes \[\(2,\), \(3,\)\]: give all nodes the same shape"):
         db.prox.per_node([db.prox.box(np.zeros(2)), db.prox.box(np.zeros(3))])

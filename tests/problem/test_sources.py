@@ -217,7 +217,7 @@ def test_batches_are_like_the_first_sample(change, sentence):
             r"upper_data holds iterators and sources: give",
         ),
         ([db.sources.arrays(np.ones((0, 3)))], ValueError, r"upper_data has no samples at node 0: leave that node out"),
-        ([db.sources.arrays(np.array(["a", "b"]))], TypeError, r"upper_data holds <U1 and not numbers: encode"),
+        ([db.sources.arrays(np.array(["a", "b"]))], TypeError, r"upper_data holds <U1 instead of numbers: encode"),
         (
             [db.sources.arrays(np.full(3, np.nan))],
             ValueError,

@@ -125,7 +125,7 @@ def test_metrics_that_compare_nodes_raise(tmp_path):
     [
         (db.graphs.complete(4), "federation file does not have"),
         (db.graphs.ring(5), "5 nodes"),
-        (db.graphs.one_peer_exponential(4), "must be undirected"),
+        (db.graphs.one_peer_exponential(4), "links between sites go both ways"),
     ],
 )
 def test_graphs_that_the_federation_does_not_have_raise(tmp_path, graph, sentence):

@@ -184,7 +184,7 @@ def test_steps_until_every_term_is_small():
         (lambda: theory.sparkle(8, 0.5, lower="edd"), "did you mean 'ed'"),
         (lambda: theory.gossip_dsbo(4, 1.0), "rho=1.0"),
         (lambda: theory.gossip_dsbo(4, 0.5, gradients=float("nan")), "gradients=nan"),
-        (lambda: theory.gossip_dsbo(4, 0.5, pl=True, gradients=2.0), "not known to enter under the PL condition"),
+        (lambda: theory.gossip_dsbo(4, 0.5, pl=True, gradients=2.0), "does not use gradients=2.0: leave it out"),
     ],
 )
 def test_errors(call, words):

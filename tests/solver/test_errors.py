@@ -58,7 +58,7 @@ BAD = {
     r"'ed' on level x needs a symmetric W, and one-peer exponential is directed: choose 'gt'": (
         lambda: solve(graph=db.graphs.one_peer_exponential(6))
     ),
-    r"graph has 7 nodes but the data have 6: make the first axis of the data the graph's nodes": (
+    r"graph has 7 nodes but the data have 6: give both the same number; the first axis of the data is the node": (
         lambda: solve(graph=db.graphs.ring(7))
     ),
     r"graph is a matrix: give db\.graphs\.from_matrix": lambda: solve(graph=np.eye(6)),

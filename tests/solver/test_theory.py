@@ -197,7 +197,7 @@ def test_rivals_by_hand():
     assert found == {name: pytest.approx(expected) for name, expected in RIVALS.items()}
     with pytest.raises(ValueError, match="give samples"):
         theory.rival_samples("aid-bio", 0.1)
-    with pytest.raises(ValueError, match=re.escape("name='also' is no rival in the papers' tables")):
+    with pytest.raises(ValueError, match=re.escape("name='also' is not a rival in the papers' tables")):
         theory.rival_samples("also", 0.1)
 
 

@@ -274,7 +274,7 @@ SENTENCES = {
             problem=random_quadratic(16).single(),
         )
     ),
-    r"sends each entry of its scales in another step, and random matchings changes: leave out scale_every": (
+    r"over several steps, which needs a fixed graph, and random matchings changes: leave out scale_every": (
         lambda: run(db.single(strategies.ada_ed(scale_every=4)), problem=SINGLE)
     ),
     r"damping=0 must be above 0 and at most 1": lambda: strategies.ed(damping=0),

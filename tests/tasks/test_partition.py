@@ -176,7 +176,7 @@ def test_the_picture_goes_where_it_is_told():
         (lambda: P.dirichlet(LABELS, 100, alpha=1.0, minimum=7), "at least 7 samples each"),
         (lambda: P.shards(LABELS, 4, per_node=0), "per_node=0"),
         (lambda: P.label_skew(LABELS, 4, fraction=1.5), "fraction=1.5"),
-        (lambda: P.label_skew(LABELS * 0, 4, fraction=0.3), "fraction=0.3 on 4 nodes is not possible"),
+        (lambda: P.label_skew(LABELS * 0, 4, fraction=0.3), "fraction=0.3 on 4 nodes needs more samples"),
         (lambda: P.by_group(np.array([0, 1, 1, 1]), 4), "leaves a node empty"),
         (lambda: P.Partition((np.array([1, 2]), np.array([2])), LABELS, "own", 0), "assigned twice"),
         (lambda: P.corrupt_labels(LABELS, 1.2, 10), "probability=1.2"),

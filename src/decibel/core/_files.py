@@ -107,7 +107,7 @@ def read_file(path: Path, largest: int = 2**24) -> bytes:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
     if len(raw) > largest:
-        raise ValueError(f"{path} is larger than {largest} bytes: it cannot be what it should be.")
+        raise ValueError(f"{path} is larger than {largest} bytes, so it is damaged or another file: restore it.")
     return raw
 
 

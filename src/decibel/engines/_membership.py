@@ -44,7 +44,7 @@ def restrict_to(graphs: Levels, problem: Problem, members: Sequence[int] | None)
     if present == everyone:
         return Membership(present, graphs, problem)
     if not present or present[0] < 0 or present[-1] >= graphs.nodes:
-        raise ValueError(f"members={members!r} must name some of the nodes 0 to {graphs.nodes - 1}.")
+        raise ValueError(f"members={members!r} must list one or more of the nodes 0 to {graphs.nodes - 1}.")
     restricted = {graph: induced_graph(graph, present) for graph in (graphs.x, graphs.y, graphs.z)}
     levels = Levels(restricted[graphs.x], restricted[graphs.y], restricted[graphs.z])
     return Membership(present, levels, _problem_of(problem, present))

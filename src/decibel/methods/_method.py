@@ -112,8 +112,8 @@ class Method(eqx.Module):
         for level, strategy in self.strategies.items():
             if strategy.message_size is None:
                 raise ValueError(
-                    f"strategy {strategy.name!r} sends codes, whose length depends on the problem: measure it with "
-                    "db.cost(problem, method, graph)."
+                    f"strategy {strategy.name!r} sends encoded messages, whose size depends on the problem: measure "
+                    "it with db.cost(problem, method, graph)."
                 )
             every = self.intervals.get(level, 1)
             size = ("p" if level == "x" else "q") + (f"/{every}" if every > 1 else "")
@@ -265,8 +265,8 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
         )
     if graph.rounds > 1 and not all(type(message) is Plain for message in strategy.messages if strategy.communicates):
         raise ValueError(
-            f"strategy {strategy.name!r} on level {level} weighs or encodes what single links carry, and {graph.name} "
-            f"mixes over {graph.rounds} rounds: choose one such as 'ed' or 'gt', or the graph that is not accelerated."
+            f"strategy {strategy.name!r} on level {level} treats each link separately, and {graph.name} mixes over "
+            f"{graph.rounds} rounds: choose one such as 'ed' or 'gt', or the graph that is not accelerated."
         )
     if not strategy.requires_symmetric:
         return
@@ -291,8 +291,8 @@ def _validate_damping(graph: Graph | GraphSequence, strategy: Strategy, level: s
     """Raises where a carry that sums flows would overshoot on a graph that changes."""
     if strategy.sends_parts:
         raise ValueError(
-            f"strategy {strategy.name!r} on level {level} sends each entry of its scales in another step, and "
-            f"{graph.name} changes: leave out scale_every."
+            f"strategy {strategy.name!r} on level {level} spreads its scales over several steps, which needs a "
+            f"fixed graph, and {graph.name} changes: leave out scale_every."
         )
     κ = strategy.damping
     if κ is None or κ == 1.0:

@@ -129,8 +129,8 @@ class PrivateOracle(Oracle):
 
     def raw(self, batch: Batch) -> Batch:
         raise ValueError(
-            "the method uses samples in a way in which the part of one record is not bounded, which "
-            "privacy=db.privacy.records(...) does not allow: choose one such as db.ed or db.sparkle('ed', ...)."
+            "privacy=db.privacy.records(...) bounds what one record adds to a sum, and this method uses samples in "
+            "another way: choose one such as db.ed or db.sparkle('ed', ...)."
         )
 
     def next_release(self, draw: Draw, level: int, clip: float) -> Release:
@@ -157,7 +157,7 @@ class PrivateOracle(Oracle):
         data: Samples = self.problem.upper_data if level == UPPER else self.problem.lower_data
         if data.part_sizes[0] < draw.batch_size:
             raise ValueError(
-                f"batch_size={draw.batch_size} is more than the {data.part_sizes[0]} samples of a node, of which some "
+                f"batch_size={draw.batch_size} is more than the {data.part_sizes[0]} samples of a node, so some "
                 "would count twice: use smaller batches, or all samples (leave out batch_size)."
             )
         return data.part_sizes[0] // draw.batch_size, place * STRIDE

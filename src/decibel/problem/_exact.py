@@ -28,7 +28,9 @@ def default_tolerance(tree: PyTree) -> float:
 
 def solve_lower(problem: Losses, x: PyTree, *, tolerance: float | None = None) -> PyTree:
     if problem.single_level:
-        raise ValueError("solve_lower needs a lower level, and this problem has a single one.")
+        raise ValueError(
+            "solve_lower needs a lower level, which this problem does not have: give Problem a lower loss."
+        )
     tolerance = default_tolerance(x) if tolerance is None else tolerance
     y, residual = _compiled_lower(problem, x, tolerance)
     if not float(residual) <= tolerance:

@@ -158,7 +158,7 @@ def as_numpy(tree: PyTree, argument: str) -> PyTree:
         if "torch" not in kinds:
             raise
         fix = "give tensor.detach().cpu().numpy()"
-        raise TypeError(f"{argument} holds tensors of PyTorch that are no arrays yet: {fix}.") from error
+        raise TypeError(f"{argument} holds tensors of PyTorch that NumPy cannot read: {fix}.") from error
 
 
 def stack_nodes(per_node: list[PyTree], counts: Int[np.ndarray, " nodes"], most: int) -> PyTree:
@@ -203,7 +203,7 @@ def _validate_not_empty(counts: Int[np.ndarray, " nodes"], argument: str) -> Non
 def validate_numeric(tree: PyTree, argument: str) -> None:
     for leaf in jax.tree.leaves(tree):
         if leaf.dtype.kind not in "fiubcV":  # V: JAX's own small floats
-            raise TypeError(f"{argument} holds {leaf.dtype} and not numbers: encode words and labels as integers.")
+            raise TypeError(f"{argument} holds {leaf.dtype} instead of numbers: encode words and labels as integers.")
 
 
 def validate_finite(tree: PyTree, argument: str) -> None:

@@ -122,7 +122,7 @@ class Host(ABC):
         for leaf in leaves:
             if leaf.dtype.kind not in "fiubcV":
                 raise TypeError(
-                    f"{self.argument} holds {leaf.dtype} and not numbers: encode words and labels as integers."
+                    f"{self.argument} holds {leaf.dtype} instead of numbers: encode words and labels as integers."
                 )
         self.kinds = tuple(LeafSpec(leaf.shape[1:], self._device_dtype(leaf)) for leaf in leaves)
 

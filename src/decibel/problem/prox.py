@@ -268,7 +268,7 @@ def per_node(terms: Sequence[Prox | None]) -> Prox:
         filler = every[kind_of.index(kind)]  # for nodes whose term is of another kind
         kinds.append(_stacked([term if k == kind else filler for term, k in zip(every, kind_of, strict=True)]))
     if any(map(_is_infeasible, kinds)):
-        raise ValueError("terms has constraints without a point in common: give sets that overlap.")
+        raise ValueError("terms has constraints that have no point in common: give sets that overlap.")
     return PerNode(tuple(kinds), jnp.asarray(kind_of, jnp.int32))
 
 

@@ -83,7 +83,7 @@ class Bound:
     def steps(self, epsilon: float) -> float:
         """The T from which every term is at most `epsilon`."""
         if not epsilon > 0:
-            raise ValueError(f"epsilon={epsilon} must be positive: the measures of the theorems are.")
+            raise ValueError(f"epsilon={epsilon} must be positive: give the error to reach, such as 1e-3.")
         return max(term.below(epsilon) for term in (self.rate, *self.terms))
 
 
@@ -222,7 +222,7 @@ def gossip_dsbo(nodes: int, rho: float, *, pl: bool = False, gradients: float = 
     if not pl:
         return Bound(Term("1/√(KT)", n**-0.5, 1 / 2), (Term("consensus", n * gradients**2 / gap**2, 1.0),))
     if gradients != 1:
-        raise ValueError(f"gradients={gradients} is not known to enter under the PL condition: leave it out.")
+        raise ValueError(f"the bound under the PL condition does not use gradients={gradients}: leave it out.")
     return Bound(Term("1/(KT)", 1 / n, 1.0), (Term("consensus", gap**-2, 2.0, logs=1),))
 
 

@@ -234,7 +234,7 @@ def rival_samples(name: str, epsilon: float, *, samples: int | None = None) -> S
         Gossip-DSBO, §2, Table 1; INTERACT, §1, Table 1.
     """
     if name not in RIVALS:
-        raise ValueError(f"name={name!r} is no rival in the papers' tables: {hint(name, RIVALS)}")
+        raise ValueError(f"name={name!r} is not a rival in the papers' tables: {hint(name, RIVALS)}")
     row = RIVALS[name]
     setting = Setting(1, epsilon=_small(epsilon), samples=samples)
     factor = setting.size if row.full else 1

@@ -306,7 +306,7 @@ def svr_interact_terms(constants: Constants, epsilon: float, alpha: float, beta:
         INTERACT, §5.2, Corollary 4.
     """
     if not epsilon > 0:
-        raise ValueError(f"epsilon={epsilon} must be positive: 𝔐 is.")
+        raise ValueError(f"epsilon={epsilon} must be positive: give the bound on 𝔐 to reach.")
     first = interact_bias(constants, 1, alpha, beta, rho)
     shrinks = 2 * math.log(1 - constants.mu_g / constants.L_g or 1)
     if first <= epsilon / 2 or not shrinks:  # with μ_g = L_g one term is exact

@@ -297,12 +297,12 @@ def _validate_search(search: object) -> None:
         for name, values in search.items():
             if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
                 raise TypeError(
-                    f"search has {name}={values!r}, which is no list: give the values to try, [{values!r}]."
+                    f"search has {name}={values!r}, which must be a list: give the values to try, [{values!r}]."
                 )
     elif not isinstance(search, str | Sequence):
         raise TypeError(f"search={search!r} is not known: {fix}.")
     elif not isinstance(search, str) and not all(isinstance(settings, Mapping) for settings in search):
-        raise TypeError(f"search={search!r} holds what is no setting: {fix}.")
+        raise TypeError(f"search={search!r} holds other things than settings: {fix}.")
 
 
 def _within(name: str, value: float) -> float:

@@ -64,8 +64,8 @@ def validate(
             validate_count(name, value)
     if problem.nodes is not None and problem.nodes != graphs.x.nodes:
         raise ValueError(
-            f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: make the first axis of the data the "
-            "graph's nodes."
+            f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: give both the same "
+            "number; the first axis of the data is the node."
         )
     terms = None if problem.prox_x is None else problem.prox_x.nodes
     if terms is not None and terms != graphs.x.nodes:

@@ -66,7 +66,9 @@ class LimitedMessage(LimitedStrategy):
             move.send(answer)
         except StopIteration as end:
             return end.value
-        raise TypeError(f"{self.name} sends more than one message in a step.")
+        raise TypeError(
+            f"{self.name} sends several messages in a step, and a limit needs one: choose 'edge-ed' or 'wave'."
+        )
 
 
 class LocalWave(LimitedStrategy):

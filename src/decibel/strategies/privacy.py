@@ -219,7 +219,7 @@ def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
     row = strategy(base)
     if row.flow_form is wave:
         if isinstance(code, Noisy):
-            raise ValueError("noise cannot be added to 'wave', which may send a message's content again: wrap 'ed'.")
+            raise ValueError("noise cannot be added to 'wave', which may send the same content twice: wrap 'ed'.")
         coded = replace(row, name=f"wave ({name})", flow_form=WaveInCode(code))
         return with_limit(coded, row.limit) if isinstance(row, LimitedStrategy) else coded
     reasons = {

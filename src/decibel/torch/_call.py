@@ -75,12 +75,14 @@ def call(
             return torchax.interop.jax_view(out)
         except torchax.tensor.OperatorNotFound as error:
             fix = "write that part with other operations"
-            raise ValueError(f"torchax {VERSIONS['torchax'][0]} does not convert it ({error}): {fix}.") from error
+            raise ValueError(
+                f"torchax {VERSIONS['torchax'][0]} cannot convert an operation ({error}): {fix}."
+            ) from error
         except AssertionError as error:
             if "mixed math" not in str(error):
                 raise
             fix = "make it a buffer of the module, or part of x0 or of the data"
-            raise ValueError(f"a tensor that is not an argument is used: {fix}.") from error
+            raise ValueError(f"a loss or the module uses a tensor from outside: {fix}.") from error
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def advise(
             raise ValueError("a predicted time needs entries: give --entries P Q, the numbers of entries of x and y.")
         given = {"--personal": personal, "--homogeneous": homogeneous, "--first-order": first_order}
         if ignored := [option for option, there in given.items() if there]:
-            raise ValueError(f"a predicted time knows nothing of {', '.join(ignored)}: leave it out.")
+            raise ValueError(f"a predicted time does not depend on {', '.join(ignored)}: leave it out.")
         wishes = {"degree": degree, "condition": condition, "target": target, "single": single}
         return plans(nodes, entries, links, compute=compute, bytes_per_step=bytes_per_step, **wishes)
 

@@ -86,7 +86,7 @@ def _sizes(flows: Mapping[str, Largest]) -> list[str]:
     if any(flow.cut for flow in flows.values()):
         return [*lines, "flow_limit was reached: to find the one that this run needs, rehearse without it."]
     limits = [f"{level} = {_rounded_up(MARGIN * flow.size):g}" for level, flow in flows.items()]
-    return [*lines, f"A limit on lies, {MARGIN} times as large, for the federation file:", "[flow_limit]", *limits]
+    return [*lines, f"For the federation file, limits {MARGIN} times as large:", "[flow_limit]", *limits]
 
 
 def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:

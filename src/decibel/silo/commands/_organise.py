@@ -198,7 +198,7 @@ def show_ledger(out: Path, console: Console) -> None:
     """What the authority has signed, without its key."""
     path = out / "authority" / LEDGER
     if not path.is_file():
-        raise ValueError(f"{path} is missing.")
+        raise ValueError(f"{path} is missing: give the organiser's folder as --out.")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("", "time", "signed", "for", "until", "key"):
         table.add_column(heading)

@@ -153,5 +153,5 @@ def load_reports(frame: str) -> Reports:
     """The reports of a saved file; raises `ValueError` if it holds anything else."""
     reports = parse(base64.b64decode(frame, validate=True))
     if not isinstance(reports, Reports):
-        raise ValueError("these are no reports.")
+        raise ValueError("the file does not hold reports of sites.")
     return reports

@@ -55,8 +55,8 @@ def succeed(before: Federation, written: Federation, *, warm: bool) -> Federatio
             )
     if before.steps is not None and (written.steps or 0) < before.steps:
         raise ValueError(
-            f"steps={written.steps} is less than before ({before.steps}), and sites may have done more: leave it, and "
-            "to end the run stop all sites (decibel silo stop)."
+            f"steps={written.steps} is less than before ({before.steps}), and sites may have done more: keep "
+            f"steps = {before.steps}. To end the run, stop all sites (decibel silo stop)."
         )
     edition = before.edition + 1
     known = {site.name: replace(site, node=before.node(number)) for number, site in enumerate(before.sites)}

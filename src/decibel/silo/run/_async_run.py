@@ -100,8 +100,8 @@ def waves_sent(program: Program, state: State) -> Sent:
                 same = zip(jax.tree.leaves(message.content), held, strict=True)
                 if not isinstance(message, Wave) or any(mine is not other for mine, other in same):
                     raise ValueError(
-                        f"{program.method.name} sends what it computes in a step, on level {level}, so sites need "
-                        "common steps: choose sparkle-wave or wave, or leave out asynchronous = true."
+                        f"{program.method.name} on level {level} needs the messages of a common step, and asynchronous "
+                        "sites have none: choose sparkle-wave or wave, or leave out asynchronous = true."
                     )
                 within = None if message.within is None else ()
                 waves[-1][level] = replace(message, content=None, wait_for=None, within=within)

@@ -241,7 +241,10 @@ class Streams:
         try:
             server.add_secure_port(place.listens, security)
         except RuntimeError:
-            raise ValueError(f"{self.site.name} cannot listen at {place.listens}: is the port in use?") from None
+            raise ValueError(
+                f"{self.site.name} cannot listen at {place.listens}: free the port, or change `listen` in the "
+                "federation file."
+            ) from None
         server.start()
         self._server = server
         self._pool = pool

@@ -149,7 +149,8 @@ class Silo(Engine):
         _validate_graphs(graphs, federation)
         if any(isinstance(message, Push) for message in method.messages):
             raise ValueError(
-                f"{method.name} pushes shares of what nodes hold, which sites cannot do yet: choose one such as 'gt'."
+                f"{method.name} sends different vectors to different neighbours, which a silo does not support: choose "
+                "one such as 'edge-ed'."
             )
         if method.may_skip_exchange:
             raise ValueError(
@@ -261,13 +262,17 @@ def _validate_graphs(graphs: Levels, federation: Federation) -> None:
         graph = getattr(graphs, level)
         if graph.nodes != len(federation.sites):
             raise ValueError(
-                f"graph has {graph.nodes} nodes, and federation {federation.name!r} has {len(federation.sites)}."
+                f"graph has {graph.nodes} nodes, and federation {federation.name!r} has {len(federation.sites)} sites: "
+                "give engine.graph."
             )
         if not graph.symmetric:
             raise ValueError(
-                f"graph {graph.name!r} on level {level} must be undirected, since sites hear those to whom they send: "
+                f"graph {graph.name!r} on level {level} is directed, and links between sites go both ways: "
                 "give engine.graph."
             )
         for a, b in (edge for phase in graph.phases for edge in phase.edges.tolist()):
             if a != b and frozenset((a, b)) not in allowed:
-                raise ValueError(f"graph {graph.name!r} has an edge {(a, b)} that the federation file does not have.")
+                raise ValueError(
+                    f"graph {graph.name!r} has an edge {(a, b)} that the federation file does not have: give "
+                    "engine.graph, or graphs of its edges."
+                )

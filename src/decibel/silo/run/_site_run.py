@@ -240,8 +240,8 @@ class SiteRun(Run):
         """As far as the federation file and the privacy budget go."""
         if steps > self.site.limits.steps:
             raise ValueError(
-                f"steps={steps} is more than the federation file allows ({self.site.limits.steps}): sites would reject "
-                "the rest."
+                f"steps={steps} is more than the federation file allows: give at most {self.site.limits.steps}, or let "
+                "the organiser allow more (decibel silo amend)."
             )
         if self._before is not None and self.step != self._before.step:
             raise ValueError(

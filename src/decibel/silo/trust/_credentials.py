@@ -204,8 +204,10 @@ def load_identity(home: Path) -> Identity:
                 durable_replace(home / NEXT_KEY, home / KEY)
             return Identity(key, certificate)
     if not (home / KEY).exists():
-        raise ValueError(f"{home / KEY} is missing.")
-    raise ValueError(f"{home / CERTIFICATE} is not of the key beside it: request a new one (decibel silo join).")
+        raise ValueError(f"{home / KEY} is missing: restore it, or make a new key (decibel silo join, then sign).")
+    raise ValueError(
+        f"{home / CERTIFICATE} does not match {home / KEY}: request a new one (decibel silo join, then sign)."
+    )
 
 
 def load_federation(folder: Path, authority: x509.Certificate) -> Federation:

@@ -79,7 +79,10 @@ class SignatureLedger:
             except ValueError:
                 continue  # cut short
             if not isinstance(entry, dict) or entry.get("before") != last or entry.get("number") != len(entries) + 1:
-                raise ValueError(f"{self.path}, line {number}, does not follow the line before: it has been changed.")
+                raise ValueError(
+                    f"{self.path}, line {number}, does not follow the line before, so the file was changed: restore "
+                    "it from a copy."
+                )
             entries.append(entry)
             last = hashlib.sha256(line).hexdigest()
         return entries, last, len(entries)

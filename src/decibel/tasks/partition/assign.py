@@ -103,7 +103,7 @@ def by_group(
     codes = check_labels(codes.astype(np.int64), nodes)
     classes = codes if labels is None else check_labels(labels, nodes)
     if len(classes) != len(codes):
-        raise ValueError(f"labels has {len(classes)} samples and groups {len(codes)}: they must agree.")
+        raise ValueError(f"labels has {len(classes)} samples and groups {len(codes)}: give one of each per sample.")
     rng = np.random.default_rng(seed)
     members = [rng.permutation(np.flatnonzero(codes == code)) for code in range(len(names))]
     held = _gather(members, nodes) if nodes <= len(names) else _scatter(members, nodes)
@@ -127,7 +127,9 @@ def _scatter(members: list[np.ndarray], nodes: int) -> list[np.ndarray]:
     for group, member in enumerate(members):
         takers = range(group, nodes, len(members))
         if len(member) < len(takers):
-            raise ValueError(f"nodes={nodes} leaves a node empty: group {group} has only {len(member)} samples.")
+            raise ValueError(
+                f"nodes={nodes} leaves a node empty: group {group} has only {len(member)} samples; ask for fewer nodes."
+            )
         for node, piece in zip(takers, np.array_split(member, len(takers)), strict=True):
             held[node] = piece
     return held

@@ -26,7 +26,7 @@ def label_skew(
     homes = np.arange(nodes) % len(counts)  # the own label of each node
     largest = _largest(counts, homes, fraction)
     if largest == 0:
-        raise ValueError(f"fraction={fraction} on {nodes} nodes is not possible: a label has too few samples.")
+        raise ValueError(f"fraction={fraction} on {nodes} nodes needs more samples of a label: lower one of the two.")
     size = largest if per_node is None else per_node
     if not 1 <= size <= largest:
         raise ValueError(
