@@ -32,7 +32,7 @@ HOUSE = "decibel_studies.house"  # the style sheet of every figure, also of thos
 WIDE = 7.5  # inches
 BANDS = (
     "Lines are means over seeds. Bands hold the middle half of the seeds, so a few bad runs can move a line out of its "
-    "band. Runs that diverged are left out where others did not."
+    "band. If only some runs diverged, they are left out."
 )
 # Of metrics that studies define.
 LABELS = {"error": "‖x̄ − x*‖²", "interact": "INTERACT’s measure 𝔐", "goal": "distance to x*, or upper loss"}
