@@ -138,7 +138,7 @@ def table(found):
 
     def cell(run):
         if run["steps_to_target"]:
-            return str(run["steps_to_target"])
+            return f"{run['steps_to_target']:,}"
         return "diverges" if run["end"] is None else f"never ({run['end']:.2g})"
 
     rows = {}
