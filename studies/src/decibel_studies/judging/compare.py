@@ -67,7 +67,8 @@ def faster(ours: Runs, theirs: Runs, column: str, against: str = "samples") -> C
     _paired(ours, theirs)
     limit = spent_by_all(against, ours, theirs)
     mine, other = (runs.mean(column, against, limit) for runs in (ours, theirs))
-    text = f"{ours.case}: {_words(column)} averaged over {against.removesuffix("s")}s, {theirs.label} less {ours.label}"
+    cost = "steps" if against == "step" else against
+    text = f"{ours.case}: {_words(column)} averaged over {cost}, {theirs.label} less {ours.label}"
     return Check.of(text, settle(other - mine, ours=mine, theirs=other))
 
 
