@@ -78,6 +78,7 @@ def draws(seed: int, *names: str) -> dict[str, np.ndarray]:
     return {name: 0.5 + value**2 if name in "mh" else value for name, value in made.items()}
 
 
+@cache
 def problem(form: str, dtype: str) -> db.Problem:
     x0, y0 = jnp.full(SIZE, 0.5, dtype), jnp.full(SIZE, -0.5, dtype)
     if form == "single":

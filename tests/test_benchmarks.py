@@ -135,7 +135,7 @@ def test_cost_of_one_size():
 # The programs that are timed
 
 
-@pytest.mark.slow_except("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [True, False])
 def test_the_scan_by_hand_is_the_library(parallel):
     case = regression("tiny", 5, 3, 2, 7)

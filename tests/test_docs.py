@@ -242,7 +242,7 @@ CELLS = [
 ]
 
 
-@pytest.mark.slow_except("all links one step late-wave", "30 % of messages lost one way-gt")
+@pytest.mark.slow_except("30 % of messages lost one way-gt")
 @pytest.mark.parametrize(
     ("trouble", "strategy"),
     [pytest.param(*pair, id="-".join(pair)) for pair in CELLS],

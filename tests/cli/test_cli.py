@@ -136,6 +136,7 @@ def test_a_run_leaves_all_that_is_needed_to_repeat_it(tmp_path):
     assert before == {path: path.read_bytes() for path in first.iterdir() if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_run_for_people_prints_a_table_and_says_when_it_hardly_moves(tmp_path):
     moved = invoke(*QUICK, "--set", "alpha=0.05", "--out", str(tmp_path / "moved")).output
     assert "distance" in moved and "barely" not in moved and "{" not in moved.split("after 20")[1]
@@ -265,6 +266,7 @@ def test_advise_predicts_the_time_of_networks():
     assert answer.exit_code == 0 and "wave" in answer.output and " gt " not in answer.output
 
 
+@pytest.mark.slow
 def test_tune_gives_the_command_that_runs_with_what_it_found():
     found, code = answer_of(
         "tune", "linear_regression", "--nodes", 4, "--steps", 10, "--budget", 3, "--batch-size", 5, "--seeds", 1
@@ -364,12 +366,13 @@ def test_watch_needs_a_folder(tmp_path):
 class TestDefaults:
     """A task by its name alone learns something, also in few steps."""
 
+    @pytest.mark.slow
     def test_a_method_that_needs_no_step_sizes(self, tmp_path):
         ran, code = answer_of("run", "linear_regression", "--nodes", 4, "--steps", 300, "--out", tmp_path)
         assert code == 0 and ran["method"] == "sparkle-ada-ed"
         assert ran["last"]["distance"] < 0.05 * ran["first"]["distance"]
 
-    @pytest.mark.slow_except("linear_regression")
+    @pytest.mark.slow
     @pytest.mark.parametrize("task", ["linear_regression", "policy_evaluation"])
     def test_step_sizes_of_the_task(self, tmp_path, task):
         chosen = ("--method", "sparkle-ed", "--nodes", 4, "--steps", 300, "--out", tmp_path)

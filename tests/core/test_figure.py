@@ -71,6 +71,7 @@ assert shown() == ["image/png", "text/plain"], shown()
 """
 
 
+@pytest.mark.slow
 def test_a_notebook_has_one_picture_with_pyplot_and_without():
     pytest.importorskip("IPython", reason='needs ipykernel: pip install "decibel-opt[test]"')
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", SHELL], capture_output=True, text=True)

@@ -156,7 +156,7 @@ def live_bytes():
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-@pytest.mark.slow_except("simulator")
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 def test_resuming_never_holds_two_states(tmp_path, live, engine):
     expected = db.solve(**large(), steps=6, engine=engine).x

@@ -113,7 +113,7 @@ def assert_exact(result, solution):
     assert invariant(result) < 1e-13
 
 
-@pytest.mark.slow_except("ed", "edge-ed")
+@pytest.mark.slow_except("ed")
 @pytest.mark.parametrize("strategy", CORRECTING, ids=lambda strategy: strategy.name)
 def test_a_loss_and_a_return_end_in_exact_solutions(strategy, tmp_path):
     method = SingleLevel(0.2, 1.0, strategy)

@@ -48,7 +48,7 @@ def start(given, method, batch_size=3, **options):
     return db.Simulator().start(given, method, Levels(x=GRAPH), RunConfig(batch_size, **options))
 
 
-@pytest.mark.slow_except("ma-dsbo-random")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
@@ -121,7 +121,7 @@ def test_what_is_read_ahead():
     assert sum(map(len, read[0].calls)) == 1 + 2 * EVERY * 3
 
 
-@pytest.mark.slow_except("shuffle-once")
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["random", "shuffle-once"])
 def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
     expected = states(in_memory(), AHEAD, steps=20, sampling=sampling)
@@ -197,6 +197,7 @@ def test_losses_are_measured_in_passes(monkeypatch, personal):
         np.testing.assert_allclose(one.trace[name], other.trace[name], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_default_run_makes_no_pass():
     read = sources(UPPER)
     result = db.solve(problem(read, LOWER), AHEAD, GRAPH, steps=EVERY, batch_size=3)
@@ -204,6 +205,7 @@ def test_a_default_run_makes_no_pass():
     assert sum(map(len, read[0].calls)) == 1 + EVERY * 3
 
 
+@pytest.mark.slow
 def test_runs_side_by_side():
     search = [{"alpha": 0.01}, {"alpha": 0.02}]
     one, other = (
@@ -220,7 +222,7 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("decibel")]
 
 
-@pytest.mark.slow_except("ma-dsbo-simulator")
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [db.Simulator(), db.Cluster(devices=4)], ids=["simulator", "cluster"])
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_an_exception_of_a_source_reaches_the_caller(method, engine):

@@ -39,6 +39,7 @@ def test_random_digraphs_are_strongly_connected_and_follow_their_seed():
     np.testing.assert_allclose(RANDOM.C.sum(0), 1, atol=1e-14)
 
 
+@pytest.mark.slow_except("dense")
 @pytest.mark.parametrize("graph", [RANDOM, db.graphs.random_digraph(500, 0.02, seed=1)], ids=["dense", "sparse"])
 def test_rho_is_the_second_modulus(graph):
     expected = max(np.sort(np.abs(np.linalg.eigvals(matrix)))[-2] for matrix in (graph.R, graph.C))

@@ -84,6 +84,7 @@ def test_dama_reaches_the_saddle_point(strategy):
     np.testing.assert_allclose(found.x, np.tile(saddle(), (NODES, 1)), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_dama_with_a_constraint_on_x():
     method = db.dama(alpha=0.1, beta=0.2, probability=0.3)
     quiet = dict(eval_every=500, metrics=[], progress=False, batch_size=1)

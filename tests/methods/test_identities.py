@@ -222,6 +222,7 @@ def moving(k):
     return 0.03 + 0.24 * jnp.modf(0.618 * k.astype(float))[0]
 
 
+@pytest.mark.slow
 def test_steps_that_never_rest():
     """The correction must be in units of gradients; NIDS and ED carry steps, as they were when they were carried."""
     still = by_coordinate(4) / 0.27
@@ -297,7 +298,7 @@ def test_differences_round_less_than_copies():
 # The limit on flows.
 
 
-@pytest.mark.slow_except("wave")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wave", "edge_ed"])
 def test_a_limit_on_flows_solves_the_problem_with_a_total_variation_penalty(name):
     """min Σ f_i(s_i) + B Σ_links |s_i − s_j|, by its dual, which is least squares over flows |F| ≤ B."""

@@ -73,7 +73,7 @@ def test_levels_follow_each_other():
     agree(run(PROBLEM, db.sparkle("extra", "ed", **RATES), two, 100), expected)
 
 
-@pytest.mark.slow_except("gt")
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", ["extra", "gt"])
 def test_schedules_as_step_sizes(lower):
     """A carry made of steps d that contain their own step size: a wrong place for α shows only when it changes."""

@@ -82,7 +82,7 @@ def test_four_bits_take_the_rounds_of_plain_messages(loss):
 CASES = [("4 bits", HARD), ("random", LOST), *((name, HARD) for name in CODES if name != "4 bits"), ("4 bits", ())]
 
 
-@pytest.mark.slow_except("4 bits-faults0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "faults"), CASES)
 def test_exact(name, faults):
     steps = 4000 if name in ("4 bits", "random") else 8000
@@ -94,7 +94,7 @@ def test_exact_with_delays_beyond_what_is_kept_without_them():
     assert solve(CODES["4 bits"], db.faults.late((1, 20)), steps=4000).trace["worst"][-1] < 1e-10
 
 
-@pytest.mark.slow_except("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("one_way", [False, True])
 def test_a_link_that_is_silent_for_100_rounds_recovers(one_way):
     silent = db.faults.drop(links=[(0, 1)], during=(20, 120), one_way=one_way)
@@ -172,6 +172,7 @@ def test_the_cluster_gives_the_simulators_bits(name):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_three_levels_in_four_bits():
     quadratic = random_quadratic(NODES, seed=1, spread=2.0)
     method = db.sparkle(CODES["4 bits"], alpha=0.03, beta=0.1, gamma=0.1)

@@ -186,6 +186,7 @@ def test_what_is_acknowledged_of_an_earlier_process_is_no_base():
     assert other.transport_state.receiver.numbers[1] == other.transport_state.receiver.numbers[2] == 1
 
 
+@pytest.mark.slow
 def test_messages_become_rare_until_something_is_acknowledged():
     """So that what is kept covers any delay; and with an answer to every message there is one in every step."""
     alone = End(CODES["4 bits"], 0)

@@ -84,6 +84,7 @@ def test_edge_flows_are_exact_after_the_last_loss():
     assert error(run("edge-ed", db.faults.drop(0.5, one_way=True, during=(100, 120)), steps=2000)) < 1e-12
 
 
+@pytest.mark.slow
 def test_edge_flows_are_exact_in_the_sequential_order():
     lost = db.faults.drop(0.2, one_way=True)
     assert error(run("edge-ed", lost, updates="alternating")) < 1e-12
@@ -102,7 +103,7 @@ def test_a_node_leaves_and_returns_while_messages_are_lost():
     assert error(run("edge-ed", injected, steps=8000)) < 1e-12
 
 
-@pytest.mark.slow_except("star")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "updates"), [(db.graphs.star(NODES), "alternating"), (RANDOM, "simultaneous")], ids=["star", "random"]
 )
@@ -124,7 +125,7 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit(graph):
     assert F.dtype == np.float32 and np.abs(F[links.slot_of_link]).min() > 0
 
 
-@pytest.mark.slow_except("drop")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "faults",
     [
@@ -216,6 +217,7 @@ def test_nothing_but_rows_to_neighbours_travels_and_the_ledger_says_how_many():
     assert sum(pairs * size for pairs, size in permutes(text)) == pytest.approx(page.fixed["bytes"] * 8)
 
 
+@pytest.mark.slow
 def test_edge_flows_and_faults_resume_exactly(tmp_path):
     faults = [db.faults.drop(0.2, one_way=True), db.faults.late(1, 0.2)]
     whole = run_single("edge-ed", faults, steps=10, eval_every=5)
@@ -275,7 +277,7 @@ def test_many_links_are_summed_in_a_tree(nodes):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.slow_except("edge-ed hubs")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "graph"),
     [("edge-ed", STAR), ("edge-ed", HUBS), ("gt", CHANGING), (db.privacy.top_k("ed", 0.5), HUBS)],
@@ -370,6 +372,7 @@ def test_what_makes_no_sense_raises(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_late_links_refuse_methods_that_exchange_inside_a_loop():
     method = db.ma_dsbo(alpha=0.02, beta=0.1, gamma=0.1, theta=0.5, lower_steps=2, auxiliary_steps=2)
     with pytest.raises(ValueError, match="single-loop"):

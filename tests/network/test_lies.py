@@ -168,6 +168,7 @@ def wave_reference(directions, rates, limits, lie, steps, widths):
     return dict(zip(levels, np.split(np.stack(path), ends, -1), strict=True)), saturated
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::decibel.DelayWarning")
 def test_a_node_cuts_when_it_has_finished_whatever_is_late():
     """As the reference does, message by message, with a limit that is reached."""
@@ -299,7 +300,7 @@ class TestOneLiarOfEightOnATorus:
         # Neither bound is idle: the attack along the flattest direction takes all of the second.
         assert name != "flattest" or (not saturated and far > 0.99 * bound)
 
-    @pytest.mark.slow_except("edge-ed")
+    @pytest.mark.slow
     def test_three_levels(self, limited):
         measured = sparkle(within(limited, dict.fromkeys("xyz", INFINITY)), NOBODY_ON_ANY)
         limits = {level: 1.2 * size for level, size in sizes(measured).items()}

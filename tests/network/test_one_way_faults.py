@@ -80,6 +80,7 @@ def gradient(s):
     return QUADRATIC.fx(s, None)
 
 
+@pytest.mark.slow
 def test_lost_messages_and_pauses_follow_the_running_totals():
     faults = [db.faults.drop(0.3, one_way=True), db.faults.pause(probability=0.2)]
     found = run(QUADRATIC.single(), db.push_pull(alpha=0.1), DIGRAPH, CHUNK, faults)
@@ -88,6 +89,7 @@ def test_lost_messages_and_pauses_follow_the_running_totals():
     np.testing.assert_allclose(found.nodes.x, push_pull(gradient, 0.1, CHUNK, lost, idle), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_with_totals_and_much_without():
     """With 10 % of the messages lost; the same losses for both."""
     solution, steps = QUADRATIC.single_solution(), 1500

@@ -165,6 +165,7 @@ class TestNoise:
         small = send(0.01) - noise
         np.testing.assert_allclose(small, np.floor(0.01 / step) * step, atol=1e-12)
 
+    @pytest.mark.slow
     def test_noise_is_new_in_every_step_and_node(self):
         flat = db.Problem(lambda x, batch: 0.0 * x.sum(), upper_data=np.zeros((NODES, 1)), x0=jnp.zeros(50))
         method = SingleLevel(0.1, 1.0, db.privacy.noisy("consensus", 1.0, 1.0))

@@ -64,7 +64,7 @@ def test_chunks_of_nodes_give_the_same_numbers(problem, method):
 BATCHES = {"drawn": {"batch_size": 2}, "in order": {"batch_size": 2, "sampling": "shuffle-once"}, "all": {}}
 
 
-@pytest.mark.slow_except("in order-unequal-one draw")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [None, db.dbsa(alpha=0.05, beta=0.05)], ids=["one draw", "loops"])
 @pytest.mark.parametrize("sizes", [[4] * 8, [3, 5, 4, 6, 3, 3, 7, 4]], ids=["equal", "unequal"])
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
@@ -183,7 +183,7 @@ def _copied(problem):
     return problem.replace_data(problem.upper_data, jax.tree.map(jnp.array, problem.lower_data))
 
 
-@pytest.mark.slow_except("in order-Cluster(devices=4)")
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [db.Simulator(node_chunk=3), db.Cluster(devices=4)], ids=repr)
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
 def test_levels_on_the_same_data_give_the_numbers_and_costs_of_copies(engine, batches):

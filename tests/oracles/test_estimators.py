@@ -212,7 +212,7 @@ def follows_by_hand(estimator):
 CHECKS = (follows_by_hand, exact_where_only_offsets_differ, unmoved_where_the_point_rests)
 
 
-@pytest.mark.slow_except("unmoved_where_the_point_rests")
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_spider_differences_use_the_same_sample_at_two_points(check):
     check(estimators.spider(5))

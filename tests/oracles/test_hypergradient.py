@@ -78,6 +78,7 @@ def test_exact(limit):
     np.testing.assert_allclose(whole(way), by_hand(expected), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_exact_beyond_the_dense_limit():
     """By default a large y never forms its Hessian."""
     q = DENSE_LIMIT + 1

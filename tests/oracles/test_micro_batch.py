@@ -43,7 +43,7 @@ METHODS = {
 }
 
 
-@pytest.mark.slow_except("sparkle-all", "penalty-drawn", "sparkle-unequal")
+@pytest.mark.slow_except("sparkle-all", "sparkle-unequal")
 @pytest.mark.parametrize("case", ["all", "drawn", "unequal", "chunks"])
 @pytest.mark.parametrize("name", METHODS)
 def test_the_numbers_are_those_of_the_whole_batch(name, case):
@@ -121,7 +121,7 @@ def temporaries(micro_batch, method):
     return run.compile(1).temp_bytes
 
 
-@pytest.mark.slow_except("sparkle")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sparkle", "penalty"])
 def test_temporaries_are_a_quarter(name):
     whole, pieces = (temporaries(size, METHODS[name]) for size in (None, 8 * 64))

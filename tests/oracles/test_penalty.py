@@ -109,6 +109,7 @@ def flat():
     return db.Problem(upper, lower, **data, x0=jnp.asarray(0.0), y0=jnp.zeros(2)), 1 / 1.1
 
 
+@pytest.mark.slow
 def test_a_flat_lower_level_keeps_z_bounded_and_finds_the_optimistic_solution():
     problem, solution = flat()
     rates = dict(alpha=0.05, beta=0.3, gamma=0.3)

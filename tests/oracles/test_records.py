@@ -133,6 +133,7 @@ def test_clipped_rows_are_no_longer_than_the_clip():
     np.testing.assert_allclose(clipped(rows, 1.0), expected, rtol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_noise_is_as_large_as_it_says_and_never_twice_the_same(dtype):
     """A flat loss: all that moves x is the noise, new at every node, sum and step."""
@@ -159,7 +160,7 @@ CASES = QUICK + [
 ]
 
 
-@pytest.mark.slow_except("sparkle-ed-full", "ed-shuffled", "gt-hsgd-full")
+@pytest.mark.slow_except("ed-shuffled")
 @pytest.mark.parametrize(("name", "batches"), CASES, ids=["-".join(case) for case in CASES])
 def test_a_step_learns_of_its_samples_by_the_sums_alone(name, batches):
     """With the same sums, other data give the same state, bit for bit; or the method raises when it is traced."""

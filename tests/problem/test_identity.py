@@ -72,6 +72,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_two_processes_agree():
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     environment = {"PATH": "/usr/bin", "JAX_PLATFORMS": "cpu", "PYTHONPATH": path, "PYTHONHASHSEED": "1"}

@@ -67,7 +67,7 @@ class TestRuns:
         np.testing.assert_array_equal(nodes(solve(KEYED, eval_every=1)), whole)
         assert np.abs(nodes(solve(KEYED, eval_every=1, seed=3)) - whole).max() > 1e-3
 
-    @pytest.mark.slow_except("cluster-unequal-None")
+    @pytest.mark.slow
     @pytest.mark.parametrize("batch_size", [3, None])
     @pytest.mark.parametrize("data", [(INPUTS, TARGETS), UNEQUAL], ids=["equal", "unequal"])
     @pytest.mark.parametrize("engine", [db.Simulator(node_chunk=3), db.Cluster()], ids=["chunks", "cluster"])
@@ -81,6 +81,7 @@ class TestRuns:
         resumed = solve(KEYED, eval_every=1, checkpoint=tmp_path, resume=True)
         np.testing.assert_array_equal(nodes(resumed), whole)
 
+    @pytest.mark.slow
     def test_metrics_and_exact_solutions_use_none(self):
         x = jnp.linspace(0.0, 0.4, SIZE)
         np.testing.assert_array_equal(KEYED.hypergradient(x), PLAIN.hypergradient(x))
@@ -167,6 +168,7 @@ def test_every_part_of_a_full_batch_has_its_own():
 class TestDifferences:
     """What is subtracted is evaluated with the same randomness."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("chunk", [pytest.param(None, marks=pytest.mark.slow), 3])
     def test_products_by_differences_are_those_of_the_same_dropout(self, chunk):
         x, y, z = (replicate(jnp.asarray(RNG.normal(size=SIZE)), NODES) for _ in range(3))
@@ -183,6 +185,7 @@ class TestDifferences:
             assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
             assert name == "jacobian" or np.abs(other - wanted).max() > 0.05 * np.abs(wanted).max()
 
+    @pytest.mark.slow
     def test_spider_keeps_the_noise_of_its_start(self):
         """f = ½‖x − b‖² + u·x with u of the key: the changes have no noise, so x goes to b − u₀ and stays there."""
         target = RNG.normal(size=(1, 4, SIZE))
@@ -210,6 +213,7 @@ class TestDifferences:
             x, memory = step(jnp.int32(k), x, memory)
         np.testing.assert_allclose(x.tree[0], target[0].mean(0) - u0, atol=1e-8)
 
+    @pytest.mark.slow
     def test_the_penalty_does_not_amplify_noise(self):
         """g = ½‖y‖² + u·y: in p = λ(∇g(y) − ∇g(ỹ)) − ∇f the noise u cancels, whatever λ."""
 

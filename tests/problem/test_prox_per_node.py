@@ -80,6 +80,7 @@ def test_the_solution_with_the_average_of_all_terms(name, mixing):
     assert np.abs(solution - (A * C).sum(0) / A.sum(0)).max() > 1e-2  # the terms are felt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upper", [pytest.param("extra", marks=pytest.mark.slow), "nids"])
 def test_the_upper_level_of_a_bilevel_problem(upper):
     given = (quadratic := random_quadratic(NODES, p=3, q=4)).problem()

@@ -139,6 +139,7 @@ def test_what_is_a_source():
     assert all(map(is_source, yes)) and not any(map(is_source, no))
 
 
+@pytest.mark.slow
 def test_arrays_are_read_side_by_side(monkeypatch):
     """With the same rows; what one thread raises reaches the caller."""
     monkeypatch.setattr("decibel.problem._stream_backends.PARALLEL_FROM_BYTES", 0)

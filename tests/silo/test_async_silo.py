@@ -165,6 +165,7 @@ def test_three_levels_of_sparkle(tmp_path, monkeypatch):
     np.testing.assert_allclose(x, np.tile(quadratic.solution(), (3, 1)), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_what_comes_while_a_site_computes_is_used_in_the_same_step(tmp_path, monkeypatch):
     """It sends before it computes, and looks for messages after."""
     events = {}

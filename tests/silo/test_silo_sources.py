@@ -26,6 +26,7 @@ def problem(data):
     return db.Problem(loss, upper_data=data, x0=jnp.zeros(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["random", pytest.param("shuffle-once", marks=pytest.mark.slow)])
 def test_sites_read_what_the_simulator_reads(tmp_path, sampling):
     folders = Folders(tmp_path, ring(SITES))
@@ -52,6 +53,7 @@ def test_sites_read_what_the_simulator_reads(tmp_path, sampling):
         np.testing.assert_allclose(site.nodes.x[0], wanted[number], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_site_whose_source_fails_stops_before_it_sends(tmp_path, monkeypatch):
     folders = Folders(tmp_path, ring(2))
     read, sent = Failing(TREES[0], 5), []

@@ -154,8 +154,8 @@ def test_a_run_takes_the_exchanges_of_the_model():
 # Every suggestion runs.
 
 
+@pytest.mark.slow_except("True-one way", "True-one way, loss")
 @pytest.mark.parametrize("links", LINKS)
-@pytest.mark.slow_except("True-loss", "True-one way", "True-one way, loss")
 @pytest.mark.parametrize("single", [True, False])
 def test_every_plan_runs(links, single):
     quadratic = random_quadratic(8)
@@ -193,6 +193,7 @@ def test_the_time_is_that_of_computing_waiting_and_sending():
         assert plan.seconds == pytest.approx(plan.exchanges * each)
 
 
+@pytest.mark.slow
 def test_what_is_slow_is_avoided():
     assert best(Links(1e12, 1.0), compute=0.0).graph.rho < best(Links(1e3), compute=0.0).graph.rho
     assert best(Links(1e3), compute=0.0).bits == 4

@@ -40,6 +40,7 @@ def test_scores_are_those_of_real_runs():
     assert tuned.method.alpha == tuned.table[0]["alpha"] and tuned.score == tuned.table[0]["distance"]
 
 
+@pytest.mark.slow
 def test_random_search_beats_the_start_and_bounds_weights():
     tuned = db.tune(PROBLEM, METHOD, GRAPH, budget=16, steps=60, metric=DISTANCE, seeds=(0,), at_once=5)
     own = next(row for row in tuned.table if row["alpha"] == 0.02 and row["beta"] == 0.05)
@@ -55,7 +56,7 @@ def test_divergence_scores_infinity_and_all_divergent_raises():
         db.tune(PROBLEM, METHOD, GRAPH, steps=400, metric=DISTANCE, seeds=(0,), search={"beta": [1e4]})
 
 
-@pytest.mark.slow_except("x32")
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [True, False], ids=["x64", "x32"])
 def test_large_seeds_score_as_real_runs(wide):
     with jax.enable_x64(wide):
@@ -113,6 +114,7 @@ class TestWidening:
         assert tuned.method.alpha > 1e-2 and len(first) >= 12
         assert tuned.score < min(row["upper"] for row in first)
 
+    @pytest.mark.slow
     def test_where_all_diverge_smaller_steps_are_tried(self):
         huge = db.sparkle("ed", alpha=1e3, beta=1e3, gamma=1e3, updates="simultaneous")
         assert np.isfinite(db.tune(PROBLEM, huge, GRAPH, budget=6, steps=300, metric=DISTANCE).score)
@@ -122,6 +124,7 @@ class TestWidening:
         assert len(tuned.table) == 2
 
 
+@pytest.mark.slow
 def test_an_average_that_is_off_and_the_rest_between_steps_are_searched_when_asked():
     plain = db.sparkle("ed", alpha=0.02, beta=0.05, gamma=0.05)
     search = {"theta": [0.5, 1.0], "upper_every": [1, 2]}

@@ -171,13 +171,14 @@ def test_the_carry_sums_to_zero_and_gradients_are_what_it_holds():
     np.testing.assert_allclose(c, 0.1 * QUADRATIC.fx(result.nodes.x, None), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_penalty_form_ends_where_it_does_on_a_ring():
     method = db.sparkle("ed", hypergradient=db.hypergradient.penalty(10.0), **RATES)
     one, other = (run(method, graph, 4000) for graph in (PAIRS, RING))
     np.testing.assert_allclose(one.nodes.x, other.nodes.x, atol=1e-9)
 
 
-@pytest.mark.slow_except("nids")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ed", "nids"])
 def test_a_projection_is_exact(name):
     problem = single(prox_x=db.prox.box(-0.1, 0.2))
@@ -294,6 +295,7 @@ def test_what_diverges_raises(sentence):
         SENTENCES[sentence]()
 
 
+@pytest.mark.slow
 def test_tracking_and_methods_without_correction_stay():
     assert error(run(db.single("gt", alpha=0.1), steps=2000, problem=SINGLE), QUADRATIC.single_solution()) < 1e-9
     for name in ("diffusion", "adam-gt", "gt-ada"):

@@ -67,7 +67,7 @@ def optimized(monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compile(self, options))
 
 
-@pytest.mark.slow_except("ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_single_level_stays_where_it_was(name):
     (early, half, end), drift = measured(QUADRATIC.single(dtype=jnp.float32), METHODS[name], SOLUTION)

@@ -84,7 +84,7 @@ def test_it_is_extra_from_any_start_and_with_proximal_maps():
         assert_same(found.nodes.x, expected.nodes.x, atol=1e-12)
 
 
-@pytest.mark.slow_except("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("τ", [1, 4])
 def test_the_cluster_gives_the_simulators_bits(τ):
     faults, mixing = [LATE, LOST, SLOWED], with_local_steps(db.strategies.strategy("wave"), τ)
@@ -137,7 +137,7 @@ def test_messages_that_are_lost_or_overtaken_are_left_out():
     np.testing.assert_allclose(found, expected, atol=1e-13)
 
 
-@pytest.mark.slow_except("8")
+@pytest.mark.slow
 @pytest.mark.parametrize("τ", [2, 8])
 def test_local_steps_use_what_has_come_when_they_begin(τ):
     periods, begins = {0: 3, 3: 2}, 4
@@ -177,6 +177,7 @@ def test_a_limit_bounds_the_flows_of_local_steps():
     assert np.linalg.norm(gradients, axis=1).max() <= 2 * 0.05 + 1e-9
 
 
+@pytest.mark.slow
 def test_three_levels_are_exact_with_a_slow_node_late_links_and_loss():
     result = run("wave", [SLOWED, LATE, LOST], steps=6000)
     assert error(result) < 1e-8
@@ -216,6 +217,7 @@ def test_a_node_leaves_and_returns():
     assert error(run("wave", away, steps=8000)) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [(), (LATE, LOST, SLOWED)], ids=["calm", "faults"])
 def test_a_node_is_set_back_by_150_steps(faults):
     """Its state, and what it remembers of its links, are those of 150 steps ago; nobody is told."""
@@ -246,6 +248,7 @@ def test_float32_stays_at_rounding_for_100_000_steps():
     assert max(errors[-10:]) < 2 * max(errors[2:12]) + 1e-6
 
 
+@pytest.mark.slow
 def test_edge_flows_use_late_messages():
     """Where they were counted as lost, nodes would never have agreed."""
     assert error(run("edge-ed", db.faults.late(1), steps=3000)) < 1e-10
@@ -255,6 +258,7 @@ def test_edge_flows_use_late_messages():
 # Time.
 
 
+@pytest.mark.slow
 def test_simulated_time_is_a_column_where_nodes_are_slow():
     found = run("wave", SLOWED)
     np.testing.assert_array_equal(found.trace["simulated_time"], [0, CHUNK])
@@ -278,6 +282,7 @@ def test_a_slow_node_computes_and_sends_less():
         assert slow[column][-1] == pytest.approx(none[column][-1] * (7 + 0.1) / 8)
 
 
+@pytest.mark.slow
 def test_random_times_have_their_mean():
     several = db.faults.slow([0, 1], 4.0, random=True)
     result = single("wave", several, steps=2000)

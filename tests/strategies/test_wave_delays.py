@@ -177,6 +177,7 @@ def test_asynchronous_sites_have_late_messages():
         solve(db.graphs.ring(4), 0.6, faults=None, engine=Apart())
 
 
+@pytest.mark.slow
 def test_a_step_size_that_is_too_large_for_late_messages_warns():
     ring = db.graphs.ring(4)  # R = 1, so that α L must be below 1/2
     with pytest.warns(db.DelayWarning, match=r"alpha=0.6 .* curvature 1: use alpha below 0.5, or graph.lazy"):

@@ -124,7 +124,7 @@ def test_metrics_by_hand():
     assert measured["found"] == pytest.approx(len(least & set(np.flatnonzero(wrong))) / wrong.sum())
 
 
-@pytest.mark.slow_except("linear")
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_a_short_run_finds_the_wrong_labels(model):
     task = make(model=model, hidden=8, corruption=0.3)

@@ -202,6 +202,7 @@ def test_the_floor_holds_whatever_the_logits():
     np.testing.assert_allclose(mixture(jnp.asarray(mixture.point(shares))), shares)
 
 
+@pytest.mark.slow
 def test_logits_stand_for_the_same_losses_as_their_shares():
     """f and g at x with the softmax are those at its mixture on the simplex, and the starts are the same mixture."""
     start = {"count": 0.5, "rhyme": 0.2, "noise": 0.3}

@@ -70,6 +70,7 @@ def ends(result):
 # Personalised classification
 
 
+@pytest.mark.slow
 def test_personal_loss_by_hand():
     task = personalization(BLOBS, 4, per_node=20, hidden=3, regularization=0.01)
     rng = np.random.default_rng(1)

@@ -77,7 +77,7 @@ def test_every_task_is_seeded_and_told_in_plain_types(name):
 # Exact solutions
 
 
-@pytest.mark.slow_except("residual")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear", "residual", "sampled"])
 def test_the_known_solution_is_stationary(name):
     task = MAKERS[name](heterogeneity="severe")
@@ -207,6 +207,7 @@ def test_tuning_as_printed():
     assert task.problem.lower(jnp.asarray(x), jnp.asarray(y), batch) == pytest.approx(loss + (x * y**2).sum() / 2)
 
 
+@pytest.mark.slow
 def test_tuning_by_projection_keeps_every_nodes_coefficients():
     """x ≥ 0 where nothing keeps the printed x above zero, and the same losses otherwise."""
     free, kept = (MAKERS["tuning"](positivity=name, strength=0.2) for name in ("identity", "projection"))
@@ -311,6 +312,7 @@ def three_classes(samples: int = 300, seed: int = 3) -> Dataset:
     return Dataset(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:], "three", 3, ("0", "1", "2"))
 
 
+@pytest.mark.slow
 def test_with_tasks_of_their_own_nodes_count_by_their_own_output():
     source = three_classes()
     task = auprc(source, 3, anchors=5, surrogate="sigmoid", own_tasks=True)
@@ -373,6 +375,7 @@ def rows(samples: int, features: int, seed: int) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+@pytest.mark.slow
 def test_named_sets_are_found_and_scaled(tmp_path, monkeypatch):
     folder, _ = use_folders(tmp_path, monkeypatch)
     use_small(monkeypatch, "australian", {"rows": 60})

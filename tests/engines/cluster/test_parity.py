@@ -65,7 +65,7 @@ def assert_parity(case: Case) -> None:
 
 
 # Some that test_cluster.py does not have; the others are slow tests.
-QUICK = ("sparkle-ed", "sparkle-edge-ed", "sparkle-wave", "slam")
+QUICK = ("sparkle-ed", "sparkle-edge-ed", "sparkle-wave")
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_what_links_remember_resumes_only_in_the_same_parts(tmp_path):
     assert_close(resumed, solve_single(None, EDGES), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_diverged_run_returns_to_its_parts_from_the_host(monkeypatch):
     late = db.ed(alpha=lambda step: jnp.where(step < 20, 0.05, 1e30))
     ended = {}
