@@ -318,7 +318,10 @@ def test_a_node_over_several_devices_raises():
 
 
 def test_full_batches_raise():
-    with pytest.raises(ValueError, match=r"^batch_size is missing, and upper_data is a stream, .*: give it\.$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^batch_size is missing, and upper_data is a stream: give the number of samples in a batch\.$",
+    ):
         db.solve(streamed(), AHEAD, GRAPH, steps=1)
     spider = db.CATALOG["svr-interact"]()
     with pytest.raises(

@@ -276,7 +276,7 @@ def test_watching_ends_with_ctrl_c(tmp_path):
 
 
 def test_refusals(tmp_path):
-    with pytest.raises(ValueError, match="is not a folder: give the one that a run leaves"):
+    with pytest.raises(ValueError, match="is not a folder: give the folder of a run"):
         watch(tmp_path / "nowhere")
     with Server(tmp_path, 0) as server, pytest.raises(ValueError, match=r"port=\d+ cannot be used .*: choose another"):
         watch(tmp_path, server.server_port)

@@ -320,8 +320,8 @@ def validate_faults(faults: tuple[Fault, ...], graphs: Levels, one_way: Collecti
         graph = getattr(graphs, level)
         if level not in one_way and not graph.symmetric:
             raise ValueError(
-                f"faults need undirected graphs, and {graph.name} on level {level} is directed: without one of its "
-                "links W is no longer doubly stochastic. Only 'push-pull' does not need that."
+                f"faults need undirected graphs, and {graph.name} on level {level} is directed: choose an undirected "
+                "graph, or the strategy 'push-pull'."
             )
     for fault in faults:
         for node in fault.nodes_named:

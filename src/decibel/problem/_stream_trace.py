@@ -75,7 +75,9 @@ def validate_streams(problem: Problem, batch_size: int | None, *, in_order: bool
     for data in streams_of(problem):
         argument = data.host.argument
         if batch_size is None:
-            raise ValueError(f"batch_size is missing, and {argument} is a stream, which is read in batches: give it.")
+            raise ValueError(
+                f"batch_size is missing, and {argument} is a stream: give the number of samples in a batch."
+            )
         if in_order and data.host.ordered:
             raise ValueError(
                 f"sampling='shuffle-once' cannot order the iterators of {argument}: leave it out, or give sources."

@@ -252,7 +252,7 @@ def diminishing(convexity: float, offset: float) -> dict[str, Rate]:
     """
     for name, value in (("convexity", convexity), ("offset", offset)):
         if not 0 < value < math.inf:
-            raise ValueError(f"{name}={value} must be positive and finite: (6) divides by it.")
+            raise ValueError(f"{name}={value} must be positive and finite, since formula (6) divides by it.")
     slow = Falling(float(offset), float(offset))
     return {"alpha": Falling(2 / convexity, float(offset)), "beta": slow, "theta": slow}
 

@@ -263,7 +263,7 @@ def interact_rounds(constants: Constants, epsilon: float, gap: float, alpha: flo
         INTERACT, §4.2, Theorem 1 and Corollary 2; §4.3, Step 4, for 𝔅₀.
     """
     if not epsilon > 0 or not gap >= 0:
-        raise ValueError(f"epsilon={epsilon} must be positive and gap={gap} not negative: 𝔐 and 𝔅₀ − ℓ* are.")
+        raise ValueError(f"epsilon={epsilon} must be positive and gap={gap} not negative: they bound 𝔐 and 𝔅₀ − ℓ*.")
     return max(math.ceil(gap / (epsilon * _descent(constants, alpha, beta, rho))) - 1, 0)
 
 

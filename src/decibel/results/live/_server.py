@@ -61,7 +61,7 @@ def watch(run_folder: Path, port: int = 0) -> None:
     """Serves the page of a run, going on or finished, until Ctrl-C."""
     folder = Path(run_folder)
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: give the one that a run leaves its {LOG} in.")
+        raise ValueError(f"{folder} is not a folder: give the folder of a run, which has a {LOG}.")
     with Server(folder, port) as server:
         print(f"{folder} is shown at {server.url} until Ctrl-C.", flush=True)
         with suppress(KeyboardInterrupt):

@@ -142,8 +142,8 @@ class Silo(Engine):
         federation = credentials.federation
         if (order := credentials.trust.order) is not None and order.stop:
             raise ValueError(
-                f"{order.sentence}: put the order by which the organiser lifts it (decibel silo stop --lift) into "
-                f"{self.home}, and start again."
+                f"{order.sentence}: put the organiser's newer order (decibel silo stop --lift) into {self.home}, and "
+                "start again."
             )
         number = federation.number(self.name)
         _validate_graphs(graphs, federation)
