@@ -103,7 +103,7 @@ def read_file(path: Path, largest: int = 2**24) -> bytes:
     try:
         raw = read_bytes(path, largest + 1)
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing.") from None
+        raise ValueError(f"{path} is missing: name the right folder, or restore the file.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
     if len(raw) > largest:
