@@ -126,6 +126,8 @@ class TestGrowth:
         assert growth(star, 0.05, random=False) == pytest.approx(1.01, abs=5e-3)
         assert growth(matrices(graphs.matchings(graphs.ring(102))), 0.25, random=False) is None
         assert growth(matrices(graphs.matchings(graphs.ring(130))), 0.6, random=True) is None
+        assert growth(matrices(graphs.one_peer_hypercube(256)), 0.9, random=True) > 1.05
+        assert growth(matrices(graphs.one_peer_hypercube(256)), 1 / 4, random=True) is None
 
 
 def test_wrong_arguments_say_what_to_do():

@@ -118,6 +118,39 @@ def test_levels_on_other_graphs_draw_phases_of_their_own():
     agree(found, (x.s, y.s, z.s))
 
 
+@pytest.mark.parametrize("graph", [PAIRS, TURNS], ids=["pairs", "turns"])
+def test_inner_loops_count_their_own_exchanges(graph):
+    """MA-DSBO with three steps on y and two on z in each iteration."""
+    rates = {**RATES, "theta": 0.4}
+    found = run(db.ma_dsbo(lower_steps=3, auxiliary_steps=2, **rates), graph, 9)
+    (x, y, z), W = start(), phases(graph)
+    r = np.zeros_like(x)
+    for k in range(9):
+        for j in range(3):
+            y = W(3 * k + j) @ y - 0.2 * QUADRATIC.v(x, y)
+        for j in range(2):
+            z = W(2 * k + j) @ z - 0.2 * QUADRATIC.p(x, y, z)
+        r = 0.6 * r + 0.4 * QUADRATIC.u(x, y, z)
+        x = W(k) @ x - 0.1 * r
+    agree(found, (x, y, z), 1e-12)
+
+
+@pytest.mark.parametrize(("name", "steps"), [("c2dfb", 4), ("dbsa", 2), ("double-loop-dsgd", 3), ("dsbo", 2)])
+def test_inner_loops_meet_other_neighbours(name, steps):
+    """From the second iteration on y only mixes, and log₂ N exchanges in turn average exactly."""
+    loops = {} if name == "double-loop-dsgd" else {"lower_steps": 3}
+    method = db.CATALOG[name](beta=lambda k: jnp.where(k == 0, 0.1, 0.0), **loops)
+    y = run(method, TURNS, steps).nodes.y
+    assert np.abs(y).max() > 1e-3 and np.ptp(y, axis=0).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["dbsa", "double-loop-dsgd"])
+def test_loops_that_grow_know_how_often_they_have_run(name):
+    method = db.CATALOG[name]()
+    taken = [int(method.inner_steps(jnp.int32(k))) for k in range(60)]
+    assert [int(method.steps_before(jnp.int32(k))) for k in range(61)] == [sum(taken[:k]) for k in range(61)]
+
+
 def start():
     x, y = references.starts(QUADRATIC)
     return x, y, y
@@ -264,6 +297,15 @@ SENTENCES = {
     ),
     r"'ada-ed' with damping=1 on level x": (
         lambda: run(db.single(strategies.ada_ed(damping=1.0)), CUBE, problem=SINGLE)
+    ),
+    r"'led' with damping=1 on level x .* leave damping out": (
+        lambda: run(db.single(strategies.led(4, damping=1.0), alpha=0.1), CUBE, problem=SINGLE)
+    ),
+    r"'ed \(8 bits\)' with damping=1 on level x .* leave damping out": (
+        lambda: run(db.single(db.privacy.quantize(strategies.ed(damping=1.0)), alpha=0.1), CUBE, problem=SINGLE)
+    ),
+    r"'adam-ed-averaged' with damping=1 on level x .* leave damping out": (
+        lambda: run(db.single(strategies.adam_ed(damping=1.0, averaged=True)), CUBE, problem=SINGLE)
     ),
     r"'ed' with damping=0.9 on level x diverges on random matchings: choose damping=0.286": (
         lambda: run(db.single(strategies.ed(damping=0.9), alpha=0.1), problem=SINGLE)

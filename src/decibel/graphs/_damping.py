@@ -16,7 +16,7 @@ from scipy import sparse
 DENSE = 100  # nodes up to which a period is multiplied out
 EXAMINED = 128  # nodes up to which the mean square of random phases is examined
 STEPS = 2000  # whose growth is observed where there are more nodes, after as many
-VISIBLE = 1.05  # growth in a period that no slow oscillation shows
+VISIBLE = 1.05  # growth in a period, or in as many random phases, that no slow oscillation shows
 LEAST, MOST = 100, 400  # repetitions of a power iteration
 
 Matrices = Sequence[sparse.csr_array]
@@ -69,13 +69,16 @@ def growth(matrices: Matrices, damping: float, *, random: bool) -> float | None:
     """The factor by which (s, c) grows in a step without directions; in random order that of the root mean square.
 
     None if it is not known: for random phases of more than `EXAMINED` nodes, and for more than `DENSE` nodes in cyclic
-    order unless growth is observed.
+    order, unless growth is observed. What is observed of random phases is less than the growth of the mean square.
     """
     if not random:
         return _growth_over_a_period(matrices, damping)
     if (p := pairing(matrices)) is not None:
         return _growth_of_pairs(p, damping)
-    return _growth_in_mean_square(matrices, damping) if _nodes(matrices[0]) <= EXAMINED else None
+    if _nodes(matrices[0]) <= EXAMINED:
+        return _growth_in_mean_square(matrices, damping)
+    drawn = iter(np.random.default_rng(1).integers(0, len(matrices), 2 * STEPS + 4 * len(matrices)))
+    return _visible_growth(lambda: [matrices[next(drawn)] for _ in matrices], damping)
 
 
 def _step(W: sparse.csr_array, damping: float, state: np.ndarray) -> np.ndarray:
@@ -94,29 +97,32 @@ def _centred(state: np.ndarray) -> np.ndarray:
 
 def _growth_over_a_period(matrices: Matrices, damping: float) -> float | None:
     nodes = _nodes(matrices[0])
-
-    def period(state: np.ndarray) -> np.ndarray:
-        return reduce(lambda state, W: _step(W, damping, state), matrices, _centred(state))
-
-    if nodes <= DENSE:
-        radius = float(abs(np.linalg.eigvals(period(np.eye(2 * nodes)))).max())
-    else:
-        radius = _observed_radius(period, 2 * nodes, -(-STEPS // len(matrices)))
-        if radius < VISIBLE:
-            return None
+    if nodes > DENSE:
+        return _visible_growth(lambda: matrices, damping)
+    radius = float(abs(np.linalg.eigvals(_period(matrices, damping, np.eye(2 * nodes)))).max())
     return radius ** (1 / len(matrices))
 
 
-def _observed_radius(period: Callable[[np.ndarray], np.ndarray], size: int, count: int) -> float:
-    """The growth of a few random states in a period, after the parts that vanish quickly have vanished."""
-    state = np.random.default_rng(0).standard_normal((size, 4))
+def _period(matrices: Matrices, damping: float, state: np.ndarray) -> np.ndarray:
+    return reduce(lambda state, W: _step(W, damping, state), matrices, _centred(state))
+
+
+def _visible_growth(draw: Callable[[], Matrices], damping: float) -> float | None:
+    """The growth of a few random states in a step, after the parts that vanish quickly have vanished; None where it is
+    too small to be seen. `draw` gives the matrices of the next period.
+    """
+    matrices = draw()
+    periods = -(-STEPS // len(matrices))
+    state = np.random.default_rng(0).standard_normal((2 * _nodes(matrices[0]), 4))
     logarithms: list[float] = []
-    for _ in range(2 * count):
-        state = period(state)
+    for _ in range(2 * periods):
+        state = _period(matrices, damping, state)
         norm = float(np.linalg.norm(state)) or np.finfo(float).tiny
         state = state / norm
         logarithms.append(np.log(norm))
-    return float(np.exp(np.mean(logarithms[count:])))
+        matrices = draw()
+    radius = float(np.exp(np.mean(logarithms[periods:])))
+    return None if radius < VISIBLE else radius ** (1 / len(matrices))
 
 
 def _growth_of_pairs(p: float, damping: float) -> float:

@@ -438,8 +438,9 @@ class Accelerated(Graph):
 
 @dataclass(frozen=True, repr=False)
 class GraphSequence:
-    """A graph that changes with the step: the k-th exchange of a level uses `phases[k % period]`, or a phase drawn at
-    random.
+    """A graph that changes with the step: the k-th move of a level uses `phases[k % period]`, or a drawn phase.
+
+    All messages of a move, such as both of gradient tracking, go over the same phase.
 
     Args:
         phases: the graphs, all with the same number of nodes; only their union must be connected.

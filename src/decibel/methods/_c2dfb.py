@@ -70,7 +70,8 @@ class C2dfb(Method):
         def lower(j: Array, copies: tuple[Level, Level]) -> tuple[Level, Level]:
             y, z = copies
             point = AtCopies.of(oracle.draw(j + 1), x.s, y.s, z.s)
-            return network(y=levels["y"](y, point.gy + (1 / λ) * point.fy, β), z=levels["z"](z, point.gz, γ))
+            moves = {"y": levels["y"](y, point.gy + (1 / λ) * point.fy, β), "z": levels["z"](z, point.gz, γ)}
+            return network(k * self.lower_steps + j, **moves)
 
         y, z = oracle.ledger.loop(self.lower_steps, lower, (y, z))
         point = AtCopies.of(oracle.draw(), x.s, y.s, z.s)

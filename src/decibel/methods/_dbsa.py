@@ -37,13 +37,18 @@ class DbsaBase(Method):
     def inner_steps(self, k: Array) -> Any:
         """How many steps on y iteration k takes."""
 
+    @abstractmethod
+    def steps_before(self, k: Array) -> Array:
+        """How many steps on y all iterations before the k-th take."""
+
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, y = state.x, state.y
         mix = strategy("consensus")
         α, β = self.rates(k)
 
         def lower(j: Array, y: Level) -> Level:
-            return network(y=mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β))
+            move = mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β)
+            return network(self.steps_before(k) + j, y=move)
 
         y = oracle.ledger.loop(self.inner_steps(k), lower, y)
         return State(network(x=mix(x, self.hypergradient(oracle.draw(2).at(x.s, y.s)), α)), y)
@@ -62,7 +67,17 @@ class Dbsa(DbsaBase):
         return "p + ⌈√t⌉ q numbers"
 
     def inner_steps(self, k: Array) -> Any:
-        return self.lower_steps or jnp.ceil(jnp.sqrt(k.astype(jnp.float32) + 1)).astype(jnp.int32)
+        return self.lower_steps or _ceil_root(k + 1)
+
+    def steps_before(self, k: Array) -> Array:
+        if self.lower_steps:
+            return k * self.lower_steps
+        r = _ceil_root(k)  # ⌈√m⌉ is t for the 2t − 1 numbers m from (t − 1)² + 1 to t²
+        return (r - 1) * r * (4 * r - 5) // 6 + r * (k - (r - 1) ** 2)
+
+
+def _ceil_root(number: Array) -> Array:
+    return jnp.ceil(jnp.sqrt(number.astype(jnp.float32))).astype(jnp.int32)
 
 
 class DoubleLoopDsgd(DbsaBase):
@@ -77,6 +92,9 @@ class DoubleLoopDsgd(DbsaBase):
 
     def inner_steps(self, k: Array) -> Any:
         return jnp.maximum(k, 1)
+
+    def steps_before(self, k: Array) -> Array:
+        return k * (k - 1) // 2 + jnp.minimum(k, 1)
 
 
 @register(Dbsa)

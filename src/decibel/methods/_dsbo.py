@@ -55,11 +55,13 @@ class Dsbo(MatrixMethod):
         α, β, γ = self.rates(k)
 
         def lower(j: Array, y: Level) -> Level:
-            return network(y=mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β))
+            move = mix(y, oracle.draw(3 * j).at(x.s, y.s).v, β)
+            return network(k * self.lower_steps + j, y=move)
 
         def auxiliary(j: Array, z: Level) -> Level:
             point = oracle.draw(3 * j + 1).at(x.s, y.s)
-            return network(z=track(z, Vector(_times(z.s.tree, point.hessian_matrix()) - point.jacobian_matrix()), γ))
+            residual = Vector(_times(z.s.tree, point.hessian_matrix()) - point.jacobian_matrix())
+            return network(k * self.auxiliary_steps + j, z=track(z, residual, γ))
 
         y = oracle.ledger.loop(self.lower_steps, lower, y)
         z = oracle.ledger.loop(self.auxiliary_steps, auxiliary, z)

@@ -45,10 +45,12 @@ class MaDsboBase(Method):
         α, β, γ, θ = self.rates(k)
 
         def lower(j: Array, y: Level) -> Level:
-            return network(y=levels["y"](y, oracle.draw(3 * j).at(x.s, y.s).v, β))
+            move = levels["y"](y, oracle.draw(3 * j).at(x.s, y.s).v, β)
+            return network(k * self.lower_steps + j, y=move)
 
         def auxiliary(j: Array, z: Level) -> Level:
-            return network(z=levels["z"](z, oracle.draw(3 * j + 1).at(x.s, y.s).p(z.s), γ))
+            move = levels["z"](z, oracle.draw(3 * j + 1).at(x.s, y.s).p(z.s), γ)
+            return network(k * self.auxiliary_steps + j, z=move)
 
         y = oracle.ledger.loop(self.lower_steps, lower, y)
         z = oracle.ledger.loop(self.auxiliary_steps, auxiliary, z)

@@ -296,7 +296,7 @@ def _validate_damping(graph: Graph | GraphSequence, strategy: Strategy, level: s
         )
     κ = strategy.damping
     if κ is None or κ == 1.0:
-        given = " with damping=1" if STRATEGIES.get(strategy.name, strategy).damping is None else ""
+        given = " with damping=1" if _is_damped_by_default(strategy) else ""
         fix = "leave damping out" if given else "choose 'ed', whose carry is damped there, or 'gt'"
         raise ValueError(
             f"strategy {strategy.name!r}{given} on level {level} diverges on {graph.name}, a graph that changes: {fix}."
@@ -307,6 +307,13 @@ def _validate_damping(graph: Graph | GraphSequence, strategy: Strategy, level: s
         raise ValueError(
             f"strategy {strategy.name!r} with damping={κ:.3g} on level {level} diverges on {graph.name}: {fix}."
         )
+
+
+def _is_damped_by_default(strategy: Strategy) -> bool:
+    """Whether it, or the strategy whose messages it encodes, takes its damping from the graph unless given."""
+    by_name = STRATEGIES.get(strategy.name.partition(" (")[0], strategy)
+    takes_local_steps = strategy.local_steps > 1 and not strategy.asynchronous
+    return by_name.damping is None or takes_local_steps or strategy.requires_self_weight > 0
 
 
 @lru_cache(maxsize=64)

@@ -60,6 +60,7 @@ class Communicator:
         self._ledger = ledger
         self._outermost = ledger.step_cost
         self._noise_keys = NoiseKeys()
+        self._moves_before: Array | None = None
         self.link_memories: tuple[ExchangeMemory, ...] = ()  # after each exchange of the step so far
 
     def flow(self, messages: dict[str, PyTree]) -> dict[str, PyTree]:
@@ -83,7 +84,8 @@ class Communicator:
             after = self._network.first_link_memory(self._step, number, sent)
         else:
             before = self._before[number] if self._before else None
-            phases = self._network.phases(self._step if exchange_count is None else exchange_count, self._key)
+            count = self._step if exchange_count is None else exchange_count
+            phases = self._network.phases(count if self._moves_before is None else self._moves_before, self._key)
             received, after = self._network.exchange(
                 self._step, number, sent, before, self._noise_keys, exchange_count, phases
             )
@@ -101,12 +103,20 @@ class Communicator:
         self.link_memories = (*self.link_memories, after)
         return received
 
-    def __call__(self, **moves: Move) -> Any:
-        """Runs the levels' moves in lockstep; returns their new values, in order (bare if there is one)."""
+    def __call__(self, moves_before: Array | None = None, /, **moves: Move) -> Any:
+        """Runs the levels' moves in lockstep; returns their new values, in order (bare if there is one).
+
+        Args:
+            moves_before: in a loop inside a step, how often these levels have moved so far: `k * times + j` if every
+                step has as many moves. Each then has its own phase of a changing graph.
+            **moves: by level.
+        """
+        self._moves_before = moves_before
         done: dict[str, PyTree] = {}
         for every in sorted({self._interval(level) for level in moves}):
             together = {level: move for level, move in moves.items() if self._interval(level) == every}
             done |= self._in_lockstep(together, self.flow)
+        self._moves_before = None
         return next(iter(done.values())) if len(done) == 1 else tuple(done[level] for level in moves)
 
     def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:

@@ -290,7 +290,7 @@ def plans(
         dimension: (p, q), the numbers of entries of x and y; q is not counted with `single`.
         links: bandwidth, latency, loss, direction, and the slowest node.
         compute: the seconds of a step at a node that is not slow.
-        degree: the largest number of neighbours of a node.
+        degree: the largest number of neighbours of a node in a step. With one peer a step it meets others later.
         condition: the condition number, the largest curvature over the smallest.
         target: the share of the first distance from the solution that is to be left.
         single: whether there is a single level.

@@ -20,7 +20,7 @@ SHOWN = 8  # graphs
 def advise(
     nodes: Annotated[int, typer.Argument(min=1, help="Number of nodes.")],
     degree: Annotated[
-        int | None, typer.Option(min=1, help="The largest number of neighbours that a node may have.")
+        int | None, typer.Option(min=1, help="The largest number of neighbours that a node may have in a step.")
     ] = None,
     bytes_per_step: Annotated[
         float | None, typer.Option(min=0, help="Bytes that a node may send per step; needs --entries.")
