@@ -99,6 +99,18 @@ def test_the_roots_of_push_pull_are_those_of_its_recursion(hops):
     assert found == pytest.approx(largest(push_pull, 2), rel=1e-9)
 
 
+@pytest.mark.parametrize("degree", [1, 2])
+def test_steps_are_as_small_as_long_one_way_rings_need(degree):
+    """With the smallest of the usual steps push-pull diverges there, by its recursion written out."""
+    plan = predicted(Links(loss=0.1, one_way=True), nodes=31, degree=degree)[0]
+    C = plan.graph.pushing.toarray()
+
+    def root(x):
+        return largest(lambda s, c: (C @ (s - (h := C @ (c + x * s))), h - x * s), 2, 31)
+
+    assert root(_plans.STEP_SIZES[0]) > 1 > root(plan.step_size) and plan.step_size < _plans.STEP_SIZES[0]
+
+
 def test_the_roots_over_phases_are_those_of_a_period():
     sequence, x = g.one_peer_exponential(6), 0.3
 
@@ -284,6 +296,10 @@ def mean_power(column, strategy, factor):
         (lambda: predicted(Links(), condition=0.5), r"condition=0.5 must lie between 1 and 1e\+09"),
         (lambda: predicted(Links(), condition=float("inf")), "condition=inf must lie"),
         (lambda: predicted(Links(), target=0.0), "target=0.0 between 0 and 1"),
+        (
+            lambda: predicted(Links(loss=0.1, one_way=True), nodes=1000, degree=1),
+            "no exact combination on 1000 nodes converges with at most degree=1 neighbours: allow more",
+        ),
         (lambda: predicted(Links(loss=0.1), degree=1), "on 8 nodes has at most degree=1 neighbours: allow more"),
         (lambda: predicted(Links(), bytes_per_step=2), "degree=2 neighbours and bytes_per_step=2: allow more"),
         (lambda: plans(4, (0, 3), Links()), r"dimension=\(0, 3\) must be \(p, q\)"),

@@ -44,6 +44,7 @@ MOST_CONDITION = 1e9  # beyond which the factor of an exchange is too near to on
 MOST_PAIRED = 512  # nodes of random matchings, which have as many phases
 SCALE = 4  # bytes of the scale of a vector in code
 STEP_SIZES = np.geomspace(0.003, 1.9, 48)  # times L
+SMALLER_STEPS = np.geomspace(1e-5, 0.003, 24)  # where none of these converges, or the smallest is the best
 CURVATURES, EIGENVALUES = 9, 17  # looked at between the smallest and the largest
 
 Grid = Float[np.ndarray, "steps curvatures eigenvalues"]
@@ -191,7 +192,16 @@ class Contraction(NamedTuple):
 @lru_cache(maxsize=4096)
 def contraction(name: str, graph: Topology, condition: float, steps: int) -> Contraction:
     """By the model, for curvatures between L/χ and L."""
-    x = STEP_SIZES[:, None, None] * np.geomspace(1 / condition, 1, CURVATURES)[None, :, None]
+    best = _contraction(name, graph, condition, steps, STEP_SIZES)
+    if best.step_size > STEP_SIZES[0]:
+        return best
+    return _contraction(name, graph, condition, steps, SMALLER_STEPS)
+
+
+def _contraction(
+    name: str, graph: Topology, condition: float, steps: int, step_sizes: Float[np.ndarray, " steps"]
+) -> Contraction:
+    x = step_sizes[:, None, None] * np.geomspace(1 / condition, 1, CURVATURES)[None, :, None]
     if not isinstance(graph, GraphSequence):
         apart = ROOTS[name](x, _eigenvalues(graph)[None, None, :], steps)
     elif name == "ed":
@@ -202,9 +212,9 @@ def contraction(name: str, graph: Topology, condition: float, steps: int) -> Con
     together = abs(1 - x) ** steps
     factors = np.maximum(apart.max((1, 2)), together.max((1, 2)))
     if name == "wave" and isinstance(graph, Graph):
-        factors = np.where(_late(graph, steps) > STEP_SIZES, factors, math.inf)
+        factors = np.where(_late(graph, steps) > step_sizes, factors, math.inf)
     best = int(factors.argmin())
-    return Contraction(float(factors[best]), float(STEP_SIZES[best]))
+    return Contraction(float(factors[best]), float(step_sizes[best]))
 
 
 def _eigenvalues(graph: Graph) -> Grid:
@@ -310,9 +320,11 @@ def plans(
     p, q = _sizes(dimension)
     entries, vectors = (p, 1) if single else (p + 2 * q, 3)
     predicted: list[Plan] = []
+    diverge = False
     for moved_by, graph, steps, rounds, bits in _exchanges(nodes, most, links):
         factor, step_size = contraction(moved_by.name, graph, float(condition), steps)
         if not factor < 1:
+            diverge = True
             continue
         repeated = (1 - links.loss) ** -LOST.get(moved_by.name, 0.0)
         exchanges = max(1.0, STRETCH * repeated * math.log(target) / math.log(max(factor, 1e-12)))
@@ -328,7 +340,10 @@ def plans(
         predicted.append(Plan(moved_by.name, graph, steps, rounds, bits, step_size, *cost, single))
     if not predicted:
         budget = "" if bytes_per_step is None else f" and bytes_per_step={bytes_per_step:g}"
-        raise ValueError(f"no combination on {nodes} nodes has at most degree={most} neighbours{budget}: allow more.")
+        has = "converges with" if diverge else "has"
+        raise ValueError(
+            f"no exact combination on {nodes} nodes {has} at most degree={most} neighbours{budget}: allow more."
+        )
     return tuple(sorted(predicted, key=lambda plan: (plan.seconds, plan.bytes)))
 
 

@@ -93,6 +93,7 @@ and one without step sizes runs as it is. θ, inner loops, Neumann terms and pen
 that depends on them may do better than here.
 
 **Set-up.** A ring of {nodes} nodes with lazy Metropolis weights, batches of {batch} samples, float32, {made}.
+Other graphs, such as [one peer a step](evidence/one-peer.md), are not in the league.
 
 **What is kept.** A record with the same set-up is used again, whatever code or JAX made it. After a change to a
 method, a task or the search, delete its files below `runs/` of the folder, or use a new folder.
