@@ -170,6 +170,13 @@ def test_every_other_method_names_push_pull():
             run(problem, entry(), DIGRAPH, 1)
 
 
+def sparse_average():
+    def loss(x, batch):
+        return ((x - batch) ** 2).sum()
+
+    return db.Problem(loss, upper_data=np.ones((NODES, 1, 3)), x0=np.zeros(3), prox_x=db.prox.l1(0.1))
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -179,6 +186,10 @@ def test_every_other_method_names_push_pull():
         (
             lambda: run(QUADRATIC.single(), db.push_pull(alpha=0.1), DIGRAPH, 1, engine=db.Simulator(members=(0, 1))),
             "one-way links and cannot lose nodes",
+        ),
+        (
+            lambda: run(sparse_average(), db.push_pull(alpha=0.1), DIGRAPH, 1),
+            "not exact with prox_x=L1: choose an undirected graph, and 'ed', 'extra', 'gt' or 'nids'",
         ),
     ],
 )

@@ -204,7 +204,7 @@ class Method(eqx.Module):
                 f"{_other_form(self.form, problem.form)}."
             )
         if problem.prox_x is not None:
-            self._validate_prox(problem.prox_x)
+            self._validate_prox(problem.prox_x, graphs.x)
         if problem.prox_y is not None:
             self.validate_prox_y()
         for level, strategy in self.strategies.items():
@@ -227,7 +227,7 @@ class Method(eqx.Module):
             f"{self.name} does not take prox_y: choose db.sparkle('ed', hypergradient=db.hypergradient.penalty(), ...)."
         )
 
-    def _validate_prox(self, prox: Prox) -> None:
+    def _validate_prox(self, prox: Prox, graph: Graph | GraphSequence) -> None:
         mixing = self.strategies["x"]
         if not self.takes_prox:
             raise ValueError(
@@ -235,6 +235,7 @@ class Method(eqx.Module):
             )
         if not mixing.allows(prox):
             exact = "'ed', 'extra', 'gt' or 'nids'" if prox.nodes is None else "'extra' or 'nids'"
+            exact = exact if graph.doubly_stochastic else f"an undirected graph, and {exact}"
             raise ValueError(
                 f"strategy {mixing.name!r} on level x is not exact with prox_x={type(prox).__name__}: choose {exact}."
             )
