@@ -115,6 +115,20 @@ class TestGrowth:
             cube, dimension = matrices(graphs.one_peer_hypercube(nodes)), nodes.bit_length() - 1
             assert growth(cube, 1.9 / dimension, random=False) < 1 < growth(cube, 2.1 / dimension, random=False)
 
+    @pytest.mark.parametrize(
+        ("make", "most", "least"),
+        [
+            (lambda nodes: graphs.matchings(graphs.star(nodes), order="cyclic"), 8, 9),
+            (lambda nodes: graphs.random_matchings(nodes, order="cyclic"), 38, 40),
+            (lambda nodes: graphs.random_matchings(nodes, order="cyclic"), 9, 11),
+        ],
+        ids=["star", "even", "odd"],
+    )
+    def test_what_does_not_contract_in_turn_by_default(self, make, most, least):
+        """As docs/evidence/one-peer.md says."""
+        found = [growth(matrices(graph), graph.damping, random=False) for graph in map(make, (most, least))]
+        assert found[0] < 1 < found[1]
+
     def test_what_is_proven_is_stable(self):
         for graph in (graphs.one_peer_hypercube(8), graphs.matchings(graphs.star(6)), graphs.random_matchings(8)):
             for κ in (graph.damping, graph.damping / 3):
