@@ -96,7 +96,7 @@ def test_in_the_middle_of_a_step_while_a_neighbour_is_silent(fleet):
 
 
 def test_while_it_runs(fleet):
-    sites = fleet(steps=3000)
+    sites = fleet(steps=900)
     sites.start()
     sites.wait_for_step(50)
     assert terminated(sites, "site-0") < LIMIT
