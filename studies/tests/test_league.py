@@ -48,8 +48,10 @@ def test_every_division_has_eight_tasks_of_its_form():
 
 def test_the_method_that_sets_the_budgets_is_first_and_mixtures_are_last():
     names = run.order(DIVISIONS["shared"])
-    assert names[0] == "sparkle-ed" and sorted(names) == sorted(n for n, e in CATALOG.items() if e.form == "shared")
-    mixed = [CATALOG[name].mixture for name in names]
+    methods = [name for name, entry in CATALOG.items() if entry.form == "shared"]
+    one_peer = [f"{name}, one peer" for name in run.ONE_PEER if name in methods]
+    assert names[0] == "sparkle-ed" and sorted(names) == sorted(methods + one_peer)
+    mixed = [run.Row.named(name).entry.mixture for name in names]
     assert mixed == sorted(mixed)
 
 
@@ -103,17 +105,17 @@ def test_a_run_continues_and_its_page_holds_the_numbers(small, tmp_path, monkeyp
     said: list[str] = []
     files = command.run(tmp_path, say=said.append, methods=["dsgd", "gt"], setup=TINY)
     assert [path.name for path in files] == ["league.json", "league.md", "league.svg", "standings.csv", "league.csv"]
-    assert len(said) == 3  # the reference, dsgd and gt
+    assert len(said) == 4  # the reference, dsgd, gt, and gt with one peer a step
     before = json.loads(files[0].read_text())["records"]
     monkeypatch.setattr(run, "measure", lambda *_: pytest.fail("ran again"))
     command.run(tmp_path, say=said.append, methods=["dsgd", "gt"], setup=TINY)
-    assert len(said) == 3 and json.loads(files[0].read_text())["records"] == before
+    assert len(said) == 4 and json.loads(files[0].read_text())["records"] == before
 
     # A call for one method keeps the rows of the others, and what was packed is continued elsewhere.
     elsewhere = tmp_path / "elsewhere"
     write_file(elsewhere / "league.json", files[0].read_text())
     command.run(elsewhere, say=said.append, methods=["gt"], setup=TINY)
-    assert len(said) == 3 and json.loads((elsewhere / "league.json").read_text())["records"] == before
+    assert len(said) == 4 and json.loads((elsewhere / "league.json").read_text())["records"] == before
     command.run(elsewhere, say=said.append, setup=TINY, table_only=True)
     other = json.loads((elsewhere / "league.json").read_text())
     other["made"]["machine"] = "another"
@@ -129,8 +131,9 @@ def test_a_run_continues_and_its_page_holds_the_numbers(small, tmp_path, monkeyp
     curves = made.records["single", "linear regression", "gt"]["curves"]
     assert curves["step"][:3] == [0, 2, 4] and curves["bytes"][1] == pytest.approx(curves["bytes"][2] / 2)
     rows = made.standing("single")
-    assert {row.method for row in rows} == {"ed", "dsgd", "gt"}
-    assert all(f"single,{row.method},all," in files[3].read_text() for row in rows)
+    assert {row.method for row in rows} == {"ed", "dsgd", "gt", "gt, one peer"}
+    told = csv.DictReader(files[3].read_text().splitlines())
+    assert {line["method"] for line in told if line["task"] == "all"} == {row.method for row in rows}
     # Gradient tracking sends twice as much: at equal bytes it has made half the steps.
     at = ("single", "linear regression")
     halfway = (np.array(curves["value"][1]) - made.least[at]) / (made.start[at] - made.least[at])
@@ -144,7 +147,7 @@ def test_a_run_continues_and_its_page_holds_the_numbers(small, tmp_path, monkeyp
 def test_a_method_of_full_batches_is_given_all_samples():
     problem = DIVISIONS["personal"].tasks["linear regression"](seed=0).problem
     for name, expected in (("interact", None), ("spdb", Setup().batch_size)):
-        assert run._batch_size(problem, CATALOG[name](), Setup()) == expected
+        assert run._batch_size(problem, CATALOG[name](), run.GRAPHS[""], Setup()) == expected
 
 
 def test_a_failure_is_told_and_tried_again(small, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NamedTuple, TypedDict, cast
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decibel import CATALOG, BatchRun, Entry, Levels, Method, Problem, State
-from decibel.graphs import ring
+from decibel.graphs import one_peer_hypercube, ring
 from decibel.tasks import Task
 
 from ..files import write_file
@@ -26,7 +26,9 @@ from ..type_aliases import JSON, PyTree
 from .goal import least, values
 from .tasks import DIVISIONS, NODES, Division
 
-GRAPH = Levels(x=ring(NODES))
+GRAPHS = {"": Levels(x=ring(NODES)), "one peer": Levels(x=one_peer_hypercube(NODES))}
+# Methods that also run with one peer a step, in rows of their own.
+ONE_PEER = ("sparkle-ed", "sparkle-gt", "sparkle-ada-ed", "ed", "nids", "gt", "ada-ed", "adam-ed")
 STEP_SIZES = ("alpha", "beta", "gamma")
 # Their step sizes are lengths of steps, whatever the gradient: the search is around their own defaults.
 NORMALIZED = ("normalized-dsvrbgd", "d-adast", "adam-ed", "dadam", "gt-adam", "sparkle-adam-ed")
@@ -74,7 +76,7 @@ class Curves(TypedDict):
 
 
 class MethodRecord(TypedDict):
-    """A method on a task; `why` says why there are no curves."""
+    """A row of the league on a task; `why` says why there are no curves."""
 
     division: str
     task: str
@@ -99,6 +101,20 @@ class Budget(TypedDict):
 
 
 Say = Callable[[str], object]
+
+
+class Row(NamedTuple):
+    """A method on a graph: of `GRAPHS`, where "" is the ring."""
+
+    entry: Entry
+    graph: str
+
+    @classmethod
+    def named(cls, name: str) -> Row:
+        method, _, graph = name.partition(", ")
+        if graph not in GRAPHS:
+            raise KeyError(f"graph {graph!r} is not in the league: choose from {', '.join(filter(None, GRAPHS))}.")
+        return cls(CATALOG[method], graph)
 
 
 def slug(text: str) -> str:
@@ -139,7 +155,8 @@ def candidates(entry: Entry, task: Task, setup: Setup) -> list[dict[str, float]]
 def measure(division: Division, task: str, name: str, setup: Setup, budget: Budget | None) -> MethodRecord:
     """A search on data of its own, then the runs; `budget` is that of bytes and seconds, None for the method that sets
     it."""
-    entry = CATALOG[name]
+    entry, graph = Row.named(name)
+    levels = GRAPHS[graph]
     record: MethodRecord = {
         "division": division.form,
         "task": task,
@@ -153,12 +170,12 @@ def measure(division: Division, task: str, name: str, setup: Setup, budget: Budg
     # The method's fields of the names that vary; a step size may be a schedule in the method and is a number here.
     try:
         method = entry(**tried[0])
-        batch_size = _batch_size(searched.problem, method, setup)
+        batch_size = _batch_size(searched.problem, method, levels, setup)
     except ValueError as error:
         return {**record, "why": str(error)}
     varies = {key: [rates[key] for rates in tried] for key in tried[0] if hasattr(method, key)}
     copies = [jax.tree.map(lambda leaf: leaf, searched.problem) for _ in tried]
-    begin = partial(BatchRun, method=method, graph=GRAPH, batch_size=batch_size)
+    begin = partial(BatchRun, method=method, graph=levels, batch_size=batch_size)
     search = begin(copies, rates=varies, seeds=[setup.search_seed] * len(tried))
     for _ in range(setup.rows):
         search.advance(setup.every)
@@ -173,12 +190,12 @@ def measure(division: Division, task: str, name: str, setup: Setup, budget: Budg
     return {**record, "settings": settings, "curves": curves}
 
 
-def _batch_size(problem: Problem, method: Method, setup: Setup) -> int | None:
+def _batch_size(problem: Problem, method: Method, levels: Levels, setup: Setup) -> int | None:
     """That of the set-up; None, all samples, for a method that is defined so."""
     try:
-        method.validate(problem, GRAPH, setup.batch_size)
+        method.validate(problem, levels, setup.batch_size)
     except ValueError:
-        method.validate(problem, GRAPH, None)
+        method.validate(problem, levels, None)
         return None
     return setup.batch_size
 
@@ -231,9 +248,10 @@ def _consensus(state: State) -> jax.Array:
 
 
 def order(division: Division) -> list[str]:
-    """The methods of a division: the one that sets the budgets, then all others, mixtures last."""
-    names = [name for name, entry in CATALOG.items() if entry.form == division.form and name != division.reference]
-    return [division.reference, *sorted(names, key=lambda name: CATALOG[name].mixture)]
+    """The rows of a division: the method that sets the budgets, all others, with one peer a step, mixtures."""
+    every = [*CATALOG, *(f"{name}, one peer" for name in ONE_PEER)]
+    names = [name for name in every if Row.named(name).entry.form == division.form and name != division.reference]
+    return [division.reference, *sorted(names, key=lambda name: Row.named(name).entry.mixture)]
 
 
 def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = None) -> Iterator[MethodRecord]:
@@ -242,9 +260,9 @@ def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = 
         (division, name)
         for division in DIVISIONS.values()
         for name in order(division)
-        if methods is None or name in (*methods, division.reference)
+        if methods is None or name == division.reference or Row.named(name).entry.name in methods
     ]
-    pairs = sorted(every, key=lambda pair: CATALOG[pair[1]].mixture)  # what is there early shows all divisions
+    pairs = sorted(every, key=lambda pair: Row.named(pair[1]).entry.mixture)  # what is there early shows all divisions
     budgets: dict[tuple[str, str], Budget] = {}
     for count, (division, name) in enumerate(pairs, 1):
         begun = time.perf_counter()
@@ -298,7 +316,7 @@ def levels(folder: Path, division: Division, task: str, setup: Setup) -> Extreme
 
 def place(folder: Path, division: str, task: str, method: str) -> Path:
     """Where a record is kept."""
-    return folder / "runs" / division / slug(task) / f"{method}.json"
+    return folder / "runs" / division / slug(task) / f"{slug(method)}.json"
 
 
 def kept(path: Path, setup: Setup) -> MethodRecord | None:

@@ -10,10 +10,8 @@ from typing import Literal, TypedDict, cast
 
 import numpy as np
 
-from decibel import CATALOG
-
 from ..files import write_file
-from .run import Budget, Curves, Extremes, MethodRecord, Setup, budget_of
+from .run import Budget, Curves, Extremes, MethodRecord, Row, Setup, budget_of
 from .tasks import DIVISIONS
 
 Against = Literal["step", "bytes", "seconds"]
@@ -55,7 +53,8 @@ class Standing:
     """A method in its division.
 
     - `left`: by budget, the geometric mean over tasks of the share of the gap that is left, seed by seed.
-    - `diverged`: tasks on which at least half of the runs diverged. `why`: tasks that it does not apply to.
+    - `diverged`: tasks on which at least half of the runs diverged. `diverged_later`: those on which they did so in the
+      further iterations that spend the other budgets. `why`: tasks that it does not apply to.
     - `applies`: whether it does to any task.
     - `full`: whether its steps take all samples. `inner`: the steps of its longest loop within an iteration.
     - `tasks`: of every task the share that is left, by budget and seed.
@@ -65,6 +64,7 @@ class Standing:
     method: str
     left: Shares
     diverged: tuple[str, ...]
+    diverged_later: tuple[str, ...]
     why: dict[str, str]
     applies: bool
     full: bool
@@ -113,6 +113,7 @@ class League:
     def row(self, division: str, method: str) -> Standing:
         tasks: dict[str, Shares] = {}
         diverged: list[str] = []
+        later: list[str] = []
         why: dict[str, str] = {}
         short, full = dict.fromkeys(BUDGETS, False), False
         for form, task in self.start:
@@ -130,13 +131,16 @@ class League:
                 short[against] |= bool(alive and curves[against][-1] < self._limit(self.budgets[form, task], against))
             if np.isnan(gaps["step"]).mean() >= 0.5:
                 diverged.append(task)
+            elif max(np.isnan(gap).mean() for gap in gaps.values()) >= 0.5:
+                later.append(task)
         left: Shares = {
             against: np.exp(np.mean([np.log(shares[against]) for shares in tasks.values()], axis=0))
             if tasks
             else np.ones(len(self.setup.seeds))
             for against in BUDGETS
         }
-        return Standing(method, left, tuple(diverged), why, bool(tasks), full, steps_inside(method), tasks, short)
+        inner = steps_inside(method)
+        return Standing(method, left, tuple(diverged), tuple(later), why, bool(tasks), full, inner, tasks, short)
 
     def standing(self, division: str, names: Iterable[str] | None = None) -> list[Standing]:
         """The rows of a division, the best at equal iterations first."""
@@ -146,7 +150,7 @@ class League:
 
 def steps_inside(method: str) -> int:
     """The steps of the longest loop within an iteration: 1 where an iteration is one step."""
-    example = CATALOG[method]()
+    example = Row.named(method).entry()
     loops = [getattr(example, name, None) or 1 for name in ("local_steps", "lower_steps", "auxiliary_steps")]
     return max([*loops, *(strategy.local_steps for strategy in example.strategies.values())])
 
