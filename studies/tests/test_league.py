@@ -70,7 +70,7 @@ def test_every_method_tries_as_many_candidates(name):
         assert np.allclose(np.diff(np.log(sizes)), np.log(sizes[1] / sizes[0]))  # geometric
 
 
-@pytest.mark.slow_except("False")
+@pytest.mark.slow
 @pytest.mark.parametrize("personal", [False, True])
 def test_the_goal_is_the_exact_value(personal):
     """Newton's method in the goal against the closed form of the lower level, and L-BFGS against that of x*."""
@@ -150,6 +150,7 @@ def test_a_method_of_full_batches_is_given_all_samples():
         assert run._batch_size(problem, CATALOG[name](), run.GRAPHS[""], Setup()) == expected
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_and_tried_again(small, tmp_path, monkeypatch):
     said: list[str] = []
     real = run.measure

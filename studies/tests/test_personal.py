@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import decibel as db
 from decibel_studies import find
@@ -18,6 +19,7 @@ def test_the_paper_s_step_size_is_prescribed_for_all_methods_and_levels():
     assert next(arm.method.beta for arm in own if arm.label == OURS) == 0.02
 
 
+@pytest.mark.slow
 def test_losses_are_averaged_over_learners_and_each_is_left_out():
     study = find("spdb/personal-mnist")
     arm = next(arm for arm in study.arms(study.setup("smoke")) if arm.label == "DSGD")

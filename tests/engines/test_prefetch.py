@@ -66,7 +66,7 @@ def test_a_streamed_run_equals_one_in_memory(name, sampling):
     assert_same(states(streamed(), method, sampling=sampling), states(in_memory(), method, sampling=sampling))
 
 
-@pytest.mark.slow_except("one-source")
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["one-source", "node_chunk", "equal", "personal", "members", "one-level-streamed"])
 def test_equal_to_memory_also(case):
     method = AHEAD

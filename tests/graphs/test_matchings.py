@@ -135,6 +135,7 @@ class TestGrowth:
                 assert is_proven(matrices(graph), κ) and growth(matrices(graph), κ, random=True) < 1
         assert not is_proven(matrices(graphs.cycle(graphs.path(3), graphs.ring(3, weights="uniform"))), 0.9)
 
+    @pytest.mark.slow
     def test_it_is_seen_on_graphs_too_large_to_multiply_out(self):
         star = matrices(graphs.matchings(graphs.star(101)))
         assert growth(star, 0.05, random=False) == pytest.approx(1.01, abs=5e-3)

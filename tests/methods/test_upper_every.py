@@ -75,6 +75,7 @@ def test_ends_at_the_solution():
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_local_steps_are_exact():
     method = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, upper_every=4, local_steps=2)
     result = run(PROBLEM, method, RING, 4000)
@@ -130,7 +131,7 @@ def test_adams_corrections_count_the_steps_of_their_level():
     assert [float(level.carry[-1].tree[0]) for level in (state.x, state.y, state.z)] == [3, 10, 3]
 
 
-@pytest.mark.slow_except("edge-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", ["edge-ed", "wave"])
 def test_links_that_remember(lower, tmp_path):
     """Lost messages do no harm, and a run that continues from a checkpoint is the same."""

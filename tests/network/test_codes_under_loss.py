@@ -101,6 +101,7 @@ def test_a_link_that_is_silent_for_100_rounds_recovers(one_way):
     assert solve(CODES["4 bits"], silent).trace["worst"][-1] < 1e-12
 
 
+@pytest.mark.slow
 def test_the_senders_base_is_the_receivers_base_or_candidate_to_the_last_bit():
     run, back, bases = start(CODES["4 bits"], HARD), slots(RING).reverse, set()
     for _ in range(60):

@@ -79,6 +79,7 @@ def test_edge_flows_use_each_message_once():
     np.testing.assert_allclose(found.nodes.x, s, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_edge_flows_are_exact_after_the_last_loss():
     """What a lost message leaves behind is repaired by the next one that arrives, not by the next loss."""
     assert error(run("edge-ed", db.faults.drop(0.5, one_way=True, during=(100, 120)), steps=2000)) < 1e-12
@@ -172,6 +173,7 @@ def test_late_links_conserve_the_mean_and_gradient_tracking_stays_exact():
         np.testing.assert_allclose(np.asarray(carry.tree).mean(0), 0.0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_late_link_delivers_what_was_said_then():
     """On two nodes: nothing arrives before the delay has passed, and then what it would have been at once."""
     pair, problem = db.graphs.complete(2), random_quadratic(2, seed=4).single()

@@ -403,7 +403,7 @@ def test_the_cluster_limits_alike(limited, graph):
         np.testing.assert_allclose(b, a, atol=1e-12)
 
 
-@pytest.mark.slow_except("edge-ed")
+@pytest.mark.slow
 @both
 def test_a_resumed_run_remembers_its_largest_flows(limited, tmp_path):
     same = {"eval_every": 10, "checkpoint": tmp_path}
@@ -472,6 +472,7 @@ class TestWhatRemembersNothing:
         assert (own_distances(np.asarray(result.nodes.x)) <= bound * (1 + 1e-9))[HONEST].all()
 
 
+@pytest.mark.slow
 def test_one_message_ends_no_run_of_a_loss_that_grows_faster_than_squares():
     """|x − a|⁴ is no longer finite where one message of 1e300 is taken; with a limit it is forgotten."""
     targets = np.random.default_rng(3).normal(size=(NODES, 1, 4))

@@ -116,6 +116,7 @@ def test_every_level_stays_exact(faults, graph):
     assert error(bilevel(faults, graph=graph)) < 1e-12
 
 
+@pytest.mark.slow
 def test_what_left_and_has_not_arrived_is_in_the_totals():
     """Σ c, plus what is under way over each link, is zero."""
     result = run(QUADRATIC.single(), db.push_pull(alpha=0.1), DIGRAPH, CHUNK, ALL)

@@ -92,6 +92,7 @@ def test_the_cluster_sends_the_same(made):
     assert spread.trace["bytes"][-1] == simulated.trace["bytes"][-1] / 2
 
 
+@pytest.mark.slow
 def test_on_a_changing_graph_all_who_hold_a_copy_hear_every_message():
     """Where a phase lacks a link, its ends keep their copies of each other up to date."""
     changing = db.graphs.cycle(RING, db.graphs.star(NODES))
@@ -175,7 +176,7 @@ class TestNoise:
         assert np.abs(alike[0, NODES + 3]) < 0.5 and np.abs(steps).min(1).max() < np.abs(steps).max()
         assert len({row.tobytes() for row in steps}) == 2 * NODES
 
-    @pytest.mark.slow_except("code")
+    @pytest.mark.slow
     @pytest.mark.parametrize("apart", ["graph", "code", "level"])
     def test_noise_is_new_in_every_level_of_one_exchange(self, apart):
         """Two levels that send in one exchange: on two graphs, in two codes of one graph, or together."""

@@ -43,7 +43,7 @@ METHODS = {
 }
 
 
-@pytest.mark.slow_except("sparkle-all", "sparkle-unequal")
+@pytest.mark.slow_except("sparkle-all")
 @pytest.mark.parametrize("case", ["all", "drawn", "unequal", "chunks"])
 @pytest.mark.parametrize("name", METHODS)
 def test_the_numbers_are_those_of_the_whole_batch(name, case):

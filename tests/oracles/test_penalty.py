@@ -70,6 +70,7 @@ def test_the_recursion_is_the_printed_one(central):
         np.testing.assert_allclose(getattr(found.nodes, level), s[level], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow_except("forward")
 @pytest.mark.parametrize(("central", "order"), [(False, 1), (True, 2)], ids=["forward", "central"])
 def test_the_bias_falls_with_the_strength(central, order):
     biases = [λ**order * np.abs(penalized_solution(λ, central) - QUADRATIC.solution()).max() for λ in (100, 1e3)]
@@ -128,7 +129,7 @@ def with_nonnegative_y(problem):
     return eqx.tree_at(lambda it: it.prox_y, problem, db.prox.nonnegative(), is_leaf=lambda leaf: leaf is None)
 
 
-@pytest.mark.slow_except("forward-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", ["ed", "gt"])
 @pytest.mark.parametrize("central", [False, True], ids=["forward", "central"])
 def test_a_constrained_lower_level(lower, central):

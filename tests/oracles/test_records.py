@@ -111,6 +111,7 @@ def test_every_sum_is_that_of_clipped_samples(counts):
     assert [(release.level, release.clip) for release in noise.asked] == [(0, CLIP), (1, CLIP), (1, 0.2)]
 
 
+@pytest.mark.slow
 def test_batches_are_slots_of_a_pass():
     """Step k takes the samples of its slot, and of no other: a pass has each once."""
     made, seen = problem((6, 6, 6), form="single"), []

@@ -116,6 +116,7 @@ def test_every_strategy_ends_at_the_central_solution(term, mixing):
     assert np.abs(bare - solution).max() > 1e-3  # the term is felt
 
 
+@pytest.mark.slow
 def test_wave_is_exact_with_terms_by_node_and_messages_lost_one_way():
     bounds = [None, db.prox.box(-0.2, 0.6), db.prox.box(-0.8, 0.2)] * (NODES // 3) + [None] * (NODES % 3)
     given, A, c = problem(db.prox.per_node(bounds), draw=np.random.default_rng(0))
@@ -180,7 +181,7 @@ ENGINES = {"simulator": db.Simulator(), "cluster": db.Cluster()}
 FAULTS = {"links": db.faults.drop(0.3), "nodes": [db.faults.drop(0.2), db.faults.pause(1, during=(50, 400))]}
 
 
-@pytest.mark.slow_except("ed-links-simulator")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("upper", "faults", "engine"),
     [

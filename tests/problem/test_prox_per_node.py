@@ -98,6 +98,7 @@ def test_the_upper_level_of_a_bilevel_problem(upper):
     np.testing.assert_allclose(result.nodes.x, np.tile(solution, (NODES, 1)), atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [8, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_device_with_some_of_the_nodes_gives_the_simulators_numbers(devices):
     given = problem(db.prox.per_node(TERMS["mixed"][0]))
@@ -120,6 +121,7 @@ def test_faults_do_not_move_the_solution(mixing):
     np.testing.assert_allclose(result.nodes.x, np.tile(central(average), (NODES, 1)), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_nodes_that_left_take_their_terms_along():
     there = [node for node in range(NODES) if node != RADII.argmin()]
     engine = db.Simulator(members=tuple(there))
@@ -188,6 +190,7 @@ def test_terms_of_y_are_the_same_at_all_nodes():
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_several_runs_in_one_program_have_terms_of_their_own():
     problems = [problem(db.prox.per_node([db.prox.ball(s * r) for r in RADII])) for s in (1.0, 0.5)]
     run = BatchRun(problems, single("nids"), db.Levels(x=RING), batch_size=None, seeds=[0, 0])

@@ -279,6 +279,7 @@ def test_each_draw_takes_the_next_batch():
     np.testing.assert_allclose(found.x, x, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sparkle-ed", pytest.param("ma-dsbo", marks=pytest.mark.slow)])
 def test_iterators_in_chunks_of_any_length(name):
     """A step takes what comes next, whether it is read ahead or in the middle of a step."""

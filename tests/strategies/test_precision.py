@@ -77,7 +77,7 @@ def test_single_level_stays_where_it_was(name):
     assert after > 0.1 and after > 5 * before > 100 * early
 
 
-@pytest.mark.slow_except("extra")
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", METHODS)
 def test_sparkle_stays_where_it_was(lower):
     problem = QUADRATIC.problem(dtype=jnp.float32)

@@ -155,7 +155,7 @@ def test_local_steps_use_what_has_come_when_they_begin(τ):
 # What stays exact.
 
 
-@pytest.mark.slow_except("4-None")
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [None, "4 bits", "limit"])
 @pytest.mark.parametrize("τ", [2, 4, 8])
 def test_local_steps_are_exact_with_a_slow_node_late_links_and_loss(τ, code):
@@ -308,6 +308,7 @@ def worst(snapshot):
     return jnp.abs(snapshot.state.x.s.tree - QUADRATIC.single_solution()).max()
 
 
+@pytest.mark.slow
 def test_one_node_ten_times_slower_costs_at_most_two_and_a_half_times_the_time():
     graph, options = RING.lazy(), {"alpha": 0.05, "eval_every": 20, "metrics": [worst], "steps": 2000}
     calm = first_below(single("wave", graph=graph, **options))

@@ -128,7 +128,7 @@ def test_files_and_folders_are_read(tmp_path):
     assert found == {"one": b"first", "all": b"first\n\nsecond"}
 
 
-@pytest.mark.slow_except("2-iid")
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "spread"), [(None, "domains"), (2, "domains"), (5, "domains"), (2, "iid")])
 def test_every_domain_counts_by_its_share(nodes, spread):
     """1/N Σ_i g_i = Σ_d x_d loss_d, however the text is spread over nodes, and although domains differ in length."""

@@ -66,6 +66,7 @@ def test_cluster_equals_simulator_for_every_kind_of_method(problem, method):
         np.testing.assert_allclose(spread.trace[column], simulated.trace[column], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_graph_per_level_and_unequal_nodes():
     rng = np.random.default_rng(0)
     sizes = [3, 5, 4, 9, 3, 6, 7, 4]

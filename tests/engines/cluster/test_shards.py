@@ -152,6 +152,7 @@ def test_links_and_faults(method, options):
     assert_close(split, solve(None, method, **options), atol=1e-6 if "ada" in method.name else 1e-12)
 
 
+@pytest.mark.slow
 def test_evaluation_and_results():
     alone = solve_single(None, metrics=None)
     split = solve_single(db.Cluster(shard=db.Shards(2, COLUMNS)), metrics=None)
