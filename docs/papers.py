@@ -31,8 +31,13 @@ def main() -> None:
         for name in PAPERS:
             page = ROOT / "site" / "evidence" / name / "index.html"
             target = OUT / f"{name}.pdf"
+            if not page.exists():
+                raise SystemExit(f"{page.relative_to(ROOT)} does not exist: build the site first with `make docs`.")
+            target.unlink(missing_ok=True)
             command = [program, *flags, wait, f"--print-to-pdf={target}", page.as_uri()]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+            if not target.exists():
+                raise SystemExit(f"{program} wrote no {target.relative_to(ROOT)}: try another one by DECIBEL_BROWSER.")
             print(target.relative_to(ROOT))
 
 
