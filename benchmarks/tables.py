@@ -49,7 +49,10 @@ def step(content: dict[str, Any]) -> Table:
 
 def torch(content: dict[str, Any]) -> Table:
     names = list(dict.fromkeys(name for row in content["rows"] for name in row["µs"]))
-    show = lambda row, name: digits(row["µs"][name]) if name in row["µs"] else "–"  # noqa: E731
+
+    def show(row: dict[str, Any], name: str) -> str:
+        return digits(row["µs"][name]) if name in row["µs"] else "–"
+
     head = ["case", "updates", "precision", *(f"{name}, µs" for name in names)]
     return [head] + [
         [row["case"], row["updates"], row["dtype"], *(show(row, name) for name in names)] for row in content["rows"]
@@ -62,7 +65,10 @@ def network(content: dict[str, Any]) -> Table:
     kinds = list(dict.fromkeys(row["round"] for row in rows))
     kinds = [kind for kind in kinds if kind != "all-reduce"] + ["all-reduce"]
     found = {(row["processes"], row["entries"], row["round"]): row for row in rows}
-    show = lambda row: f"{digits(row['milliseconds'])} ({row['against']:.2f})" if row else "–"  # noqa: E731
+
+    def show(row: dict[str, Any] | None) -> str:
+        return f"{digits(row['milliseconds'])} ({row['against']:.2f})" if row else "–"
+
     return [["processes", "entries", *kinds]] + [
         [str(count), f"{entries:,}", *(show(found.get((count, entries, kind))) for kind in kinds)]
         for count, entries in dict.fromkeys((row["processes"], row["entries"]) for row in rows)
@@ -203,7 +209,10 @@ def growth(content: dict[str, Any]) -> Table:
 
 def target(content: dict[str, Any]) -> Table:
     head = ["method", "form", "α ×", "β, γ ×", "steps", "seconds", "megabytes sent per node", "rounds", "accuracy"]
-    number = lambda value, scale=1.0: "–" if value is None else digits(value / scale)  # noqa: E731
+
+    def number(value: float | None, scale: float = 1.0) -> str:
+        return "–" if value is None else digits(value / scale)
+
     return [head] + [
         [
             f"`{row['method']}`",
@@ -331,7 +340,10 @@ def convolutions(content: dict[str, Any]) -> Table:
 
 def performance(rows: list[dict[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row["ms"]))
-    show = lambda row, name: digits(row["ms"][name]) if name in row["ms"] else "–"  # noqa: E731
+
+    def show(row: dict[str, Any], name: str) -> str:
+        return digits(row["ms"][name]) if name in row["ms"] else "–"
+
     return [["network", "machine", "measured", *(f"{name}, ms" for name in names)]] + [
         [row["case"], row["machine"], row["date"], *(show(row, name) for name in names)] for row in rows
     ]

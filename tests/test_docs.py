@@ -258,7 +258,10 @@ def test_which_strategy_is_exact_under_which_fault(trouble, strategy):
 
 def figure(name):
     """A script of docs/figures."""
-    spec = importlib.util.spec_from_file_location(f"{name}_figure", ROOT / "docs" / "figures" / f"{name}.py")
+    folder = ROOT / "docs" / "figures"
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # scripts import each other
+    spec = importlib.util.spec_from_file_location(f"{name}_figure", folder / f"{name}.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     return script

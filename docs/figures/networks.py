@@ -19,6 +19,7 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from printed import thousands  # noqa: E402
 
 import decibel as db  # noqa: E402
 from decibel.solver import _plans  # noqa: E402
@@ -123,16 +124,11 @@ def with_faults() -> list[dict[str, Any]]:
     return rows
 
 
-def shown(number: float) -> str:
-    """Three digits, and no power of ten."""
-    return f"{float(f'{number:.3g}'):,.0f}"
-
-
 def table(found: dict[str, Any]) -> list[str]:
     """The rows of docs/evidence/networks.md."""
     cases: dict[str, list[str]] = {}
     for name, _, _, predicted, measured in found["exchanges"]:
-        cases.setdefault(name, []).extend([shown(predicted), shown(measured)])
+        cases.setdefault(name, []).extend([thousands(predicted), thousands(measured)])
     return [f"| {name} | {' | '.join(numbers)} |" for name, numbers in sorted(cases.items())]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from printed import thousands
 
 import decibel as db
 
@@ -129,7 +130,7 @@ def table(content):
 
     def vectors(nodes, name, kind):
         found = content["runs"][f"{nodes} {name} {kind}"]["vectors"]
-        return "–" if found is None else f"{float(f'{found:.3g}'):,.0f}"
+        return "–" if found is None else thousands(found)
 
     rows = [("ed", kind) for kind in FIXED] + [(name, kind) for kind in ONE_PEER for name in names(kind)]
     return [f"| {name} | {kind} | {' | '.join(vectors(nodes, name, kind) for nodes in NODES)} |" for name, kind in rows]

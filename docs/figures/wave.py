@@ -17,6 +17,7 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from printed import thousands  # noqa: E402
 
 import decibel as db  # noqa: E402
 
@@ -99,19 +100,17 @@ def measure():
     return {"delays": delays, "times": times, "codes": codes}
 
 
-def shown(number):
-    """Three digits, and no power of ten."""
-    return f"{float(f'{number:.3g}'):,.0f}"
-
-
 def tables(found):
     """The rows of docs/evidence/wave.md."""
-    cell = lambda value: "diverges" if value is None else shown(value)  # noqa: E731
+
+    def cell(value):
+        return "diverges" if value is None else thousands(value)
+
     rows = [f"| `{name}` | {' | '.join(map(cell, cells.values()))} |" for name, cells in found["delays"].items()]
     for name, cells in found["times"].items():
         base = cells["nobody slow"]
-        ratios = [f"{shown(cells[one])} ({cells[one] / base:.1f})" for one in list(cells)[1:]]
-        rows.append(f"| {name} | {shown(base)} | {' | '.join(ratios)} |")
+        ratios = [f"{thousands(cells[one])} ({cells[one] / base:.1f})" for one in list(cells)[1:]]
+        rows.append(f"| {name} | {thousands(base)} | {' | '.join(ratios)} |")
     return rows + [f"| {name} | {' | '.join(map(cell, cells.values()))} |" for name, cells in found["codes"].items()]
 
 

@@ -18,6 +18,7 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from printed import thousands  # noqa: E402
 
 import decibel as db  # noqa: E402
 
@@ -80,15 +81,10 @@ def measure():
     return found
 
 
-def shown(number):
-    """Three digits, and no power of ten."""
-    return f"{float(f'{number:.3g}'):,.0f}"
-
-
 def table(found):
     """The rows of docs/evidence/wave.md."""
     for name, run in found.items():
-        cells = ["–"] * 3 if run is None else [run["alpha"], shown(run["time"]), shown(run["kilobytes"])]
+        cells = ["–"] * 3 if run is None else [run["alpha"], thousands(run["time"]), thousands(run["kilobytes"])]
         yield f"| {name} | {' | '.join(map(str, cells))} |"
 
 

@@ -51,7 +51,7 @@ def test_the_method_that_sets_the_budgets_is_first_and_mixtures_are_last():
     methods = [name for name, entry in CATALOG.items() if entry.form == "shared"]
     one_peer = [f"{name}, one peer" for name in run.ONE_PEER if name in methods]
     assert names[0] == "sparkle-ed" and sorted(names) == sorted(methods + one_peer)
-    mixed = [run.Row.named(name).entry.mixture for name in names]
+    mixed = [run.entry_of(name).mixture for name in names]
     assert mixed == sorted(mixed)
 
 

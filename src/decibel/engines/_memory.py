@@ -29,7 +29,7 @@ class OutOfMemory(Exception):
 
 
 def copied(tree: T, reserved_bytes: int) -> Callable[[], T]:
-    """Fanout all leaves and returns a function that returns the copy, on the device.
+    """Copies all leaves and returns a function that returns the copy, on the device.
 
     The copy stays on the device if it fits there in addition to `reserved_bytes`. Otherwise it goes to pinned memory of
     the host, which transfers fastest.

@@ -237,7 +237,7 @@ class Run:
 
 
 def _at_host(state: State) -> Callable[[], State]:
-    """Fanout a state to the host's memory and returns a function that puts it back on the devices."""
+    """Copies a state to the host's memory and returns a function that puts it back on the devices."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     on_host = jax.device_get(state)
     return lambda: jax.device_put(on_host, shardings)

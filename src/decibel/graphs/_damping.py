@@ -15,6 +15,7 @@ from scipy import sparse
 
 DENSE = 100  # nodes up to which a period is multiplied out
 EXAMINED = 128  # nodes up to which the mean square of random phases is examined
+OBSERVED = 50_000  # nodes up to which drawn phases are observed; a million would take minutes
 STEPS = 2000  # whose growth is observed where there are more nodes, after as many
 VISIBLE = 1.05  # growth in a period, or in as many random phases, that no slow oscillation shows
 LEAST, MOST = 100, 400  # repetitions of a power iteration
@@ -69,7 +70,8 @@ def growth(matrices: Matrices, damping: float, *, random: bool) -> float | None:
     """The factor by which (s, c) grows in a step without directions; in random order that of the root mean square.
 
     None if it is not known: for random phases of more than `EXAMINED` nodes, and for more than `DENSE` nodes in cyclic
-    order, unless growth is observed. What is observed of random phases is less than the growth of the mean square.
+    order, unless growth is observed. What is observed of random phases is less than the growth of the mean square, and
+    those of more than `OBSERVED` nodes are not observed.
     """
     if not random:
         return _growth_over_a_period(matrices, damping)
@@ -77,6 +79,8 @@ def growth(matrices: Matrices, damping: float, *, random: bool) -> float | None:
         return _growth_of_pairs(p, damping)
     if _nodes(matrices[0]) <= EXAMINED:
         return _growth_in_mean_square(matrices, damping)
+    if _nodes(matrices[0]) > OBSERVED:
+        return None
     drawn = iter(np.random.default_rng(1).integers(0, len(matrices), 2 * STEPS + 4 * len(matrices)))
     return _visible_growth(lambda: [matrices[next(drawn)] for _ in matrices], damping)
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib import rc_context, style
 from matplotlib.figure import Figure
 
-from .run import Row
+from .run import entry_of
 from .score import BUDGETS, SOLVED, Against, League, Standing
 from .tasks import DIVISIONS
 
@@ -58,8 +58,9 @@ some task. "Diverged later": at least half of the seeds did, after {iterations} 
 - More local steps between messages help at equal bytes, not at equal CPU seconds: `sparkle-led` leaves {led} and
   {led_seconds}, and `sparkle-ed` {ed} and {ed_seconds}.
 - With one peer a step `sparkle-ed` leaves {peer} at equal iterations, in which it sends half. At equal bytes it takes
-  twice the iterations, and leaves {peer_bytes}. Step sizes that are best after {iterations} iterations are too large
-  for more: on {later} of eight tasks at least half of the seeds diverge.
+  twice the iterations, and leaves {peer_bytes}. The step sizes are those that are best after {iterations} iterations.
+  In the next {iterations}, at least half of the seeds diverge on {later} of the 8 tasks. On the ring it was not run as
+  long.
 
 **What not to take from it.** Two methods often differ by a few tens of percent. Another search for step sizes would
 change more than that. The brackets cover seeds only. We chose the eight tasks, and none is large, so overhead is most
@@ -204,7 +205,7 @@ def _listed(factors: Sequence[float]) -> str:
 
 def _run_so_far(league: League) -> str:
     """How many methods have rows; the page does not change where the catalogue grows."""
-    ready = {Row.named(name).entry.name for division in DIVISIONS for name in league.methods(division)}
+    ready = {entry_of(name).name for division in DIVISIONS for name in league.methods(division)}
     return (
         f"\n{len(ready)} methods have been run on all their tasks. The others of the catalogue have no row yet: the "
         "command continues with them.\n"
@@ -256,7 +257,7 @@ def figure(league: League) -> Figure:
     """What every method leaves, on three budgets, with the least and the largest over seeds; mixtures are left out."""
     standings: dict[str, list[Standing]] = {}
     for division in DIVISIONS:
-        names = [name for name in league.methods(division) if not Row.named(name).entry.mixture]
+        names = [name for name in league.methods(division) if not entry_of(name).mixture]
         standings[division] = [row for row in league.standing(division, names) if row.applies]
     counts = [max(len(rows), 1) for rows in standings.values()]
     drawn = Figure(figsize=(7.5, 0.23 * sum(counts) + 2.4))

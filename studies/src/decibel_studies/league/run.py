@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, TypedDict, cast
+from typing import TypedDict, cast
 
 import equinox as eqx
 import jax
@@ -103,18 +103,9 @@ class Budget(TypedDict):
 Say = Callable[[str], object]
 
 
-class Row(NamedTuple):
-    """A method on a graph: of `GRAPHS`, where "" is the ring."""
-
-    entry: Entry
-    graph: str
-
-    @classmethod
-    def named(cls, name: str) -> Row:
-        method, _, graph = name.partition(", ")
-        if graph not in GRAPHS:
-            raise KeyError(f"graph {graph!r} is not in the league: choose from {', '.join(filter(None, GRAPHS))}.")
-        return cls(CATALOG[method], graph)
+def entry_of(name: str) -> Entry:
+    """The method of a row, which is named by it, or by it and its graph: "sparkle-ed, one peer"."""
+    return CATALOG[name.partition(", ")[0]]
 
 
 def slug(text: str) -> str:
@@ -155,8 +146,7 @@ def candidates(entry: Entry, task: Task, setup: Setup) -> list[dict[str, float]]
 def measure(division: Division, task: str, name: str, setup: Setup, budget: Budget | None) -> MethodRecord:
     """A search on data of its own, then the runs; `budget` is that of bytes and seconds, None for the method that sets
     it."""
-    entry, graph = Row.named(name)
-    levels = GRAPHS[graph]
+    entry, levels = entry_of(name), GRAPHS[name.partition(", ")[2]]
     record: MethodRecord = {
         "division": division.form,
         "task": task,
@@ -250,8 +240,8 @@ def _consensus(state: State) -> jax.Array:
 def order(division: Division) -> list[str]:
     """The rows of a division: the method that sets the budgets, all others, with one peer a step, mixtures."""
     every = [*CATALOG, *(f"{name}, one peer" for name in ONE_PEER)]
-    names = [name for name in every if Row.named(name).entry.form == division.form and name != division.reference]
-    return [division.reference, *sorted(names, key=lambda name: Row.named(name).entry.mixture)]
+    names = [name for name in every if entry_of(name).form == division.form and name != division.reference]
+    return [division.reference, *sorted(names, key=lambda name: entry_of(name).mixture)]
 
 
 def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = None) -> Iterator[MethodRecord]:
@@ -260,9 +250,9 @@ def league(folder: Path, setup: Setup, *, say: Say, methods: list[str] | None = 
         (division, name)
         for division in DIVISIONS.values()
         for name in order(division)
-        if methods is None or name == division.reference or Row.named(name).entry.name in methods
+        if methods is None or name == division.reference or entry_of(name).name in methods
     ]
-    pairs = sorted(every, key=lambda pair: Row.named(pair[1]).entry.mixture)  # what is there early shows all divisions
+    pairs = sorted(every, key=lambda pair: entry_of(pair[1]).mixture)  # what is there early shows all divisions
     budgets: dict[tuple[str, str], Budget] = {}
     for count, (division, name) in enumerate(pairs, 1):
         begun = time.perf_counter()

@@ -11,7 +11,7 @@ from typing import Literal, TypedDict, cast
 import numpy as np
 
 from ..files import write_file
-from .run import Budget, Curves, Extremes, MethodRecord, Row, Setup, budget_of
+from .run import Budget, Curves, Extremes, MethodRecord, Setup, budget_of, entry_of
 from .tasks import DIVISIONS
 
 Against = Literal["step", "bytes", "seconds"]
@@ -150,7 +150,7 @@ class League:
 
 def steps_inside(method: str) -> int:
     """The steps of the longest loop within an iteration: 1 where an iteration is one step."""
-    example = Row.named(method).entry()
+    example = entry_of(method)()
     loops = [getattr(example, name, None) or 1 for name in ("local_steps", "lower_steps", "auxiliary_steps")]
     return max([*loops, *(strategy.local_steps for strategy in example.strategies.values())])
 
