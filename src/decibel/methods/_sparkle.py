@@ -108,7 +108,7 @@ class Sparkle(Auxiliary):
         def lower_level(state: State) -> State:
             return self.lower_only(k, state, oracle, network)
 
-        return network.cond(k % self.upper_every == 0, all_levels, lower_level, State(*state[:4]))
+        return network.either(k % self.upper_every == 0, all_levels, lower_level, State(*state[:4]))
 
 
 @register(Sparkle)

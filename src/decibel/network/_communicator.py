@@ -20,7 +20,6 @@ from ._network import Network
 
 Move = Generator[PyTree, PyTree, PyTree]  # of a level, which a strategy makes
 T = TypeVar("T")
-S = TypeVar("S")
 
 
 class Communicator:
@@ -119,10 +118,12 @@ class Communicator:
         self._moves_before = None
         return next(iter(done.values())) if len(done) == 1 else tuple(done[level] for level in moves)
 
-    def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
-        """`lax.cond` as the last part of a step, counted by the ledger.
+    def either(self, choice: Array, on_true: Callable[[T], T], on_false: Callable[[T], T], operand: T) -> T:
+        """One of two ways through the last part of a step, counted by the ledger.
 
-        From some exchange on, one branch may leave out what the other exchanges. Links then keep their state.
+        From some exchange on, one of them may leave out what the other exchanges. Links then keep their state. What a
+        branch leaves as it is costs nothing: these are two loops, one of which runs once, since `lax.cond` would copy
+        its whole operand.
 
         Args:
             choice: a traced boolean, the same at all nodes.
@@ -134,19 +135,27 @@ class Communicator:
             return on_true(operand)
         done, before = self.link_memories, self._before
         outermost, noise_keys = self._outermost, self._noise_keys
+        carried = (operand, before[len(done) :])
 
-        def branch(function: Callable[[T], S]) -> Callable[[T], tuple[S, tuple[ExchangeMemory, ...]]]:
-            def run(operand: T) -> tuple[S, tuple[ExchangeMemory, ...]]:
+        def branch(function: Callable[[T], T]) -> Callable[[Array, PyTree], PyTree]:
+            def run(_: Array, carried: PyTree) -> PyTree:
+                operand, remaining = carried
                 self.link_memories = done
+                self._before = (*before[: len(done)], *remaining) if before else ()
                 self._outermost, self._noise_keys = self._ledger.step_cost, NoiseKeys(noise_keys)
                 new = function(operand)
-                return new, (*self.link_memories, *before[len(self.link_memories) :]) if before else ()
+                exchanged = len(self.link_memories) - len(done)
+                after = (*self.link_memories[len(done) :], *remaining[exchanged:]) if before else ()
+                return new, after
 
             return run
 
-        new, self.link_memories = self._ledger.cond(choice, branch(on_true), branch(on_false), operand)
+        chosen = choice.astype(jnp.int32)
+        carried = self._ledger.loop(chosen, branch(on_true), carried)
+        operand, remaining = self._ledger.loop(1 - chosen, branch(on_false), carried)
+        self.link_memories, self._before = (*done, *remaining), before
         self._outermost, self._noise_keys = outermost, noise_keys
-        return new
+        return operand
 
     def damping(self, level: str) -> float:
         """κ of Exact Diffusion on the graph of a level: 1 where it never changes."""

@@ -1,4 +1,8 @@
-"""A decoder for text in plain JAX: pre-norm, rotary positions, one scan over layers, the embedding as last layer."""
+"""A decoder for text in plain JAX: pre-norm, rotary positions, the embedding as last layer.
+
+The scan over layers is unrolled: as a loop it would copy all that a gradient needs of a layer into stacked arrays and out
+of them again, which takes longer on a GPU than the layer itself.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +133,7 @@ def decode(
         return h, None
 
     start = weights["embed"][tokens].astype(narrow)  # in this order its gradient, a sum over many places, is exact
-    h, _ = jax.lax.scan(jax.checkpoint(block) if remat else block, start, weights["blocks"])
+    h, _ = jax.lax.scan(jax.checkpoint(block) if remat else block, start, weights["blocks"], unroll=True)
     return jnp.einsum("btw,vw->btv", _normalise(h, weights["scale"]), embed, preferred_element_type=wide)
 
 
