@@ -1,7 +1,7 @@
 """A decoder for text in plain JAX: pre-norm, rotary positions, the embedding as last layer.
 
-The scan over layers is unrolled: as a loop it would copy all that a gradient needs of a layer into stacked arrays and out
-of them again, which takes longer on a GPU than the layer itself.
+The scan over layers is unrolled: as a loop it would copy all that a gradient needs of a layer into stacked arrays and
+out of them again, which takes longer on a GPU than the layer itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rivals of a learned mixture, which train the same decoder with the same strategy.
 
-`Planned` follows shares that are known before the run. `Aligned` raises the share of a domain whose gradient agrees with
-that of the target, as DoGE (Fan, Pagliardini and Jaggi, 2023) and dynamic gradient alignment (Fan, Grangier and Ablin,
-2024) do. Both take the decoder's step y⁺ = L(y, β ∇_y g(p, y)) under a mixture p.
+`Planned` follows shares that are known before the run. `Aligned` raises the share of a domain whose gradient agrees
+with that of the target, as DoGE (Fan, Pagliardini and Jaggi, 2023) and dynamic gradient alignment (Fan, Grangier and
+Ablin, 2024) do. Both take the decoder's step y⁺ = L(y, β ∇_y g(p, y)) under a mixture p.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Planned(Method):
 
 
 class Aligned(Method):
-    """Scores x⁺ = U(x, −α ⟨∇L_d, ∇L_target⟩) of domains d in every k-th step; the mixture p is their softmax, with a floor.
+    """Scores x⁺ = U(x, −α ⟨∇L_d, ∇L_target⟩) of domains d in every k-th step; p is their softmax, with a floor.
 
     A node has one domain, and compares its own gradient with that of its own sample of the target. For that only scores
     travel. A step that compares costs two gradients, any other one.
@@ -99,9 +99,8 @@ class Aligned(Method):
             target = gradient(x.s.tree, point.tree, oracle.draw(1).upper)
             agreement = _inner_products(direction, Vector(target))
             shares = jax.vmap(cast(MixedText, oracle.problem.lower).mixture)(x.s.tree)
-            nodes, domains = shares.shape
             # The direction is that of N p_d L_d, and the mean over nodes divides by N.
-            one_hot = jax.nn.one_hot(own, domains, dtype=shares.dtype)
+            one_hot = jax.nn.one_hot(own, shares.shape[1], dtype=shares.dtype)
             gain = one_hot * (agreement / (one_hot * shares).sum(1))[:, None]
             return network(x=levels["x"](x, Vector(-gain), self.alpha))
 
