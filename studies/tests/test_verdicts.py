@@ -407,6 +407,13 @@ BOTH = {
             *(cases(f"weight_{name}", {}, 0.6) for name in ("counting", "vowels")),
         ),
     ),
+    "C23b": (
+        several(cases("test_loss", {"learned mixture": 1.0}, 2.0), cases("validation_loss", {}, 2.0)),
+        several(
+            cases("test_loss", {"learned mixture": 1.0, "gradient alignment, α = 0.001": 0.9}, 2.0),
+            cases("validation_loss", {}, 2.0),
+        ),
+    ),
     "D5": (cases("test_loss", {}, 1.0), cases("test_loss", {"one domain a node, ring": 1.1}, 1.0)),
     "D4": (cases("goal", {}, FALLING), cases("goal", {"ED, searched": FALLING}, 1.0)),
     "D6": (

@@ -39,7 +39,7 @@ class Path(eqx.Module):
         place = jnp.clip(k.astype(self.table.dtype) / self.steps, 0, 1) * last
         before = jnp.minimum(place.astype(jnp.int32), max(last - 1, 0))
         after = jnp.minimum(before + 1, last)
-        part = place - before
+        part = place - before.astype(place.dtype)
         return (1 - part) * self.table[before] + part * self.table[after]
 
     def __repr__(self) -> str:
