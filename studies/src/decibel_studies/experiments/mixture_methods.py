@@ -8,7 +8,7 @@ Ablin, 2024) do. Both take the decoder's step y⁺ = L(y, β ∇_y g(p, y)) unde
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -19,7 +19,6 @@ from jax import Array
 from decibel import Communicator, Method, Oracle, State, Strategy, Vector
 from decibel.methods import rate
 from decibel.strategies import Level, strategy
-from decibel.tasks.language_model import MixedText
 
 from ..type_aliases import PyTree, Rate
 
@@ -98,7 +97,7 @@ class Aligned(Method):
             gradient = oracle.config.over_nodes(jax.grad(oracle.problem.upper_loss, 1))
             target = gradient(x.s.tree, point.tree, oracle.draw(1).upper)
             agreement = _inner_products(direction, Vector(target))
-            shares = jax.vmap(cast(MixedText, oracle.problem.lower).mixture)(x.s.tree)
+            shares = jax.vmap(cast(Any, oracle.problem.lower).mixture)(x.s.tree)
             # The direction is that of N p_d L_d, and the mean over nodes divides by N.
             one_hot = jax.nn.one_hot(own, shares.shape[1], dtype=shares.dtype)
             gain = one_hot * (agreement / (one_hot * shares).sum(1))[:, None]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal, cast
 
 import equinox as eqx
 import jax
@@ -19,7 +19,6 @@ from decibel.graphs import ring
 from decibel.strategies import Strategy
 from decibel.tasks import Task, language_model
 from decibel.tasks.decoder import Decoder, Shape
-from decibel.tasks.language_model import DecoderLosses
 
 from ..testbed.study import Arm
 from ..type_aliases import Snapshot, Topology
@@ -134,17 +133,17 @@ class OnUnseenText(eqx.Module):
     `shares`: those of a run with one level.
     """
 
-    model: DecoderLosses
+    model: Any
     validation: Array
     test: Array
     unseen: Array  # (domains, windows, bytes)
-    mixture: eqx.Module
+    mixture: Callable[[Array], Array]
     domains: tuple[str, ...] = eqx.field(static=True)
     shares: Array | None = None
 
     def __call__(self, snapshot: Snapshot) -> dict[str, Array]:
         y = snapshot.x if self.shares is not None else snapshot.y
-        p = self.mixture(snapshot.x) if self.shares is None else self.shares  # pyright: ignore[reportCallIssue]
+        p = self.mixture(snapshot.x) if self.shares is None else self.shares
         losses = {f"loss_{name}": self.loss(y, part) for name, part in zip(self.domains, self.unseen, strict=True)}
         return {
             "test_loss": self.loss(y, self.test),
@@ -181,7 +180,8 @@ def mixture_task(settings: Texts, kind: Kind, *, seed: int) -> Task:
         streamed=False,
         seed=seed,
     )
-    held_out, problem = made.metrics[0], made.problem
+    held_out = cast(Any, made.metrics[0])
+    problem = made.problem
     names = tuple(every)
     metric = OnUnseenText(held_out.model, held_out.validation, held_out.test, held_out.unseen, held_out.mixture, names)  # pyright: ignore
     if kind == "free":
