@@ -123,12 +123,12 @@ def at_other_levels(results: Results[Setup]) -> list[Check]:
     return [more_agents_less_few(results, level, "until the error is first", window=1) for level in levels]
 
 
-def more_agents_less_few(results: Results[Setup], level: float, until: str, **smoothing: int) -> Check:
-    """log₁₀ of the samples of all agents until the error is at a level, of the most agents less that of the fewest."""
+def more_agents_less_few(results: Results[Setup], level: float, until: str, window: int = 3) -> Check:
+    """Of the most agents less that of the fewest: log₁₀ of the samples of all until the error is at a level."""
     allowed = REGISTERED.tolerance("C14")
     few, many = min(results.setup.nodes), max(results.setup.nodes)
     of_few, of_many = (
-        np.log10(nodes * results[f"{nodes} agents", OURS].reach("error", level, **smoothing)) for nodes in (few, many)
+        np.log10(nodes * results[f"{nodes} agents", OURS].reach("error", level, window=window)) for nodes in (few, many)
     )
     text = f"log₁₀ of the samples of all agents {until} {power(level)}, {many} agents less {few}"
     with np.errstate(invalid="ignore"):
