@@ -141,7 +141,7 @@ class TestALinkThatRests:
         end, (rows, arrived, _) = self.exchanged("dials", np.zeros(0), rests=True)
         (said,) = (frame for frame in end.sent() if isinstance(frame, Data))
         assert said.at == Position(STEP, 1) and said.tensor.size == 0
-        assert not arrived.any() and not rows.any() and not end.edge.untrue
+        assert not arrived.any() and not rows.any() and not end.edge.invalid_row
 
     @pytest.mark.parametrize("kind", ["dials", "listens"])
     @pytest.mark.parametrize(("tensor", "rests"), [(np.ones(3), True), (np.zeros(0), False)])

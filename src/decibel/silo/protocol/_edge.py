@@ -104,7 +104,7 @@ class Edge:
         self.behind = False  # whether messages were left out, of positions that the other end has skipped
         self.rejected = self.repeated = 0
         self.refusal = self.trouble = ""  # why the other end closes streams, and why none is there
-        self.untrue = ""  # what it has sent wrongly, as was found in the step, so that its stream is to be closed
+        self.invalid_row = ""  # what was wrong with a row that the step has taken, so that its stream is to be closed
         self.sent = self.received = 0  # bytes
         self.waited = 0.0  # seconds, for its messages
         self.flows: dict[str, Flow] = {}  # by level, for the status (`_flow_limits`)
