@@ -93,12 +93,13 @@ class LyingInMemory(InMemory):
     lie: Lie
 
     def link_rows(self, step, graph, buffer):
-        honest = super().link_rows(step, graph, buffer)
-        liars = (self.links[graph].neighbours == self.lie.liar)[..., None]
-        return honest._replace(rows=jnp.where(liars, self.lie.instead(step, honest.rows, buffer), honest.rows))
+        return self._lied(step, graph, super().link_rows(step, graph, buffer), buffer)
 
     def rows(self, step, graph, buffer):
-        honest, own = super().rows(step, graph, buffer), self.links[graph].sums.at_slots(buffer)
+        own = self.links[graph].sums.at_slots(buffer)
+        return self._lied(step, graph, super().rows(step, graph, buffer), own)
+
+    def _lied(self, step, graph, honest, own):
         liars = (self.links[graph].neighbours == self.lie.liar)[..., None]
         return honest._replace(rows=jnp.where(liars, self.lie.instead(step, honest.rows, own), honest.rows))
 

@@ -147,14 +147,18 @@ def interact(nodes, M, *, alpha, beta, steps, hypergradient):
     return x, y
 
 
-def svr_interact(nodes, M, *, alpha, beta, steps, period, full, sampled):
+def less(M, x, step):
+    return gossip(M, x) - step
+
+
+def svr_interact(nodes, M, *, alpha, beta, steps, period, full, sampled, move=less):
     """SVR-INTERACT's Algorithm 2 where a batch holds all samples; `full` and `sampled` are its two hypergradients."""
     x, y = nodes.start()
     p, v = each(full, x, y), each(nodes.gy, x, y)
     u = p
     for t in range(1, steps + 1):
         old, before = (x, y), p
-        x, y = gossip(M, x) - alpha * u, y - beta * v
+        x, y = move(M, x, alpha * u), y - beta * v
         if t % period == 0:
             p, v = each(full, x, y), each(nodes.gy, x, y)
         else:

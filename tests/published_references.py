@@ -8,7 +8,7 @@ computed.
 from __future__ import annotations
 
 import numpy as np
-from method_references import each, gossip
+from method_references import each, gossip, svr_interact
 
 
 def dsvrbgd(nodes, W, *, alpha, beta, gamma, theta, relax, steps, normalized=False):
@@ -100,19 +100,10 @@ def dama(gradients, x, y, W, *, alpha, beta, theta, coins):
     return tuple(levels)
 
 
-def prometheus(nodes, M, *, alpha, beta, relax, project, steps, period, full, sampled):
-    """Prometheus's Algorithm 1 where a batch holds all samples; `full` and `sampled` are its two hypergradients."""
-    x, y = nodes.start()
-    p, v = each(full, x, y), each(nodes.gy, x, y)
-    u = p
-    for t in range(1, steps + 1):
-        old, before = (x, y), p
-        nearest = project(x - alpha * u)
-        x, y = gossip(M, x) + relax * (nearest - x), y - beta * v
-        if t % period == 0:
-            p, v = each(full, x, y), each(nodes.gy, x, y)
-        else:
-            p = p + each(sampled, x, y) - each(sampled, *old)
-            v = v + each(nodes.gy, x, y) - each(nodes.gy, *old)
-        u = gossip(M, u) + p - before
-    return x, y
+def prometheus(nodes, M, *, relax, project, **options):
+    """Prometheus's Algorithm 1: SVR-INTERACT, but x goes a part of the way to the nearest allowed point."""
+
+    def move(M, x, step):
+        return gossip(M, x) + relax * (project(x - step) - x)
+
+    return svr_interact(nodes, M, move=move, **options)

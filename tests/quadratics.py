@@ -96,6 +96,13 @@ class Quadratic(NamedTuple):
         return np.linalg.solve(self.R.mean(0), _mv(self.R, self.e).mean(0))
 
 
+def with_slopes(upper, lower, y0, nodes):
+    """A problem in one x, of whose lower data every node has a slope b, between ½ and 1½."""
+    b = np.linspace(0.5, 1.5, nodes)
+    data = {"upper_data": np.ones((nodes, 1)), "lower_data": b[:, None]}
+    return db.Problem(upper, lower, **data, x0=jnp.asarray(0.0), y0=y0)
+
+
 def _mv(matrices, vectors):
     return np.einsum("nij,nj->ni", matrices, vectors)
 

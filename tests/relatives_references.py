@@ -64,65 +64,78 @@ def at(value, k):
     return value(k) if callable(value) else value
 
 
-def copies(nodes, W, *, strategy, alpha, beta, gamma, strength, steps):
-    """F2SA, DSGDA-GT and AHEAD: all directions at the old point."""
+def penalized(nodes, λ):
+    """Node i's directions of x, y and z, along which f(x, y) + λ (g(x, y) − g(x, z)) is stationary."""
+
+    def u(i, x, y, z):
+        return nodes.fx(i, x, y) + λ * (gx(nodes, i, x, y) - gx(nodes, i, x, z))
+
+    def v(i, x, y, z):
+        return nodes.fy(i, x, y) + λ * nodes.gy(i, x, y)
+
+    def w(i, x, y, z):
+        return nodes.gy(i, x, z)
+
+    return u, v, w
+
+
+def enveloped(nodes, c, ρ):
+    """The same of f(x, y)/c + g(x, y) − min_z [g(x, z) + ‖z − y‖²/(2ρ)]."""
+
+    def u(i, x, y, z):
+        return nodes.fx(i, x, y) / c + gx(nodes, i, x, y) - gx(nodes, i, x, z)
+
+    def v(i, x, y, z):
+        return nodes.fy(i, x, y) / c + nodes.gy(i, x, y) - (y - z) / ρ
+
+    def w(i, x, y, z):
+        return nodes.gy(i, x, z) + (z - y) / ρ
+
+    return u, v, w
+
+
+def nudged(nodes, ν):
+    """Where copies a and b minimize g ± ν f, and x moves against the central difference of their values."""
+
+    def u(i, x, a, b):
+        ahead, behind = (gx(nodes, i, x, y) + sign * ν * nodes.fx(i, x, y) for y, sign in ((a, 1), (b, -1)))
+        return (ahead - behind) / (2 * ν)
+
+    def v(i, x, a, b):
+        return nodes.gy(i, x, a) + ν * nodes.fy(i, x, a)
+
+    def w(i, x, a, b):
+        return nodes.gy(i, x, b) - ν * nodes.fy(i, x, b)
+
+    return u, v, w
+
+
+def simultaneous(nodes, W, strategy, rates, directions, steps):
+    """All levels along `directions(k)` at the old point."""
     start, below = nodes.start()
-    x, y, z = (STRATEGIES[strategy](W, s) for s in (start, below, below))
+    levels = [STRATEGIES[strategy](W, s) for s in (start, below, below)]
     for k in range(steps):
-        λ = at(strength, k)
-
-        def u(i, x, y, z, λ=λ):
-            return nodes.fx(i, x, y) + λ * (gx(nodes, i, x, y) - gx(nodes, i, x, z))
-
-        def v(i, x, y, λ=λ):
-            return nodes.fy(i, x, y) + λ * nodes.gy(i, x, y)
-
-        d = each(u, x.s, y.s, z.s), each(v, x.s, y.s), each(nodes.gy, x.s, z.s)
-        for level, rate, direction in zip((x, y, z), (alpha, beta, gamma), d, strict=True):
+        point = [level.s for level in levels]
+        d = [each(direction, *point) for direction in directions(k)]
+        for level, rate, direction in zip(levels, rates, d, strict=True):
             level.move(at(rate, k) * direction)
-    return x.s, y.s, z.s
+    return tuple(level.s for level in levels)
+
+
+def copies(nodes, W, *, strategy, alpha, beta, gamma, strength, steps):
+    """F2SA, DSGDA-GT and AHEAD."""
+    rates = alpha, beta, gamma
+    return simultaneous(nodes, W, strategy, rates, lambda k: penalized(nodes, at(strength, k)), steps)
 
 
 def central_copies(nodes, W, *, strategy, alpha, beta, strength, steps):
-    """F2SA-p with p = 2 (Chen, Li, Chayti, Zhang, 2025), or equilibrium propagation nudged both ways: copies a and b
-    minimize g ± ν f with ν = 1/λ, and x moves against the central difference of their values."""
-    start, below = nodes.start()
-    x, a, b = (STRATEGIES[strategy](W, s) for s in (start, below, below))
-    ν = 1 / strength
-    for _ in range(steps):
-
-        def u(i, x, a, b):
-            ahead, behind = (gx(nodes, i, x, y) + sign * ν * nodes.fx(i, x, y) for y, sign in ((a, 1), (b, -1)))
-            return (ahead - behind) / (2 * ν)
-
-        def nudged(sign):
-            return lambda i, x, y: nodes.gy(i, x, y) + sign * ν * nodes.fy(i, x, y)
-
-        d = each(u, x.s, a.s, b.s), each(nudged(1), x.s, a.s), each(nudged(-1), x.s, b.s)
-        for level, rate, direction in zip((x, a, b), (alpha, beta, beta), d, strict=True):
-            level.move(rate * direction)
-    return x.s, a.s, b.s
+    """F2SA-p with p = 2 (Chen, Li, Chayti, Zhang, 2025), or equilibrium propagation nudged both ways by ν = 1/λ."""
+    return simultaneous(nodes, W, strategy, (alpha, beta, beta), lambda k: nudged(nodes, 1 / strength), steps)
 
 
 def sun_dsbo(nodes, W, *, strategy, alpha, beta, gamma, strength, envelope, steps):
-    start, below = nodes.start()
-    x, y, z = (STRATEGIES[strategy](W, s) for s in (start, below, below))
-    for k in range(steps):
-        c = at(strength, k)
-
-        def u(i, x, y, z, c=c):
-            return nodes.fx(i, x, y) / c + gx(nodes, i, x, y) - gx(nodes, i, x, z)
-
-        def v(i, x, y, z, c=c):
-            return nodes.fy(i, x, y) / c + nodes.gy(i, x, y) - (y - z) / envelope
-
-        def w(i, x, y, z):
-            return nodes.gy(i, x, z) + (z - y) / envelope
-
-        d = [each(of, x.s, y.s, z.s) for of in (u, v, w)]
-        for level, rate, direction in zip((x, y, z), (alpha, beta, gamma), d, strict=True):
-            level.move(rate * direction)
-    return x.s, y.s, z.s
+    rates = alpha, beta, gamma
+    return simultaneous(nodes, W, strategy, rates, lambda k: enveloped(nodes, at(strength, k), envelope), steps)
 
 
 def duet(nodes, W, *, alpha, beta, gamma, ridge, decay, steps, personal=False):
@@ -160,16 +173,15 @@ class Compressed:
 
 def c2dfb(nodes, W, *, alpha, beta, gamma, strength, lower_steps, steps, share=1.0, mixing=1.0):
     start, below = nodes.start()
-    x, λ = Tracked(W, start), strength
+    u, v, w = penalized(nodes, strength)
+    x = Tracked(W, start)
     y, z = (Compressed(W, below, share, mixing) for _ in range(2))
     for _ in range(steps):
         for _ in range(lower_steps):
-            v = each(lambda i, x, y: nodes.gy(i, x, y) + nodes.fy(i, x, y) / λ, x.s, y.s)
-            w = each(nodes.gy, x.s, z.s)
-            y.move(beta * v)
-            z.move(gamma * w)
-        gap = each(lambda i, x, y, z: gx(nodes, i, x, y) - gx(nodes, i, x, z), x.s, y.s, z.s)
-        x.move(alpha * (each(nodes.fx, x.s, y.s) + λ * gap))
+            d = [each(direction, x.s, y.s, z.s) for direction in (v, w)]
+            y.move(beta * d[0] / strength)
+            z.move(gamma * d[1])
+        x.move(alpha * each(u, x.s, y.s, z.s))
     return x.s, y.s, z.s
 
 
@@ -184,24 +196,19 @@ def affine_solution(directions, *sizes):
     return np.split(np.linalg.solve(matrix, -offset), np.cumsum(sizes)[:-1])
 
 
+def stationary(nodes, directions):
+    """The common (x, y, z) at which the means over nodes of these directions vanish, which are affine."""
+
+    def at_common(*point):
+        levels = [np.tile(level, (len(nodes), 1)) for level in point]
+        return [each(direction, *levels) for direction in directions]
+
+    return affine_solution(at_common, len(nodes.x0), len(nodes.y0), len(nodes.y0))
+
+
 def penalized_solution(nodes, λ):
-    """Where f(x, y) + λ (g(x, y) − g(x, z)) is stationary."""
-
-    def directions(*point):
-        x, y, z = (np.tile(level, (len(nodes), 1)) for level in point)
-        u = each(lambda i, x, y, z: nodes.fx(i, x, y) + λ * (gx(nodes, i, x, y) - gx(nodes, i, x, z)), x, y, z)
-        return u, each(nodes.fy, x, y) + λ * each(nodes.gy, x, y), each(nodes.gy, x, z)
-
-    return affine_solution(directions, len(nodes.x0), len(nodes.y0), len(nodes.y0))
+    return stationary(nodes, penalized(nodes, λ))
 
 
 def enveloped_solution(nodes, c, ρ):
-    """Where f(x, y)/c + g(x, y) − min_z [g(x, z) + ‖z − y‖²/(2ρ)] is stationary."""
-
-    def directions(*point):
-        x, y, z = (np.tile(level, (len(nodes), 1)) for level in point)
-        u = each(lambda i, x, y, z: nodes.fx(i, x, y) / c + gx(nodes, i, x, y) - gx(nodes, i, x, z), x, y, z)
-        v = each(nodes.fy, x, y) / c + each(nodes.gy, x, y) - (y - z) / ρ
-        return u, v, each(nodes.gy, x, z) + (z - y) / ρ
-
-    return affine_solution(directions, len(nodes.x0), len(nodes.y0), len(nodes.y0))
+    return stationary(nodes, enveloped(nodes, c, ρ))

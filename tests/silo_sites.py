@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import decibel as db
@@ -86,6 +87,24 @@ class Folders:
         made = self.revoked.next((certificate_fingerprint(one) for one in certificates), **options)
         self.revoked = replace(made, keys=frozenset())
         return atomic_write(home / "revoked.json", self.authority.sign_revoked(made))
+
+
+def assert_refused(folder, federation, problem, method, sentence, *, graph=None, **options):
+    """A site raises this sentence before its first step."""
+    engine = db.Silo(Folders(folder, federation).home("site-0"), "site-0")
+    with pytest.raises(ValueError, match=sentence):
+        db.solve(problem, method, graph or federation.graph, steps=5, engine=engine, **options)
+
+
+def assert_simulated(sites, problem, method, graph, steps, levels="x", *, tolerance=1e-10, **options):
+    """Every site has the numbers of its node, and all together have sent what nodes send on average."""
+    expected = db.solve(problem, method, graph, steps=steps, metrics=[], **options)
+    for number, site in enumerate(sites):
+        for level in levels:
+            found, wanted = getattr(site.nodes, level), getattr(expected.nodes, level)
+            np.testing.assert_allclose(found[0], wanted[number], rtol=0, atol=tolerance)
+    assert np.mean([site.trace["bytes"][-1] for site in sites]) == pytest.approx(expected.trace["bytes"][-1])
+    return expected
 
 
 def run_sites(folders, method, steps, problems, engines=None, graph=None, **options):

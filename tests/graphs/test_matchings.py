@@ -87,6 +87,11 @@ class TestGrowth:
             W, I = basis.T @ phase.W @ basis, np.eye(nodes - 1)
             yield np.block([[W, W], [κ * (W - I), I + κ * (W - I)]])
 
+    def in_mean_square(self, steps):
+        """The root of the radius of the mean of M ⊗ M."""
+        moments = sum(np.kron(step, step) for step in steps) / len(steps)
+        return abs(np.linalg.eigvals(moments)).max() ** 0.5
+
     @pytest.mark.parametrize("κ", [0.05, 0.3, 0.7])
     @pytest.mark.parametrize("graph", [graphs.one_peer_hypercube(8), graphs.matchings(graphs.star(6))])
     def test_it_is_the_radius_of_the_period_and_of_the_second_moments(self, graph, κ):
@@ -94,18 +99,14 @@ class TestGrowth:
         period = np.linalg.multi_dot(steps[::-1])
         expected = abs(np.linalg.eigvals(period)).max() ** (1 / len(steps))
         assert growth(matrices(graph), κ, random=False) == pytest.approx(expected, rel=1e-6)
-        moments = sum(np.kron(step, step) for step in steps) / len(steps)
-        expected = abs(np.linalg.eigvals(moments)).max() ** 0.5
-        assert growth(matrices(graph), κ, random=True) == pytest.approx(expected, rel=5e-3)
+        assert growth(matrices(graph), κ, random=True) == pytest.approx(self.in_mean_square(steps), rel=5e-3)
 
     @pytest.mark.parametrize("nodes", [5, 6])
     def test_random_matchings_have_it_in_closed_form(self, nodes):
         graph = graphs.random_matchings(nodes)
         p = 2 * graph.damping
         for κ in (p / 2, p, 0.99):
-            steps = list(self.blocks(graph, κ))
-            moments = sum(np.kron(step, step) for step in steps) / len(steps)
-            expected = abs(np.linalg.eigvals(moments)).max() ** 0.5
+            expected = self.in_mean_square(list(self.blocks(graph, κ)))
             assert growth(matrices(graph), κ, random=True) == pytest.approx(expected, rel=1e-9)
         most = 2 * p / (2 - p)
         assert growth(matrices(graph), most - 1e-3, random=True) < 1 < growth(matrices(graph), most + 1e-3, random=True)

@@ -222,56 +222,33 @@ def by_hand(name, k):
     inner = {"dbsa": int(np.ceil(np.sqrt(k + 1))), "double-loop-dsgd": max(k, 1)}.get(name, 0)
     if inner:
         return LOWER * inner + BOTH, inner + 1, SERIES, 1, inner + 1
+    with_spider = (BOTH, 2, Q, 1, 1) if k % 2 == 0 else (2 + 2, 4, 2 * Q, 2, 1)
     return {
-        "d-soba": (BOTH, 2, 1, 1, 1),
+        **dict.fromkeys(("d-soba", "soba", "lopa", "lopa-gt"), (BOTH, 2, 1, 1, 1)),
+        **dict.fromkeys(("duet", "adasdbo"), (BOTH, 2, 1, 1, 2)),  # AdaSDBO: sums, then variables
+        **dict.fromkeys(("spdb", "interact", "gt-dsgd", "d-sgd-bilevel"), (BOTH, 2, Q, 1, 1)),
+        # all samples every ⌈√3⌉ steps; in between ⌈√3⌉ samples of each level at two points
+        **dict.fromkeys(("svr-interact", "prometheus"), with_spider),
+        **dict.fromkeys(("dsvrbgd", "normalized-dsvrbgd"), (BOTH, 4, 2, 2, 1)),  # at two points
+        **dict.fromkeys(("ma-dsbo", "ma-dsbo-gt"), (5 * LOWER + 5 * BOTH + BOTH, 5 + 5 + 1, 5, 1, 5 + 5 + 1)),
+        # ∇f and ∇g at one copy of y, ∇g at another; C²DFB five times before x moves
+        **dict.fromkeys(("penalty-ed", "penalty-extra", "f2sa", "ahead"), (BOTH, 3, 0, 0, 1)),
+        **dict.fromkeys(("penalty-gt", "dsgda-gt", "sun-dsbo"), (BOTH, 3, 0, 0, 2)),
+        "c2dfb": (6 * BOTH, 6 * 3, 0, 0, 5 + 1),
         "d-soba-fo": (BOTH, 4, 0, 0, 1),  # ∇_y g, ∇f, and ∇g at two points
-        "soba": (BOTH, 2, 1, 1, 1),
         "gossip-dsbo": (BOTH, 2, Q, Q, 1),
-        "ma-dsbo": (5 * LOWER + 5 * BOTH + BOTH, 5 + 5 + 1, 5, 1, 5 + 5 + 1),
-        "ma-dsbo-gt": (5 * LOWER + 5 * BOTH + BOTH, 5 + 5 + 1, 5, 1, 5 + 5 + 1),
         "dsbo": (5 * LOWER + 5 * LOWER + UPPER, 5 + 1, 5 * Q, 5 * Q, 5 + 5 + 1),
         "mdbo": (BOTH, 2, POWER_STEPS, 1, 1),  # one term
         "vrdbo": (BOTH, 4, POWER_STEPS, 2, 1),  # at two points, with one scale
-        # ∇f and ∇g at one copy of y, ∇g at another; C²DFB five times before x moves
-        "penalty-ed": (BOTH, 3, 0, 0, 1),
-        "penalty-extra": (BOTH, 3, 0, 0, 1),
-        "penalty-gt": (BOTH, 3, 0, 0, 2),
-        "f2sa": (BOTH, 3, 0, 0, 1),
-        "dsgda-gt": (BOTH, 3, 0, 0, 2),
-        "ahead": (BOTH, 3, 0, 0, 1),
-        "sun-dsbo": (BOTH, 3, 0, 0, 2),
-        "c2dfb": (6 * BOTH, 6 * 3, 0, 0, 5 + 1),
-        "duet": (BOTH, 2, 1, 1, 2),
-        "dsvrbgd": (BOTH, 4, 2, 2, 1),  # at two points
-        "normalized-dsvrbgd": (BOTH, 4, 2, 2, 1),
+        "slam": (BOTH, 2, SERIES, 1, 1),
         "dama": (BOTH, 2, 0, 0, 1),
         "d-adast": (BOTH, 2, 0, 0, 2),  # sums, then variables
-        "adasdbo": (BOTH, 2, 1, 1, 2),
-        "slam": (BOTH, 2, SERIES, 1, 1),
-        "spdb": (BOTH, 2, Q, 1, 1),
-        "interact": (BOTH, 2, Q, 1, 1),
-        # all samples every ⌈√3⌉ steps; in between ⌈√3⌉ samples of each level at two points
-        "svr-interact": (BOTH, 2, Q, 1, 1) if k % 2 == 0 else (2 + 2, 4, 2 * Q, 2, 1),
-        "prometheus": (BOTH, 2, Q, 1, 1) if k % 2 == 0 else (2 + 2, 4, 2 * Q, 2, 1),
-        "gt-dsgd": (BOTH, 2, Q, 1, 1),
-        "d-sgd-bilevel": (BOTH, 2, Q, 1, 1),
-        "lopa": (BOTH, 2, 1, 1, 1),
-        "lopa-gt": (BOTH, 2, 1, 1, 1),
-        "dsgd": (UPPER, 1, 0, 0, 1),
-        "ed": (UPPER, 1, 0, 0, 1),
-        "led": (4 * UPPER, 4, 0, 0, 1),
+        **dict.fromkeys(("dsgd", "ed", "extra", "nids", "wave", "sgp", "proxskip", "gnsd"), (UPPER, 1, 0, 0, 1)),
         **dict.fromkeys(("ada-ed", "ada-ed-scalar", "adam-ed", "dadam", "gt-adam"), (UPPER, 1, 0, 0, 1)),
-        "extra": (UPPER, 1, 0, 0, 1),
-        "nids": (UPPER, 1, 0, 0, 1),
-        "gt-ada": (UPPER, 1, 0, 0, 2),
-        "wave": (UPPER, 1, 0, 0, 1),
-        "gt": (UPPER, 1, 0, 0, 2),
-        "push-pull": (UPPER, 1, 0, 0, 2),
-        "sgp": (UPPER, 1, 0, 0, 1),
-        "gnsd": (UPPER, 1, 0, 0, 1),
+        **dict.fromkeys(("gt", "gt-ada", "push-pull"), (UPPER, 1, 0, 0, 2)),
         "gt-hsgd": (UPPER, 2, 0, 0, 2),  # at two points
+        "led": (4 * UPPER, 4, 0, 0, 1),
         "k-gt": (5 * UPPER, 5, 0, 0, 1),
-        "proxskip": (UPPER, 1, 0, 0, 1),
     }[name]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import relatives_references as references
 from method_runs import CURVED, FLAT, GRAPH, NODES, QUADRATIC, close, problem, run
+from quadratics import with_slopes
 
 import decibel as db
 
@@ -45,7 +46,6 @@ def test_duet_with_a_vanishing_ridge_ends_at_the_solution(personal):
 
 def flat():
     """g = ½ (y₀ − b x)² says nothing about y₁, which f does not see either."""
-    b = np.linspace(0.5, 1.5, NODES)
 
     def upper(x, y, batch):
         return 0.5 * (y[0] - 1) ** 2 + 0.05 * x**2 * jnp.mean(batch)
@@ -53,8 +53,7 @@ def flat():
     def lower(x, y, batch):
         return 0.5 * jnp.mean((y[0] - batch * x) ** 2)
 
-    data = {"upper_data": np.ones((NODES, 1)), "lower_data": b[:, None]}
-    return db.Problem(upper, lower, **data, x0=jnp.asarray(0.0), y0=jnp.ones(2)), 1 / 1.1
+    return with_slopes(upper, lower, jnp.ones(2), NODES), 1 / 1.1
 
 
 @pytest.mark.slow
@@ -71,7 +70,6 @@ def test_the_ridge_picks_the_y_of_least_norm():
 
 def wells():
     """g = ¼ (y² − 1)² − b x y has two minima, between which it is concave."""
-    b = np.linspace(0.5, 1.5, NODES)
 
     def upper(x, y, batch):
         return 0.5 * (y - 1.2) ** 2 + 0.05 * x**2 * jnp.mean(batch)
@@ -79,8 +77,7 @@ def wells():
     def lower(x, y, batch):
         return 0.25 * (y**2 - 1) ** 2 - jnp.mean(batch) * x * y
 
-    data = {"upper_data": np.ones((NODES, 1)), "lower_data": b[:, None]}
-    return db.Problem(upper, lower, **data, x0=jnp.asarray(0.0), y0=jnp.asarray(0.3))
+    return with_slopes(upper, lower, jnp.asarray(0.3), NODES)
 
 
 def test_sun_dsbo_on_a_lower_level_that_is_not_convex():

@@ -36,6 +36,13 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
     return db.solve(problem, method, graph, steps=steps, eval_every=steps, metrics=[], engine=engine, **options)
 
 
+def assert_alike(one, other, tolerance=1e-12):
+    """The same states and the same costs."""
+    for a, b in zip(jax.tree.leaves(one.state), jax.tree.leaves(other.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+    assert [one.trace.last[cost] for cost in COLUMNS] == [other.trace.last[cost] for cost in COLUMNS]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "method"),
@@ -56,9 +63,7 @@ def run(problem, engine=None, *, steps=20, method=None, graph=RING, **options):
 )
 def test_chunks_of_nodes_give_the_same_numbers(problem, method):
     whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, batch_size=2) for chunk in (None, 3))
-    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(parts.state), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
-    assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
+    assert_alike(whole, parts)
 
 
 BATCHES = {"drawn": {"batch_size": 2}, "in order": {"batch_size": 2, "sampling": "shuffle-once"}, "all": {}}
@@ -71,9 +76,7 @@ BATCHES = {"drawn": {"batch_size": 2}, "in order": {"batch_size": 2, "sampling":
 def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
     problem = regression(sizes)
     whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, **batches) for chunk in (None, 3))
-    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(parts.state), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
-    assert [whole.trace.last[cost] for cost in COLUMNS] == [parts.trace.last[cost] for cost in COLUMNS]
+    assert_alike(whole, parts)
 
 
 @pytest.mark.slow
@@ -190,9 +193,7 @@ def _copied(problem):
 def test_levels_on_the_same_data_give_the_numbers_and_costs_of_copies(engine, batches):
     problem = regression([4, 4, 5, 6, 3, 3, 7, 4])
     shared, apart = (run(one, engine, **batches) for one in (problem, _copied(problem)))
-    for a, b in zip(jax.tree.leaves(shared.state), jax.tree.leaves(apart.state), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)
-    assert [shared.trace.last[cost] for cost in COLUMNS] == [apart.trace.last[cost] for cost in COLUMNS]
+    assert_alike(shared, apart, 1e-13)
 
 
 def test_levels_on_the_same_data_compute_once_what_they_share():

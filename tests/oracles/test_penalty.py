@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import random_quadratic
+from quadratics import random_quadratic, with_slopes
 
 import decibel as db
 
@@ -98,7 +98,6 @@ def test_no_step_depends_on_the_strength():
 
 def flat():
     """g = ½ (y₀ − b x)² says nothing about y₁; f asks y₁ to be 2, y₀ to be 1 and x to be small."""
-    b = np.linspace(0.5, 1.5, NODES)
 
     def upper(x, y, batch):
         return 0.5 * (y[0] - 1) ** 2 + 0.5 * (y[1] - 2) ** 2 + 0.05 * x**2 * jnp.mean(batch)
@@ -106,8 +105,7 @@ def flat():
     def lower(x, y, batch):
         return 0.5 * jnp.mean((y[0] - batch * x) ** 2)
 
-    data = {"upper_data": np.ones((NODES, 1)), "lower_data": b[:, None]}
-    return db.Problem(upper, lower, **data, x0=jnp.asarray(0.0), y0=jnp.zeros(2)), 1 / 1.1
+    return with_slopes(upper, lower, jnp.zeros(2), NODES), 1 / 1.1
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from quadratics import random_quadratic
-from silo_sites import Folders, ring, run_sites
+from silo_sites import Folders, assert_refused, ring, run_sites
 
 import decibel as db
 from decibel.network._links import LinkStatus
@@ -217,21 +217,17 @@ class TestWhatRaises:
         ],
     )
     def test_before_the_first_step(self, tmp_path, method, options, sentence):
-        folders = Folders(tmp_path, ring(2, asynchronous=True, stop=StopRule(1e-6)))
-        engine = db.Silo(folders.home("site-0"), "site-0")
-        with pytest.raises(ValueError, match=sentence):
-            db.solve(random_quadratic(2).single(), method, engine.graph, steps=5, engine=engine, **options)
+        federation = ring(2, asynchronous=True, stop=StopRule(1e-6))
+        assert_refused(tmp_path, federation, random_quadratic(2).single(), method, sentence, **options)
 
-    def test_levels_in_different_codes(self, tmp_path):
-        folders = Folders(tmp_path, ring(2, asynchronous=True))
-        engine = db.Silo(folders.home("site-0"), "site-0")
-        method = db.sparkle("wave", db.privacy.quantize("wave", 4), **RATES)
-        with pytest.raises(ValueError, match="give every level the same code"):
-            db.solve(random_quadratic(2).problem(), method, engine.graph, steps=5, engine=engine)
-
-    def test_a_level_of_another_strategy(self, tmp_path):
-        folders = Folders(tmp_path, ring(2, asynchronous=True))
-        engine = db.Silo(folders.home("site-0"), "site-0")
-        with pytest.raises(ValueError, match="sparkle-wave-ed needs the messages of every step"):
-            method = db.sparkle("wave", "ed", **RATES)
-            db.solve(random_quadratic(2).problem(), method, engine.graph, steps=5, engine=engine)
+    @pytest.mark.parametrize(
+        ("upper", "sentence"),
+        [
+            (db.privacy.quantize("wave", 4), "give every level the same code"),
+            ("ed", "sparkle-wave-ed needs the messages of every step"),
+        ],
+        ids=["another code", "another strategy"],
+    )
+    def test_levels_that_differ(self, tmp_path, upper, sentence):
+        method = db.sparkle("wave", upper, **RATES)
+        assert_refused(tmp_path, ring(2, asynchronous=True), random_quadratic(2).problem(), method, sentence)

@@ -3,11 +3,10 @@ schedule; planted bugs that are found are in `test_simulation.py`."""
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from simulation import Schedule, World
-from simulation.async_node import ALPHA, ENTRIES, WaveNode, largest_flow, solution
+from simulation.async_node import ALPHA, WaveNode, largest_flow, solution
 from simulation.coded_links import CODES
 from simulation.node import Problem, weights
 from simulation.schedule import ASYNC_KINDS
@@ -39,9 +38,7 @@ def together(nodes, step=0):
 
 def test_a_simulated_node_is_the_products():
     data, nodes = nodes_of(1)
-    loss = lambda x, one: 0.5 * jnp.sum(one["a"] * (x - one["b"]) ** 2)  # noqa: E731
-    own = [{"a": data.a[i], "b": data.b[i]} for i in range(4)]
-    problem = db.Problem(loss, upper_data=own, x0=jnp.zeros(ENTRIES))
+    problem = data.of_library()
     expected = db.solve(problem, db.wave(alpha=ALPHA), db.graphs.ring(4), steps=25, metrics=[], progress=False)
     for _ in range(25):
         together(nodes)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+import silo_sites
 from quadratics import random_quadratic
 from silo_ends import EPOCH, STEP, Manual
 from silo_messages import message
-from silo_sites import Folders, ring, run_sites
+from silo_sites import Folders, assert_refused, ring, run_sites
 from test_protocol import bring_to
 
 import decibel as db
@@ -21,6 +23,7 @@ from decibel.strategies import strategy
 
 FOUR = random_quadratic(4, seed=1, spread=2.0)
 RING = db.graphs.matchings(db.graphs.ring(4))
+assert_simulated = partial(silo_sites.assert_simulated, tolerance=1e-12)
 
 
 def with_links_of(graph):
@@ -35,16 +38,6 @@ def sparkle(name="ed", **options):
 
 def single(name):
     return SingleLevel(0.1, 1.0, strategy(name))
-
-
-def assert_simulated(sites, problem, method, graph, steps, levels="x", **options):
-    expected = db.solve(problem, method, graph, steps=steps, metrics=[], **options)
-    for number, site in enumerate(sites):
-        for level in levels:
-            found, wanted = getattr(site.nodes, level), getattr(expected.nodes, level)
-            np.testing.assert_allclose(found[0], wanted[number], rtol=0, atol=1e-12)
-    assert np.mean([site.trace["bytes"][-1] for site in sites]) == pytest.approx(expected.trace["bytes"][-1])
-    return expected
 
 
 def sent_bytes(monkeypatch):
@@ -119,17 +112,15 @@ def test_levels_on_different_fixed_graphs_keep_step(tmp_path, name):
 
 
 def test_asynchronous_sites_raise(tmp_path):
-    folders = Folders(tmp_path, replace(with_links_of(RING), asynchronous=True))
-    engine = db.Silo(folders.home("site-0"), "site-0")
-    with pytest.raises(ValueError, match="changes with the step, and asynchronous sites have no common steps"):
-        db.solve(FOUR.single(), db.ed(alpha=0.1), RING, steps=5, engine=engine, metrics=[])
+    federation = replace(with_links_of(RING), asynchronous=True)
+    sentence = "changes with the step, and asynchronous sites have no common steps"
+    assert_refused(tmp_path, federation, FOUR.single(), db.ed(alpha=0.1), sentence, graph=RING)
 
 
 def test_all_links_of_all_phases_must_be_in_the_federation_file(tmp_path):
-    folders, graph = Folders(tmp_path, ring(4)), db.graphs.random_matchings(4)
-    engine = db.Silo(folders.home("site-0"), "site-0")
-    with pytest.raises(ValueError, match=r"has an edge .* that the federation file does not have"):
-        db.solve(FOUR.single(), db.ed(alpha=0.1), graph, steps=5, engine=engine, metrics=[])
+    sentence = r"has an edge .* that the federation file does not have"
+    graph = db.graphs.random_matchings(4)
+    assert_refused(tmp_path, ring(4), FOUR.single(), db.ed(alpha=0.1), sentence, graph=graph)
 
 
 class TestALinkThatRests:
@@ -150,7 +141,7 @@ class TestALinkThatRests:
         end, (rows, arrived, _) = self.exchanged("dials", np.zeros(0), rests=True)
         (said,) = (frame for frame in end.sent() if isinstance(frame, Data))
         assert said.at == Position(STEP, 1) and said.tensor.size == 0
-        assert not arrived.any() and not rows.any() and not end.edge.untrue
+        assert not arrived.any() and not rows.any() and not end.edge.invalid_row
 
     @pytest.mark.parametrize("kind", ["dials", "listens"])
     @pytest.mark.parametrize(("tensor", "rests"), [(np.ones(3), True), (np.zeros(0), False)])

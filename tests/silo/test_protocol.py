@@ -242,9 +242,9 @@ class TestNoFrameEndsANeighbour:
         """One that says so while the other neighbour is away does not end a site's run, nor make it go on alone."""
         end = bring_to("talking", "dials")
         end.deliver(Stand((signed(end, 0, 100, done=True),)), Bye("finished"))
-        assert end.edge.finished and not end.site._may_go_on() and not end.site._is_left_behind()
+        assert end.edge.finished and not end.site._may_continue() and not end.site._is_left_behind()
         end.site._rendezvous.take([signed(end, 2, 100, done=True)])
-        assert end.site._is_left_behind() and not end.site._may_go_on()
+        assert end.site._is_left_behind() and not end.site._may_continue()
 
     def test_who_has_finished_says_so_signed(self):
         end = bring_to("talking", "listens")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from quadratics import random_quadratic
 from silo_messages import Exponents, Poisoned, in_own_code
-from silo_sites import Folders, in_threads, ring, run_sites
+from silo_sites import Folders, assert_refused, assert_simulated, in_threads, ring, run_sites
 
 import decibel as db
 from decibel.methods._single_level import SingleLevel
@@ -19,6 +19,7 @@ from decibel.strategies import _table as strategies
 from decibel.strategies.privacy import _in_code
 
 QUADRATIC = random_quadratic(4, seed=1, spread=2.0)
+PAIR = random_quadratic(2).single()
 
 
 def by_node(nodes_called):
@@ -40,17 +41,6 @@ def by_node(nodes_called):
 
 def method(strategy):
     return db.sparkle(strategy, alpha=0.03, beta=0.1, gamma=0.1, updates="simultaneous")
-
-
-def assert_simulated(sites, problem, chosen, graph, steps, levels="x", **options):
-    """Every site has the numbers of its node, and the bytes of any."""
-    expected = db.solve(problem, chosen, graph, steps=steps, metrics=[], **options)
-    for number, site in enumerate(sites):
-        for level in levels:
-            found, wanted = getattr(site.nodes, level), getattr(expected.nodes, level)
-            np.testing.assert_allclose(found[0], wanted[number], atol=1e-10)
-        assert site.trace["bytes"][-1] == expected.trace["bytes"][-1]
-    return expected
 
 
 @pytest.mark.slow
@@ -114,11 +104,8 @@ def test_a_site_uses_the_random_keys_and_the_term_of_its_node(tmp_path):
 
 
 def test_metrics_that_compare_nodes_raise(tmp_path):
-    folders = Folders(tmp_path, ring(2))
-    engine = db.Silo(folders.home("site-0"), "site-0")
-    problem = random_quadratic(2).single()
-    with pytest.raises(ValueError, match="'consensus_x' needs the data of other sites"):
-        db.solve(problem, db.ed(alpha=0.1), folders.federation.graph, steps=5, engine=engine, metrics=["consensus_x"])
+    sentence = "'consensus_x' needs the data of other sites"
+    assert_refused(tmp_path, ring(2), PAIR, db.ed(alpha=0.1), sentence, metrics=["consensus_x"])
 
 
 @pytest.mark.parametrize(
@@ -130,17 +117,11 @@ def test_metrics_that_compare_nodes_raise(tmp_path):
     ],
 )
 def test_graphs_that_the_federation_does_not_have_raise(tmp_path, graph, sentence):
-    folders = Folders(tmp_path, ring(4))
-    problem = random_quadratic(graph.nodes).problem()
-    with pytest.raises(ValueError, match=sentence):
-        db.solve(problem, method("gt"), graph, steps=5, engine=db.Silo(folders.home("site-0"), "site-0"))
+    assert_refused(tmp_path, ring(4), random_quadratic(graph.nodes).problem(), method("gt"), sentence, graph=graph)
 
 
 def test_a_method_that_skips_messages_raises(tmp_path):
-    folders, problem = Folders(tmp_path, ring(2)), random_quadratic(2).single()
-    engine = db.Silo(folders.home("site-0"), "site-0")
-    with pytest.raises(ValueError, match=r"proxskip leaves out messages.*db\.k_gt"):
-        db.solve(problem, db.proxskip(alpha=0.1), folders.federation.graph, steps=5, engine=engine, metrics=[])
+    assert_refused(tmp_path, ring(2), PAIR, db.proxskip(alpha=0.1), r"proxskip leaves out messages.*db\.k_gt")
 
 
 def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from liars import Lie, LyingSite, huge
 from quadratics import random_quadratic
-from silo_sites import Folders, in_threads, ring, run_sites
+from silo_sites import Folders, assert_refused, in_threads, ring, run_sites
 from typer.testing import CliRunner
 
 import decibel as db
@@ -68,10 +68,7 @@ class TestWhatASiloRuns:
             protected(db.sparkle(strategy, "gt", **RATES), untrusting(flow_limit=3.0))
 
     def test_solve_raises(self, tmp_path):
-        folders = Folders(tmp_path, untrusting(2))
-        engine = db.Silo(folders.home("site-0"), "site-0")
-        with pytest.raises(ValueError, match="trust_members = true"):
-            db.solve(random_quadratic(2).single(), db.ed(alpha=0.1), engine.graph, steps=5, engine=engine)
+        assert_refused(tmp_path, untrusting(2), random_quadratic(2).single(), db.ed(alpha=0.1), "trust_members = true")
 
     def test_a_site_alone_has_nobody_to_trust(self):
         protected(db.ed(alpha=0.1), replace(untrusting(2), sites=untrusting(2).sites[:1], edges=()))

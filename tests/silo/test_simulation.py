@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from simulation import Schedule, World
@@ -37,9 +36,7 @@ def run(seed, kind=None, *, one_peer=False):
 def test_a_simulated_node_is_the_products(lossy):
     """Exact Diffusion on a ring, in NumPy and by the library."""
     data = Problem.of(4, 1)
-    loss = lambda x, one: 0.5 * jnp.sum(one["a"] * (x - one["b"]) ** 2)  # noqa: E731
-    own = [{"a": data.a[i], "b": data.b[i]} for i in range(4)]
-    problem = db.Problem(loss, upper_data=own, x0=jnp.zeros(ENTRIES))
+    problem = data.of_library()
     method = SingleLevel(ALPHA, 1.0, strategy("edge-ed" if lossy else "ed"))
     graph = db.graphs.ring(4)
     expected = db.solve(problem, method, graph, steps=25, metrics=[], engine=db.Simulator(), progress=False)
@@ -53,15 +50,13 @@ def test_a_simulated_node_with_one_peer_a_step_is_the_products():
     """Damped Exact Diffusion on matchings of a ring, in the order that the simulation draws."""
     data, peers = Problem.of(4, 1), Peers.of(3, [(0, 1), (1, 2), (2, 3), (0, 3)])
     assert len(peers.phases) == 2
-    loss = lambda x, one: 0.5 * jnp.sum(one["a"] * (x - one["b"]) ** 2)  # noqa: E731
-    own = [{"a": data.a[i], "b": data.b[i]} for i in range(4)]
     phases = []
     for step in range(25):
         W = np.eye(4)
         for a, b in peers.phases[peers.phase(step, 0)]:
             W[np.ix_([a, b], [a, b])] = 0.5
         phases.append(db.graphs.from_matrix(W, disconnected=True))
-    problem = db.Problem(loss, upper_data=own, x0=jnp.zeros(ENTRIES))
+    problem = data.of_library()
     method = SingleLevel(ALPHA, 1.0, db.strategies.ed(damping=peers.damping))
     expected = db.solve(problem, method, db.graphs.cycle(*phases), steps=25, metrics=[], progress=False)
     states = undisturbed(RING, 1, False, 25, peers)

@@ -7,18 +7,13 @@ import numpy as np
 
 from decibel.silo._errors import NotFinite, SiteLost
 from decibel.silo.protocol._async_site import AsyncSite
-from decibel.silo.protocol._incarnation import next_incarnation
 from decibel.silo.protocol._site import STOP
-from decibel.silo.trust._credentials import Credentials
 
 from .async_monitor import AsyncMonitor
 from .async_node import WaveNode, stamped, unstamped
 from .checkpoints import Checkpoints
-from .host import PROBLEM, Host
+from .host import Host
 from .node import Arrived
-from .papers import Signer
-from .scheduler import VirtualClock
-from .streams import Streams
 
 
 class AsyncHost(Host):
@@ -39,32 +34,12 @@ class AsyncHost(Host):
             self.site.stop()
 
     def _run(self) -> bytes | None:
-        world, schedule, home = self.world, self.world.schedule, self.disk.root
-        credentials = Credentials.load(home, self.name)
-        self.monitor.trusts(self, credentials)
-        clock = VirtualClock(world.scheduler, self.clock_behind)
-        signer = Signer(self.number, self.monitor.signs)
-        self.incarnation = next_incarnation(home, clock.time())
-        self.monitor.incarnates(self)
-        site = AsyncSite(
-            world.federation,
-            self.number,
-            PROBLEM,
-            signer,
-            incarnation=self.incarnation,
-            say=self.say,
-            clock=clock,
-        )
+        world, schedule = self.world, self.world.schedule
+        site, credentials = self._make(AsyncSite)
         node = world.node_of(self.number)
-        for _ in range(schedule.levels):
-            site.expect(world.message.dtype, world.message.shape)
-        site.expect_model(node.s.ravel())
         site.exchange_at([(level, 0) for level in range(schedule.levels)], [world.neighbours[self.number]])
         saves = self.saves = Checkpoints(self.disk)
-        self.site, self.node = site, node
-        self.watched = [edge for other, edge in site.edges.items() if world.is_honest(other)]
-        self.streams = Streams(self, site, credentials)
-        self.streams.start()
+        self._talk(site, node, credentials)  # pyright: ignore[reportArgumentType]
         try:
             self._lose_checkpoints(saves)
             step = saved = self._resume(site, node, saves)  # pyright: ignore[reportArgumentType]

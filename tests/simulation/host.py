@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from .streams import Streams
 if TYPE_CHECKING:
     from .world import World
 
+AnySite = TypeVar("AnySite", bound=Site)
 PROBLEM, NOISE, DELTA = bytes(32), 8.0, 1e-5
 STAY = 30.0  # seconds for which a site that had finished gives its model
 
@@ -184,38 +185,16 @@ class Host:
 
     def _run(self) -> bytes | None:
         """Its state at the end; None where it ends before."""
-        world, schedule, home = self.world, self.world.schedule, self.disk.root
-        credentials = Credentials.load(home, self.name)
-        self.monitor.trusts(self, credentials)
-        clock = VirtualClock(world.scheduler, self.clock_behind)
-        signer, federation = Signer(self.number, self.monitor.signs), world.federation
-        self.incarnation = next_incarnation(home, clock.time())
-        self.monitor.incarnates(self)
-        site = LockstepSite(
-            federation,
-            self.number,
-            PROBLEM,
-            signer,
-            incarnation=self.incarnation,
-            lossy=schedule.lossy,
-            restart=self.begins_again,
-            say=self.say,
-            clock=clock,
-        )
+        world, schedule = self.world, self.world.schedule
+        site, credentials = self._make(LockstepSite, lossy=schedule.lossy, restart=self.begins_again)
         damping = 1.0 if schedule.peers is None else schedule.peers.damping
         node = Node(world.problem, self.number, world.weights[self.number], lossy=schedule.lossy, damping=damping)
-        for _ in range(schedule.levels):
-            site.expect(world.message.dtype, world.message.shape)
         if schedule.peers is not None:
             site.expect_empty(world.message.dtype)
-        site.expect_model(node.s.ravel())
-        privacy = Privacy(home, Budgets(None, None, DELTA)) if schedule.noisy else None
+        privacy = Privacy(self.disk.root, Budgets(None, None, DELTA)) if schedule.noisy else None
         self.monitor.counted(self, privacy)
         saves = self.saves = self.checkpoints(len(node.state))
-        self.site, self.node = site, node
-        self.watched = [edge for other, edge in site.edges.items() if world.is_honest(other)]
-        self.streams = Streams(self, site, credentials)
-        self.streams.start()
+        self._talk(site, node, credentials)
         try:
             step = self._resume(site, node, saves)
             while step < schedule.steps:
@@ -240,6 +219,29 @@ class Host:
             self._end_early(site, error)
         self.streams.close()
         return node.state
+
+    def _make(self, kind: type[AnySite], **options: Any) -> tuple[AnySite, Credentials]:
+        """The site of this life, and what it identifies itself by."""
+        home = self.disk.root
+        credentials = Credentials.load(home, self.name)
+        self.monitor.trusts(self, credentials)
+        clock = VirtualClock(self.world.scheduler, self.clock_behind)
+        signer = Signer(self.number, self.monitor.signs)
+        self.incarnation = next_incarnation(home, clock.time())
+        self.monitor.incarnates(self)
+        options |= {"incarnation": self.incarnation, "say": self.say, "clock": clock}
+        return kind(self.world.federation, self.number, PROBLEM, signer, **options), credentials
+
+    def _talk(self, site: Site, node: Node, credentials: Credentials) -> None:
+        """Opens its streams, once all is known that it sends."""
+        world = self.world
+        for _ in range(world.schedule.levels):
+            site.expect(world.message.dtype, world.message.shape)
+        site.expect_model(node.s.ravel())
+        self.site, self.node = site, node
+        self.watched = [edge for other, edge in site.edges.items() if world.is_honest(other)]
+        self.streams = Streams(self, site, credentials)
+        self.streams.start()
 
     def _take_model(self, site: Site, node: Node) -> int:
         """That of the others, who have finished without this site; the step of it."""

@@ -10,8 +10,11 @@ from functools import cache
 from typing import NamedTuple
 from zlib import crc32
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+import decibel as db
 from decibel.network._links import LinkStatus
 
 ENTRIES, ALPHA = 3, 0.3
@@ -60,6 +63,15 @@ class Problem(NamedTuple):
         chance = np.random.default_rng(nodes * 10 + levels)
         shape = (nodes, levels, ENTRIES)
         return cls(chance.uniform(0.5, 2.0, shape), chance.normal(size=shape))
+
+    def of_library(self) -> db.Problem:
+        """The first level, as the library has it."""
+
+        def loss(x: jax.Array, sample: dict[str, jax.Array]) -> jax.Array:
+            return 0.5 * jnp.sum(sample["a"] * (x - sample["b"]) ** 2)
+
+        by_node = [{"a": a, "b": b} for a, b in zip(self.a, self.b, strict=True)]
+        return db.Problem(loss, upper_data=by_node, x0=jnp.zeros(ENTRIES))
 
 
 class Node:

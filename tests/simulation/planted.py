@@ -415,10 +415,10 @@ def who_was_set_back_is_not_heard():
 
 @bug("async-calm", seed=7)
 def a_site_waits_for_messages_of_all():
-    def may_go_on(self: AsyncSite) -> bool:
+    def may_continue(self: AsyncSite) -> bool:
         return all(edge._mail or edge.finished or not edge.open for edge in self.edges.values())  # pyright: ignore
 
-    return patch.object(AsyncSite, "_may_go_on", may_go_on)
+    return patch.object(AsyncSite, "_may_continue", may_continue)
 
 
 @bug("async-crash", seed=36)

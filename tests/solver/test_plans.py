@@ -37,7 +37,7 @@ def largest(step, parts, nodes=6):
 
 def roots_of(name, graph, x, steps=1):
     λ = np.linalg.eigvalsh(graph.W)[:-1]
-    return _plans.ROOTS[name](np.array(x), λ, steps).max()
+    return _plans.root(name, np.array(x), λ, steps).max()
 
 
 @pytest.mark.parametrize("x", [0.05, 0.4, 1.3])
@@ -95,7 +95,7 @@ def test_the_roots_of_push_pull_are_those_of_its_recursion(hops):
         h = C @ (c + x * s)
         return R @ (s - h), h - x * s
 
-    found = _plans.ROOTS["push-pull"](np.array(x), _plans._eigenvalues(digraph), 1).max()
+    found = _plans.root("push-pull", np.array(x), _plans._eigenvalues(digraph), 1).max()
     assert found == pytest.approx(largest(push_pull, 2), rel=1e-9)
 
 

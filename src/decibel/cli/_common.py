@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import traceback
 from collections.abc import Callable
 from typing import Annotated, TypeVar
@@ -11,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from ..core._json import JSON
+from ..core._json import finite
 from ._completions import completing
 
 Answer = TypeVar("Answer")
@@ -52,17 +51,7 @@ def complain(sentence: str) -> None:
 
 def emit(document: object) -> None:
     """One JSON document on standard output; numbers that are not finite become null."""
-    typer.echo(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _plain(value: object) -> JSON:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | int) else str(value)
+    typer.echo(json.dumps(finite(document), default=str, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def or_exit(function: Callable[..., Answer], *arguments: object, usage_error: int = USAGE) -> Answer:

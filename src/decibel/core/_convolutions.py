@@ -196,9 +196,7 @@ def _by_places(x: Array, w: Array, positions: list[int], product: Product, param
         _slice(x, np.multiply(place, params["rhs_dilation"]), positions, params["window_strides"])
         for place in _all(kernel)
     ]
-    patches = lax.concatenate(slices, x.ndim - 1) if len(slices) > 1 else slices[0]
-    flat = patches.reshape(x.shape[0], -1, patches.shape[-1])
-    result = product(flat, w.reshape(w.shape[0], -1, w.shape[-1]), (((2,), (1,)), ((0,), (0,))))
+    result = product(_side_by_side(slices), _as_matrices(w), (((2,), (1,)), ((0,), (0,))))
     return result.reshape(*x.shape[:2], *positions, w.shape[-1])
 
 
@@ -216,9 +214,7 @@ def _by_positions(x: Array, w: Array, positions: list[int], product: Product, pa
     ]
     if not slices:
         return jnp.zeros((x.shape[0], x.shape[-1], *positions, w.shape[-1]), x.dtype)
-    patches = lax.concatenate(slices, x.ndim - 1) if len(slices) > 1 else slices[0]
-    flat = patches.reshape(x.shape[0], -1, patches.shape[-1])
-    result = product(flat, w.reshape(w.shape[0], -1, w.shape[-1]), (((1,), (1,)), ((0,), (0,))))
+    result = product(_side_by_side(slices), _as_matrices(w), (((1,), (1,)), ((0,), (0,))))
     result = result.reshape(x.shape[0], *positions, x.shape[-1], w.shape[-1])
     return lax.transpose(result, (0, rank + 1, *range(1, rank + 1), rank + 2))
 
@@ -259,6 +255,17 @@ def _slice(x: Array, start: np.ndarray, sizes: Sequence[int], steps: Sequence[in
     begin = [0, 0, *map(int, start), 0]
     end = [*x.shape[:2], *(int(a) + span for a, span in zip(start, spans, strict=True)), x.shape[-1]]
     return lax.slice(x, begin, end, [1, 1, *steps, 1])
+
+
+def _side_by_side(slices: list[Array]) -> Array:
+    """Joined along the last axis: (groups, rows, features of all)."""
+    joined = lax.concatenate(slices, slices[0].ndim - 1) if len(slices) > 1 else slices[0]
+    return _as_matrices(joined)
+
+
+def _as_matrices(array: Array) -> Array:
+    """All axes between the first and the last as one."""
+    return array.reshape(array.shape[0], -1, array.shape[-1])
 
 
 def _all(sizes: Sequence[int]) -> list[tuple[int, ...]]:

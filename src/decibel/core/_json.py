@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 Provenance: TypeAlias = dict[str, JSON]  # of a run: versions, seed, graph and settings
 Row: TypeAlias = dict[str, float]  # of a trace: a value per column
+
+
+def finite(value: object) -> object:
+    """The same with null for NaN and infinity, for which JSON has no word."""
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,6 +17,11 @@ def validate_positive(name: str, value: object, fix: str) -> None:
         raise ValueError(f"{name}={value!r} must be a positive number: {fix}.")
 
 
+def validate_count(name: str, value: object, fix: str = "") -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a positive integer{fix}.")
+
+
 def validate_delta(delta: object) -> None:
     if not (is_number(delta) and 0 < delta < 1):
         raise ValueError(f"delta={delta!r} must be between 0 and 1: give one well below 1/samples, such as 1e-5.")

@@ -25,7 +25,7 @@ from ..problem._stream_trace import pop_source_error, validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
 from ._program import Program, RunConfig
-from ._run import Compiled
+from ._run import Compiled, shapes_apart
 from ._simulator import Simulator
 
 
@@ -136,7 +136,7 @@ def _compile(
 ) -> Compiled:
     """Ahead of time, so that compiling is never timed as running."""
     program, rates, state = jax.tree.unflatten(structure, [_shape(kind) for kind in kinds])
-    arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    arrays, static = shapes_apart(program)
     # What is stacked has the axis of runs first; the method, the network and shared data have none.
     along: PyTree = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
     costs: list[StepCost] = []
@@ -180,12 +180,11 @@ def stack_problems(problems: Sequence[Problem]) -> Problem:
 
 
 def _alike(problems: Sequence[Problem]) -> bool:
-    kinds = [(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf for leaf in jax.tree.leaves(problems[0])]
-    return all(
-        jax.tree.structure(problem) == jax.tree.structure(problems[0])
-        and [(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf for leaf in jax.tree.leaves(problem)] == kinds
-        for problem in problems[1:]
-    )
+    def kinds(problem: Problem) -> tuple[Hashable, list[PyTree]]:
+        leaves, structure = jax.tree.flatten(problem)
+        return structure, [(leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf for leaf in leaves]
+
+    return all(kinds(problem) == kinds(problems[0]) for problem in problems[1:])
 
 
 def _of_run(stacked: Problem, i: int) -> Problem:

@@ -40,6 +40,7 @@ from ._membership import Members, migrate_state
 from ._program import RunConfig
 from ._run import KeptState, Run
 
+KEPT = 3  # checkpoints
 BEST = "best-"  # before the names of leaves of the best state
 ASIDE = "aside"  # a folder for checkpoints of steps to which a run went back
 
@@ -49,11 +50,9 @@ class CheckpointWarning(UserWarning):
 
 
 class Checkpoints:
-    """The last `max_to_keep` checkpoints of one run, in their own folder."""
+    """The last `KEPT` checkpoints of one run, in their own folder."""
 
-    def __init__(
-        self, path: str | Path, fingerprint: dict[str, JSON], members: Members, *, max_to_keep: int = 3
-    ) -> None:
+    def __init__(self, path: str | Path, fingerprint: dict[str, JSON], members: Members) -> None:
         with optional("orbax-checkpoint", caller="solve(checkpoint=...)", extra="checkpoint"):
             import orbax.checkpoint as ocp  # a second of import time that other runs need not pay
 
@@ -64,7 +63,7 @@ class Checkpoints:
         self._newest = -1
         self._path, self._synced = Path(path).absolute(), set[int]()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=max_to_keep,
+            max_to_keep=KEPT,
             enable_async_checkpointing=True,
             cleanup_tmp_directories=True,  # of a process that was killed while it saved
         )

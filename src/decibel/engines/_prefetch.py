@@ -28,7 +28,7 @@ from ..methods._method import State
 from ..problem._stream_trace import Leaves, streams_of, with_recording
 from . import _memory as device_memory
 from ._program import Program
-from ._run import Compiled, Run, compile_chunk, kinds_of, shapes_of
+from ._run import Compiled, Run, compile_chunk, kinds_of, shapes_apart, shapes_of
 
 READ_AHEAD_BYTES = 256 * 2**20  # bytes that are read ahead, of which half are in use while the other half are read
 MIN_PARTS = 4  # a long chunk is read in at least this many parts, since nothing runs while the first is read
@@ -178,7 +178,7 @@ class StreamedRun(Run):
 def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> ReadPlan | None:
     """What steps read, or None if it cannot be known before a step."""
     program, state = jax.tree.unflatten(structure, shapes_of(kinds))
-    arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    arrays, static = shapes_apart(program)
 
     def step(k: Array, arrays: Program, state: State) -> list[list[Array]]:
         program: Program = eqx.combine(arrays, static)

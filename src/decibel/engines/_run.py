@@ -265,6 +265,11 @@ def shapes_of(kinds: tuple[PyTree, ...]) -> list[PyTree]:
     ]
 
 
+def shapes_apart(program: Program) -> tuple[Program, Program]:
+    """A program of shapes: its arguments, and what is compiled in."""
+    return eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+
+
 @lru_cache(maxsize=32)
 def compile_chunk(
     structure: Hashable, kinds: tuple[PyTree, ...], length: int, wrap: Wrap, sizes: tuple[tuple[int, ...], ...] = ()
@@ -274,7 +279,7 @@ def compile_chunk(
     A chunk with `sizes` takes the batches of every stream and draw, of these sizes, as a further argument.
     """
     program, state = jax.tree.unflatten(structure, shapes_of(kinds))
-    arrays, static = eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    arrays, static = shapes_apart(program)
     costs: list[StepCost] = []
 
     def chunk(arrays: Program, state: State, first: Array, *batches: PyTree) -> tuple[State, Array, list[Array]]:

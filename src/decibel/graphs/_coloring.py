@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import Int
 
 Pairs: TypeAlias = Int[np.ndarray, "pairs 2"]
+Coloring: TypeAlias = dict[int, dict[int, int]]  # by node and colour, the other end of the edge
 
 
 def edge_coloring(edges: Int[np.ndarray, "edges 2"]) -> list[Pairs]:
     """The edges of each colour."""
-    at: dict[int, dict[int, int]] = {node: {} for node in np.unique(edges).tolist()}  # by colour, the other end
+    at: Coloring = {node: {} for node in np.unique(edges).tolist()}
     color = _color_bipartite if nx.is_bipartite(nx.Graph(edges.tolist())) else _color
     for u, v in edges.tolist():
         color(at, u, v)
@@ -30,14 +31,14 @@ def edge_coloring(edges: Int[np.ndarray, "edges 2"]) -> list[Pairs]:
     return [np.array(sorted(found[number]), int) for number in sorted(found)]
 
 
-def _color_bipartite(at: dict[int, dict[int, int]], u: int, v: int) -> None:
+def _color_bipartite(at: Coloring, u: int, v: int) -> None:
     """A path from v of two colours, free at u and at v, does not reach u: swapped, it leaves the first free at both."""
     a, b = _free(at[u]), _free(at[v])
     _swap(at, v, a, b)
     _join(at, u, v, a)
 
 
-def _color(at: dict[int, dict[int, int]], u: int, v: int) -> None:
+def _color(at: Coloring, u: int, v: int) -> None:
     """Fan: neighbours of u, the edge to each of which has a colour that is free at the one before; it ends early at one
     where a colour is free that is also free at u."""
     fan, c = [v], _free(at[u])
@@ -53,7 +54,7 @@ def _color(at: dict[int, dict[int, int]], u: int, v: int) -> None:
     _join(at, u, fan[length - 1], d)
 
 
-def _following(at: dict[int, dict[int, int]], u: int, fan: list[int]) -> Iterator[int]:
+def _following(at: Coloring, u: int, fan: list[int]) -> Iterator[int]:
     return (end for number, end in sorted(at[u].items()) if end not in fan and number not in at[fan[-1]])
 
 
@@ -61,11 +62,11 @@ def _free(ends: dict[int, int]) -> int:
     return next(number for number in count() if number not in ends)
 
 
-def _join(at: dict[int, dict[int, int]], u: int, v: int, number: int) -> None:
+def _join(at: Coloring, u: int, v: int, number: int) -> None:
     at[u][number], at[v][number] = v, u
 
 
-def _swap(at: dict[int, dict[int, int]], node: int, a: int, b: int) -> None:
+def _swap(at: Coloring, node: int, a: int, b: int) -> None:
     """Exchanges two colours on the path that leaves a node by the colour a, where b is free."""
     path, number = [node], a
     while number in at[path[-1]]:

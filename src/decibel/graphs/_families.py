@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import sparse
 
+from ..core._numbers import is_number
 from . import _drawing as drawing
 from ._coloring import Pairs, edge_coloring
 from ._graph import Graph, GraphSequence, Topology
@@ -239,16 +240,8 @@ def erdos_renyi(nodes: int, probability: float, seed: int = 0, *, weights: str |
         seed: of the edges; graphs are drawn until one is connected, at most 100 times.
         weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
     """
-    nodes, source = _count("nodes", nodes), _source(seed)
-    if not _is_number(probability) or not 0 < probability <= 1:
-        raise ValueError(f"probability must be above 0 and at most 1, not {probability!r}.")
-    alone = nodes * (1 - probability) ** (nodes - 1)
-    graph = _drawn_connected(
-        alone,
-        lambda: nx.fast_gnp_random_graph(nodes, probability, seed=source),
-        f"probability={probability:.4g} gives no connected graph of {nodes} nodes",
-        f"raise it above log(nodes)/nodes = {math.log(nodes) / nodes:.2g}",
-    )
+    nodes = _count("nodes", nodes)
+    graph = _joined_at_random(nodes, probability, seed)
     return _weighed(graph, f"Erdős–Rényi p = {probability:g}", weights)
 
 
@@ -260,16 +253,22 @@ def random_digraph(nodes: int, probability: float, seed: int = 0) -> Graph:
         probability: the probability of each link.
         seed: the seed of the links. Graphs are drawn until one is strongly connected, at most 100 times.
     """
-    nodes, source = _count("nodes", nodes), _source(seed)
-    if not _is_number(probability) or not 0 < probability <= 1:
+    graph = _joined_at_random(_count("nodes", nodes), probability, seed, one_way=True)
+    return directed(graph, f"random digraph p = {probability:g}")
+
+
+def _joined_at_random(nodes: int, probability: float, seed: int, *, one_way: bool = False) -> Networkx:
+    """Each pair with the same probability, ordered pairs apart where links are `one_way`."""
+    source = _source(seed)
+    if not is_number(probability) or not 0 < probability <= 1:
         raise ValueError(f"probability must be above 0 and at most 1, not {probability!r}.")
-    graph = _drawn_connected(
-        2 * nodes * (1 - probability) ** (nodes - 1),
-        lambda: nx.fast_gnp_random_graph(nodes, probability, seed=source, directed=True),
-        f"probability={probability:.4g} gives no strongly connected graph of {nodes} nodes",
+    alone = nodes * (1 - probability) ** (nodes - 1)
+    return _drawn_connected(
+        2 * alone if one_way else alone,
+        lambda: nx.fast_gnp_random_graph(nodes, probability, seed=source, directed=one_way),
+        f"probability={probability:.4g} gives no {'strongly ' if one_way else ''}connected graph of {nodes} nodes",
         f"raise it above log(nodes)/nodes = {math.log(nodes) / nodes:.2g}",
     )
-    return directed(graph, f"random digraph p = {probability:g}")
 
 
 def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule = DEFAULT) -> Graph:
@@ -282,7 +281,7 @@ def geometric(nodes: int, radius: float, seed: int = 0, *, weights: str | Rule =
         weights: a rule of `decibel.weights`, by name or as a function of the networkx graph.
     """
     nodes, source = _count("nodes", nodes), _source(seed)
-    if not _is_number(radius) or not (math.isfinite(radius) and radius > 0):
+    if not is_number(radius) or not (math.isfinite(radius) and radius > 0):
         raise ValueError(f"radius must be a positive number, not {radius!r}.")
     needed = math.sqrt(math.log(nodes) / (math.pi * nodes))
     alone = nodes * max(0.0, 1 - math.pi * radius**2) ** (nodes - 1)
@@ -303,7 +302,7 @@ def adjusted_ring(nodes: int, weight: float = 0.1) -> Graph:
         nodes: the number of nodes.
         weight: w_ij of each neighbour, below 1/2; w_ii = 1 − 2 `weight`.
     """
-    if not _is_number(weight) or not 0 < weight < 0.5:
+    if not is_number(weight) or not 0 < weight < 0.5:
         raise ValueError(f"weight must lie between 0 and 0.5, not {weight!r}; a node gives it to both neighbours.")
     return _weighed(nx.cycle_graph(_count("nodes", nodes)), f"ring, weight {weight:g}", laplacian(weight))
 
@@ -404,10 +403,6 @@ def _drawn_connected(alone: float, draw: Callable[[], Networkx], failure: str, f
 def _hops(nodes: int) -> list[int]:
     """1, 2, 4, … below `nodes`."""
     return [2**k for k in range((nodes - 1).bit_length())]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 def _sides(rows: int, columns: int | None) -> tuple[int, int]:

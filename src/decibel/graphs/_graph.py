@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ..core._html import picture, table
+from ..core._numbers import validate_count
 from ._damping import default_damping
 from ._doubly_stochastic import doubly_stochastic, row_and_column_stochastic, symmetrized
 from ._drawing import Sketch, draw_graph, draw_sequence
@@ -227,8 +228,7 @@ class Graph:
             Arioli and Scott, Chebyshev Acceleration of Iterative Refinement, 2014; Scaman, Bach, Bubeck, Lee,
             Massoulié, Optimal Algorithms for Smooth and Strongly Convex Distributed Optimization in Networks, 2017.
         """
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-            raise ValueError(f"rounds={rounds!r} must be a positive integer.")
+        validate_count("rounds", rounds)
         return self if rounds == 1 or self.nodes == 1 else Accelerated(self, rounds)
 
     def lazy(self) -> Graph:

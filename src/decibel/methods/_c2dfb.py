@@ -5,6 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 from jax import Array
 
+from ..core._numbers import validate_count
 from ..core._vector import Vector
 from ..graphs._graph import Levels
 from ..network._communicator import Communicator
@@ -39,8 +40,7 @@ class C2dfb(Method):
 
     def __check_init__(self) -> None:
         validate_strength(self.strength)
-        if isinstance(self.lower_steps, bool) or not isinstance(self.lower_steps, int) or self.lower_steps < 1:
-            raise ValueError(f"lower_steps={self.lower_steps!r} must be a positive integer.")
+        validate_count("lower_steps", self.lower_steps)
 
     @property
     def strategies(self) -> dict[str, Strategy]:

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 from jax import Array
 
+from ..core._numbers import validate_count
 from ..core._types import Scalar
 from ..core._vector import Vector
 from ..network._communicator import Communicator
@@ -95,8 +96,7 @@ def k_gt(*, alpha: Rate, local_steps: int = 5, relax: Rate = 1.0) -> KGt:
         local_steps: K, the steps between two messages.
         relax: η, the part of the way of the local steps that is taken, from 0 to 1.
     """
-    if not isinstance(local_steps, int) or local_steps < 1:
-        raise ValueError(f"local_steps={local_steps!r} must be a positive integer: 5 is a good start.")
+    validate_count("local_steps", local_steps, ": 5 is a good start")
     return KGt(alpha, relax, local_steps)
 
 

@@ -9,6 +9,7 @@ Otherwise it is (slots,).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 import equinox as eqx
@@ -169,12 +170,12 @@ def slots_of_node(graph: Graph | GraphSequence, node: int) -> Slots:
 
 def _width(degrees: np.ndarray) -> int:
     """The largest number of slots per node with at most MAX_PADDING slots per link."""
-    low, high = 1, max(1, int(degrees.max(initial=0)))
-    while low < high:
-        middle = (low + high + 1) // 2
-        size = len(degrees) * middle + np.maximum(degrees - middle, 0).sum()
-        low, high = (middle, high) if size <= MAX_PADDING * degrees.sum() else (low, middle - 1)
-    return low
+
+    def slots(width: int) -> int:
+        return len(degrees) * width + int(np.maximum(degrees - width, 0).sum())
+
+    wider = range(2, int(degrees.max(initial=0)) + 1)
+    return 1 + bisect_right(wider, MAX_PADDING * degrees.sum(), key=slots)
 
 
 def _overflow(beyond: np.ndarray, receivers: np.ndarray) -> Overflow:

@@ -10,10 +10,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from jax import Array
 
-from ..core._types import PyTree
 from ..core._vector import flatten
 from ._clip import Sizes, clamped, clip_levels, no_sizes
-from ._links import Channel, ExchangeMemory, LinkMemory, Received
+from ._links import Answers, Channel, ExchangeMemory, LinkMemory, Received
 from ._messages import Cumulative, Fanout, LateFlows, Message, Plain, accumulate, weighted_differences, zeros
 from ._wave import WaveLinks
 
@@ -35,7 +34,7 @@ class Limited(Cumulative):
         F = flows.flows if isinstance(flows, LateFlows) else flows
         return LinkMemory(LimitedFlows(flows, no_sizes(self.content, F)))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
         transport = channel.transport
 
@@ -68,7 +67,7 @@ class LimitedPlain(Message):
         late = Plain(self.content).link_memory(channel).per_link
         return LinkMemory(LimitedDifferences(late, no_sizes(self.content, flows)))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
         received = _clamped(channel.transport.rows(φ))
         late, sizes = memory.per_link

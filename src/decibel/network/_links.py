@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -200,6 +200,7 @@ class LinkMemory(NamedTuple):
         return LinkMemory(jax.tree.map(move, self.per_link), self.per_node)
 
 
+Answers: TypeAlias = tuple[dict[str, PyTree], LinkMemory]  # to every level, and what links then remember
 ExchangeMemory = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, and by kind of message
 
 

@@ -23,7 +23,7 @@ from ..core._types import PyTree
 from ..core._vector import Vector, expand_to, flatten
 from ._codecs import Code, ConcatCodec
 from ._in_flight import InFlight, arrivals, numbers_sent
-from ._links import Channel, LinkMemory, LinkStatus, Received
+from ._links import Answers, Channel, LinkMemory, LinkStatus, Received
 from ._mixing import Arrays, Mixer
 
 CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
@@ -78,7 +78,7 @@ class Message(eqx.Module):
         return self.content
 
     @abstractmethod
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         """What each level receives, and what links remember of it."""
 
 
@@ -106,7 +106,7 @@ class Plain(Stateless):
     def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
         return jax.tree.map(lambda leaf: mixer.flow(phase, leaf), self.content)
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
         received = channel.transport.rows(φ)
         flows, late = weighted_differences(
@@ -141,7 +141,7 @@ class Cumulative(Message):
         in_flight = InFlight.empty(jnp.concatenate([F, F], -1), channel)
         return LinkMemory(F if in_flight is None else LateFlows(F, in_flight, jnp.zeros((*F.shape[:-1], 1), jnp.int32)))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
         after = accumulate(channel, φ, memory.per_link)
         F = after.flows if isinstance(after, LateFlows) else after
@@ -183,7 +183,7 @@ class Coded(Message):
         by_link = zeros(self.content, *channel.links.neighbours.shape)
         return LinkMemory(by_link, zeros(self.content, len(channel.faults.nodes)))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         (φ, unflatten), (theirs, mine) = flatten(self.content), memory
         new, arrived = self.exchanged(channel, φ - mine)
         theirs, mine = theirs + arrived, mine + new
@@ -229,7 +229,7 @@ class Increment(Coded):
     def placeholder(self) -> PyTree:
         return self.content, self.content
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         new, unflatten = flatten(self.content)
         mine, theirs = self.exchanged(channel, new)
         values, flows = unflatten(mine), unflatten(self.flow(channel, mine, theirs))
@@ -251,7 +251,7 @@ class Scaled(Stateless):
 
         return Vector(jax.tree.map(flow, φ.tree, scales)), jax.tree.map(lambda leaf: mixer.flow(phase, leaf), b)
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and b in turn
         sent = jnp.concatenate([part for part, _ in parts], 1)
         ends = np.cumsum([part.shape[1] for part, _ in parts])

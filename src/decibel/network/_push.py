@@ -18,7 +18,7 @@ from jax import Array
 from ..core._types import PyTree
 from ..core._vector import flatten
 from ._in_flight import InFlight, arrivals, numbers_sent
-from ._links import Channel, LinkMemory
+from ._links import Answers, Channel, LinkMemory
 from ._messages import Stateless, zeros
 from ._mixing import Mixer
 
@@ -50,7 +50,7 @@ class Push(Stateless):
         used = None if in_flight is None else jnp.zeros((*heard.shape[:-1], 1), jnp.int32)
         return LinkMemory(Heard(heard, in_flight, used), zeros(self.content, len(channel.faults.nodes)))
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         p, unflatten = flatten(self.content)
         shares, leaving = channel.shares(p.dtype)
         if memory.per_node is None:

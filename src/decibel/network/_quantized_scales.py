@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from ..core._types import PyTree
 from ..core._vector import flatten
-from ._links import Channel, LinkMemory
+from ._links import Answers, Channel, LinkMemory
 from ._messages import Fanout, Message
 
 MIDDLE, MOST = 63, 126  # codes of 1 and of the largest scale; four of them, read as a float, are never NaN or infinite
@@ -52,7 +52,7 @@ class QuantizedScaled(Message):
 
         return LinkMemory({level: zeros(pair) for level, pair in self.content.items()})
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         place = (channel.exchanges_before % self.every).astype(jnp.int32)
         pairs = {level: [flatten(vector) for vector in pair] for level, pair in self.content.items()}
         codes = {level: self._part(b, place) for level, (_, (b, _)) in pairs.items()}

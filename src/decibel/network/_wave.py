@@ -36,7 +36,7 @@ from ..core._types import PyTree
 from ..core._vector import flatten
 from ._clip import Sizes, clamped, clip_levels, no_sizes
 from ._in_flight import InFlight, arrivals, numbers_sent
-from ._links import Channel, LinkMemory, LinkStatus, Received
+from ._links import Answers, Channel, LinkMemory, LinkStatus, Received
 from ._messages import Fanout, Message, size, zeros
 
 
@@ -120,7 +120,7 @@ class Wave(Message):
         """The message that is sent before a step, where none is sent in it, and the state of links after it."""
         return self.reflected(channel, memory)[2], memory
 
-    def receive(self, channel: Channel, memory: LinkMemory) -> tuple[dict[str, PyTree], LinkMemory]:
+    def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         s, unflatten = flatten(self.content)
         links = channel.links
         _, numbers, mail, transport_state, sizes = memory.per_link

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core import _keys as keys
+from ..core._numbers import is_number
 from ..graphs._graph import Levels
 
 __all__ = ["Fault", "drop", "late", "leave", "pause", "slow"]
@@ -225,8 +226,8 @@ def slow(
             time with the same probability.
         during: `(first step, step after the last)`; None is the whole run.
     """
-    number = isinstance(factor, int | float) and not isinstance(factor, bool) and 1 <= factor < float("inf")
-    if not number or not (random or factor == int(factor)):
+    long_enough = is_number(factor) and 1 <= factor < float("inf")
+    if not long_enough or not (random or factor == int(factor)):
         raise ValueError(
             f"factor={factor!r} must be an integer of at least 1, such as 10, or any number of at least 1 with "
             "random=True."
@@ -340,7 +341,7 @@ def _links_contain(links: tuple[Link, ...] | None, a: Array, b: Array) -> Array:
 
 
 def _valid_probability(probability: float) -> float:
-    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
+    if not is_number(probability) or not 0 <= probability <= 1:
         raise ValueError(f"probability={probability!r} must be a number from 0 to 1.")
     return float(probability)
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int
 
+from ..core._numbers import validate_count
 from ..core._types import PyTree, Scalar, Schedule
 from ..core._vector import Vector
 from ._oracle import Draw, Oracle
@@ -211,8 +212,8 @@ def spider(period: int | None = None) -> Spider:
         Fang et al., SPIDER: Near-Optimal Non-Convex Optimization via Stochastic Path-Integrated Differential Estimator,
         2018.
     """
-    if period is not None and (not isinstance(period, int) or period < 1):
-        raise ValueError(f"period={period!r} must be a positive integer, or None for ⌈√n⌉.")
+    if period is not None:
+        validate_count("period", period, ", or None for ⌈√n⌉")
     return Spider(period)
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from ..core._conjugate_gradients import conjugate_gradients
 from ..core._describe import in_words
 from ..core._ledger import Ledger
+from ..core._numbers import validate_count, validate_positive
 from ..core._types import PyTree
 from ..core._vector import Vector, choose, flatten, nonzero_divisor, replicate, scale_nodes
 from ..problem._problem import Problem
@@ -228,8 +229,7 @@ def penalty(strength: float = 1e3, *, central: bool = False) -> Penalty:
         central: take copies on both sides of y: four gradients per step instead of three. It needs λ > L_f/μ_g, where
             L_f is the largest curvature of f in y and μ_g the smallest of g.
     """
-    if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 < strength < float("inf"):
-        raise ValueError(f"strength={strength!r} must be a positive number: 1e3 is a good start.")
+    validate_positive("strength", strength, "1e3 is a good start")
     return Penalty(float(strength), central)
 
 
@@ -252,7 +252,8 @@ def cg(steps: int) -> ConjugateGradients:
     Args:
         steps: the number of steps, one Hessian-vector product each.
     """
-    return ConjugateGradients(_positive_int(steps, "steps"))
+    validate_count("steps", steps)
+    return ConjugateGradients(steps)
 
 
 def neumann(terms: int, scale: float | None = None, *, randomized: bool = False, per_sample: bool = False) -> Neumann:
@@ -271,7 +272,8 @@ def neumann(terms: int, scale: float | None = None, *, randomized: bool = False,
         raise ValueError(f"scale={scale} must be positive: give an upper bound of the eigenvalues of H, or None.")
     if per_sample and not randomized:
         raise ValueError("per_sample=True needs randomized=True: without it all samples have the same terms.")
-    return Neumann(_positive_int(terms, "terms"), None if scale is None else float(scale), randomized, per_sample)
+    validate_count("terms", terms)
+    return Neumann(terms, None if scale is None else float(scale), randomized, per_sample)
 
 
 def personal(terms: int = 10, scale: float | None = None) -> FullOrSampled:
@@ -350,9 +352,3 @@ def _factors(point: Point) -> Callable[[Int[Array, ""]], Point]:
     first = not point.draw.factors_drawn
     point.draw.factors_drawn = True
     return lambda j: point.moved_to(point.draw.again(j, counted=first))
-
-
-def _positive_int(value: int, argument: str) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{argument}={value!r} must be a positive integer.")
-    return value

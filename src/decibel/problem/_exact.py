@@ -7,6 +7,7 @@ only Hessian-vector products are formed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -20,6 +21,8 @@ from ..core._vector import Vector, max_or_nan
 from ._batch import Batch
 from ._losses import Losses
 from ._streams import Samples, StreamData
+
+OfVariables: TypeAlias = Callable[[PyTree, PyTree], Array]  # a loss as a function of x and y
 
 
 def default_tolerance(tree: PyTree) -> float:
@@ -98,12 +101,7 @@ def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTr
     if problem.personal:
 
         def for_node(y: PyTree, upper: Batch, lower: Batch) -> PyTree:
-            def f(x: PyTree, y: PyTree) -> Array:
-                return problem.upper_loss(x, y, upper)
-
-            def g(x: PyTree, y: PyTree) -> Array:
-                return problem.lower_loss(x, y, lower)
-
+            f, g = _losses_of_node(problem, upper, lower)
             return implicit_gradient(f, g, x, y, tolerance)
 
         each = jax.vmap(for_node)(y, upper, lower)
@@ -124,21 +122,26 @@ def node_gradients(problem: Losses, x: PyTree, tolerance: float) -> PyTree:
         return jax.vmap(jax.grad(lambda x, batch: problem.upper_loss(x, None, batch)))(x, problem.upper_data.full())
 
     def for_node(x: PyTree, upper: Batch, lower: Batch) -> PyTree:
-        def f(x: PyTree, y: PyTree) -> Array:
-            return problem.upper_loss(x, y, upper)
-
-        def g(x: PyTree, y: PyTree) -> Array:
-            return problem.lower_loss(x, y, lower)
-
+        f, g = _losses_of_node(problem, upper, lower)
         y, _ = _minimize(lambda y: g(x, y), problem.y0, tolerance)
         return implicit_gradient(f, g, x, y, tolerance)
 
     return jax.vmap(for_node)(x, problem.upper_data.full(), problem.lower_data.full())
 
 
-def implicit_gradient(
-    f: Callable[[PyTree, PyTree], Array], g: Callable[[PyTree, PyTree], Array], x: PyTree, y: PyTree, tolerance: float
-) -> PyTree:
+def _losses_of_node(problem: Losses, upper: Batch, lower: Batch) -> tuple[OfVariables, OfVariables]:
+    """f_i and g_i as functions of x and y."""
+
+    def f(x: PyTree, y: PyTree) -> Array:
+        return problem.upper_loss(x, y, upper)
+
+    def g(x: PyTree, y: PyTree) -> Array:
+        return problem.lower_loss(x, y, lower)
+
+    return f, g
+
+
+def implicit_gradient(f: OfVariables, g: OfVariables, x: PyTree, y: PyTree, tolerance: float) -> PyTree:
     fx, fy = jax.grad(f, (0, 1))(x, y)
     _, pull = jax.vjp(jax.grad(g, 1), x, y)
 

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from ..core._arrays import on_device
 from ..core._names import suggests_names
+from ..core._numbers import validate_count
 from ..core._types import Loss, PyTree
 from . import _exact as exact
 from ._batch import Batch
@@ -111,8 +112,8 @@ class Problem(eqx.Module):
             )
         if personal and lower is None:
             raise ValueError("personal=True needs a lower level: give lower, lower_data and y0, or drop personal.")
-        if nodes is not None and (not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1):
-            raise ValueError(f"nodes={nodes!r} must be a positive integer.")
+        if nodes is not None:
+            validate_count("nodes", nodes)
         for name, loss in (("upper", upper), ("lower", lower)):
             if loss is not None and not callable(loss):
                 raise TypeError(f"{name} is a {type(loss).__name__}: give a function of x, y and a batch.")

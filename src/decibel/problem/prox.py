@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int
 
+from ..core._numbers import is_number
 from ..core._types import PyTree, Scalar
 
 __all__ = ["Prox", "ball", "box", "group_l2", "l1", "nonnegative", "per_node", "simplex"]
@@ -54,9 +55,7 @@ class Prox(eqx.Module):
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
         """prox_ρ of every node's variable, with leaves (nodes, ...); ρ is a number, or one for each node."""
-        if jnp.ndim(rate) == 0:
-            return jax.vmap(lambda tree: self(tree, rate))(tree)
-        return jax.vmap(lambda tree, rate: self(tree, rate))(tree, rate)
+        return jax.vmap(self, (0, None if jnp.ndim(rate) == 0 else 0))(tree, rate)
 
     def average(self) -> Prox | None:
         """The map of 1/N Σ_i h_i, where this one's parameters have a leading axis of nodes; None if not known."""
@@ -181,9 +180,8 @@ class PerNode(Prox):
         return jax.tree.map(lambda leaf: leaf[nodes], self)
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
-        if jnp.ndim(rate) == 0:
-            return jax.vmap(lambda term, tree: term(tree, rate))(self, tree)
-        return jax.vmap(lambda term, tree, rate: term(tree, rate))(self, tree, rate)
+        axes = (0, 0, None if jnp.ndim(rate) == 0 else 0)
+        return jax.vmap(PerNode.__call__, axes)(self, tree, rate)
 
     def average(self) -> Prox | None:
         """None where there are terms of several kinds."""
@@ -299,6 +297,6 @@ def _like(tree: PyTree, result: PyTree) -> PyTree:
 
 
 def _positive(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < float("inf"):
         raise ValueError(f"{name}={value!r} must be a positive number.")
     return float(value)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ..core._json import Provenance, Row
 from ..core._names import hint
+from ..core._numbers import validate_count
 from ..graphs._graph import Levels
 from ._callbacks import Callback
 from ._trace import Trace
@@ -43,8 +44,7 @@ class EarlyStopping(Callback):
     ) -> None:
         if not isinstance(metric, str):
             raise TypeError(f"metric={metric!r} must be the name of a column of the trace, such as 'upper'.")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ValueError(f"patience={patience!r} must be a positive integer.")
+        validate_count("patience", patience)
         if mode not in ("min", "max"):
             raise ValueError(f"mode={mode!r} is not known: choose 'min' or 'max'.")
         if not 0 <= min_delta < math.inf:

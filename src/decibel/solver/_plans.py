@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -113,14 +113,27 @@ class Plan(NamedTuple):
         return sparkle(moved_by, **{**CATALOG["sparkle-ed"].defaults, **rates})
 
 
-# The largest root of a strategy's recursion, by x (step times curvature), an eigenvalue λ of W, and τ local steps.
+# By x (step times curvature), an eigenvalue λ of W, and τ local steps.
 
 
-def _root(trace: Grid, determinant: Grid) -> Grid:
-    """The largest modulus of the roots of t² − trace t + determinant."""
-    half = trace / 2
-    difference = np.sqrt(half**2 - determinant + 0j)
-    return np.maximum(abs(half + difference), abs(half - difference))
+def root(name: str, x: Grid, λ: Grid, steps: int) -> Grid:
+    """The largest modulus of the roots of a strategy's recursion.
+
+    Its row of the table, s⁺ = C s − A x s − B w and w⁺ = w + B s⁺, has those of t² − (1 + C − A x − B²) t + C − A x.
+    With local steps x stands for 1 − (1 − x)^τ. The carry of ED, or the flows of wave, count by the mean of the powers
+    of 1 − x below τ.
+    """
+    row = strategy(name)
+    left, total = _local(x, steps)
+    share = total / steps
+    if row.asynchronous:
+        λ = 1 - share * (1 - λ)
+        share = 1.0
+    A, B2, C = (np.polynomial.Polynomial(coefficients)(λ) for coefficients in (row.A, row.B2, row.C))
+    product_of_roots = C - A * (1 - left)
+    half_their_sum = (1 + product_of_roots - share * B2) / 2
+    difference = np.sqrt(half_their_sum**2 - product_of_roots + 0j)
+    return np.maximum(abs(half_their_sum + difference), abs(half_their_sum - difference))
 
 
 def _local(x: Grid, steps: int) -> tuple[Grid, Grid]:
@@ -129,31 +142,6 @@ def _local(x: Grid, steps: int) -> tuple[Grid, Grid]:
     return powers[-1], np.sum(powers[:-1], axis=0)
 
 
-def _exact_diffusion(x: Grid, λ: Grid, steps: int) -> Grid:
-    """φ = A s + g c;  s⁺ = λ φ;  c⁺ = c + (λ − 1) φ/τ"""
-    A, g = _local(x, steps)
-    return _root(λ * A + 1 + (λ - 1) * g / steps, λ * A)
-
-
-def _gradient_tracking(x: Grid, λ: Grid, steps: int) -> Grid:
-    """c⁺ = λ c + (λ − 1) x s;  s⁺ = λ (s − x s − c⁺)"""
-    return _root(λ * (2 - λ * x), λ**2 * (1 - x))
-
-
-def _wave(x: Grid, λ: Grid, steps: int) -> Grid:
-    """P = c + 2 (λ − 1) s/τ;  s⁺ = A s + g P;  c⁺ = c + (λ − 1) s/τ"""
-    A, g = _local(x, steps)
-    pull = (λ - 1) / steps
-    return _root(A + 2 * g * pull + 1, A + g * pull)
-
-
-ROOTS: dict[str, Callable[[Grid, Grid, int], Grid]] = {
-    "ed": _exact_diffusion,
-    "edge-ed": _exact_diffusion,
-    "gt": _gradient_tracking,
-    "push-pull": _gradient_tracking,  # where R = C = W
-    "wave": _wave,
-}
 TWO_WAY = ("ed", "edge-ed", "gt", "wave")
 
 
@@ -203,7 +191,7 @@ def _contraction(
 ) -> Contraction:
     x = step_sizes[:, None, None] * np.geomspace(1 / condition, 1, CURVATURES)[None, :, None]
     if not isinstance(graph, GraphSequence):
-        apart = ROOTS[name](x, _eigenvalues(graph)[None, None, :], steps)
+        apart = root(name, x, _eigenvalues(graph)[None, None, :], steps)
     elif name == "ed":
         mean = families.from_matrix(sum(phase.matrix for phase in graph.phases) / graph.period)
         apart = _damped(x, 1 - _eigenvalues(mean)[None, None, :], graph.damping, steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -37,10 +38,11 @@ class RunPlan(NamedTuple):
     checkpoint_every: int
 
 
+@dataclass
 class Session:
     """Drives one run: advances it, records rows, saves checkpoints, and returns why it ended.
 
-    Args:
+    Attributes:
         run: the run.
         plan: how far, and how often something is recorded and saved.
         recorder: measures rows.
@@ -49,31 +51,18 @@ class Session:
         checkpoints: where states are saved; None saves none.
         clock: the simulated time of nodes that are slow; None if none is.
         interrupted: whether the process received SIGTERM or Ctrl-C.
-
-    Attributes:
         grown: whether all steps were done, but values grew as in a run that diverges.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        plan: RunPlan,
-        recorder: TraceRecorder,
-        callbacks: CallbackList,
-        progress: Progress,
-        checkpoints: Checkpoints | None,
-        clock: SimulatedTime | None,
-        interrupted: Callable[[], bool],
-    ) -> None:
-        self.run = run
-        self.plan = plan
-        self.recorder = recorder
-        self.callbacks = callbacks
-        self.progress = progress
-        self.checkpoints = checkpoints
-        self.clock = clock
-        self.interrupted = interrupted
-        self.grown = False
+    run: Run
+    plan: RunPlan
+    recorder: TraceRecorder
+    callbacks: CallbackList
+    progress: Progress
+    checkpoints: Checkpoints | None
+    clock: SimulatedTime | None
+    interrupted: Callable[[], bool]
+    grown: bool = False
 
     def restore(self) -> bool:
         """Continues from the newest checkpoint; whether there is one."""

@@ -14,6 +14,7 @@ import jax
 
 from ..core._json import JSON, Provenance
 from ..core._names import suggests_names
+from ..core._numbers import validate_count
 from ..engines._checkpoint import run_fingerprint, saving
 from ..engines._engine import Engine
 from ..engines._membership import restrict_to
@@ -45,7 +46,6 @@ from ._validate import (
     validate,
     validate_checkpoint,
     validate_choice,
-    validate_count,
     validate_privacy,
     validate_seed,
     validated_engine,

@@ -16,6 +16,7 @@ from jax import Array
 
 from ..core import _html as html
 from ..core._names import suggests_names
+from ..core._numbers import validate_count
 from ..core._optional import optional
 from ..engines._batch_run import BatchRun
 from ..engines._driver import drive
@@ -25,7 +26,7 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
 from ..results.metrics import Metric, Snapshot, resolve
-from ._validate import levels_of, validate, validate_count, validate_seed, warn_about_problem
+from ._validate import levels_of, validate, validate_seed, warn_about_problem
 
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 ROUNDS = 4  # at most
@@ -135,8 +136,7 @@ def tune(
     graphs = levels_of(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, None)
     for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"{argument}={count!r} must be a positive integer.")
+        validate_count(argument, count)
     if seeds is not None and (not hasattr(seeds, "__len__") or not len(seeds)):
         raise ValueError(f"seeds={seeds!r} must list the seeds of every candidate: give some, such as (0, 1).")
     _validate_search(search)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core._numbers import validate_count
 from ..engines._engine import Engine
 from ..engines._simulator import Simulator
 from ..graphs._families import complete
@@ -139,11 +140,6 @@ def warn_about_problem(problem: Problem) -> None:
     """Warns of what is probably a mistake in the losses or the data."""
     for sentence in suspected_mistakes(problem):
         warnings.warn(sentence, ProblemWarning, stacklevel=4)
-
-
-def validate_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a positive integer.")
 
 
 def validate_seed(name: str, seed: object) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import equinox as eqx
 
 from ..core._names import hint
+from ..core._numbers import is_number
 from ..core._types import Scalar
 from ..core._vector import Vector
 from ..network._clip import Limit
@@ -144,7 +145,7 @@ def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
     for level, value in limits.items():
         if isinstance(limit, Mapping) and level not in LEVELS:
             raise ValueError(f"limit has {level!r}, which is no level: {hint(str(level), LEVELS)}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if not is_number(value) or not value > 0:
             raise ValueError(f"limit={limit!r} must be positive: give the largest size of a flow, such as 3.0.")
     if not limits:
         raise ValueError("limit={} names no level: give one such as {'x': 3.0}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ..core._numbers import validate_count
 from ._adaptive import AdaptiveFlows
 from ._limited import LimitedStrategy, LocalWave
 from ._table import STRATEGIES, Strategy, extended, led
@@ -17,8 +18,7 @@ def with_local_steps(row: Strategy, local_steps: int) -> Strategy:
         row: the strategy, one of `"ed"`, `"wave"`, `"ada-ed"` and `"adam-ed"` where there are several steps.
         local_steps: how many steps.
     """
-    if isinstance(local_steps, bool) or not isinstance(local_steps, int) or local_steps < 1:
-        raise ValueError(f"local_steps={local_steps!r} must be a positive integer.")
+    validate_count("local_steps", local_steps)
     if local_steps == 1:
         return row
     if row.flow_form is STRATEGIES["ed"].flow_form:

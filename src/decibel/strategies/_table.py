@@ -24,7 +24,7 @@ from jax import Array
 from jaxtyping import Int
 
 from ..core._names import hint
-from ..core._numbers import is_number
+from ..core._numbers import is_number, validate_count
 from ..core._vector import Scalar, Vector
 from ..network._coded_wave import CodedWave
 from ..network._messages import DAMPING, Coded, Cumulative, Fanout, Message, Plain, Pull, Scaled, Stateless, as_message
@@ -510,8 +510,7 @@ def led(local_steps: int, *, damping: float | None = None) -> Strategy:
         local_steps: how many steps; 1 is ED.
         damping: κ of c⁺ = c + κ δ/τ, as in `ed`.
     """
-    if isinstance(local_steps, bool) or not isinstance(local_steps, int) or local_steps < 1:
-        raise ValueError(f"local_steps={local_steps!r} must be a positive integer.")
+    validate_count("local_steps", local_steps)
     if local_steps == 1:
         return STRATEGIES["ed"] if damping is None else ed(damping=damping)
     move = partial(local_exact_diffusion, steps=local_steps)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from . import data, partition
 
@@ -83,6 +85,11 @@ def split_over_nodes(
 def samples_by_node(source: data.Dataset, parts: partition.Partition) -> list[tuple[np.ndarray, np.ndarray]]:
     """Inputs and labels of every node, from the training part."""
     return [(source.x_train[part], source.y_train[part]) for part in parts.indices]
+
+
+def held_out(source: data.Dataset, dtype: np.dtype) -> tuple[Array, Array]:
+    """Inputs and labels of the test part."""
+    return jnp.asarray(source.x_test, dtype), jnp.asarray(source.y_test)
 
 
 def sample_counts(source: data.Dataset, split: partition.Split) -> dict[str, int]:

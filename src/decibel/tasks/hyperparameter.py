@@ -20,6 +20,7 @@ from .classification import (
     Heterogeneity,
     alpha_of,
     find,
+    held_out,
     sample_counts,
     samples_by_node,
     split_over_nodes,
@@ -170,8 +171,7 @@ def hyperparameter_tuning(
     }
     metrics = Losses(fit), ValidationAccuracy(forward, ridge)
     if len(source.y_test):
-        test = jnp.asarray(source.x_test, problem.x0.dtype), jnp.asarray(source.y_test)
-        metrics = (*metrics, Accuracy(*test, logits))
+        metrics = (*metrics, Accuracy(*held_out(source, problem.dtype), logits))
     return Task(
         problem,
         metrics,

@@ -14,7 +14,7 @@ from jax import Array
 from ..problem._problem import Problem
 from ..results.metrics import Snapshot
 from . import data, partition
-from .classification import find, sample_counts, samples_by_node, split_over_nodes
+from .classification import find, held_out, sample_counts, samples_by_node, split_over_nodes
 from .evaluation import Accuracy, Layers, NodeAccuracy, cross_entropy, layers
 from .task import Task
 
@@ -136,7 +136,7 @@ def label_cleaning(
         x0=jnp.zeros(len(origin)),
         y0=layers(sizes, seed),
     )
-    test = jnp.asarray(source.x_test, problem.x0.dtype), jnp.asarray(source.y_test)
+    test = held_out(source, problem.dtype)
     summary = {
         "dataset": source.name,
         "model": model,

@@ -14,6 +14,7 @@ from .classification import (
     Heterogeneity,
     alpha_of,
     find,
+    held_out,
     sample_counts,
     samples_by_node,
     split_over_nodes,
@@ -110,7 +111,7 @@ def logistic_regression(
         x0=jnp.full(size, strength, jnp.result_type(float)),
         y0=jnp.zeros((size, source.classes)),
     )
-    test = jnp.asarray(source.x_test, problem.x0.dtype), jnp.asarray(source.y_test)
+    test = held_out(source, problem.dtype)
     summary = {
         "dataset": source.name,
         "features": size,

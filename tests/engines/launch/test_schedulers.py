@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from quadratics import random_quadratic
+from silo_sites import free_ports
 from xla import flags
 
 import decibel as db
@@ -55,16 +56,6 @@ if jax.process_index() == 1:
     sys.exit("the data of process 1 are gone")
 time.sleep(500)
 """
-
-
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 class Mpirun:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ...core._numbers import validate_count
 from ...core._types import PyTree
 from ...core._vector import Vector
 from ...methods._method import State
@@ -42,8 +43,7 @@ class Shards:
 
     def __post_init__(self) -> None:
         for name, value in (("shard", self.count), ("smallest", self.smallest)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} must be a positive integer.")
+            validate_count(name, value)
 
     def layout(self, x0: PyTree, y0: PyTree | None) -> ShardLayout:
         """How x and y lie on the devices."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from ...core._files import atomic_write
-from ...core._json import JSON, Provenance, Row
+from ...core._json import JSON, Provenance, Row, finite
 from ...core._vector import Vector
 from ...graphs._graph import Levels
 from .._status import Status
@@ -108,13 +107,4 @@ def _drawn(graphs: Levels) -> dict[str, JSON]:
 
 
 def _line(entry: dict[str, JSON]) -> str:
-    return json.dumps(_finite(entry), default=str, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _finite(value: JSON) -> JSON:
-    """JSON has no word for NaN and infinity."""
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(finite(entry), default=str, ensure_ascii=False, allow_nan=False) + "\n"

@@ -13,6 +13,7 @@ from decibel.core import JSON
 from .._federation import Federation
 from ..protocol._edge import Flow
 from ..trust._colluders import tolerated
+from ._privacy_plan import rounded_up
 
 MARGIN = 1.2  # of a limit over the largest flow of a rehearsal
 LEAST = 1e-6  # a limit must be positive, also where nothing flowed
@@ -85,7 +86,7 @@ def _sizes(flows: Mapping[str, Largest]) -> list[str]:
     ]
     if any(flow.cut for flow in flows.values()):
         return [*lines, "flow_limit was reached: to find the one that this run needs, rehearse without it."]
-    limits = [f"{level} = {_rounded_up(MARGIN * flow.size):g}" for level, flow in flows.items()]
+    limits = [f"{level} = {_limit(MARGIN * flow.size):g}" for level, flow in flows.items()]
     return [*lines, f"For the federation file, limits {MARGIN} times as large:", "[flow_limit]", *limits]
 
 
@@ -100,9 +101,7 @@ def _colluders(homes: Mapping[str, Path], federation: Federation) -> list[str]:
         if math.isinf(worst.limit):
             lines.append(f"  any {worst.colluders}: no limit is enough{_exposed(worst.worst, federation)}")
             break
-        limits = (
-            f"{level} = {_rounded_up(answer.limit):g}" for level, answer in zip(by_level, same_count, strict=True)
-        )
+        limits = (f"{level} = {_limit(answer.limit):g}" for level, answer in zip(by_level, same_count, strict=True))
         lines.append(f"  any {worst.colluders}: {', '.join(limits)}")
     return lines if len(lines) > 1 else []
 
@@ -129,8 +128,6 @@ def _exposed(colluders: Collection[int], federation: Federation) -> str:
     return f", such as against {who}: {len(among[site])} of {len(neighbours[site])} neighbours of {names[site]}"
 
 
-def _rounded_up(value: float) -> float:
-    """To three digits."""
-    value = min(max(value, LEAST), 1e300)
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return math.ceil(value / unit) * unit
+def _limit(flow: float) -> float:
+    """A limit to write into the federation file, for flows up to this size."""
+    return rounded_up(min(max(flow, LEAST), 1e300))

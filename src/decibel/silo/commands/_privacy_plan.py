@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -98,7 +99,8 @@ def plan(
         if count(1) == 0:
             continue
         known_steps = steps if steps is not None else _most_steps(ε, noise, delta, count)
-        known_noise = noise if noise is not None else _rounded_up(noise_for(ε or 0.0, count(known_steps), delta))
+        # Rounded up, so that the ε that was asked for is kept.
+        known_noise = noise if noise is not None else rounded_up(noise_for(ε or 0.0, count(known_steps), delta))
         cost = epsilon(known_noise, count(known_steps), delta)
         unit = "sums that a record is in" if kind == "records" else "messages"
         hidden = "one record" if kind == "records" else "all data of a site"
@@ -130,15 +132,10 @@ def _batches(samples: int | None, batch_size: int | None) -> int:
 def _most_steps(ε: float | None, noise: float | None, delta: float, count: Callable[[int], int]) -> int:
     """How many steps the budget allows."""
     assert ε is not None and noise is not None
-    low = 0
-    high = MOST_STEPS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if epsilon(noise, count(middle), delta) <= ε else (low, middle)
-    return low
+    return bisect_right(range(1, MOST_STEPS), ε, key=lambda steps: epsilon(noise, count(steps), delta))
 
 
-def _rounded_up(noise: float) -> float:
-    """To three digits, so that the ε that was asked for is kept."""
-    unit = 10.0 ** (math.floor(math.log10(noise)) - 2)
-    return float(f"{math.ceil(noise / unit) * unit:.3g}")
+def rounded_up(value: float) -> float:
+    """To three digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / unit) * unit:.3g}")

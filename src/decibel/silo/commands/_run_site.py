@@ -217,7 +217,7 @@ def status(homes: list[Path], console: Console) -> None:
         others = ", ".join(_neighbour(name, neighbour) for name, neighbour in noted["neighbours"].items())
         word, more = in_words(noted, time.time())
         shown = (noted["site"], noted["step"], word, others)
-        table.add_row(*(escape(plain(neighbour)) for neighbour in shown))
+        table.add_row(*(escape(plain(cell)) for cell in shown))
         if any(saturated(neighbour["flows"]) for neighbour in noted["neighbours"].values()):
             more.append(explain(_gone(noted)))
         if spent := spending(home):

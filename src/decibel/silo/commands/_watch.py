@@ -71,7 +71,8 @@ def look(homes: Sequence[Path], public: Path | None) -> View:
                 raise ValueError(f"{home / FILE} has a report that {names[report.site]} has not signed: get it again.")
             if report.site not in newest or report.order > newest[report.site].order:
                 newest[report.site] = report
-    return view(federation, newest.values(), max(orders, key=lambda report: report.number, default=None), time.time())
+    order = max(orders, key=lambda order: order.number, default=None)
+    return view(federation, newest.values(), order, time.time())
 
 
 def _read(path: Path, limits: Limits) -> tuple[Sequence[Report], str]:

@@ -42,7 +42,7 @@ class Bulletin:
         self._reports = Newest[Report](site.federation, site.number, credentials, "report", site.federation.hash)
         self._told: dict[int, dict[int, tuple[int, int]]] = {}  # by neighbour and site, what was passed on last
         self._proofs = {number: site.limits.proofs(site.fault_tolerance.beat) for number in site.edges}
-        self._said = 0.0
+        self._reported_at = 0.0
         self._passed = 0  # the number of the order that was passed on last
         site.bulletin = self
 
@@ -97,9 +97,9 @@ class Bulletin:
     def send_reports(self, *, last: bool = False) -> None:
         """Called every `beat` and at the end: sends this site's own report, and newer ones of others."""
         now = time.monotonic()
-        if now >= self._said + EVERY or last:
-            self._said = now
-            own_report = self._own()
+        if now >= self._reported_at + EVERY or last:
+            self._reported_at = now
+            own_report = self._own_report()
             with self._lock:
                 self._reports.keep_own(own_report)
         for edge in self.site.edges.values():
@@ -113,7 +113,7 @@ class Bulletin:
                 with self.site.lock:
                     edge.send(write(Reports(tuple(news))))
 
-    def _own(self) -> Report:
+    def _own_report(self) -> Report:
         site = self.site
         with site.lock:
             word, _ = state(site, site.clock.now())

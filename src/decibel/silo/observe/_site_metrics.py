@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..protocol._site import Site
 
 PATIENCE = 2.0  # seconds for a request
-UNRESPONSIVE = 30.0  # seconds without a look around after which a site is not alive
+UNRESPONSIVE = 30.0  # seconds without a heartbeat of its own after which a site is not alive
 HOSTS = ("127.0.0.1", "localhost")
 PATHS = ("/healthz", "/readyz", "/metrics", "/federation", "/federation.json")
 
@@ -113,7 +113,7 @@ class Answer(BaseHTTPRequestHandler):
 
 def alive(site: Site) -> tuple[bool, dict[str, JSON]]:
     """Whether the site needs no restart. Other sites cannot change it, and it does not wait for a lock."""
-    quiet = site.clock.now() - site.health.looked
+    quiet = site.clock.now() - site.health.updated
     body: dict[str, JSON] = {"site": site.name, "unresponsive_seconds": round(quiet, 1)}
     return quiet < UNRESPONSIVE + site.fault_tolerance.beat, body
 

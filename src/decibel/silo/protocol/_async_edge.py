@@ -17,7 +17,7 @@ from decibel.core import JSON
 from decibel.network import LinkStatus
 
 from .._errors import Rejected
-from ._edge import Edge, Known
+from ._edge import Edge, Known, layouts_of
 from ._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE, TokenBucket
 from ._frames import Data, Position, Receipt, write, write_data
 from ._payload_layout import all_finite
@@ -142,9 +142,7 @@ class AsyncEdge(Edge):
 
     def receive(self, data: Data, known: Known, now: float, at: Position = NOWHERE) -> None:
         """Keeps a message that is newer than what came before, or rejects it."""
-        layouts = known.get((data.tensor.dtype, data.tensor.shape))
-        if layouts is None:
-            raise Rejected(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
+        layouts = layouts_of(data.tensor, known)
         step, exchange = data.at
         if data.epoch or not 0 <= exchange < self.exchanges:
             raise Rejected(f"a message of epoch {data.epoch}, exchange {exchange}, of {self.exchanges} exchanges")

@@ -136,7 +136,7 @@ class AsyncSite(Site):
                 self._start_running()
                 if self._is_left_behind():
                     self._take_model()
-            while not (self.stopping or self.ended or self._may_go_on()):
+            while not (self.stopping or self.ended or self._may_continue()):
                 self._wait(self.health.absent(running=self.running))
             self.health.awaited = {}
             if self.stopping or self._all_at_rest():
@@ -151,7 +151,7 @@ class AsyncSite(Site):
         everyone = self.edges and all(edge.finished for edge in self.edges.values())
         return bool(everyone) and self.next < self.goal and self._rendezvous.is_over
 
-    def _may_go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         away = [edge.name for edge in self.edges.values() if not (edge.open or edge.finished)]
         if away and self.fault_tolerance.quorum == "stop":
             raise self._lost(f"{', '.join(away)} cannot be reached")

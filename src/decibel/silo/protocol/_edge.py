@@ -104,7 +104,7 @@ class Edge:
         self.behind = False  # whether messages were left out, of positions that the other end has skipped
         self.rejected = self.repeated = 0
         self.refusal = self.trouble = ""  # why the other end closes streams, and why none is there
-        self.untrue = ""  # what it has sent wrongly, as was found in the step, so that its stream is to be closed
+        self.invalid_row = ""  # what was wrong with a row that the step has taken, so that its stream is to be closed
         self.sent = self.received = 0  # bytes
         self.waited = 0.0  # seconds, for its messages
         self.flows: dict[str, Flow] = {}  # by level, for the status (`_flow_limits`)
@@ -357,9 +357,7 @@ class Edge:
     def receive(self, data: Data, known: Known, now: float, at: Position = NOWHERE) -> None:
         """Stores a message for the step, or rejects it; those for positions before `at`, where this end is, are
         dropped."""
-        layouts = known.get((data.tensor.dtype, data.tensor.shape))
-        if layouts is None:
-            raise Rejected(f"a tensor of {data.tensor.dtype} and shape {data.tensor.shape}, which no exchange sends")
+        layouts = layouts_of(data.tensor, known)
         if not self.open or data.epoch != self.epoch or data.at <= self.got:
             self.repeated += 1  # of a conversation that is over, or a second time
             self.allowance.spend(now)
@@ -412,6 +410,14 @@ class Edge:
         if row is not None:
             self.wait_budget.took_part()
         return row, self.tie if at.step == self.tied_at else LinkStatus.CONTINUE
+
+
+def layouts_of(tensor: np.ndarray, known: Known) -> set[Layout]:
+    """Where such a message has its floats; rejects one that no exchange sends."""
+    layouts = known.get((tensor.dtype, tensor.shape))
+    if layouts is None:
+        raise Rejected(f"a tensor of {tensor.dtype} and shape {tensor.shape}, which no exchange sends")
+    return layouts
 
 
 def follows(before: Position, at: Position) -> bool:

@@ -231,7 +231,7 @@ class Report(NamedTuple):
 
     def _lists(self) -> bytes:
         waits = struct.pack(f"<{len(self.waits)}H", *self.waits)
-        return waits + b"".join(_STRAINED.pack(*report) for report in self.strained)
+        return waits + b"".join(_STRAINED.pack(*link) for link in self.strained)
 
 
 class Reports(NamedTuple):
@@ -317,7 +317,7 @@ def _body(frame: Frame) -> bytes:
         case Receipt(at):
             return _RECEIPT.pack(*at)
         case Reports(reports):
-            return _COUNT.pack(len(reports)) + b"".join(strained.written() for strained in reports)
+            return _COUNT.pack(len(reports)) + b"".join(report.written() for report in reports)
         case Ordered(text):
             return _with_size(text)
         case Beat(waits):

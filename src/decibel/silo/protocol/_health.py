@@ -28,7 +28,7 @@ class Health:
         self.without: list[str] = []  # neighbours that lack the model of a run that has finished
         self.expiries: dict[str, float] = {}  # Unix times at which the certificate and the list of revoked keys end
         self.step = 0
-        self.looked = now
+        self.updated = now
         self._steps: deque[tuple[float, int]] = deque()
 
     def waits_for(self, names: Iterable[str], now: float) -> None:
@@ -40,12 +40,12 @@ class Health:
             return self._rendezvous.absent
         return [edge.name for edge in self._edges.values() if running and not (edge.open or edge.finished)]
 
-    def look(self, now: float, step: int, *, running: bool) -> None:
+    def update(self, now: float, step: int, *, running: bool) -> None:
         """Called every `beat`: adds up who is missing and how fast steps are done."""
         for name in self.absent(running=running):
-            self.missing[name] = self.missing.get(name, 0.0) + now - self.looked
+            self.missing[name] = self.missing.get(name, 0.0) + now - self.updated
         self.step = step
-        self.looked = now
+        self.updated = now
         if not running:
             self._steps.clear()  # the step from which it continues was not done now
         self._steps.append((now, step))

@@ -76,7 +76,7 @@ class LockstepSite(Site):
             if not self.running and not self.stopping:
                 self._start_running()
             self._join()
-            while not (self.stopping or self._is_left_behind() or self._may_go_on()):
+            while not (self.stopping or self._is_left_behind() or self._may_continue()):
                 self._wait(self.health.absent(running=self.running))
                 self._join()
             if self._is_left_behind():
@@ -133,7 +133,7 @@ class LockstepSite(Site):
         far = self.goal - self.next > len(self.federation.sites)
         return any(edge.finished for edge in self.edges.values()) and (far or not there)
 
-    def _may_go_on(self) -> bool:
+    def _may_continue(self) -> bool:
         away = [edge for edge in self.edges.values() if not (edge.open or edge.finished)]
         if not away or not self.edges:
             return True
@@ -181,37 +181,37 @@ class LockstepSite(Site):
             states[...] = LinkStatus.CONTINUE
             for slot, edge in slots:
                 row, states[slot] = edge.take(at)
-                if self._is_of(row, edge, at, arrived[slot]):
+                if self._is_expected(row, edge, at, arrived[slot]):
                     arrived[slot] = row
                     received[slot] = True
                 else:
-                    self._do_without(edge, at)
+                    self._validate_may_miss(edge, at)
             for edge in idle:
                 row, _ = edge.take(at)
                 if row is None:
-                    self._do_without(edge, at)
+                    self._validate_may_miss(edge, at)
                 else:
-                    self._is_of(row, edge, at, rows.ravel()[:0])
+                    self._is_expected(row, edge, at, rows.ravel()[:0])
             arrived[~received] = 0
 
     def _send_row(self, edge: Edge, at: Position, row: np.ndarray) -> None:
         if edge.takes_part(at.step) and not edge.finished:
             edge.send_data(at, write_data(edge.epoch, at, row))
 
-    def _is_of(self, row: np.ndarray | None, edge: Edge, at: Position, like: np.ndarray) -> bool:
-        """Whether a row has come as it must be in this exchange. One that is of another closes the stream it came by,
-        as a malformed frame does, and is not used."""
+    def _is_expected(self, row: np.ndarray | None, edge: Edge, at: Position, like: np.ndarray) -> bool:
+        """Whether a row has come, with the dtype and the shape of this exchange. Any other row is not used, and closes
+        its stream, as a malformed frame does."""
         if row is None:
             return False
         if row.shape == like.shape and row.dtype == like.dtype:
             return True
-        edge.untrue = (
+        edge.invalid_row = (
             f"a tensor of {row.dtype} and shape {row.shape} in step {at.step}, exchange {at.exchange}, where one of "
             f"{like.dtype} and shape {like.shape} is sent"
         )
         return False
 
-    def _do_without(self, edge: Edge, at: Position) -> None:
+    def _validate_may_miss(self, edge: Edge, at: Position) -> None:
         """Raises where the method needs every message."""
         if self.stopping and not self.lossy:
             raise Stopped(f"step {at.step} was given up: all are told to stop.")
@@ -285,9 +285,9 @@ class LockstepSite(Site):
             case Join(answer=True):
                 self._joined(edge, frame)
             case Join():
-                self._join_asked(edge, frame)
+                self._answer_join(edge, frame)
 
-    def _join_asked(self, edge: Edge, theirs: Join) -> None:
+    def _answer_join(self, edge: Edge, theirs: Join) -> None:
         if edge.dials:
             raise Rejected("a JOIN from the listening end")
         now = self.clock.now()

@@ -359,8 +359,8 @@ class Site(ABC):
                 return  # by a stream that another has replaced
             now = self.clock.now()
             edge.touch(now)
-            if edge.untrue:
-                sentence, edge.untrue = edge.untrue, ""
+            if edge.invalid_row:
+                sentence, edge.invalid_row = edge.invalid_row, ""
                 raise Rejected(sentence)
             self.limits.validate(frame)
             if isinstance(frame, Data):
@@ -437,7 +437,7 @@ class Site(ABC):
         with self.lock:
             beat = write(Beat(waits=bool(self.health.awaited)))
             now = self.clock.now()
-            self.health.look(now, self._at.step, running=self.running)
+            self.health.update(now, self._at.step, running=self.running)
             self._tell_waiting(now)
             self._send_statement()
             for edge in self.edges.values():
@@ -491,7 +491,7 @@ class Site(ABC):
                 self.health.without = [
                     edge.name for edge in self.edges.values() if edge.name in lacking and not edge.finished
                 ]
-            self.health.look(self.clock.now(), self._at.step, running=self.running)
+            self.health.update(self.clock.now(), self._at.step, running=self.running)
             self.running = False
             self.closing = True
             self.finished = finished

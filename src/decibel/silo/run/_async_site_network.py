@@ -26,7 +26,7 @@ from decibel.network import (
 
 from ..protocol._async_site import AsyncSite
 from ._host_callback import call
-from ._site_network import SiteNetwork
+from ._site_network import SiteNetwork, shapes_received
 
 Sent = list[dict[str, Wave]]  # what a step sends, by exchange and level, without contents
 
@@ -49,11 +49,7 @@ class AsyncSiteNetwork(SiteNetwork):
         self.privacy.expect(None)
         self.site.expect(q.dtype, q.shape[-1:])
         slots = len(self.others[graph])
-        shapes = (
-            jax.ShapeDtypeStruct((slots, q.shape[-1]), q.dtype),
-            jax.ShapeDtypeStruct((slots,), bool),
-            jax.ShapeDtypeStruct((slots,), jnp.int32),
-        )
+        shapes = shapes_received(slots, q)
         ask = partial(self._call_site, (number, graph))
         parts = call(ask, shapes, step, *jax.tree.leaves(wait_for), in_place=self.site.in_place)
         return Received(*(part[None] for part in parts))

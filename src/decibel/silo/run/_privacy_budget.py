@@ -12,6 +12,7 @@ import json
 import math
 import os
 import threading
+from bisect import bisect_left
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -117,21 +118,14 @@ class Privacy:
     def steps_left(self, steps: int, first: int = 0) -> int:
         """How many of `steps` steps, starting at `first`, the budgets allow."""
 
-        def allowed(steps: int) -> bool:
-            return not (
-                (self.in_step and self.epsilon(steps) > _limit(self.budgets.site))
-                or (self.releases and self.record_epsilon(steps, first) > _limit(self.budgets.record))
-            )
+        def exceeds(steps: int) -> bool:
+            if self.in_step and self.epsilon(steps) > _limit(self.budgets.site):
+                return True
+            return bool(self.releases) and self.record_epsilon(steps, first) > _limit(self.budgets.record)
 
-        if allowed(steps):
+        if not exceeds(steps):
             return steps
-        # Bisection: `low` steps are allowed (or low = −1), `high` steps are not.
-        low = -1
-        high = steps
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if allowed(middle) else (low, middle)
-        return max(low, 0)
+        return max(bisect_left(range(steps), True, key=exceeds) - 1, 0)
 
     def release(self, codec: ConcatCodec, new: np.ndarray) -> np.ndarray:
         """(entries,) what is new at every level → (bytes,) to send, counted."""

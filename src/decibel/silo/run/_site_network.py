@@ -102,11 +102,7 @@ class SiteNetwork(Network):
         self.site.expect(rows.dtype, rows.shape[-1:], layout)
         if any(self._resting(phase) for phase in peers):
             self.site.expect_empty(rows.dtype)
-        shapes = (
-            jax.ShapeDtypeStruct((slots, rows.shape[-1]), rows.dtype),
-            jax.ShapeDtypeStruct((slots,), bool),
-            jax.ShapeDtypeStruct((slots,), jnp.int32),
-        )
+        shapes = shapes_received(slots, rows)
         # The phase is made from the step's number, which comes from the call that begins the step: it orders the calls.
         ask = partial(self._call, peers, layout)
         return Received(*(part[None] for part in call(ask, shapes, phase, rows, *finite, in_place=self.site.in_place)))
@@ -143,6 +139,15 @@ class SiteNetwork(Network):
         out[0][...] = finite
         with self.site.defer_errors():
             self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])
+
+
+def shapes_received(slots: int, row: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Of the rows that come by the slots, of whether each has come, and of the states of the links."""
+    return (
+        jax.ShapeDtypeStruct((slots, row.shape[-1]), row.dtype),
+        jax.ShapeDtypeStruct((slots,), bool),
+        jax.ShapeDtypeStruct((slots,), jnp.int32),
+    )
 
 
 def _count(others: tuple[int, ...]) -> int:

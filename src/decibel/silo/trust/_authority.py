@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -43,15 +43,13 @@ FEDERATION = "federation.json"
 ORDER = "order.json"
 
 
+@dataclass
 class Authority:
     """Whoever has its key can admit anyone, so it is kept away from all sites."""
 
-    def __init__(
-        self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, ledger: SignatureLedger | None = None
-    ) -> None:
-        self.key = key
-        self.certificate = certificate
-        self.ledger = ledger
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+    ledger: SignatureLedger | None = None
 
     @classmethod
     def make(cls, federation: str, ledger: SignatureLedger | None = None) -> Authority:

@@ -114,30 +114,25 @@ def slope(results: Results[Setup]) -> list[Check]:
 
 
 def same_samples(results: Results[Setup]) -> list[Check]:
-    level = results.setup.level
-    allowed = REGISTERED.tolerance("C14")
-    runs = {nodes: results[f"{nodes} agents", OURS] for nodes in results.setup.nodes}
-    total = {nodes: np.log10(nodes * each.reach("error", level)) for nodes, each in runs.items()}
-    few, many = min(total), max(total)
-    text = f"log₁₀ of the samples of all agents until the error is {power(level)}, {many} agents less {few}"
-    with np.errstate(invalid="ignore"):
-        return [Check.within(text, total[many] - total[few], -allowed, allowed)]
+    return [more_agents_less_few(results, results.setup.level, "until the error is")]
 
 
 def at_other_levels(results: Results[Setup]) -> list[Check]:
     """Without smoothing, at the paper's level and at levels ten and a hundred times higher."""
+    levels = (results.setup.level * 10**k for k in (0, 1, 2))
+    return [more_agents_less_few(results, level, "until the error is first", window=1) for level in levels]
+
+
+def more_agents_less_few(results: Results[Setup], level: float, until: str, window: int = 3) -> Check:
+    """Of the most agents less that of the fewest: log₁₀ of the samples of all until the error is at a level."""
     allowed = REGISTERED.tolerance("C14")
-    few, many = results.setup.nodes[0], results.setup.nodes[-1]
-    checks: list[Check] = []
-    for level in (results.setup.level * 10**k for k in (0, 1, 2)):
-        total = {
-            nodes: np.log10(nodes * results[f"{nodes} agents", OURS].reach("error", level, window=1))
-            for nodes in (few, many)
-        }
-        text = f"log₁₀ of the samples of all agents until the error is first {power(level)}, {many} agents less {few}"
-        with np.errstate(invalid="ignore"):
-            checks.append(Check.within(text, total[many] - total[few], -allowed, allowed))
-    return checks
+    few, many = min(results.setup.nodes), max(results.setup.nodes)
+    of_few, of_many = (
+        np.log10(nodes * results[f"{nodes} agents", OURS].reach("error", level, window=window)) for nodes in (few, many)
+    )
+    text = f"log₁₀ of the samples of all agents {until} {power(level)}, {many} agents less {few}"
+    with np.errstate(invalid="ignore"):
+        return Check.within(text, of_many - of_few, -allowed, allowed)
 
 
 def best_double_loop(results: Results[Setup]) -> list[Check]:

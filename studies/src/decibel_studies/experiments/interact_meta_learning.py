@@ -120,14 +120,18 @@ def cases(results: Results[Setup]) -> list[str]:
 
 def smallest_measure(results: Results[Setup]) -> list[Check]:
     return [
-        pooled(
-            f"log₁₀ of 𝔐 at the end, {theirs} less {ours}",
-            [smaller(results[name, ours], results[name, theirs], "interact") for name in cases(results)],
-        )
+        over_cases(results, ours, theirs, "at the end")
         for ours in OURS
         for theirs in OTHERS
         if theirs in results.setup.methods
     ]
+
+
+def over_cases(results: Results[Setup], ours: str, theirs: str, when: str, against: str | None = None) -> Check:
+    return pooled(
+        f"log₁₀ of 𝔐 {when}, {theirs} less {ours}",
+        [smaller(results[name, ours], results[name, theirs], "interact", against=against) for name in cases(results)],
+    )
 
 
 def smallest_at_equal_samples(results: Results[Setup]) -> list[Check]:
@@ -148,17 +152,9 @@ def smallest_at_equal_samples(results: Results[Setup]) -> list[Check]:
 
 def fewest_samples(results: Results[Setup]) -> list[Check]:
     """𝔐 after the samples that both have used: whose is smaller needs fewer to get there."""
-    return [
-        pooled(
-            f"log₁₀ of 𝔐 at equal samples, {theirs} less SVR-INTERACT",
-            [
-                smaller(results[name, "SVR-INTERACT"], results[name, theirs], "interact", against="samples")
-                for name in cases(results)
-            ],
-        )
-        for theirs in results.setup.methods
-        if theirs != "SVR-INTERACT"
-    ]
+    ours = "SVR-INTERACT"
+    others = [theirs for theirs in results.setup.methods if theirs != ours]
+    return [over_cases(results, ours, theirs, "at equal samples", "samples") for theirs in others]
 
 
 def larger_is_faster(results: Results[Setup]) -> list[Check]:

@@ -107,13 +107,13 @@ class Runs:
             costs.append(float(trace[against][below[0] + width - 1]) if below.size else np.inf)
         return np.array(costs)
 
-    def slope(self, column: str, share: float = 0.9, against: str = "step") -> Float[np.ndarray, " seeds"]:
-        """Of log(column) against log(cost), over the last `share` of the cost."""
+    def slope(self, column: str) -> Float[np.ndarray, " seeds"]:
+        """Of log(column) against log(step), over the last nine tenths of the steps."""
         slopes: list[float] = []
         for trace in self.traces:
-            cost, values = np.asarray(trace[against], float), np.asarray(trace[column], float)
-            late = (cost >= (1 - share) * cost[-1]) & (cost > 0) & (values > 0)
-            slopes.append(np.polyfit(np.log(cost[late]), np.log(values[late]), 1)[0] if late.sum() > 1 else np.nan)
+            steps, values = np.asarray(trace["step"], float), np.asarray(trace[column], float)
+            late = (steps >= (1 - 0.9) * steps[-1]) & (steps > 0) & (values > 0)
+            slopes.append(np.polyfit(np.log(steps[late]), np.log(values[late]), 1)[0] if late.sum() > 1 else np.nan)
         return np.array(slopes)
 
     def save(self, path: Path) -> Path:

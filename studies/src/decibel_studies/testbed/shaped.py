@@ -26,7 +26,7 @@ from .tcp_rounds import PORT, Phase, Timed
 PATIENCE = 600  # seconds until processes that do not end are given up
 
 
-def expected(kind: str, processes: int, entries: int, link: Link, latency: float = 0.0) -> float:
+def expected(kind: str, processes: int, entries: int, link: Link) -> float:
     """Seconds of a round by the α–β model: α per exchange, and β per byte that a link carries in one direction.
 
     A ring is one exchange of two vectors, a peer one of one, and an all-reduce 2 (n − 1) exchanges of an n-th.
@@ -36,9 +36,8 @@ def expected(kind: str, processes: int, entries: int, link: Link, latency: float
         processes: n.
         entries: of the vector, four bytes each.
         link: the rate and the delay.
-        latency: seconds that an exchange takes besides, as measured.
     """
-    alpha = link.delay / 1e3 + latency
+    alpha = link.delay / 1e3
     beta = 8 / (link.rate * 1e9)
     size = 4 * entries
     n = processes
