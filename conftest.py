@@ -7,6 +7,7 @@ every call, the types and shapes of arrays that the core's functions state.
 import gc
 import os
 import signal
+from collections.abc import Generator
 from functools import partial
 
 from xla import flags
@@ -20,6 +21,8 @@ os.environ["XLA_FLAGS"] = flags(devices=8)
 import jax
 import pytest
 from jaxtyping import install_import_hook
+
+gc.disable()  # until all tests are collected: what is imported stays, and to look through it for garbage takes time
 
 CHECKED = ("core._conjugate_gradients", "core._keys", "core._ledger", "core._vector", "graphs", "problem", "oracles")
 if os.environ.get("DECIBEL_CHECK_TYPES") == "1":  # before anything of Decibel is imported
@@ -53,10 +56,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.path in chosen]
 
 
-def pytest_collection_finish() -> None:
-    # What is imported stays, so that looking through it for garbage again and again only takes time.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    collected = yield
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
+    return collected
 
 
 def _mark_slow_cases(items: list[pytest.Item]) -> None:

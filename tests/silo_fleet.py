@@ -40,7 +40,7 @@ class Fleet:
             with open(self.folder / f"{name}.log", "ab") as log:
                 self.processes[name] = subprocess.Popen(
                     [*self.network.command(name), *worker], stdout=log, stderr=log,
-                    env=environment(**kept_in(self.folder / "compiled")),
+                    env=environment(**kept_in(self.folder.parent / "compiled")),
                 )  # fmt: skip
 
     def kill(self, name, number=signal.SIGKILL):

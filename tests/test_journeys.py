@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import typer
 from terminal import typed
-from xla import flags
+from xla import flags, kept_in
 
 from decibel.cli._app import gathered
 
@@ -75,7 +75,7 @@ def installed(tmp_path_factory):
     subprocess.run([*pip, ROOT], check=True)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PYTHON", "PYTEST"))}
     environment |= {"PATH": f"{python.parent}:{os.environ['PATH']}", "DECIBEL_DATA": "", "JAX_PLATFORMS": "cpu"}
-    environment |= {"XLA_FLAGS": flags(devices=1)}  # compile quickly
+    environment |= {"XLA_FLAGS": flags(devices=1), **kept_in(folder / "compiled")}  # compile quickly, and once
     found = subprocess.run(
         [python, "-c", "import decibel; print(decibel.__file__)"],
         cwd=folder,

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -15,14 +16,18 @@ from public_names import private_uses
 import decibel_studies
 
 ROOT = Path(decibel_studies.__file__).parent
-MODULES = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
 DECLARED = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 # From the ground up: a room imports from itself and from those before it. What lies outside of rooms is used by all.
 ROOMS = ("judging", "testbed", "experiments", "league", "report")
 
 
+@cache
+def modules() -> dict[Path, ast.Module]:
+    return {path.relative_to(ROOT): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+
+
 def test_only_public_names_of_decibel_are_used():
-    assert {str(path): found for path, tree in MODULES.items() if (found := list(private_uses(tree)))} == {}
+    assert {str(path): found for path, tree in modules().items() if (found := list(private_uses(tree)))} == {}
 
 
 @pytest.mark.parametrize(
@@ -54,21 +59,21 @@ def rooms_above(path: Path, tree: ast.Module) -> list[str]:
 
 
 def test_imports_point_one_way():
-    assert {path.parts[0] for path in MODULES if len(path.parts) > 1} == set(ROOMS)
-    assert {str(path): found for path, tree in MODULES.items() if (found := rooms_above(path, tree))} == {}
+    assert {path.parts[0] for path in modules() if len(path.parts) > 1} == set(ROOMS)
+    assert {str(path): found for path, tree in modules().items() if (found := rooms_above(path, tree))} == {}
     up = ast.parse("from ..testbed.study import Arm\nfrom .results import Runs\nfrom .. import report")
     assert len(rooms_above(Path("judging/new.py"), up)) == 2
 
 
 def test_every_module_says_what_it_is():
-    assert [str(path) for path, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+    assert [str(path) for path, tree in modules().items() if not ast.get_docstring(tree)] == []
 
 
 def test_every_package_is_declared():
     known = {re.match(r"[\w-]+", requirement)[0] for requirement in DECLARED["dependencies"]}
     allowed = {"decibel" if name == "decibel-opt" else name for name in known} | sys.stdlib_module_names
     used = set()
-    for tree in MODULES.values():
+    for tree in modules().values():
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 used |= {alias.name.split(".")[0] for alias in node.names}

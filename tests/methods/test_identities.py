@@ -197,7 +197,7 @@ EXACT = {
 def test_steps_applied_to_corrected_gradients_end_at_the_solution(name, steps):
     """Corrections in units of gradients do not see the steps: Σ ∇f_i = 0, for constant steps that differ nine-fold."""
     kind, base = EXACT[name]
-    np.testing.assert_allclose(run(fixed(kind, STRATEGIES[base], steps), 4000), SOLUTION, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(run(fixed(kind, STRATEGIES[base], steps), 2000), SOLUTION, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow_except("ed")
@@ -210,7 +210,7 @@ def test_corrections_in_units_of_steps_end_at_a_weighted_solution(name):
             return (yield from super().update(level, scale_nodes(jnp.asarray(UNEVEN), direction), rate))
 
     base = STRATEGIES[name]
-    found = run(Scaled(**{field.name: getattr(base, field.name) for field in fields(base)}), 4000)
+    found = run(Scaled(**{field.name: getattr(base, field.name) for field in fields(base)}), 2000)
     R, e = UNEVEN[:, None, None] * QUADRATIC.R, QUADRATIC.e
     weighted = np.linalg.solve(R.sum(0), np.einsum("nij,nj->i", R, e))
     np.testing.assert_allclose(found, np.tile(weighted, (NODES, 1)), rtol=0, atol=1e-12)
@@ -227,10 +227,10 @@ def test_steps_that_never_rest():
     """The correction must be in units of gradients; NIDS and ED carry steps, as they were when they were carried."""
     still = by_coordinate(4) / 0.27
     for kind, base in (EXACT["ada-ed"], EXACT["aug-dgm"]):
-        found = run(fixed(kind, STRATEGIES[base], still), 4000, moving)
+        found = run(fixed(kind, STRATEGIES[base], still), 2000, moving)
         np.testing.assert_allclose(found, SOLUTION, rtol=0, atol=1e-12)
     for mixing in (STRATEGIES["ed"], db.strategies.nids(UNEVEN / 0.27)):
-        assert np.abs(run(mixing, 4000, moving) - SOLUTION).max() > 0.01
+        assert np.abs(run(mixing, 2000, moving) - SOLUTION).max() > 0.01
 
 
 # The penalty form.

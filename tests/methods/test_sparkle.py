@@ -134,7 +134,7 @@ def test_single_level(name, theta):
 @pytest.mark.parametrize(("lower", "upper"), [("ed", "ed"), ("extra", "gt"), ("semi-gt", "non-gt")])
 def test_sparkle_reaches_the_solution(lower, upper):
     rates = dict(alpha=0.1, beta=0.2, gamma=0.2, theta=0.5)
-    result = run(PROBLEM, db.sparkle(lower, upper, updates="simultaneous", **rates), RING, 2500)
+    result = run(PROBLEM, db.sparkle(lower, upper, updates="simultaneous", **rates), RING, 1000)
     x = QUADRATIC.solution()
     y = QUADRATIC.lower_solution(x)
     z = np.linalg.solve(QUADRATIC.H.mean(0), QUADRATIC.fy(None, np.tile(y, (NODES, 1))).mean(0))
@@ -174,7 +174,7 @@ def test_a_start_away_from_zero_is_common_to_all():
     data = dict(upper_data=PROBLEM.upper_data, lower_data=PROBLEM.lower_data)
     problem = db.Problem(PROBLEM.upper, PROBLEM.lower, **data, x0=jnp.full(3, 2.0), y0=jnp.full(4, -1.0))
     rates = dict(alpha=0.1, beta=0.2, gamma=0.2)
-    result = run(problem, db.sparkle("extra", "gt", updates="simultaneous", **rates), RING, 2000)
+    result = run(problem, db.sparkle("extra", "gt", updates="simultaneous", **rates), RING, 800)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 

@@ -71,14 +71,14 @@ def test_follows_the_reference(case):
 
 def test_ends_at_the_solution():
     method = db.sparkle("ed", alpha=0.1, beta=0.2, gamma=0.2, updates="simultaneous", upper_every=4)
-    result = run(PROBLEM, method, RING, 4400)
+    result = run(PROBLEM, method, RING, 1500)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 
 @pytest.mark.slow
 def test_local_steps_are_exact():
     method = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, upper_every=4, local_steps=2)
-    result = run(PROBLEM, method, RING, 4000)
+    result = run(PROBLEM, method, RING, 1500)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
 
 
@@ -154,7 +154,7 @@ def test_links_that_remember(lower, tmp_path):
 @pytest.mark.slow
 def test_codes():
     method = db.sparkle(db.privacy.top_k("ed", 0.5), alpha=0.05, beta=0.05, gamma=0.05, upper_every=2)
-    result = run(PROBLEM, method, RING, 3000)
+    result = run(PROBLEM, method, RING, 1500)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-8)
 
 

@@ -85,7 +85,7 @@ CASES = [("4 bits", HARD), ("random", LOST), *((name, HARD) for name in CODES if
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "faults"), CASES)
 def test_exact(name, faults):
-    steps = 4000 if name in ("4 bits", "random") else 8000
+    steps = 6000 if name == "few" else 3000
     assert solve(CODES[name], faults, steps=steps).trace["worst"][-1] < 1e-10
 
 

@@ -20,6 +20,7 @@ import pytest
 import typer
 from silo_sites import free_ports
 from typer.testing import CliRunner
+from xla import environment, kept_in
 
 import decibel as db
 from decibel.cli._app import app
@@ -177,8 +178,9 @@ class Rehearsal:
     def start(self, *arguments):
         name = arguments[1] if arguments[0] == "site" else arguments[0]
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-        environment = {
-            **os.environ, "PYTHONPATH": path, "DECIBEL": f"{sys.executable} -m decibel.cli", "JAX_PLATFORMS": "cpu",
+        given = {
+            **environment(**kept_in(self.folder / "compiled")),
+            "PYTHONPATH": path, "DECIBEL": f"{sys.executable} -m decibel.cli",
             "SHARED": str(self.folder / "shared"), "AUTHORITY_HOME": str(self.folder / "authority"),
             "SITE_HOME": str(self.folder / name), "FEDERATION": str(self.folder / "federation.toml"),
             "METRICS_PORT": str(self.metrics.get(name, "")), "LOG_FORMAT": "json",
@@ -188,7 +190,7 @@ class Rehearsal:
             self.processes[name] = subprocess.Popen(
                 ["/bin/sh", str(DEPLOY / "entrypoint.sh"), *arguments],
                 cwd=DEPLOY,
-                env=environment,
+                env=given,
                 stdout=log,
                 stderr=log,
             )

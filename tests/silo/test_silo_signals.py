@@ -25,7 +25,7 @@ def fleet(tmp_path):
     made = []
 
     def make(**settings):
-        made.append(Fleet(tmp_path, ring(4, fault_tolerance=PATIENT), saves=True, every=10, **settings))
+        made.append(Fleet(tmp_path, ring(3, fault_tolerance=PATIENT), saves=True, every=10, **settings))
         return made[-1]
 
     yield make
@@ -53,7 +53,7 @@ def saved(sites, name):
 
 def finish(sites):
     x = sites.finish()
-    np.testing.assert_allclose(x, np.tile(random_quadratic(4, seed=1, spread=2.0).solution(), (4, 1)), atol=1e-6)
+    np.testing.assert_allclose(x, np.tile(random_quadratic(3, seed=1, spread=2.0).solution(), (3, 1)), atol=1e-6)
 
 
 def test_while_it_waits_for_the_others_to_start(fleet):
@@ -66,7 +66,7 @@ def test_while_it_waits_for_the_others_to_start(fleet):
 
 
 def test_between_two_steps_while_a_neighbour_is_away(fleet):
-    sites = fleet(steps=900)
+    sites = fleet(steps=500)
     sites.hold(40)
     sites.start()
     sites.wait_for_step(35)
@@ -74,14 +74,14 @@ def test_between_two_steps_while_a_neighbour_is_away(fleet):
     sites.let_go()
     time.sleep(3.0)  # the others come as far as they can without it
     step = sites.step("site-0")
-    assert step < 900 and terminated(sites, "site-0") < LIMIT
+    assert step < 500 and terminated(sites, "site-0") < LIMIT
     assert saved(sites, "site-0")[-1] >= 30
     sites.start("site-0", "site-1")
     finish(sites)
 
 
 def test_in_the_middle_of_a_step_while_a_neighbour_is_silent(fleet):
-    sites = fleet(steps=900)
+    sites = fleet(steps=500)
     sites.hold(40)
     sites.start()
     sites.wait_for_step(35)
@@ -96,7 +96,7 @@ def test_in_the_middle_of_a_step_while_a_neighbour_is_silent(fleet):
 
 
 def test_while_it_runs(fleet):
-    sites = fleet(steps=900)
+    sites = fleet(steps=500)
     sites.start()
     sites.wait_for_step(50)
     assert terminated(sites, "site-0") < LIMIT
@@ -116,7 +116,7 @@ def test_when_it_has_finished_and_waits_for_a_slower_neighbour(fleet):
 
 def test_while_it_compiles(fleet):
     """Nothing is lost: what it had saved is there."""
-    sites = fleet(steps=900, compiles=["site-0"])
+    sites = fleet(steps=500, compiles=["site-0"])
     sites.start()
     sites.wait_until(lambda: (sites.status("site-0") or {}).get("state") == "compiling")
     sites.wait_for_news("site-0", 2.0)

@@ -30,7 +30,7 @@ def run(name, steps, rate, problem=PROBLEM, **options):
 
 def falling(k):
     """From 0.03 to zero, so that Adam comes to rest."""
-    return 0.03 * jnp.maximum(1 - k / 4000, 0.0) ** 2
+    return 0.03 * jnp.maximum(1 - k / 2000, 0.0) ** 2
 
 
 class Moments:
@@ -92,23 +92,23 @@ def test_gt_adam_is_the_printed_recursion():
 
 def test_second_moments_of_the_averaged_difference_leave_the_fixed_point():
     method = SingleLevel(falling, 1.0, adam_ed(averaged=True))
-    result = db.solve(PROBLEM, method, RING, steps=4000, metrics=[], eval_every=CHUNK, progress=False)
+    result = db.solve(PROBLEM, method, RING, steps=2000, metrics=[], eval_every=CHUNK, progress=False)
     np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-10)
 
 
 def test_only_corrected_methods_end_at_the_solution():
-    result = run("adam-ed", 4000, falling)
+    result = run("adam-ed", 2000, falling)
     np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-10)
     e = np.asarray(result.state.x.carry[0].tree)
     assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
-    np.testing.assert_allclose(run("gt-adam", 4000, falling).nodes.x, SOLUTION, rtol=0, atol=1e-6)
-    assert np.abs(np.asarray(run("dadam", 4000, falling).nodes.x) - SOLUTION).max() > 0.1
+    np.testing.assert_allclose(run("gt-adam", 2000, falling).nodes.x, SOLUTION, rtol=0, atol=1e-6)
+    assert np.abs(np.asarray(run("dadam", 2000, falling).nodes.x) - SOLUTION).max() > 0.1
 
 
 @pytest.mark.slow
 def test_all_levels_of_sparkle():
     method = db.sparkle("adam-ed", alpha=falling, beta=falling, gamma=falling)
-    result = db.solve(QUADRATIC.problem(), method, RING, steps=4000, metrics=[], eval_every=100)
+    result = db.solve(QUADRATIC.problem(), method, RING, steps=2000, metrics=[], eval_every=100)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), rtol=0, atol=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_a_step_size_of_zero_stands_still():
 
 @pytest.mark.slow
 def test_faults_leave_adam_ed_exact():
-    result = run("adam-ed", 4000, falling, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
+    result = run("adam-ed", 2000, falling, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
     np.testing.assert_allclose(result.nodes.x, SOLUTION, rtol=0, atol=1e-9)
 
 

@@ -94,7 +94,7 @@ def test_constant_steps_are_exact_diffusion():
 
 
 def test_any_steps_by_node_and_coordinate_end_at_the_solution():
-    result = run(Fixed.of(jnp.asarray(1 / rng.uniform(0.05, 0.6, (NODES, SIZE)))), steps=4000)
+    result = run(Fixed.of(jnp.asarray(1 / rng.uniform(0.05, 0.6, (NODES, SIZE)))), steps=1000)
     assert worst(result, EVEN[1]) < 1e-10
     e = np.asarray(result.state.x.carry[0].tree)
     assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
@@ -103,7 +103,7 @@ def test_any_steps_by_node_and_coordinate_end_at_the_solution():
 @pytest.mark.slow_except("100.0")
 @pytest.mark.parametrize("η", [0.1, 100.0])
 def test_the_scalar_version_needs_no_tuning(η):
-    assert worst(run(ada_ed(scalar=True), steps=8000, rate=η), EVEN[1]) < 1e-10
+    assert worst(run(ada_ed(scalar=True), steps=2000, rate=η), EVEN[1]) < 1e-10
 
 
 def test_coordinates_scaled_over_four_decades():
@@ -116,7 +116,7 @@ def test_coordinates_scaled_over_four_decades():
 @pytest.mark.slow
 def test_faults_leave_it_exact():
     faults = [db.faults.drop(0.2), db.faults.pause(probability=0.1)]
-    assert worst(run(ada_ed(), steps=4000, faults=faults), EVEN[1]) < 1e-10
+    assert worst(run(ada_ed(), steps=1500, faults=faults), EVEN[1]) < 1e-10
     late = run(ada_ed(), steps=40, faults=db.faults.late(2, 0.3))
     e = np.asarray(late.state.x.carry[0].tree)
     assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
@@ -128,7 +128,7 @@ def test_a_node_without_a_gradient_passes_on_what_others_need(scalar):
     data = {"a": np.array([1.0, 0.0, 1.0])[:, None], "c": np.array([0.0, 0.0, 4.0])[:, None]}
     squares = lambda x, batch: jnp.mean(batch["a"] * (x - batch["c"]) ** 2)  # noqa: E731
     given = db.Problem(squares, upper_data=data, x0=jnp.asarray(1.0))
-    result = run(ada_ed(scalar=scalar), (given,), steps=3000, graph=db.graphs.path(3).lazy())
+    result = run(ada_ed(scalar=scalar), (given,), steps=1000, graph=db.graphs.path(3).lazy())
     np.testing.assert_allclose(result.nodes.x, 2.0, atol=1e-10)
 
 
@@ -143,7 +143,7 @@ def test_a_step_size_of_zero_stands_still():
 def test_all_three_levels_of_sparkle(name):
     quadratic = random_quadratic(NODES, p=3, q=4)
     method = db.sparkle(name, alpha=0.3, beta=1.0, gamma=1.0)
-    result = db.solve(quadratic.problem(), method, RING, steps=6000, metrics=[], eval_every=100)
+    result = db.solve(quadratic.problem(), method, RING, steps=1500, metrics=[], eval_every=100)
     np.testing.assert_allclose(result.nodes.x, np.tile(quadratic.solution(), (NODES, 1)), atol=1e-8)
 
 
@@ -180,7 +180,7 @@ def test_short_scales_send_less_and_end_at_the_solution(dtype):
     size = np.dtype(dtype).itemsize
     sent, full = (db.cost(given, method, RING)["bytes"] for method in (short, whole))
     assert full == 2 * 2 * SIZE * size and sent == 2 * size * (SIZE + 1)  # three bytes fit into one number
-    result = run(ada_ed(scale_every=2), (given,), steps=3000)
+    result = run(ada_ed(scale_every=2), (given,), steps=1000)
     assert worst(result, EVEN[1]) < (1e-10 if dtype == jnp.float64 else 1e-5)
     e = np.asarray(result.state.x.carry[0].tree)
     assert np.abs(e.sum(0)).max() < 8 * np.finfo(dtype).eps * np.abs(e).sum()
@@ -192,7 +192,7 @@ def test_short_scales_elsewhere():
     expected = run(ada_ed(scale_every=3), **options)
     spread = run(ada_ed(scale_every=3), engine=db.Cluster(), **options)
     np.testing.assert_allclose(spread.nodes.x, expected.nodes.x, atol=1e-12)
-    result = run(ada_ed(scale_every=3), steps=4000, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
+    result = run(ada_ed(scale_every=3), steps=1500, faults=[db.faults.drop(0.2), db.faults.pause(probability=0.1)])
     assert worst(result, EVEN[1]) < 1e-10
     with pytest.raises(ValueError, match=r"scale_every cannot be combined with late messages: leave one of them out."):
         run(ada_ed(scale_every=3), steps=1, faults=db.faults.late(2, 0.3))

@@ -81,14 +81,14 @@ def test_every_level_follows_the_papers_recursion(name, kind, graph):
 @pytest.mark.parametrize("graph", [DIGRAPH, CHANGING], ids=["digraph", "changing"])
 def test_push_pull_ends_at_the_solution_on_every_level(graph):
     """The reference says where; where nodes differ push-sum ends elsewhere, so this says something."""
-    result = run(QUADRATIC.problem(), db.sparkle("push-pull", **RATES), graph, 3000)
+    result = run(QUADRATIC.problem(), db.sparkle("push-pull", **RATES), graph, 1500)
     x = QUADRATIC.solution()
     y = QUADRATIC.lower_solution(x)
     for found, expected in ((result.nodes.x, x), (result.nodes.y, y)):
         assert np.abs(found - expected).max() < 2e-14
     for level in result.state[:3]:
         np.testing.assert_allclose(np.asarray(level.carry[0].tree).sum(0), 0, atol=1e-12)
-    biased = run(QUADRATIC.problem(), db.sparkle("push-sum", **RATES), graph, 3000)
+    biased = run(QUADRATIC.problem(), db.sparkle("push-sum", **RATES), graph, 1500)
     assert np.abs(biased.nodes.x - x).max() > 0.05
 
 
@@ -200,6 +200,6 @@ def test_what_makes_no_sense_raises(make, sentence):
 
 def test_a_personal_lower_level_stays_at_the_node():
     problem = QUADRATIC.problem(personal=True)
-    result = run(problem, db.sparkle("local", "push-pull", **RATES), DIGRAPH, 3000)
+    result = run(problem, db.sparkle("local", "push-pull", **RATES), DIGRAPH, 1500)
     np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.personal_solution(), (NODES, 1)), atol=2e-14)
     assert len(jax.tree.leaves(result.state.y.carry)) == 0
