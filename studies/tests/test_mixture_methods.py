@@ -38,6 +38,7 @@ def task():
     return mixture_task(SETUP.texts, "scores", seed=3)
 
 
+@pytest.mark.slow
 def test_alignment_is_the_inner_product_with_the_target(task):
     """After a step on all samples the mean of the nodes' scores is α ⟨∇L_d, ∇L_target⟩; a step that rests leaves it."""
     problem = task.problem

@@ -199,7 +199,7 @@ class LockstepSite(Site):
             edge.send_data(at, write_data(edge.epoch, at, row))
 
     def _is_expected(self, row: np.ndarray | None, edge: Edge, at: Position, like: np.ndarray) -> bool:
-        """Whether a row has come, with the dtype and the shape of this exchange. Any other row is not used, and closes
+        """Whether a row has come, with the dtype and the shape of this exchange. Another row is not used, and closes
         its stream, as a malformed frame does."""
         if row is None:
             return False

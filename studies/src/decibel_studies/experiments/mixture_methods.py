@@ -8,7 +8,7 @@ Ablin, 2024) do. Both take the decoder's step y⁺ = L(y, β ∇_y g(p, y)) unde
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -42,7 +42,8 @@ class Path(eqx.Module):
         return (1 - part) * self.table[before] + part * self.table[after]
 
     def __repr__(self) -> str:
-        return f"Path({np.round(np.asarray(self.table), 4).tolist()}, {self.steps})"
+        rows = [" ".join(f"{share:.4g}" for share in row) for row in np.asarray(self.table)]
+        return f"Path({', '.join(rows)}; {self.steps} steps)"
 
 
 class Planned(Method):
@@ -97,7 +98,7 @@ class Aligned(Method):
             gradient = oracle.config.over_nodes(jax.grad(oracle.problem.upper_loss, 1))
             target = gradient(x.s.tree, point.tree, oracle.draw(1).upper)
             agreement = _inner_products(direction, Vector(target))
-            shares = jax.vmap(cast(Any, oracle.problem.lower).mixture)(x.s.tree)
+            shares = jax.vmap(cast(PyTree, oracle.problem.lower).mixture)(x.s.tree)
             # The direction is that of N p_d L_d, and the mean over nodes divides by N.
             one_hot = jax.nn.one_hot(own, shares.shape[1], dtype=shares.dtype)
             gain = one_hot * (agreement / (one_hot * shares).sum(1))[:, None]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from decibel.tasks import Task, language_model
 from decibel.tasks.decoder import Decoder, Shape
 
 from ..testbed.study import Arm
-from ..type_aliases import Snapshot, Topology
+from ..type_aliases import PyTree, Snapshot, Topology
 from .data_mixtures import SYNTHETIC, Given, load_bytes, shuffled_letters
 from .mixture_methods import Aligned, Path, Planned
 from .schedules import Linear
@@ -133,7 +133,7 @@ class OnUnseenText(eqx.Module):
     `shares`: those of a run with one level.
     """
 
-    model: Any
+    model: PyTree
     validation: Array
     test: Array
     unseen: Array  # (domains, windows, bytes)
@@ -180,7 +180,7 @@ def mixture_task(settings: Texts, kind: Kind, *, seed: int) -> Task:
         streamed=False,
         seed=seed,
     )
-    held_out = cast(Any, made.metrics[0])
+    held_out = cast(PyTree, made.metrics[0])
     problem = made.problem
     names = tuple(every)
     metric = OnUnseenText(held_out.model, held_out.validation, held_out.test, held_out.unseen, held_out.mixture, names)  # pyright: ignore
