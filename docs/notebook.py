@@ -1,9 +1,9 @@
-"""The tutorial as a notebook, with its output.
+"""The tutorial and the guide to data mixtures as notebooks, with their output.
 
     python docs/notebook.py
 
-Makes cells of the text and of the Python blocks of `docs/tutorial.md`, runs them (nbclient and ipykernel are in the
-extra `test`), and writes `docs/tutorial.ipynb`. Tests compare the cells and run them.
+Makes cells of the text and of the Python blocks of a page, runs them (nbclient and ipykernel are in the extra `test`),
+and writes the notebook beside the page. Tests compare the cells and run them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import os
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parent / "tutorial.md"
-NOTEBOOK = PAGE.with_suffix(".ipynb")
-LINK = "[As a notebook](tutorial.ipynb), with its output.\n\n"
+DOCS = Path(__file__).parent
+PAGES = ("tutorial", "mixtures")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"^!\[.*\n\n", re.MULTILINE)
 KERNEL = {
@@ -25,9 +24,15 @@ KERNEL = {
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "0", "XLA_FLAGS": "", "MPLBACKEND": ""}  # as at a reader's
 
 
-def cells() -> list[tuple[str, str]]:
+def path(page: str) -> Path:
+    """Of a page's notebook."""
+    return DOCS / f"{page}.ipynb"
+
+
+def cells(page: str) -> list[tuple[str, str]]:
     """(kind, source) of each; output and figures of the page are left out, since the notebook has its own."""
-    text = FIGURE.sub("", PAGE.read_text().replace(LINK, ""))
+    link = f"[As a notebook]({page}.ipynb), with its output.\n\n"
+    text = FIGURE.sub("", (DOCS / f"{page}.md").read_text().replace(link, ""))
     found, last = [], 0
     for block in BLOCK.finditer(text):
         found += [("markdown", text[last : block.start()].strip())]
@@ -36,21 +41,21 @@ def cells() -> list[tuple[str, str]]:
     return [(kind, source) for kind, source in [*found, ("markdown", text[last:].strip())] if source]
 
 
-def notebook() -> dict[str, object]:
+def notebook(page: str) -> dict[str, object]:
     """Without output, as JSON."""
     made: list[dict[str, object]] = []
-    for number, (kind, source) in enumerate(cells()):
+    for number, (kind, source) in enumerate(cells(page)):
         cell = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source.splitlines(keepends=True)}
         made.append(cell if kind == "markdown" else {**cell, "execution_count": None, "outputs": []})
     return {"cells": made, "metadata": KERNEL, "nbformat": 4, "nbformat_minor": 5}
 
 
-def executed(folder: Path) -> dict[str, object]:
+def executed(page: str, folder: Path) -> dict[str, object]:
     """With the output of a run in a folder."""
     import nbformat
     from nbclient import NotebookClient
 
-    made = nbformat.reads(json.dumps(notebook()), as_version=4)
+    made = nbformat.reads(json.dumps(notebook(page)), as_version=4)
     client = NotebookClient(made, timeout=600, record_timing=False, resources={"metadata": {"path": str(folder)}})
     client.execute(env={**os.environ, **ENVIRONMENT})
     made["metadata"] = KERNEL
@@ -59,5 +64,6 @@ def executed(folder: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    NOTEBOOK.write_text(json.dumps(executed(PAGE.parent), indent=1, ensure_ascii=False) + "\n")
-    print(f"wrote {NOTEBOOK}")
+    for page in PAGES:
+        path(page).write_text(json.dumps(executed(page, DOCS), indent=1, ensure_ascii=False) + "\n")
+        print(f"wrote {path(page)}")
