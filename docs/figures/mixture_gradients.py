@@ -48,7 +48,7 @@ def main() -> None:
                 panels[name].plot(gradients, losses.mean(0), color=colour, label=words)
         panels[name].set(xlabel="gradients per node", ylabel="loss on the target, nats per byte")
     panels["plenty"].set_title("text is plentiful")
-    panels["scarce"].set_title("every text is drawn eight times")
+    panels["scarce"].set_title("text is scarce")
     panels["plenty"].legend()
 
     shares = panels["shares"]

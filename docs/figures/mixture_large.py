@@ -44,6 +44,7 @@ def main() -> None:
     options.add_argument("--tiny", action="store_true")
     options.add_argument("--only", choices=("learned", "uniform"))
     given = options.parse_args()
+    jax.config.update("jax_enable_x64", False)
     setup = TINY if given.tiny else LARGE
     path = given.out / "mixture_large.json"
     found = json.loads(path.read_text()) if path.exists() else {}

@@ -1,10 +1,11 @@
-"""Other settings of the study apps/mixtures-gradients: descriptive, two seeds each, chosen before they were run.
+"""Other settings of the study apps/mixtures-gradients: descriptive, two seeds each.
 
     python docs/figures/mixture_settings.py OUT            # a quarter of an hour on an H200
-    python docs/figures/mixture_settings.py OUT --tiny     # the same on a CPU, with hardly any steps
+    python docs/figures/mixture_settings.py OUT --tiny     # the same but "replay" on a CPU, with hardly any steps
     python docs/figures/mixture_settings.py OUT --only scarce other
 
-Writes OUT/GROUP.json as runs end, and continues where it was interrupted.
+Writes OUT/mixture_settings.json as runs end, and continues where it was interrupted. The runs of 2026-11-19 had float64
+weights; those of now have float32, as the study has.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from decibel_studies.testbed.study import Arm
 
 HERE = Path(__file__).parent
 SEEDS = (12001, 12002)
-SCARCE = 3_750  # windows of a node, of which a run of 3,750 steps draws eight times as many
+SCARCE = 3_750  # windows of a node
 LOCAL = 32
 TINY = SETUPS["smoke"]
 Group = Callable[[Setup, Path], Iterator[Arm]]
@@ -70,7 +71,7 @@ def replay(setup: Setup, results: Path) -> Iterator[Arm]:
 
 
 def scarce(setup: Setup, _: Path) -> Iterator[Arm]:
-    """Every node draws each of its windows eight times."""
+    """A node draws each of its windows eight times in 3,750 steps."""
     few = replace(setup, windows=min(setup.windows, SCARCE))
     yield from _three("scarce text", few)
 
@@ -167,15 +168,17 @@ def main() -> None:
     options.add_argument("--only", nargs="*", choices=GROUPS, default=list(GROUPS))
     given = options.parse_args()
     setup = TINY if given.tiny else SETUPS["full"]
-    for group in given.only:
-        path = given.out / f"{group}.json"
-        found = json.loads(path.read_text()) if path.exists() else {}
+    jax.config.update("jax_enable_x64", False)
+    path = given.out / "mixture_settings.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    for group in [name for name in given.only if not (given.tiny and name == "replay")]:
         for each in GROUPS[group](setup, given.results):
-            if each.label in found:
+            done = found.setdefault(each.case, {})
+            if each.label in done:
                 continue
             runs = each.run(SEEDS)
-            found[each.label] = [{name: [float(f"{v:.6g}") for v in run[name]] for name in run} for run in runs]
-            found["about"] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "case": each.case}
+            done[each.label] = [{name: [float(f"{v:.6g}") for v in run[name]] for name in run} for run in runs]
+            found["about"] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "seeds": SEEDS}
             atomic_write(path, json.dumps(found) + "\n")
             ends = [run["test_loss"][-1] for run in runs]
             print(f"{each.case}, {each.label}: {', '.join(f'{end:.4f}' for end in ends)}", flush=True)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import references
+import streamed
 from quadratics import random_quadratic
 
 import decibel as db
@@ -19,8 +20,9 @@ RING = db.graphs.ring(NODES)
 RATES = dict(alpha=0.05, beta=0.1, gamma=0.1, theta=0.4)
 
 
-def run(problem, method, graph, steps):
-    return db.solve(problem, method, graph, steps=steps, eval_every=min(steps, CHUNK), metrics=[], progress=False)
+def run(problem, method, graph, steps, **options):
+    every = min(steps, CHUNK)
+    return db.solve(problem, method, graph, steps=steps, eval_every=every, metrics=[], progress=False, **options)
 
 
 def agree(result, reference, tolerance):
@@ -123,6 +125,16 @@ def test_a_resting_step_costs_one_gradient():
     mean = db.cost(PROBLEM, db.sparkle("ed", hypergradient=penalty(10.0), upper_every=4, **RATES), RING)
     assert mean["gradients"] == 1.5 and mean["bytes"] == vectors * (4 + 7 / 4)
     assert db.sparkle("ed", upper_every=4, **RATES).sends == "p/4 + q + q/4 numbers"
+
+
+def test_a_resting_step_reads_nothing_of_the_upper_level():
+    read = {level: streamed.sources(streamed.samples()) for level in ("upper", "lower")}
+    problem = streamed.problem(read["upper"], read["lower"])
+    method = db.sparkle("ed", upper_every=4, **RATES)
+    before = {level: len(nodes[0].calls) for level, nodes in read.items()}
+    run(problem, method, db.graphs.ring(streamed.NODES), 8, batch_size=2)
+    calls = {level: len(nodes[0].calls) - before[level] for level, nodes in read.items()}
+    assert calls == {"upper": 2, "lower": 8}
 
 
 def test_adams_corrections_count_the_steps_of_their_level():

@@ -83,13 +83,14 @@ def test_a_site_sends_one_vector_a_step_where_it_sends_two_on_the_ring(tmp_path,
     ("graph", "method"),
     [
         (db.graphs.one_peer_hypercube(4, order="random"), sparkle(updates="simultaneous")),
+        (RING, sparkle()),
         (RING, sparkle(upper_every=3)),
         (db.Levels(RING, db.graphs.ring(4)), sparkle()),
         (db.Levels(db.graphs.one_peer_hypercube(4), db.graphs.random_matchings(4)), sparkle("gt")),
         (RING, sparkle(db.privacy.quantize("ed", 4))),
         (db.graphs.random_matchings(3), sparkle()),
     ],
-    ids=["hypercube", "lazy upper level", "one level", "two sequences", "in 4 bits", "one rests"],
+    ids=["hypercube", "matchings", "lazy upper level", "one level", "two sequences", "in 4 bits", "one rests"],
 )
 def test_on_all_levels(tmp_path, graph, method):
     levels = graph if isinstance(graph, db.Levels) else db.Levels(graph)

@@ -44,7 +44,7 @@ def method(strategy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["edge-ed", "late wave", "wave in 4 bits"])
+@pytest.mark.parametrize("strategy", ["edge-ed", "wave", "late wave", "wave in 4 bits"])
 def test_four_sites_equal_the_simulator(tmp_path, strategy):
     """With data of its own only, over gRPC, with a site that nobody can reach, and a fifth of the messages lost."""
     folders = Folders(tmp_path, ring(4, reachable={0, 2, 3}))

@@ -95,7 +95,7 @@ def test_eight_sites_killed_many_times_parted_slow_and_ten_percent_lost(fleet):
 
 
 def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bit(fleet):
-    sites = fleet(ring(3), steps=120, every=20, saves=True, lost=0.1)
+    sites = fleet(ring(4), steps=120, every=20, saves=True, lost=0.1)
     sites.start()
     whole = sites.finish()
     for name in sites.names:
@@ -152,6 +152,20 @@ def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
     sites.wait_for_step(590)
     sites.let_go()
     np.testing.assert_allclose(sites.finish(), np.tile(solution(5), (5, 1)), atol=1e-8)
+
+
+@pytest.mark.parametrize("network", [Loopback, Namespaces])
+def test_parted_halves_continue_and_meet_again(fleet, network):
+    sites = fleet(ring(4, fault_tolerance=TOLERANCE), network, steps=1200, every=300)
+    sites.hold(300)
+    sites.start()
+    sites.wait_for_step(50)
+    sites.network.part()
+    sites.wait_until(lambda: "has sent no heartbeat" in sites.logs())
+    sites.wait_for_step(290)
+    sites.network.heal()
+    sites.let_go()
+    np.testing.assert_allclose(sites.finish(), np.tile(solution(4), (4, 1)), atol=1e-8)
 
 
 @pytest.mark.parametrize("quorum", ["wait", "stop"])

@@ -24,8 +24,8 @@ PATIENT = FaultTolerance(quorum="wait", beat=0.3, missed=400, deadline=600.0)
 def fleet(tmp_path):
     made = []
 
-    def make(**settings):
-        made.append(Fleet(tmp_path, ring(3, fault_tolerance=PATIENT), saves=True, every=10, **settings))
+    def make(count=3, **settings):
+        made.append(Fleet(tmp_path, ring(count, fault_tolerance=PATIENT), saves=True, every=10, **settings))
         return made[-1]
 
     yield make
@@ -53,7 +53,8 @@ def saved(sites, name):
 
 def finish(sites):
     x = sites.finish()
-    np.testing.assert_allclose(x, np.tile(random_quadratic(3, seed=1, spread=2.0).solution(), (3, 1)), atol=1e-6)
+    solution = random_quadratic(len(x), seed=1, spread=2.0).solution()
+    np.testing.assert_allclose(x, np.tile(solution, (len(x), 1)), atol=1e-6)
 
 
 def test_while_it_waits_for_the_others_to_start(fleet):
@@ -81,7 +82,7 @@ def test_between_two_steps_while_a_neighbour_is_away(fleet):
 
 
 def test_in_the_middle_of_a_step_while_a_neighbour_is_silent(fleet):
-    sites = fleet(steps=500)
+    sites = fleet(count=4, steps=500)
     sites.hold(40)
     sites.start()
     sites.wait_for_step(35)

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from ..core._json import finite
+from ..core._json import without_nan
 from ._completions import completing
 
 Answer = TypeVar("Answer")
@@ -51,7 +51,7 @@ def complain(sentence: str) -> None:
 
 def emit(document: object) -> None:
     """One JSON document on standard output; numbers that are not finite become null."""
-    typer.echo(json.dumps(finite(document), default=str, indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(json.dumps(without_nan(document), default=str, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def or_exit(function: Callable[..., Answer], *arguments: object, usage_error: int = USAGE) -> Answer:

@@ -11,10 +11,10 @@ Provenance: TypeAlias = dict[str, JSON]  # of a run: versions, seed, graph and s
 Row: TypeAlias = dict[str, float]  # of a trace: a value per column
 
 
-def finite(value: object) -> object:
+def without_nan(value: object) -> object:
     """The same with null for NaN and infinity, for which JSON has no word."""
     if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

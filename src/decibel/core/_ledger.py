@@ -173,3 +173,8 @@ class Ledger:
         with self._new_step_cost() as step_cost:
             jax.eval_shape(function, *arguments)
         return step_cost
+
+
+def inside(loop: Int[Array, ""], value: S) -> S:
+    """The value, which then depends on the index of a loop: XLA computes before a loop what does not."""
+    return jax.lax.optimization_barrier((loop, value))[1]

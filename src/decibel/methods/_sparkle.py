@@ -102,11 +102,11 @@ class Sparkle(Auxiliary):
         if self.upper_every == 1:
             return move(k, state, oracle, network)
 
-        def all_levels(state: State) -> State:
-            return move(k, state, oracle, network)
+        def all_levels(state: State, loop: Array) -> State:
+            return move(k, state, oracle.inside(loop), network)
 
-        def lower_level(state: State) -> State:
-            return self.lower_only(k, state, oracle, network)
+        def lower_level(state: State, loop: Array) -> State:
+            return self.lower_only(k, state, oracle.inside(loop), network)
 
         return network.either(k % self.upper_every == 0, all_levels, lower_level, State(*state[:4]))
 

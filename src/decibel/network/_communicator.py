@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ..core import _keys as keys
-from ..core._ledger import Ledger
+from ..core._ledger import Ledger, inside
 from ..core._types import PyTree
 from ..graphs._graph import Gossip
 from ._links import ExchangeMemory, NoiseKeys
@@ -20,6 +20,7 @@ from ._network import Network
 
 Move = Generator[PyTree, PyTree, PyTree]  # of a level, which a strategy makes
 T = TypeVar("T")
+Branch: TypeAlias = Callable[[T, Array], T]
 
 
 class Communicator:
@@ -118,32 +119,34 @@ class Communicator:
         self._moves_before = None
         return next(iter(done.values())) if len(done) == 1 else tuple(done[level] for level in moves)
 
-    def either(self, choice: Array, on_true: Callable[[T], T], on_false: Callable[[T], T], operand: T) -> T:
+    def either(self, choice: Array, on_true: Branch[T], on_false: Branch[T], operand: T) -> T:
         """One of two ways through the last part of a step, counted by the ledger.
 
         From some exchange on, one of them may leave out what the other exchanges. Links then keep their state. What a
         branch leaves as it is costs nothing: these are two loops, one of which runs once, since `lax.cond` would copy
-        its whole operand.
+        its whole operand. Batches and noise are to be drawn with `oracle.inside(loop)`, or XLA draws them before the
+        loops, in every step.
 
         Args:
             choice: a traced boolean, the same at all nodes.
-            on_true: called with `operand` if it is true; it has every exchange of the step.
-            on_false: called with `operand` if it is false.
-            operand: the argument of both.
+            on_true: called with `operand` and the index of a loop if it is true; it has every exchange of the step.
+            on_false: called with them if it is false.
+            operand: the first argument of both.
         """
         if self._before is None:  # a trace for shapes
-            return on_true(operand)
-        done, before = self.link_memories, self._before
+            return on_true(operand, jnp.int32(0))
+        done, before, step = self.link_memories, self._before, self._step
         outermost, noise_keys = self._outermost, self._noise_keys
         carried = (operand, before[len(done) :])
 
-        def branch(function: Callable[[T], T]) -> Callable[[Array, PyTree], PyTree]:
-            def run(_: Array, carried: PyTree) -> PyTree:
+        def branch(function: Branch[T]) -> Callable[[Array, PyTree], PyTree]:
+            def run(loop: Array, carried: PyTree) -> PyTree:
                 operand, remaining = carried
+                self._step = inside(loop, step)
                 self.link_memories = done
                 self._before = (*before[: len(done)], *remaining) if before else ()
                 self._outermost, self._noise_keys = self._ledger.step_cost, NoiseKeys(noise_keys)
-                new = function(operand)
+                new = function(operand, loop)
                 exchanged = len(self.link_memories) - len(done)
                 after = (*self.link_memories[len(done) :], *remaining[exchanged:]) if before else ()
                 return new, after
@@ -153,7 +156,7 @@ class Communicator:
         chosen = choice.astype(jnp.int32)
         carried = self._ledger.loop(chosen, branch(on_true), carried)
         operand, remaining = self._ledger.loop(1 - chosen, branch(on_false), carried)
-        self.link_memories, self._before = (*done, *remaining), before
+        self.link_memories, self._before, self._step = (*done, *remaining), before, step
         self._outermost, self._noise_keys = outermost, noise_keys
         return operand
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import TypeAlias, TypeVar
 
@@ -18,7 +19,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Int, Key, UInt32
 
-from ..core._ledger import Ledger
+from ..core._ledger import Ledger, inside
 from ..core._types import PyTree
 from ..core._vector import Vector
 from ..problem._batch import Batch
@@ -62,6 +63,12 @@ class Oracle:
             tag: a number; different tags give independent batches within one step.
         """
         return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, offset=tag)
+
+    def inside(self, loop: Int[Array, ""]) -> Oracle:
+        """The same, whose draws stay inside a loop with this index."""
+        oracle = copy(self)
+        oracle.key = inside(loop, self.key)
+        return oracle
 
     def draw_all(self) -> Draw:
         """All samples of every node."""

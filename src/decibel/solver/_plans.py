@@ -120,8 +120,8 @@ def root(name: str, x: Grid, λ: Grid, steps: int) -> Grid:
     """The largest modulus of the roots of a strategy's recursion.
 
     Its row of the table, s⁺ = C s − A x s − B w and w⁺ = w + B s⁺, has those of t² − (1 + C − A x − B²) t + C − A x.
-    With local steps x stands for 1 − (1 − x)^τ. The carry of ED, or the flows of wave, count by the mean of the powers
-    of 1 − x below τ.
+    With local steps, of ED or wave, x stands for 1 − (1 − x)^τ. Their carry or flows count by the mean of the powers of
+    1 − x below τ.
     """
     row = strategy(name)
     left, total = _local(x, steps)

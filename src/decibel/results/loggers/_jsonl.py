@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Float
 
 from ...core._files import atomic_write
-from ...core._json import JSON, Provenance, Row, finite
+from ...core._json import JSON, Provenance, Row, without_nan
 from ...core._vector import Vector
 from ...graphs._graph import Levels
 from .._status import Status
@@ -107,4 +107,4 @@ def _drawn(graphs: Levels) -> dict[str, JSON]:
 
 
 def _line(entry: dict[str, JSON]) -> str:
-    return json.dumps(finite(entry), default=str, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(without_nan(entry), default=str, ensure_ascii=False, allow_nan=False) + "\n"

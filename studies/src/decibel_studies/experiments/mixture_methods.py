@@ -93,10 +93,10 @@ class Aligned(Method):
         direction = _lower_gradient(oracle, state.x.s, point, batch)
         y = network(y=levels["y"](state.y, direction, rate(self.beta, k)))
 
-        def compared(x: Level) -> Level:
+        def compared(x: Level, loop: Array) -> Level:
             oracle.ledger.add(gradients=1)
             gradient = oracle.config.over_nodes(jax.grad(oracle.problem.upper_loss, 1))
-            target = gradient(x.s.tree, point.tree, oracle.draw(1).upper)
+            target = gradient(x.s.tree, point.tree, oracle.inside(loop).draw(1).upper)
             agreement = _inner_products(direction, Vector(target))
             shares = jax.vmap(cast(PyTree, oracle.problem.lower).mixture)(x.s.tree)
             # The direction is that of N p_d L_d, and the mean over nodes divides by N.
@@ -105,8 +105,13 @@ class Aligned(Method):
             return network(x=levels["x"](x, Vector(-gain), self.alpha))
 
         if self.every == 1:
-            return State(compared(state.x), y)
-        return State(network.either(k % self.every == 0, compared, lambda x: x, state.x), y)
+            return State(compared(state.x, k), y)
+        return State(network.either(k % self.every == 0, compared, rest, state.x), y)
+
+
+def rest(x: Level, _: Array) -> Level:
+    """The level as it is."""
+    return x
 
 
 def _lower_gradient(oracle: Oracle, x: Vector, y: Vector, batch: PyTree) -> Vector:

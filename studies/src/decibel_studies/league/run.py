@@ -105,7 +105,10 @@ Say = Callable[[str], object]
 
 def entry_of(name: str) -> Entry:
     """The method of a row, which is named by it, or by it and its graph: "sparkle-ed, one peer"."""
-    return CATALOG[name.partition(", ")[0]]
+    method, _, graph = name.partition(", ")
+    if graph not in GRAPHS:
+        raise ValueError(f"graph {graph!r} is not in the league: choose from {', '.join(filter(None, GRAPHS))}.")
+    return CATALOG[method]
 
 
 def slug(text: str) -> str:
