@@ -59,6 +59,7 @@ def test_alignment_is_the_inner_product_with_the_target(task):
     assert [run.trace.last["gradients"] for run in (first, second)] == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_planned_mixture_trains_as_a_single_level_with_its_shares():
     free, single = (mixture_task(SETUP.texts, kind, seed=3) for kind in ("free", "single"))
     falling = Linear(1e-3, 10)

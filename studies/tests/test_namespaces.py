@@ -74,6 +74,7 @@ def test_a_packet_takes_the_delay_each_way():
     assert found.min() >= 30 and found.min() < 60  # not the delay twice
 
 
+@pytest.mark.slow
 def test_jitter_goes_both_ways():
     with ends(Link(1.0, 15.0, jitter=10.0)) as (made, sockets):
         found = round_trips(made, sockets, 50)

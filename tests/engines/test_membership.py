@@ -175,7 +175,7 @@ def test_who_comes_back_starts_from_the_average():
     np.testing.assert_allclose(new.x.carry[0].tree, carry - carry.mean(0), atol=1e-15)
 
 
-@pytest.mark.slow_except("edge-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ed", "edge-ed"])
 def test_a_cluster_goes_on_with_fewer_devices(name, tmp_path):
     """Eight nodes on four devices, then six on three, then all again; against the simulator."""

@@ -120,7 +120,7 @@ def test_a_run_is_the_one_with_the_polynomial(rounds):
     assert np.abs(c.sum(0)).max() < 1e-13 * np.abs(c).sum()
 
 
-@pytest.mark.slow_except("ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ed", "gt", "extra", "nids", "diffusion"])
 def test_the_cluster_and_links_with_faults_give_the_same(strategy):
     """Of two graphs: x mixes in four rounds, y and z in one, so that they share only the first."""

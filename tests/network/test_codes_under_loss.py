@@ -70,7 +70,7 @@ def rounds(result, tolerance=1e-8):
     return result.trace["step"][np.flatnonzero(errors >= tolerance).max() + 1]
 
 
-@pytest.mark.slow_except("0.3")
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [0.0, 0.3, 0.5])
 def test_four_bits_take_the_rounds_of_plain_messages(loss):
     faults = db.faults.drop(loss, one_way=True)

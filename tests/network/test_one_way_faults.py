@@ -150,6 +150,7 @@ def test_push_sum_loses_no_weight():
     assert np.abs(np.asarray(result.nodes.x).mean(0) - QUADRATIC.single_solution()).max() < 0.05
 
 
+@pytest.mark.slow
 def test_a_run_with_lost_messages_resumes(tmp_path):
     method, problem = db.push_pull(alpha=0.1), QUADRATIC.single()
     whole = run(problem, method, DIGRAPH, 2 * CHUNK, ALL)

@@ -231,6 +231,7 @@ class TestDifferences:
         assert np.abs(v.tree - y.tree).min() > 1e-6  # and v has it
 
 
+@pytest.mark.slow
 def test_records_have_a_key_each():
     """Private directions are sums over records, each with a randomness of its own, and not those of evaluation."""
     loud = db.privacy.records(clip=1e3, noise=1e-6)

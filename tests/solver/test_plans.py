@@ -166,7 +166,7 @@ def test_a_run_takes_the_exchanges_of_the_model():
 # Every suggestion runs.
 
 
-@pytest.mark.slow_except("True-one way", "True-one way, loss")
+@pytest.mark.slow_except("True-one way")
 @pytest.mark.parametrize("links", LINKS)
 @pytest.mark.parametrize("single", [True, False])
 def test_every_plan_runs(links, single):

@@ -267,7 +267,7 @@ def test_nodes_that_remain_reach_their_own_solution():
     assert induced_graph(PAIRS, tuple(stay)).order == "random"
 
 
-@pytest.mark.slow_except("calm-pairs")
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [PAIRS, CUBE, graphs.matchings(RING)], ids=["pairs", "cube", "ring"])
 @pytest.mark.parametrize("faults", [None, db.faults.drop(0.3)], ids=["calm", "lost"])
 def test_the_cluster_does_the_same(graph, faults):

@@ -318,6 +318,7 @@ def test_one_node_ten_times_slower_costs_at_most_two_and_a_half_times_the_time()
     assert lockstep >= 9 * calm
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly(tmp_path):
     options = {"faults": [LATE, LOST, SLOWED]}
     whole = run("wave", steps=2 * CHUNK, **options)

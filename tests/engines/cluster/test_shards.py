@@ -73,7 +73,7 @@ def assert_close(found, expected, **tolerance):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
-@pytest.mark.slow_except("by-rule-sparkle-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [ED, GT], ids=lambda method: method.name)
 @pytest.mark.parametrize("shard", [HALVES, db.Shards(2, COLUMNS, COLUMNS)], ids=["by-rule", "by-columns"])
 def test_four_by_two_devices_give_the_simulators_numbers(method, shard):

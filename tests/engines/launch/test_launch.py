@@ -124,6 +124,7 @@ def test_nobody_is_left(script):
     assert status == 1 and "process 0 was killed by SIGKILL; no process is left" in output
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_passed_on_as_a_wish_to_end(script):
     text = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('saved'))\nprint('begun')\n"
     with launch("-n", 1, script(text + "time.sleep(200)\n")) as launcher:
