@@ -74,11 +74,13 @@ def test_sites_equal_the_simulator(tmp_path, strategy):
     assert_simulated(sites, problem, single, folders.federation.graph, 30, **options)
 
 
-@pytest.mark.slow
-def test_sites_with_a_lazy_upper_level_equal_the_simulator(tmp_path):
+@pytest.mark.slow_except("bounded")
+@pytest.mark.parametrize("limit", [None, 100.0], ids=["trusted", "bounded"])
+def test_sites_with_a_lazy_upper_level_equal_the_simulator(tmp_path, limit):
     """The first exchange of every step is y's; only some steps have a second one."""
-    folders, problem = Folders(tmp_path, ring(2)), random_quadratic(2).problem()
-    chosen = db.sparkle("ed", alpha=0.03, beta=0.1, gamma=0.1, upper_every=3)
+    trust = {"trust_members": limit is None, "flow_limit": limit}
+    folders, problem = Folders(tmp_path, ring(2, **trust)), random_quadratic(2).problem()
+    chosen = db.sparkle("edge-ed" if limit else "ed", alpha=0.03, beta=0.1, gamma=0.1, upper_every=3)
     sites = run_sites(folders, chosen, 8, [problem] * 2, eval_every=4)
     assert_simulated(sites, problem, chosen, folders.federation.graph, 8, "xyz", eval_every=4)
 

@@ -178,9 +178,6 @@ class PrivatePoint(Point):
     def linearized(self) -> Point:
         return self
 
-    def sampled(self) -> Point:
-        return self
-
     @cached_property
     def v(self) -> Vector:
         """∇_y g(x, y), the direction of y."""

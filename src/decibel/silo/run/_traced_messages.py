@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,32 +12,24 @@ from decibel import Communicator, Ledger, Network, Program, State
 from decibel.core import PyTree
 from decibel.network import Message
 
-T = TypeVar("T")
-S = TypeVar("S")
 
-
-class Recorder(Communicator):
+class MessageRecorder(Communicator):
     """Exchanges nothing, and keeps what was to be sent."""
 
     def __init__(self, network: Network, intervals: Mapping[str, int]) -> None:
-        self.intervals = intervals
-        self._network = network
+        super().__init__(network, jnp.int32(0), None, Ledger(), intervals)
         self.sent: list[dict[str, Message]] = []
 
     def exchange(self, sent: dict[str, Message]) -> dict[str, PyTree]:
         self.sent.append(sent)
         return {level: message.placeholder() for level, message in sent.items()}
 
-    def cond(self, choice: Array, on_true: Callable[[T], S], on_false: Callable[[T], S], operand: T) -> S:
-        """The branch that has every exchange of the step."""
-        return on_true(operand)
-
 
 def trace_messages(program: Program, state: State, look: Callable[[State, list[dict[str, Message]]], None]) -> None:
     """Calls `look` with the state before a step and the messages of each of its exchanges, by level; all are traced."""
 
     def step(k: Array, state: State) -> None:
-        recorder = Recorder(program.network, program.method.intervals)
+        recorder = MessageRecorder(program.network, program.method.intervals)
         program.method.step(k, state, program.oracle(k, Ledger()), recorder)
         look(state, recorder.sent)
 
