@@ -131,18 +131,13 @@ def quadratic(nodes):
     return random_quadratic(nodes, seed=1, spread=2.0).problem()
 
 
-def digits(nodes):
-    return db.tasks.label_cleaning("digits", nodes, seed=0).problem
-
-
 def one_level(nodes):
     return random_quadratic(nodes, seed=1, spread=2.0).single()
 
 
-PROBLEMS = {"quadratic": quadratic, "digits": digits, "one level": one_level}
+PROBLEMS = {"quadratic": quadratic, "one level": one_level}
 RATES = {
     "quadratic": {"alpha": 0.03, "beta": 0.1, "gamma": 0.1},
-    "digits": {"alpha": 10.0, "beta": 0.5, "gamma": 0.5},
     "one level": {"alpha": 0.2},
 }
 
@@ -168,10 +163,7 @@ if __name__ == "__main__":
     engine = InTrouble(home, name)
     graph = engine.graph
     task = SETTINGS.get("task", "quadratic")
-    if SETTINGS.get("one_peer"):
-        graph = db.graphs.matchings(graph)
-        method = db.ed(**RATES[task])
-    elif task == "one level":
+    if task == "one level":
         method = db.wave(**RATES[task])
     else:
         method = db.sparkle("edge-ed", updates="simultaneous", **RATES[task])
@@ -181,7 +173,6 @@ if __name__ == "__main__":
         method,
         graph,
         steps=SETTINGS["steps"],
-        batch_size=SETTINGS.get("batch_size"),
         eval_every=SETTINGS.get("every"),
         metrics=[],
         engine=engine,
@@ -190,5 +181,4 @@ if __name__ == "__main__":
         resume=bool(SETTINGS.get("saves")),
     )
     print(f"{name} ended at {result.step}, {result.message or None}", file=sys.stderr)
-    y = [] if result.y is None else ravel_pytree(result.y)[0]
-    np.savez(out, x=ravel_pytree(result.x)[0], y=y, done=Counted.begun)
+    np.savez(out, x=ravel_pytree(result.x)[0], done=Counted.begun)

@@ -340,25 +340,6 @@ class TestClock:
 
 
 class TestPinned:
-    def test_another_authority_does_not_take_its_place(self, tmp_path):
-        first, second = Authority.make("test"), Authority.make("test")
-        home, public = tmp_path / "home", tmp_path / "public"
-
-        def begin(authority, told=None):
-            atomic_write(public / "revoked.json", authority.sign_revoked(NONE))
-            return Trust.begin(home, public, authority.certificate, "test", told)
-
-        begin(first)
-        begin(first)
-        with pytest.raises(NotTrusted, match=f"another authority.*{as_digits(second.fingerprint)}.*by telephone"):
-            begin(second)
-        with pytest.raises(NotTrusted, match="not the one you gave"):
-            begin(second, told=as_digits(first.fingerprint))
-        begin(second, told=as_digits(second.fingerprint))
-        begin(second)
-        with pytest.raises(NotTrusted, match="another authority"):
-            begin(first)
-
     def test_nor_in_a_sites_folder(self, tmp_path):
         folders = Folders(tmp_path, ring(2))
         home, impostor = folders.home("site-0"), Folders(tmp_path / "other", folders.federation)

@@ -242,22 +242,6 @@ class TestNoise:
         )
 
     @pytest.mark.slow
-    def test_of_records_without_a_budget(self, silo):
-        self.prepare(silo, "records = { clip = 0.5, noise = 20 }")
-        assert "a is at step 12" in silo("run", "a", "--problem", "noisy_problem:problem")
-        assert f"a: ε = {db.privacy.epsilon(20.0, 4):.3g} per record (δ = 1e-5), no budget set" in silo("status")
-
-    @pytest.mark.slow
-    def test_of_messages(self, silo):
-        self.prepare(silo, "messages = { clip = 0.5, noise = 40 }")
-        budget = db.privacy.epsilon(40.0, 5)
-        said = silo("run", "a", "--problem", "noisy_problem:problem", "--budget", str(budget))
-        assert "a is at step 5" in said and f"ε = {budget:.3g} of {budget:g} for all data (δ = 1e-5)" in silo("status")
-        assert "record_budget=1 needs" in silo(
-            "run", "a", "--problem", "noisy_problem:problem", "--record-budget", "1", code=1
-        )
-
-    @pytest.mark.slow
     def test_a_plan_counts_what_a_run_counts(self, silo):
         """Three batches of a pass, in each of 12 steps."""
         shown = silo(

@@ -7,6 +7,7 @@ import json
 import logging
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from silo_sites import free_ports
@@ -73,6 +74,7 @@ def test_a_run_its_last_line_and_its_model(silo):
     assert "INFO a: finished 12 steps; nobody was missing" in said
     assert said.splitlines()[-1] == "a: nobody was missing."
     assert "finished" in silo("status") and noted()["state"] == "finished" and noted()["step"] == 12
+    assert noted()["jax"] == jax.__version__
     made = importlib.import_module("run_saved").problem()
     for given in (None, made):
         model = db.Result.load("silo/a/solution.npz", given)

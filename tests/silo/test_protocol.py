@@ -11,6 +11,7 @@ from silo_ends import EPOCH, FEDERATION, RULES, STEP, End, at_the_start, signed,
 from silo_messages import message
 from silo_sites import ring
 
+from decibel.silo._errors import SiteLost
 from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol._frame_limits import BURST, NOWHERE
 from decibel.silo.protocol._frames import (
@@ -364,6 +365,14 @@ def test_who_returns_never_begins_a_step_beyond_the_last():
     end.deliver(Skip(FEDERATION.steps))
     end.site._catch_up()
     assert end.site.next == FEDERATION.steps - 1
+
+
+def test_where_the_quorum_is_stop_a_site_that_has_lost_a_neighbour_ends():
+    rules = FaultTolerance("stop", beat=1.0, missed=3)
+    end = End(ring(3, fault_tolerance=rules, steps=100), 0, 1)
+    end.site.running, end.site._rendezvous.start = True, 0
+    with pytest.raises(SiteLost, match="site-1, site-2 cannot be reached, and the federation's quorum is 'stop'"):
+        end.site.begin(STEP)
 
 
 def test_who_waits_past_the_deadline_for_one_that_it_has_to_wait_for_does_not_spin():

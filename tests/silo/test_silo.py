@@ -62,9 +62,10 @@ def test_four_sites_equal_the_simulator(tmp_path, strategy):
 @pytest.mark.slow_except("edge-ed")
 @pytest.mark.parametrize(
     "strategy",
-    ["gt", "edge-ed", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4)],
-    ids=["gt", "edge-ed", "ada-ed", "ada-ed with short scales", "adam-ed", "ed in 4 bits"],
-)
+    ["gt", "edge-ed", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4),
+     _in_code("ed", Exponents(), "own code")],
+    ids=["gt", "edge-ed", "ada-ed", "ada-ed with short scales", "adam-ed", "ed in 4 bits", "own code"],
+)  # fmt: skip
 def test_sites_equal_the_simulator(tmp_path, strategy):
     folders = Folders(tmp_path, ring(2))
     problem = random_quadratic(2).single()
@@ -72,15 +73,6 @@ def test_sites_equal_the_simulator(tmp_path, strategy):
     options = {"faults": db.faults.drop(0.2, one_way=True)} if strategy == "edge-ed" else {}
     sites = run_sites(folders, single, 30, [problem] * 2, metrics=[], **options)
     assert_simulated(sites, problem, single, folders.federation.graph, 30, **options)
-
-
-@pytest.mark.slow
-def test_sites_with_a_lazy_upper_level_equal_the_simulator(tmp_path):
-    """The first exchange of every step is y's; only some steps have a second one."""
-    folders, problem = Folders(tmp_path, ring(2)), random_quadratic(2).problem()
-    chosen = db.sparkle("ed", alpha=0.03, beta=0.1, gamma=0.1, upper_every=3)
-    sites = run_sites(folders, chosen, 8, [problem] * 2, eval_every=4)
-    assert_simulated(sites, problem, chosen, folders.federation.graph, 8, "xyz", eval_every=4)
 
 
 @pytest.mark.slow
@@ -160,13 +152,6 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
     in_threads(run, folders.federation.names)
     assert any("non-finite" in sentence for sentence in said), said
     assert not any("deadline" in sentence or "rejected" in sentence for sentence in said)
-
-
-@pytest.mark.slow
-def test_a_users_own_code_equals_the_simulator(tmp_path):
-    folders, problem, made = Folders(tmp_path, ring(3)), random_quadratic(3).single(), in_own_code(Exponents())
-    sites = run_sites(folders, made, 30, [problem] * 3, metrics=[])
-    assert_simulated(sites, problem, made, folders.federation.graph, 30)
 
 
 def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):

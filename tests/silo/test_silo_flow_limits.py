@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from liars import Lie, LyingSite, huge
 from quadratics import random_quadratic
-from silo_sites import Folders, assert_refused, in_threads, ring, run_sites
+from silo_sites import Folders, assert_refused, ring, run_sites
 from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli._app import app
-from decibel.methods._single_level import SingleLevel
 from decibel.silo.commands._flows import largest, report, saturated
-from decibel.silo.protocol._async_site import AsyncSite
 from decibel.silo.run._flow_limits import protected
 
 RATES = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
@@ -107,37 +102,6 @@ def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path, 
     assert saturated(status(folders, one)["neighbours"][name]["flows"]) == " (saturated: y)"
     said = CliRunner().invoke(app, ["silo", "status", str(homes[one])]).output
     assert f"{name} finished (saturated: y)" in " ".join(said.split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "asynchronous"),
-    [("edge-ed", False), ("wave", False), ("wave", True), ("diffusion", False)],
-    ids=["edge-ed", "wave", "wave-asynchronous", "diffusion"],
-)
-def test_a_site_that_lies_moves_others_no_further_than_the_limit(tmp_path, monkeypatch, strategy, asynchronous):
-    """It sends 1e300 for ever: all numbers stay finite, and it is named."""
-    begin = AsyncSite.begin  # which leaves the others time, all being threads of one process
-    monkeypatch.setattr(AsyncSite, "begin", lambda site, step: (time.sleep(0.003), begin(site, step))[1])
-    alpha, limit = 0.3, 3.0
-    folders = Folders(tmp_path, federation := untrusting(flow_limit=limit, asynchronous=asynchronous))
-    single, problem = SingleLevel(alpha, 1.0, db.strategies.strategy(strategy)), QUADRATIC.single()
-    results = {}
-
-    def run(name):
-        kind, lies = (LyingSite, {"lie": Lie(2, (huge,), jnp.zeros(3))}) if name == "site-2" else (db.Silo, {})
-        engine = kind(folders.home(name), name, say=lambda sentence: None, **lies)
-        results[name] = db.solve(problem, single, federation.graph, steps=200, engine=engine, metrics=[])
-
-    in_threads(run, federation.names)
-    curvature = np.linalg.eigvalsh(QUADRATIC.R)
-    assert alpha * curvature.max() <= 1 and len(results) == 4
-    for honest in (0, 1, 3):
-        result = results[f"site-{honest}"]
-        far = np.linalg.norm(np.asarray(result.nodes.x)[0] - QUADRATIC.e[honest])
-        assert result.step == 200 and far <= 2 * limit / curvature[honest, 0]
-    for neighbour in ("site-1", "site-3"):
-        assert saturated(status(folders, neighbour)["neighbours"]["site-2"]["flows"]) == " (saturated: x)"
 
 
 TOML = """
