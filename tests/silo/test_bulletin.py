@@ -25,7 +25,6 @@ from decibel.silo.observe._bulletin import FILE, Bulletin
 from decibel.silo.observe._view import page, view
 from decibel.silo.protocol._edge import Flow
 from decibel.silo.protocol._frames import STATES, Ordered, Position, Report, Reports, Strained
-from decibel.silo.protocol._lockstep_site import LockstepSite
 from decibel.silo.run import _connections
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._credentials import Credentials
@@ -45,15 +44,14 @@ def order(folders, number=1, *, stop=True, reason="an audit", authority=None):
     return (authority or folders.authority).sign_order(made).encode()
 
 
-class Quiet:
+class Quiet(End):
     """A site without streams: what it would send lies in its lines."""
 
     def __init__(self, folders, number):
         name = f"site-{number}"
-        self.home, self.said = folders.home(name), []
+        self.home = folders.home(name)
         self.credentials = Credentials.load(self.home, name)
-        options = {"incarnation": 5, "lossy": True, "say": self.said.append}
-        self.site = LockstepSite(folders.federation, number, b"p" * 32, self.credentials, **options)
+        super().__init__(folders.federation, number, folders.federation.neighbours(number)[0], signer=self.credentials)
         self.bulletin = Bulletin(self.site, self.credentials)
         for edge in self.site.edges.values():
             edge.stream = Line()

@@ -10,11 +10,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
+from silo_commands import silo_command
 from silo_sites import free_ports, ring
-from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli._app import app
 from decibel.core._files import atomic_write
 from decibel.silo._errors import NotTrusted
 from decibel.silo.commands._federation_method import method_of
@@ -34,12 +33,7 @@ def silo(tmp_path, monkeypatch):
     monkeypatch.setenv("DECIBEL_SILO_PASSPHRASE", PASSPHRASE)
     Path("f.toml").write_text(TOML)
 
-    def call(*arguments, code=0, said=None):
-        result = CliRunner().invoke(app, ["silo", *arguments], input=said)
-        assert result.exit_code == code, result.output
-        return result.output
-
-    return call
+    return silo_command
 
 
 def sign(silo, name, *options, code=0, said=None):

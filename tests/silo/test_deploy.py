@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from silo_commands import silo_command
 from silo_fleet import Processes
 from silo_sites import free_ports
-from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli._app import app
@@ -159,9 +159,9 @@ def test_only_a_signal_before_the_last_step_has_the_status_of_interruptions(tmp_
         trace=trace, save=lambda path, trace: None, step=3, steps_done=3, status=status, message="why"
     )
     monkeypatch.setattr(_run_site, "_solve", lambda engine, problem: ended)
-    arguments = ["silo", "run", "amsterdam", "--problem", "example_problem:problem", "--home", str(tmp_path)]
-    assert CliRunner().invoke(app, [*arguments, "--interrupted-status", "75"]).exit_code == code
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    arguments = ["run", "amsterdam", "--problem", "example_problem:problem", "--home", str(tmp_path)]
+    silo_command(*arguments, "--interrupted-status", "75", code=code)
+    silo_command(*arguments)
 
 
 class Rehearsal(Processes):

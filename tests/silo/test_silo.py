@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from quadratics import random_quadratic
-from silo_messages import Exponents, Poisoned, in_own_code
+from silo_messages import Exponents, Poisoned
 from silo_sites import Folders, assert_refused, assert_simulated, in_threads, ring, run_sites
 
 import decibel as db
@@ -160,7 +160,8 @@ def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
     results = {}
 
     def run(name):
-        made = in_own_code(Poisoned(largest=254) if name == "site-1" else Exponents())
+        code = Poisoned(largest=254) if name == "site-1" else Exponents()
+        made = SingleLevel(0.1, 1.0, _in_code("ed", code, "own code"))
         engine = db.Silo(folders.home(name), name, say=lambda sentence: None)
         try:
             results[name] = db.solve(problem, made, engine.graph, steps=6, engine=engine, metrics=[])

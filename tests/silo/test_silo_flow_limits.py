@@ -7,16 +7,16 @@ import os
 import sys
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from quadratics import random_quadratic
+from silo_commands import silo_command
 from silo_sites import Folders, assert_refused, ring, run_sites
-from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli._app import app
 from decibel.silo.commands._flows import largest, report, saturated
 from decibel.silo.run._flow_limits import protected
 
@@ -100,7 +100,7 @@ def test_sites_with_a_limit_equal_the_simulator_and_name_who_is_at_it(tmp_path, 
     assert len(at) == (sizes[..., 0] > 0.8).sum() > 0
     one, name = at[0]
     assert saturated(status(folders, one)["neighbours"][name]["flows"]) == " (saturated: y)"
-    said = CliRunner().invoke(app, ["silo", "status", str(homes[one])]).output
+    said = silo_command("status", str(homes[one]))
     assert f"{name} finished (saturated: y)" in " ".join(said.split())
 
 
@@ -135,11 +135,7 @@ def test_a_rehearsal_finds_the_limit(tmp_path, monkeypatch):
     Path("f.toml").write_text(TOML)
     Path("example_problem.py").write_text(PROBLEM)
 
-    def rehearse():
-        result = CliRunner().invoke(app, ["silo", "rehearse", "f.toml", "--problem", "example_problem:problem"])
-        assert result.exit_code == 0, result.output
-        return result.output
-
+    rehearse = partial(silo_command, "rehearse", "f.toml", "--problem", "example_problem:problem")
     said = rehearse()
     suggested = tomllib.loads(said[said.index("[flow_limit]") : said.index("Members who collude")])
     assert "any 1: no limit is enough, such as against" in said and "1 of 2 neighbours of" in said
@@ -150,9 +146,9 @@ def test_a_rehearsal_finds_the_limit(tmp_path, monkeypatch):
     ]
     assert all(limit >= 1.2 * measured[level].size for level, limit in suggested["flow_limit"].items())
     x = db.Result.load("silo-rehearsal/a/solution.npz").x
-    assert "no limit" in CliRunner().invoke(app, ["silo", "init", "f.toml", "--no-passphrase"]).output
+    assert "no limit" in silo_command("init", "f.toml", "--no-passphrase", code=1)
     Path("f.toml").write_text(TOML + said[said.index("[flow_limit]") : said.index("Members who collude")])
     again = rehearse()
     assert "saturated" not in again and "cut" not in again
     np.testing.assert_array_equal(db.Result.load("silo-rehearsal/a/solution.npz").x, x)
-    assert "3 sites" in CliRunner().invoke(app, ["silo", "init", "f.toml", "--no-passphrase"]).output
+    assert "3 sites" in silo_command("init", "f.toml", "--no-passphrase")
