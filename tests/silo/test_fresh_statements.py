@@ -50,14 +50,6 @@ class TestSavedSteps:
             walk.join(30)
         assert [walk.steps for walk in walks] == [list(range(STEPS))] * 3
 
-    def test_older_steps_are_taken_without_a_question(self, federated):
-        sites = federated(3)
-        talking = [sites(number) for number in range(3)]
-        walks = [Walk(one, 25, saved) for one, saved in zip(talking, ([20, 24], [20, 22], [20]), strict=True)]
-        for walk in walks:
-            walk.join(10)
-        assert [walk.steps for walk in walks] == [[20, 21, 22, 23, 24]] * 3
-
 
 def five_sites(**options):
     """Site 0 of five, at its edge with site 1, while the others run."""

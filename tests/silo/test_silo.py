@@ -180,11 +180,8 @@ def test_importing_decibel_does_not_import_grpc():
 
 @pytest.mark.slow
 def test_rounds_of_an_accelerated_graph_are_those_of_the_simulator(tmp_path):
-    quadratic = random_quadratic(4, seed=1)
-    folders = Folders(tmp_path, ring(4))
+    problem, folders = QUADRATIC.single(), Folders(tmp_path, ring(4))
     graph, method = folders.federation.graph.accelerated(3), db.ed(alpha=0.2)
-    sites = run_sites(folders, method, 10, [quadratic.single()] * 4, graph=graph, metrics=[])
-    expected = db.solve(quadratic.single(), method, graph, steps=10, metrics=[])
-    for number, site in enumerate(sites):
-        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-12)
+    sites = run_sites(folders, method, 10, [problem] * 4, graph=graph, metrics=[])
+    assert_simulated(sites, problem, method, graph, 10)
     assert sites[0].trace.last["rounds"] == 30

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import time
 from dataclasses import replace
 
@@ -112,19 +111,3 @@ def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bi
     assert set.intersection(*saved.values()) - {newest}
     sites.start()
     np.testing.assert_array_equal(sites.finish(), whole)
-
-
-def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
-    """SIGSTOP: no heartbeat, but the process still believes in its edges."""
-    sites = fleet(chords(5, fault_tolerance=TOLERANCE), steps=1800, every=300)
-    sites.hold(600)
-    sites.start()
-    sites.wait_for_step(50)
-    sites.kill("site-2", signal.SIGSTOP)
-    sites.wait_until(lambda: "site-2 has sent no heartbeat" in sites.logs())
-    sites.wait_for_step(590, [name for name in sites.names if name != "site-2"])  # the others go on
-    assert sites.step("site-2") < 590
-    sites.kill("site-2", signal.SIGCONT)
-    sites.wait_for_step(590)
-    sites.let_go()
-    np.testing.assert_allclose(sites.finish(), np.tile(solution(5), (5, 1)), atol=1e-8)
