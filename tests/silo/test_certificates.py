@@ -356,15 +356,6 @@ class TestPinned:
 
 
 class TestRenewal:
-    def test_a_renewed_certificate_is_taken_up(self, tmp_path):
-        folders = Folders(tmp_path, ring(2))
-        home = folders.home("site-0")
-        own = Credentials.load(home, "site-0")
-        renewed = folders.authority.certify(make_request(own.identity.key, "site-0", "test"), "site-0")
-        atomic_write(home / "certificate.pem", pem(renewed))
-        assert "a new certificate is in use" in own.refresh()[0] and own.certificate == renewed
-        assert own.refresh() == []
-
     def test_one_that_does_not_hold_is_not(self, tmp_path):
         folders = Folders(tmp_path, ring(2))
         home = folders.home("site-0")

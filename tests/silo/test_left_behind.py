@@ -176,7 +176,7 @@ class TestWhoIsLeftBehind:
         end = returned()
         finished(end, 0)
         end.deliver(Bye("finished"))
-        assert not end.site._is_left_behind()
+        assert not end.site._is_left_behind() and not end.site._may_continue()  # nor does it go on alone
         finished(end, 2)
         assert end.site._is_left_behind()
 
