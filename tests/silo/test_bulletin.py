@@ -25,7 +25,9 @@ from decibel.silo.observe._bulletin import FILE, Bulletin
 from decibel.silo.observe._view import page, view
 from decibel.silo.protocol._edge import Flow
 from decibel.silo.protocol._frames import STATES, Ordered, Position, Report, Reports, Strained
+from decibel.silo.protocol._site import STOP
 from decibel.silo.run import _connections
+from decibel.silo.run._site_run import SiteRun
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._credentials import Credentials
 from decibel.silo.trust._order import Order, read_order
@@ -214,6 +216,12 @@ class TestOrders:
         problem, engine = random_quadratic(3).single(), db.Silo(folders.home("site-0"), "site-0")
         with pytest.raises(ValueError, match=r"the authority stopped the federation.*stop --lift"):
             db.solve(problem, db.wave(alpha=0.1), engine.graph, steps=5, engine=engine)
+
+    def test_are_why_a_run_ends(self):
+        run = SiteRun.__new__(SiteRun)
+        run.site = End(LINE, 0, 1).site
+        run.site.order_to_stop("an audit")
+        assert run.end_reason == "an audit" and run.site.stopping and run.site.begin(0) == STOP
 
     def test_who_stops_gives_up_a_step_whose_message_does_not_come(self):
         """As one that is told to stop, and not as one that has lost its neighbours."""
