@@ -7,8 +7,9 @@ every call, the types and shapes of arrays that the core's functions state.
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator
-from functools import partial
+from functools import cache, partial
 
 from xla import flags
 
@@ -80,6 +81,16 @@ def _mark_slow_cases(items: list[pytest.Item]) -> None:
         for part in parts:
             if part.callspec.id not in kept:
                 part.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def commands_built_once() -> Generator[None]:
+    """Typer's runner builds all commands anew for every call, which takes a tenth of a second."""
+    testing = sys.modules.get("typer.testing")
+    with pytest.MonkeyPatch.context() as patch:
+        if testing is not None:
+            patch.setattr(testing, "_get_command", cache(testing._get_command))
+        yield
 
 
 # Data files

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 
 import decibel as db
 from decibel.network._in_memory import InMemory
-from decibel.silo.run._async_site_network import AsyncSiteNetwork
-from decibel.silo.run._site_network import SiteNetwork
 
 FIRST, LAST = 0, 10**9
 
@@ -104,28 +102,6 @@ class LyingInMemory(InMemory):
         return honest._replace(rows=jnp.where(liars, self.lie.instead(step, honest.rows, own), honest.rows))
 
 
-class LyingAsyncWire(AsyncSiteNetwork):
-    """The same of a site without a common clock, which sends before a step."""
-
-    lie: Lie
-
-    def waves(self, step, state, *rest):
-        rows, state = super().waves(step, state, *rest)
-        return [self.lie.instead(step, row, row) for row in rows], state
-
-
-class LyingWire(SiteNetwork):
-    """The network of the liar's own site; it knows nothing of what its neighbours have."""
-
-    lie: Lie
-
-    def link_rows(self, step, graph, buffer):
-        return super().link_rows(step, graph, self.lie.instead(step, buffer, buffer))
-
-    def rows(self, step, graph, buffer):
-        return super().rows(step, graph, self.lie.instead(step, buffer, buffer))
-
-
 def _with(kind, run, lie):
     network = run.program.network
     lying = kind(**{field.name: getattr(network, field.name) for field in fields(network)}, lie=lie)
@@ -138,16 +114,3 @@ class LyingSimulator(db.Simulator):
 
     def start(self, *arguments):
         return _with(LyingInMemory, super().start(*arguments), self.lie)
-
-
-class LyingSite(db.Silo):
-    lie: Lie
-
-    def __init__(self, *arguments, lie, **options):
-        super().__init__(*arguments, **options)
-        self.lie = lie
-
-    def start(self, *arguments):
-        run = super().start(*arguments)
-        kind = LyingAsyncWire if isinstance(run.program.network, AsyncSiteNetwork) else LyingWire
-        return _with(kind, run, self.lie)

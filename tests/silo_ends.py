@@ -92,15 +92,15 @@ class Line:
 class End:
     """Site `number` of a federation, at its edge with one neighbour."""
 
-    def __init__(self, federation, number, other, *, lossy=True):
-        self.said, self.clock = [], Manual()
+    def __init__(self, federation, number, other, *, lossy=True, signer=None, clock=None):
+        self.said, self.clock = [], clock or Manual()
         name = federation.sites[number].name
         kind = AsyncSite if federation.asynchronous else LockstepSite
         self.site = kind(
             federation,
             number,
             PROBLEM,
-            Signer(name),
+            signer or Signer(name),
             incarnation=7,
             lossy=lossy,
             say=self.said.append,

@@ -18,15 +18,48 @@ from decibel.core._files import atomic_write
 WORKER = Path(__file__).parent / "silo_worker.py"
 
 
-class Fleet:
+class Processes:
+    """By name; what they print is in a folder."""
+
+    def __init__(self, folder):
+        self.folder, self.processes = folder, {}
+
+    def launch(self, name, command, **given):
+        given["env"] = environment(**kept_in(self.folder.parent / "compiled"), **given.get("env", {}))
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, **given)
+
+    def log(self, name):
+        path = self.folder / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def logs(self):
+        return "\n".join(f"{name}: {self.log(name)[-1500:]}" for name in self.processes)
+
+    def wait_until(self, condition, seconds=240):
+        until = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < until, self.logs()
+            assert not any(process.poll() for process in self.processes.values()), self.logs()
+            time.sleep(0.1)
+
+    def end(self):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait()
+
+
+class Fleet(Processes):
     """All sites of a federation, as processes that can be killed and started again."""
 
     def __init__(self, folder, federation, network=Loopback, **settings):
-        self.folder, self.settings = folder, settings
+        super().__init__(folder)
+        self.settings = settings
         self.network = network(federation, folder)
         self.federation = self.network.federation
         self.folders = Folders(folder, self.federation)
-        self.processes = {}
 
     @property
     def names(self):
@@ -35,13 +68,11 @@ class Fleet:
     def start(self, *names):
         for name in names or self.names:
             (self.folder / name / "status.json").unlink(missing_ok=True)
-            settings = json.dumps(self.settings)
-            worker = [sys.executable, WORKER, self.folder / name, name, self.folder / f"{name}.npz", settings]
-            with open(self.folder / f"{name}.log", "ab") as log:
-                self.processes[name] = subprocess.Popen(
-                    [*self.network.command(name), *worker], stdout=log, stderr=log,
-                    env=environment(**kept_in(self.folder.parent / "compiled")),
-                )  # fmt: skip
+            self.launch(name, [*self.network.command(name), *self.command(name)], cwd=self.folder)
+
+    def command(self, name):
+        settings = json.dumps(self.settings)
+        return [sys.executable, WORKER, self.folder / name, name, self.folder / f"{name}.npz", settings]
 
     def kill(self, name, number=signal.SIGKILL):
         self.processes[name].send_signal(number)
@@ -64,13 +95,6 @@ class Fleet:
         status = self.status(name)
         return -1 if status is None else status["step"]
 
-    def wait_until(self, condition, seconds=240):
-        until = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < until, self.logs()
-            assert not any(process.poll() for process in self.processes.values()), self.logs()
-            time.sleep(0.1)
-
     def wait_for_step(self, step, names=()):
         self.wait_until(lambda: min(self.step(name) for name in names or self.names) >= step)
 
@@ -79,21 +103,13 @@ class Fleet:
         after = time.time() + seconds
         self.wait_until(lambda: self.status(name)["time"] > after)
 
-    def finish(self, seconds=900, level="x"):
-        """Every site's x (or y), once all have ended well."""
+    def finish(self, seconds=900):
+        """Every site's x, once all have ended well."""
         until = time.monotonic() + seconds
         codes = {name: one.wait(max(1.0, until - time.monotonic())) for name, one in self.processes.items()}
         assert not any(codes.values()), self.logs()
-        return np.stack([np.load(self.folder / f"{name}.npz")[level] for name in self.names])
-
-    def logs(self):
-        logs = [self.folder / f"{name}.log" for name in self.names]
-        return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in logs if path.exists())
+        return np.stack([np.load(self.folder / f"{name}.npz")["x"] for name in self.names])
 
     def end(self):
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-                process.wait()
+        super().end()
         self.network.end()

@@ -14,9 +14,9 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import grpc
 import numpy as np
 from silo_sites import Folders, ring
+from silo_talking import channel
 
 from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol._frame_limits import NOWHERE
@@ -83,10 +83,8 @@ class Member:
         self.known: dict[int, Statement] = {}
 
     def channel(self, other):
-        site, own = self.federation.sites[other], self.own.identity
-        security = grpc.ssl_channel_credentials(self.own.authority_pem, own.key_pem, own.certificate_pem)
-        options = [("grpc.ssl_target_name_override", site.name), ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.secure_channel(site.address, security, options)
+        site = self.federation.sites[other]
+        return channel(self.own.home, site.address, site.name)
 
     def hello(self, problem):
         return write(Hello(self.federation.hash, problem, self.incarnation, b"n" * 32))

@@ -6,10 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from decibel.methods._single_level import SingleLevel
 from decibel.network._codecs import Code
 from decibel.silo.protocol._frames import Data, Position
-from decibel.strategies.privacy import _in_code
 
 
 class Exponents(Code):
@@ -41,10 +39,6 @@ class Poisoned(Exponents):
 
     def encode(self, new, key, secret):
         return super().encode(new, key, secret).at[0].set(255)
-
-
-def in_own_code(code):
-    return SingleLevel(0.1, 1.0, _in_code("ed", code, "own code"))
 
 
 def message(step, exchange, *, epoch=1, tensor=None):

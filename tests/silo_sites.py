@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._certificates import certificate_fingerprint, make_request, pem
 from decibel.silo.trust._revocation import RevocationList
 from decibel.silo.trust._signing import new_key, save_key
+from decibel.silo.trust._trust import Memory
 from decibel_studies.testbed.namespaces import Link, network, obstacle
 
 UNHINDERED = Link(10.0)
@@ -78,8 +78,8 @@ class Folders:
         atomic_write(home / "federation.json", self.authority.sign_federation(self.federation))
         signed = self.authority.sign_revoked(self.revoked)
         atomic_write(home / "revoked.json", signed)
-        trust = {"authority": certificate_fingerprint(self.authority.certificate), "revoked": signed}
-        atomic_write(home / "trust.json", json.dumps(trust))
+        trust = Memory(certificate_fingerprint(self.authority.certificate), signed, datetime.fromtimestamp(0, UTC))
+        atomic_write(home / "trust.json", trust.text)
         return certificate
 
     def revoke(self, home, *certificates, **options):

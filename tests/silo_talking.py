@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import grpc
 import numpy as np
 
 from decibel.silo.protocol._clock import Clock
@@ -14,6 +15,14 @@ from decibel.silo.protocol._lockstep_site import LockstepSite
 from decibel.silo.protocol._site import STOP
 from decibel.silo.run._connections import Streams
 from decibel.silo.trust._credentials import Credentials
+
+
+def channel(home, address, to="site-0", *, certificate=True):
+    """To a site at an address, by the papers in a folder."""
+    root, *own = ((home / file).read_bytes() for file in ("authority.pem", "key.pem", "certificate.pem"))
+    security = grpc.ssl_channel_credentials(root, *(own if certificate else []))
+    options = {"ssl_target_name_override": to, "use_local_subchannel_pool": 1, "enable_http_proxy": 0}
+    return grpc.secure_channel(address, security, [(f"grpc.{name}", value) for name, value in options.items()])
 
 
 def wait_until(condition, seconds=15.0):

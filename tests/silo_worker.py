@@ -22,20 +22,6 @@ from decibel.silo._errors import Rejected  # noqa: E402
 from decibel.silo.protocol._site import STOP  # noqa: E402
 
 
-class Gate:
-    """While the file `gate` holds a number, no site begins that step or a later one."""
-
-    def __init__(self, site, path):
-        self.path = Path(path)
-        self.begin, site.begin = site.begin, self.begin_later
-
-    def begin_later(self, step):
-        with suppress(FileNotFoundError):
-            while step >= int(self.path.read_text()):
-                time.sleep(0.01)
-        return self.begin(step)
-
-
 class Slow:
     """A site that takes `times` as long for its own part of every step, which is all but the wait for neighbours."""
 
@@ -84,20 +70,6 @@ class Cut:
         self.watched()
 
 
-class Counted:
-    """How many steps were begun, in all."""
-
-    begun = 0
-
-    def __init__(self, site):
-        self.begin, site.begin = site.begin, self.begin_and_count
-
-    def begin_and_count(self, step):
-        found = self.begin(step)
-        Counted.begun += found != STOP
-        return found
-
-
 class SlowCompiler:
     """Compiles the step for minutes, without a moment in which Python would call a signal's handler."""
 
@@ -111,19 +83,32 @@ class SlowCompiler:
 
 
 class InTrouble(db.Silo):
-    """A site that takes its time, in a network that may be parted."""
+    """A site that takes its time, in a network that may be parted. While the file `gate` holds a number, it begins
+    neither that step nor a later one."""
+
+    begun = 0  # steps, in all
 
     def start(self, *arguments, **options):
         run = super().start(*arguments, **options)
-        Gate(run.site, self.home.parent / "gate")
+        gate = self.home.parent / "gate"
+        pauses = SETTINGS.get("pause", {"all": 0.0})
+        begin = run.site.begin
+
+        def begin_later(step):
+            with suppress(FileNotFoundError):
+                while step >= int(gate.read_text()):
+                    time.sleep(0.01)
+            found = begin(step)
+            InTrouble.begun += found != STOP
+            time.sleep(pauses.get(self.name, pauses["all"]))  # as if it computed
+            return found
+
+        run.site.begin = begin_later
         if self.name in SETTINGS.get("slow", {}):
             Slow(run.site, SETTINGS["slow"][self.name])
         Cut(run.site, self.home.parent / "cut")
-        if SETTINGS.get("pause"):
-            Pause(run.site, SETTINGS["pause"].get(self.name, SETTINGS["pause"]["all"]))
         if SETTINGS.get("problem"):
             atomic_write(self.home.parent / "problem", run.site.problem.hex())
-        Counted(run.site)
         return run
 
 
@@ -131,33 +116,15 @@ def quadratic(nodes):
     return random_quadratic(nodes, seed=1, spread=2.0).problem()
 
 
-def digits(nodes):
-    return db.tasks.label_cleaning("digits", nodes, seed=0).problem
-
-
 def one_level(nodes):
     return random_quadratic(nodes, seed=1, spread=2.0).single()
 
 
-PROBLEMS = {"quadratic": quadratic, "digits": digits, "one level": one_level}
+PROBLEMS = {"quadratic": quadratic, "one level": one_level}
 RATES = {
     "quadratic": {"alpha": 0.03, "beta": 0.1, "gamma": 0.1},
-    "digits": {"alpha": 10.0, "beta": 0.5, "gamma": 0.5},
     "one level": {"alpha": 0.2},
 }
-
-
-class Pause:
-    """A site that computes for that many seconds in every step."""
-
-    def __init__(self, site, seconds):
-        self.seconds = seconds
-        self.begin, site.begin = site.begin, self.begin_and_compute
-
-    def begin_and_compute(self, step):
-        found = self.begin(step)
-        time.sleep(self.seconds)
-        return found
 
 
 if __name__ == "__main__":
@@ -168,10 +135,7 @@ if __name__ == "__main__":
     engine = InTrouble(home, name)
     graph = engine.graph
     task = SETTINGS.get("task", "quadratic")
-    if SETTINGS.get("one_peer"):
-        graph = db.graphs.matchings(graph)
-        method = db.ed(**RATES[task])
-    elif task == "one level":
+    if task == "one level":
         method = db.wave(**RATES[task])
     else:
         method = db.sparkle("edge-ed", updates="simultaneous", **RATES[task])
@@ -181,7 +145,6 @@ if __name__ == "__main__":
         method,
         graph,
         steps=SETTINGS["steps"],
-        batch_size=SETTINGS.get("batch_size"),
         eval_every=SETTINGS.get("every"),
         metrics=[],
         engine=engine,
@@ -190,5 +153,4 @@ if __name__ == "__main__":
         resume=bool(SETTINGS.get("saves")),
     )
     print(f"{name} ended at {result.step}, {result.message or None}", file=sys.stderr)
-    y = [] if result.y is None else ravel_pytree(result.y)[0]
-    np.savez(out, x=ravel_pytree(result.x)[0], y=y, done=Counted.begun)
+    np.savez(out, x=ravel_pytree(result.x)[0], done=InTrouble.begun)

@@ -666,7 +666,7 @@ SILO = (
     ),
     Fault(
         "allowance without an end",
-        "TokenBucket.spend",
+        "TokenBucket.takes",
         "min(self._burst, self._left + self._rate * (now - self._at))",
         "self._left + self._rate * (now - self._at)",
         "A neighbour that was quiet for long may flood a site.",

@@ -179,19 +179,6 @@ def test_a_neighbour_with_an_older_edition_is_told_so():
 
 
 @pytest.mark.slow
-def test_more_steps_continue_to_the_last_bit(tmp_path):
-    first = ring(3, steps=FIRST)
-    folders = Folders(tmp_path / "amended", first)
-    run(folders, "edge-ed", FIRST)
-    deliver(folders, amended(first, steps=2 * FIRST))
-    continued = run(folders, "edge-ed", 2 * FIRST)
-    whole = run(Folders(tmp_path / "whole", ring(3, steps=2 * FIRST)), "edge-ed", 2 * FIRST)
-    for mine, expected in zip(continued, whole, strict=True):
-        assert mine.trace["step"][0] == 0 and mine.trace["step"][-1] == 2 * FIRST
-        np.testing.assert_array_equal(mine.nodes.x, expected.nodes.x)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["edge-ed", "wave"])
 def test_flows_continue_with_other_members_and_another_graph(tmp_path, strategy):
     """One in the middle leaves, two come, and two that stay are no longer neighbours."""

@@ -156,16 +156,6 @@ def test_messages_in_code_find_it_too_where_messages_are_lost(tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_three_levels_of_sparkle(tmp_path, monkeypatch):
-    monkeypatch.setattr(db, "Silo", Paced)
-    quadratic = random_quadratic(3, seed=1, spread=2.0)
-    folders = Folders(tmp_path, ring(3, asynchronous=True, stop=StopRule(1e-11, 0.3)))
-    method = db.sparkle("wave", **RATES)
-    x = at_the_end(run_sites(folders, method, 200_000, [quadratic.problem()] * 3, metrics=[], eval_every=1000))
-    np.testing.assert_allclose(x, np.tile(quadratic.solution(), (3, 1)), atol=1e-8)
-
-
-@pytest.mark.slow
 def test_what_comes_while_a_site_computes_is_used_in_the_same_step(tmp_path, monkeypatch):
     """It sends before it computes, and looks for messages after."""
     events = {}

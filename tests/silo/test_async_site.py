@@ -456,18 +456,13 @@ class TestTheStopRule:
         with pytest.raises(ValueError, match=r"average=0 of \[stop\] must be a number of steps"):
             replace(FEDERATION, stop=StopRule(1e-6, 2.0, average=0))
 
-    def test_it_tells_whether_it_is_done_and_when_it_has_finished(self):
+    def test_it_tells_whether_it_is_done(self):
         end = Alone()
         self.at_rest(end)
         end.sent()
         end.site.on_heartbeat()
         stands = [frame for frame in end.sent() if isinstance(frame, Stand)]
         assert {one.done for stand in stands for one in stand.statements if one.site == 0} == {True}
-        end.connect()
-        end.site.next = 100
-        end.site.goodbye(finished=True)
-        *_, last = [frame for frame in end.sent() if isinstance(frame, Stand)]
-        assert [(one.step, one.done) for one in last.statements if one.site == 0] == [(100, True)]
 
 
 class TestTheEnd:

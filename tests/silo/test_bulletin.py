@@ -13,10 +13,8 @@ import pytest
 from quadratics import random_quadratic
 from rich.console import Console
 from silo_ends import RULES, End, Line
-from silo_fleet import Fleet
 from silo_sites import Folders, free_ports, ring
 from silo_talking import Talking, Walk, wait_until
-from silo_worker import RATES
 
 import decibel as db
 from decibel.core._files import atomic_write
@@ -27,7 +25,9 @@ from decibel.silo.observe._bulletin import FILE, Bulletin
 from decibel.silo.observe._view import page, view
 from decibel.silo.protocol._edge import Flow
 from decibel.silo.protocol._frames import STATES, Ordered, Position, Report, Reports, Strained
-from decibel.silo.protocol._lockstep_site import LockstepSite
+from decibel.silo.protocol._site import STOP
+from decibel.silo.run import _connections
+from decibel.silo.run._site_run import SiteRun
 from decibel.silo.trust._authority import Authority
 from decibel.silo.trust._credentials import Credentials
 from decibel.silo.trust._order import Order, read_order
@@ -46,15 +46,14 @@ def order(folders, number=1, *, stop=True, reason="an audit", authority=None):
     return (authority or folders.authority).sign_order(made).encode()
 
 
-class Quiet:
+class Quiet(End):
     """A site without streams: what it would send lies in its lines."""
 
     def __init__(self, folders, number):
         name = f"site-{number}"
-        self.home, self.said = folders.home(name), []
+        self.home = folders.home(name)
         self.credentials = Credentials.load(self.home, name)
-        options = {"incarnation": 5, "lossy": True, "say": self.said.append}
-        self.site = LockstepSite(folders.federation, number, b"p" * 32, self.credentials, **options)
+        super().__init__(folders.federation, number, folders.federation.neighbours(number)[0], signer=self.credentials)
         self.bulletin = Bulletin(self.site, self.credentials)
         for edge in self.site.edges.values():
             edge.stream = Line()
@@ -68,6 +67,7 @@ class TestReports:
     def test_are_passed_on_and_shown_with_their_signatures(self, folders, monkeypatch):
         """At the end of a line of three, by gRPC: in the folder, at the port, and as a page."""
         monkeypatch.setattr(_bulletin, "EVERY", 0.1)
+        monkeypatch.setattr(_connections, "STATUS", 0.1)
         port = free_ports(1)[0]
         status = folders.home("site-0") / "status.json"
         sites = [Talking(folders, 0, status=status, metrics_port=port), Talking(folders, 1), Talking(folders, 2)]
@@ -217,37 +217,11 @@ class TestOrders:
         with pytest.raises(ValueError, match=r"the authority stopped the federation.*stop --lift"):
             db.solve(problem, db.wave(alpha=0.1), engine.graph, steps=5, engine=engine)
 
-    @pytest.mark.slow
-    def test_runs_end_with_their_state_saved_and_go_on_when_it_is_lifted(self, tmp_path):
-        """To the numbers of a run that was not stopped."""
-        sites = Fleet(tmp_path, ring(3), steps=200, every=50, saves=True)
-        try:
-            sites.hold(101)
-            sites.start()
-            sites.wait_for_step(100)
-            (tmp_path / "site-0" / "order.json").write_bytes(order(sites.folders))
-            kept = [tmp_path / name / "trust.json" for name in sites.names]
-            sites.wait_until(lambda: all("audit" in path.read_text() for path in kept))
-            sites.let_go()
-            stopped = sites.finish()
-            assert all(sites.status(name)["state"] == "stopped" and sites.step(name) < 200 for name in sites.names)
-            sites.start("site-0")
-            assert sites.processes["site-0"].wait(60) != 0 and "decibel silo stop --lift" in sites.logs()
-            for name in sites.names:
-                (tmp_path / name / "order.json").write_bytes(order(sites.folders, 2, stop=False))
-            sites.start()
-            x = sites.finish()
-        finally:
-            sites.end()
-        expected = db.solve(
-            random_quadratic(3, seed=1, spread=2.0).problem(),
-            db.sparkle("edge-ed", updates="simultaneous", **RATES["quadratic"]),
-            sites.federation.graph,
-            steps=200,
-            metrics=[],
-        )
-        np.testing.assert_allclose(x, expected.nodes.x, atol=1e-8)
-        assert np.abs(stopped - x).max() > 1e-6
+    def test_are_why_a_run_ends(self):
+        run = SiteRun.__new__(SiteRun)
+        run.site = End(LINE, 0, 1).site
+        run.site.order_to_stop("an audit")
+        assert run.end_reason == "an audit" and run.site.stopping and run.site.begin(0) == STOP
 
     def test_who_stops_gives_up_a_step_whose_message_does_not_come(self):
         """As one that is told to stop, and not as one that has lost its neighbours."""

@@ -340,25 +340,6 @@ class TestClock:
 
 
 class TestPinned:
-    def test_another_authority_does_not_take_its_place(self, tmp_path):
-        first, second = Authority.make("test"), Authority.make("test")
-        home, public = tmp_path / "home", tmp_path / "public"
-
-        def begin(authority, told=None):
-            atomic_write(public / "revoked.json", authority.sign_revoked(NONE))
-            return Trust.begin(home, public, authority.certificate, "test", told)
-
-        begin(first)
-        begin(first)
-        with pytest.raises(NotTrusted, match=f"another authority.*{as_digits(second.fingerprint)}.*by telephone"):
-            begin(second)
-        with pytest.raises(NotTrusted, match="not the one you gave"):
-            begin(second, told=as_digits(first.fingerprint))
-        begin(second, told=as_digits(second.fingerprint))
-        begin(second)
-        with pytest.raises(NotTrusted, match="another authority"):
-            begin(first)
-
     def test_nor_in_a_sites_folder(self, tmp_path):
         folders = Folders(tmp_path, ring(2))
         home, impostor = folders.home("site-0"), Folders(tmp_path / "other", folders.federation)
@@ -375,15 +356,6 @@ class TestPinned:
 
 
 class TestRenewal:
-    def test_a_renewed_certificate_is_taken_up(self, tmp_path):
-        folders = Folders(tmp_path, ring(2))
-        home = folders.home("site-0")
-        own = Credentials.load(home, "site-0")
-        renewed = folders.authority.certify(make_request(own.identity.key, "site-0", "test"), "site-0")
-        atomic_write(home / "certificate.pem", pem(renewed))
-        assert "a new certificate is in use" in own.refresh()[0] and own.certificate == renewed
-        assert own.refresh() == []
-
     def test_one_that_does_not_hold_is_not(self, tmp_path):
         folders = Folders(tmp_path, ring(2))
         home = folders.home("site-0")

@@ -10,11 +10,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
+from silo_commands import silo_command
 from silo_sites import free_ports, ring
-from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli._app import app
 from decibel.core._files import atomic_write
 from decibel.silo._errors import NotTrusted
 from decibel.silo.commands._federation_method import method_of
@@ -34,12 +33,7 @@ def silo(tmp_path, monkeypatch):
     monkeypatch.setenv("DECIBEL_SILO_PASSPHRASE", PASSPHRASE)
     Path("f.toml").write_text(TOML)
 
-    def call(*arguments, code=0, said=None):
-        result = CliRunner().invoke(app, ["silo", *arguments], input=said)
-        assert result.exit_code == code, result.output
-        return result.output
-
-    return call
+    return silo_command
 
 
 def sign(silo, name, *options, code=0, said=None):
@@ -239,22 +233,6 @@ class TestNoise:
         assert f"a: ε = {spent:.3g} of 0.6 per record (δ = 0.0001)" in silo("status")
         assert "needs every message with noise" in silo(
             "run", "a", "--problem", "noisy_problem:problem", "--budget", "1", code=1
-        )
-
-    @pytest.mark.slow
-    def test_of_records_without_a_budget(self, silo):
-        self.prepare(silo, "records = { clip = 0.5, noise = 20 }")
-        assert "a is at step 12" in silo("run", "a", "--problem", "noisy_problem:problem")
-        assert f"a: ε = {db.privacy.epsilon(20.0, 4):.3g} per record (δ = 1e-5), no budget set" in silo("status")
-
-    @pytest.mark.slow
-    def test_of_messages(self, silo):
-        self.prepare(silo, "messages = { clip = 0.5, noise = 40 }")
-        budget = db.privacy.epsilon(40.0, 5)
-        said = silo("run", "a", "--problem", "noisy_problem:problem", "--budget", str(budget))
-        assert "a is at step 5" in said and f"ε = {budget:.3g} of {budget:g} for all data (δ = 1e-5)" in silo("status")
-        assert "record_budget=1 needs" in silo(
-            "run", "a", "--problem", "noisy_problem:problem", "--record-budget", "1", code=1
         )
 
     @pytest.mark.slow

@@ -7,13 +7,13 @@ import json
 import logging
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from silo_commands import silo_command
 from silo_sites import free_ports
-from typer.testing import CliRunner
 
 import decibel as db
-from decibel.cli._app import app
 from decibel.silo._errors import SiteLost
 from decibel.silo._logging import NAME
 from decibel.silo.commands import _run_site
@@ -44,16 +44,10 @@ def silo(tmp_path, monkeypatch):
     )
     logger = logging.getLogger(NAME)
     before = list(logger.handlers), logger.level, logger.propagate
-
-    def call(*arguments, code=0, said=None):
-        result = CliRunner().invoke(app, ["silo", *arguments], input=said)
-        assert result.exit_code == code, (result.output, result.exception)
-        return result.output
-
-    call("init", "f.toml", "--no-passphrase")
-    call("join", "a")
-    call("sign", "a", "silo/a/request.pem", said="y\n")
-    yield call
+    silo_command("init", "f.toml", "--no-passphrase")
+    silo_command("join", "a")
+    silo_command("sign", "a", "silo/a/request.pem", said="y\n")
+    yield silo_command
     logger.handlers[:], logger.level, logger.propagate = before
 
 
@@ -73,6 +67,7 @@ def test_a_run_its_last_line_and_its_model(silo):
     assert "INFO a: finished 12 steps; nobody was missing" in said
     assert said.splitlines()[-1] == "a: nobody was missing."
     assert "finished" in silo("status") and noted()["state"] == "finished" and noted()["step"] == 12
+    assert noted()["jax"] == jax.__version__
     made = importlib.import_module("run_saved").problem()
     for given in (None, made):
         model = db.Result.load("silo/a/solution.npz", given)

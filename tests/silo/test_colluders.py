@@ -47,6 +47,7 @@ def by_cuts(sites, flows, colluders):
     return needed
 
 
+@pytest.mark.slow_except("ring", "complete", "random")
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_program_finds_the_narrowest_cut(name):
     """It bounds it from above, and on all but one of these graphs it is the same."""

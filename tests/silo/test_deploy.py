@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from silo_commands import silo_command
+from silo_fleet import Processes
 from silo_sites import free_ports
-from typer.testing import CliRunner
-from xla import environment, kept_in
 
 import decibel as db
 from decibel.cli._app import app
@@ -159,51 +159,39 @@ def test_only_a_signal_before_the_last_step_has_the_status_of_interruptions(tmp_
         trace=trace, save=lambda path, trace: None, step=3, steps_done=3, status=status, message="why"
     )
     monkeypatch.setattr(_run_site, "_solve", lambda engine, problem: ended)
-    arguments = ["silo", "run", "amsterdam", "--problem", "example_problem:problem", "--home", str(tmp_path)]
-    assert CliRunner().invoke(app, [*arguments, "--interrupted-status", "75"]).exit_code == code
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    arguments = ["run", "amsterdam", "--problem", "example_problem:problem", "--home", str(tmp_path)]
+    silo_command(*arguments, "--interrupted-status", "75", code=code)
+    silo_command(*arguments)
 
 
-class Rehearsal:
+class Rehearsal(Processes):
     """What compose.yaml starts, as plain processes on loopback: the same script, with folders in place of volumes."""
 
     def __init__(self, folder):
-        self.folder, self.metrics = folder, dict(zip(SITES, free_ports(3), strict=True))
+        super().__init__(folder)
+        self.metrics = dict(zip(SITES, free_ports(3), strict=True))
         text, ports = (DEPLOY / "federation.toml").read_text(), free_ports(2)
         for name, port in zip(SITES[:2], ports, strict=True):
             text = text.replace(f'"{name}:7401"\nlisten = "0.0.0.0:7401"', str(port))
         (folder / "federation.toml").write_text(text)
-        self.processes = {}
+        (folder / "shared").mkdir()
 
     def start(self, *arguments):
         name = arguments[1] if arguments[0] == "site" else arguments[0]
         path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
         given = {
-            **environment(**kept_in(self.folder / "compiled")),
             "PYTHONPATH": path, "DECIBEL": f"{sys.executable} -m decibel.cli",
             "SHARED": str(self.folder / "shared"), "AUTHORITY_HOME": str(self.folder / "authority"),
             "SITE_HOME": str(self.folder / name), "FEDERATION": str(self.folder / "federation.toml"),
             "METRICS_PORT": str(self.metrics.get(name, "")), "LOG_FORMAT": "json",
         }  # fmt: skip
-        (self.folder / "shared").mkdir(exist_ok=True)
-        with open(self.folder / f"{name}.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(
-                ["/bin/sh", str(DEPLOY / "entrypoint.sh"), *arguments],
-                cwd=DEPLOY,
-                env=given,
-                stdout=log,
-                stderr=log,
-            )
+        self.launch(name, ["/bin/sh", str(DEPLOY / "entrypoint.sh"), *arguments], cwd=DEPLOY, env=given)
 
     def sign(self, name):
         """As a person would, who reads the fingerprint in the site's log."""
         told = re.compile(r"has the fingerprint\n +((?:\d{5} ?){12})")
         self.wait_until(lambda: told.search(self.log(name)))
         self.start("sign", name, told.search(self.log(name))[1])
-
-    def log(self, name):
-        path = self.folder / f"{name}.log"
-        return path.read_text() if path.exists() else ""
 
     def lines(self, name):
         return [json.loads(line) for line in self.log(name).splitlines() if line.startswith("{")]
@@ -217,19 +205,6 @@ class Rehearsal:
             return json.loads(answer.read())
         except OSError:
             return {"state": "", "step": -1}
-
-    def wait_until(self, condition, seconds=240):
-        end = time.monotonic() + seconds
-        while not condition():
-            failed = [name for name, process in self.processes.items() if process.poll() not in (None, 0)]
-            assert not failed and time.monotonic() < end, {name: self.log(name)[-2000:] for name in self.processes}
-            time.sleep(0.1)
-
-    def end(self):
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-                process.wait()
 
 
 @pytest.mark.slow

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
 from silo_ends import PROBLEM, End, Line, at_the_start, signed
 from silo_sites import Folders, ring
-from silo_talking import Group, Walk, wait_until
+from silo_talking import Group, Walk
 
 from decibel.silo._errors import NothingInCommon
 from decibel.silo._federation import FaultTolerance
@@ -33,42 +32,6 @@ def federated(tmp_path):
         group.close()
 
 
-class TestOfAnEarlierRun:
-    def test_a_site_that_starts_first_waits_though_a_member_replays_what_the_others_said(self, federated):
-        """In the first run all four do their steps. In the second, a member passes on what the two others said at the
-        end of it, and says that it runs, one step before the last."""
-        sites = federated(4)
-        first = [sites(number) for number in range(4)]
-        walks = [Walk(one, STEPS) for one in first]
-        for walk in walks:
-            walk.join(30)
-        assert all(walk.steps == list(range(STEPS)) for walk in walks)
-        replayed = {site: one for site, one in first[3].site._rendezvous.known.items() if site != 3}
-        assert min(one.step for one in replayed.values()) > 1
-        sites.close()
-        victim, hostile = sites(0), sites(3)
-        hostile.site._rendezvous.known.update({site: one for site, one in replayed.items() if site != 0})
-        hostile.site._rendezvous.start = STEPS - 1
-        walks = [Walk(victim, STEPS), Walk(hostile, STEPS)]
-        wait_until(lambda: len(victim.site._rendezvous.known) == 4)
-        time.sleep(10 * RULES.beat)
-        assert walks[0].steps == [] and not victim.site._rendezvous.start_known
-        assert victim.site.health.absent(running=False) == ["site-1", "site-2"]
-        walks += [Walk(one, STEPS) for one in (sites(1), sites(2))]
-        wait_until(lambda: walks[0].steps)
-        victim.site.stop()
-        assert walks[0].steps[0] == 0  # from where all start, now that they are there
-
-    def test_one_member_that_says_that_it_runs_starts_nobody(self, federated):
-        sites = federated(3)
-        victim, hostile = sites(0), sites(1)
-        hostile.site._rendezvous.start = 0
-        walks = [Walk(victim, STEPS), Walk(hostile, STEPS)]
-        wait_until(lambda: victim.site.edges[1].running)
-        time.sleep(10 * RULES.beat)
-        assert walks[0].steps == []
-
-
 class TestSavedSteps:
     def test_one_that_has_saved_nothing_sends_nobody_back_to_the_beginning(self, federated):
         """Two of three have saved steps 20 and 30; people decide whether all begin again."""
@@ -87,38 +50,6 @@ class TestSavedSteps:
             walk.join(30)
         assert [walk.steps for walk in walks] == [list(range(STEPS))] * 3
 
-    def test_older_steps_are_taken_without_a_question(self, federated):
-        sites = federated(3)
-        talking = [sites(number) for number in range(3)]
-        walks = [Walk(one, 25, saved) for one, saved in zip(talking, ([20, 24], [20, 22], [20]), strict=True)]
-        for walk in walks:
-            walk.join(10)
-        assert [walk.steps for walk in walks] == [[20, 21, 22, 23, 24]] * 3
-
-
-class TestTwoWhoLieTogether:
-    def test_make_nobody_skip_a_step(self, federated):
-        """Two of five, all neighbours of each other, say that they are at the last step, in what they sign and to each
-        neighbour."""
-        sites = federated(5, edges=COMPLETE)
-        talking = [sites(number) for number in range(5)]
-        honest = [Walk(one, STEPS) for one in (talking[0], talking[2], talking[3])]
-        liars = [Walk(talking[number], 10) for number in (1, 4)]
-        for walk in liars:
-            walk.site.goodbye = lambda finished, site=walk.site: lie(site)
-        for walk in honest:
-            walk.join(30)
-        assert [walk.steps for walk in honest] == [list(range(STEPS))] * 3
-
-
-def lie(site):
-    """Says that it is at the last step, to everyone and for as long as it lasts."""
-    with site.lock:
-        site._at = site._at._replace(step=STEPS, exchange=-1)
-        for edge in site.edges.values():
-            edge.send_skip(STEPS)
-        site._send_statement()
-
 
 def five_sites(**options):
     """Site 0 of five, at its edge with site 1, while the others run."""
@@ -133,6 +64,7 @@ class TestWords:
         rendezvous = end.site._rendezvous
         end.deliver(Stand(tuple(signed(end, site, 90, fresh=False) for site in (1, 2, 3, 4))))
         assert len(rendezvous.known) == 5 and rendezvous.confirmed == 0 and len(rendezvous.absent) == 4
+        assert not rendezvous.start_known
         end.deliver(Stand(tuple(signed(end, site, 90 + site) for site in (1, 2, 3, 4))))
         assert rendezvous.confirmed == 92 and not rendezvous.absent
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import threading
 
@@ -12,14 +10,13 @@ import pytest
 from quadratics import random_quadratic
 from silo_ends import PROBLEM as PROBLEM_HASH
 from silo_ends import RULES, End, at_the_start, signed
+from silo_fleet import Fleet
 from silo_sites import Folders, ring
-from silo_talking import Talking, Walk, wait_until
-from xla import environment, kept_in
+from silo_talking import Talking, Walk
 
 import decibel as db
 from decibel.silo._errors import FinishedByFew, SiteLost
 from decibel.silo._federation import FaultTolerance
-from decibel.silo.commands._join import prepare
 from decibel.silo.observe._site_status import closing_line, status
 from decibel.silo.protocol._frames import Bye, Model, Stand, Want
 from decibel.silo.protocol._shared_model import agree_on, row_of, with_row
@@ -179,7 +176,7 @@ class TestWhoIsLeftBehind:
         end = returned()
         finished(end, 0)
         end.deliver(Bye("finished"))
-        assert not end.site._is_left_behind()
+        assert not end.site._is_left_behind() and not end.site._may_continue()  # nor does it go on alone
         finished(end, 2)
         assert end.site._is_left_behind()
 
@@ -327,73 +324,45 @@ def problem():
 """
 
 
-class Hospitals:
+class Hospitals(Fleet):
     """Three sites as `decibel silo run` starts them."""
 
-    def __init__(self, folder, steps):
-        (folder / "hospitals.py").write_text(PROBLEM)
-        rules = FaultTolerance("continue", beat=0.2, missed=10, deadline=60.0)
-        settings = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
-        federation = ring(3, fault_tolerance=rules, steps=steps, method="sparkle-edge-ed", settings=settings)
-        self.folder, self.homes, self.processes = folder, prepare(federation, folder / "out"), {}
+    def command(self, name):
+        command = [sys.executable, "-m", "decibel.cli", "silo", "run", name, "--problem", "hospitals:problem"]
+        return [*command, "--home", self.folder / name, "--stay", "60"]
 
-    def start(self, *names, options=("--stay", "60")):
-        for name in names:
-            command = [sys.executable, "-m", "decibel.cli", "silo", "run", name, "--problem", "hospitals:problem"]
-            with open(self.folder / f"{name}.log", "ab") as log:
-                self.processes[name] = subprocess.Popen(
-                    [*command, "--home", str(self.homes[name]), *options],
-                    cwd=self.folder,
-                    env=environment(**kept_in(self.folder.parent / "compiled")),
-                    stdout=log,
-                    stderr=log,
-                )
-
-    def log(self, name):
-        return (self.folder / f"{name}.log").read_text()
-
-    def step(self, name):
-        path = self.homes[name] / "status.json"
-        return json.loads(path.read_text())["step"] if path.exists() else -1
-
-    def wait(self, *names):
-        for name in names:
-            assert self.processes[name].wait(120) == 0, self.log(name)[-3000:]
-
-    def end(self):
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    def wait(self):
+        assert not any(process.wait(120) for process in self.processes.values()), self.logs()
 
 
 @pytest.mark.slow
 def test_three_hospitals_of_which_one_is_gone_at_the_end(tmp_path):
     """It was begun again at step 0, and what had finished was replaced, without a word."""
-    run = Hospitals(tmp_path, STEPS * 25)
+    (tmp_path / "hospitals.py").write_text(PROBLEM)
+    rules = FaultTolerance("continue", beat=0.2, missed=10, deadline=60.0)
+    settings = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
+    run = Hospitals(tmp_path, ring(3, fault_tolerance=rules, steps=1500, method="sparkle-edge-ed", settings=settings))
     try:
-        run.start("site-0", "site-1", "site-2")
-        wait_until(lambda: run.step("site-2") >= 200, 120)
-        run.processes["site-2"].kill()
-        run.processes.pop("site-2").wait()
-        wait_until(lambda: all("gives the model" in run.log(name) for name in ("site-0", "site-1")), 240)
+        run.start()
+        run.wait_for_step(200, ["site-2"])
+        run.kill("site-2")
+        run.wait_until(lambda: all("gives the model" in run.log(name) for name in ("site-0", "site-1")))
         for name in ("site-0", "site-1"):
-            assert "site-2 has sent no heartbeat" in run.log(name) and "finished 1500 steps, without site-2" in run.log(
-                name
-            )
-        files = {path: path.read_bytes() for path in tmp_path.glob("out/site-[01]/solution.npz")}
+            assert "site-2 has sent no heartbeat" in run.log(name)
+            assert "finished 1500 steps, without site-2" in run.log(name)
+        files = {path: path.read_bytes() for path in tmp_path.glob("site-[01]/solution.npz")}
         assert len(files) == 2
         run.start("site-2")
-        run.wait("site-0", "site-1", "site-2")
+        run.wait()
         assert "the others finished without this site" in run.log("site-2")
-        models = [db.Result.load(home / "solution.npz") for home in run.homes.values()]
+        models = [db.Result.load(tmp_path / name / "solution.npz") for name in run.names]
         assert models[2].step == 1500
         assert any(np.array_equal(models[2].y, one.y) and np.array_equal(models[2].x, one.x) for one in models[:2])
-        run.start("site-0", "site-1", "site-2")  # by mistake, or after a reboot
-        run.wait("site-0", "site-1", "site-2")
-        assert all("has finished this run before" in run.log(name) for name in run.homes)
+        run.start()  # by mistake, or after a reboot
+        run.wait()
+        assert all("has finished this run before" in run.log(name) for name in run.names)
         assert {path: path.read_bytes() for path in files} == files
-        assert all(read(home).without == [] for home in run.homes.values())
+        assert all(read(tmp_path / name).without == [] for name in run.names)
     finally:
         run.end()
 

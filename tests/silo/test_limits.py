@@ -8,10 +8,9 @@ import threading
 import time
 from pathlib import Path
 
-import grpc
 import pytest
 from silo_sites import Folders, ring
-from silo_talking import Group, wait_until
+from silo_talking import Group, channel, wait_until
 
 from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._frames import Hello
@@ -27,12 +26,8 @@ def sites(tmp_path):
         yield group
 
 
-def channel_of(folders, name, to="site-0"):
-    home = folders.home(name)
-    own = [(home / file).read_bytes() for file in ("authority.pem", "key.pem", "certificate.pem")]
-    options = [("grpc.ssl_target_name_override", to), ("grpc.use_local_subchannel_pool", 1)]
-    address = folders.federation.sites[int(to[-1])].address
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*own), options)
+def channel_of(folders, name):
+    return channel(folders.home(name), folders.federation.sites[0].address)
 
 
 def flood(address, count):
@@ -79,14 +74,14 @@ def test_silent_streams_of_a_neighbour_hold_nobody_up(sites):
     """It opens streams and never says HELLO: the newest is waited for, and other neighbours are served at once."""
     others = set(threading.enumerate())
     listener = sites(0)
-    with channel_of(sites.folders, "site-3") as channel:
+    with channel_of(sites.folders, "site-3") as opened:
         held = threading.Event()
 
         def nothing():
             held.wait(20)
             yield b""
 
-        calls = [channel.stream_stream(METHOD)(nothing()) for _ in range(60)]
+        calls = [opened.stream_stream(METHOD)(nothing()) for _ in range(60)]
         time.sleep(0.5)
         begun = time.monotonic()
         dialler = sites(1)
@@ -116,8 +111,8 @@ def test_a_second_stream_replaces_the_first(sites):
     reading = lambda: [one for one in threading.enumerate() if one.name == "silo _read"]  # noqa: E731
     wait_until(lambda: len(reading()) == 1)  # nothing is left of the others
     held.set()
-    for channel in channels:
-        channel.close()
+    for opened in channels:
+        opened.close()
 
 
 class TestOutgoing:

@@ -145,9 +145,11 @@ class TestLinesThatOthersCause:
     def test_rejections_by_streams(self, tmp_path):
         one = Talking(Folders(tmp_path, ring(2)), 0)
         try:
-            for number in range(100):
+            one.streams._report_once("site-1 rejected this site: \x1b[2J\nsite-0: all is well", "site-1")
+            assert one.said == ["site-1 rejected this site: \\x1b[2J\\nsite-0: all is well"]
+            for number in range(3000):
                 one.streams._report_once(f"site-1 was rejected: {number}", "site-1")
-            assert AT_ONCE <= len(one.said) <= AT_ONCE + 2
+            assert AT_ONCE <= len(one.said) <= AT_ONCE + 2 and len(one.streams._said) <= 1000
         finally:
             one.close()
         assert any("more lines about site-1 were left out" in line for line in one.said)

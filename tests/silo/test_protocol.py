@@ -11,6 +11,7 @@ from silo_ends import EPOCH, FEDERATION, RULES, STEP, End, at_the_start, signed,
 from silo_messages import message
 from silo_sites import ring
 
+from decibel.silo._errors import SiteLost
 from decibel.silo._federation import FaultTolerance
 from decibel.silo.protocol._frame_limits import BURST, NOWHERE
 from decibel.silo.protocol._frames import (
@@ -238,14 +239,6 @@ class TestNoFrameEndsANeighbour:
         end.deliver(Skip(90), Stand((signed(end, 0, stood.step), signed(end, 2, STEP))))
         assert end.site.begin(STEP) == STEP
 
-    def test_that_the_others_are_done_takes_two_to_say(self):
-        """One that says so while the other neighbour is away does not end a site's run, nor make it go on alone."""
-        end = bring_to("talking", "dials")
-        end.deliver(Stand((signed(end, 0, 100, done=True),)), Bye("finished"))
-        assert end.edge.finished and not end.site._may_continue() and not end.site._is_left_behind()
-        end.site._rendezvous.take([signed(end, 2, 100, done=True)])
-        assert end.site._is_left_behind() and not end.site._may_continue()
-
     def test_who_has_finished_says_so_signed(self):
         end = bring_to("talking", "listens")
         end.site.next = 100
@@ -311,13 +304,6 @@ class TestNoFrameEndsANeighbour:
         waited = self._time_lost(end, lambda step: Join(0, step, False, False, 0, NOWHERE))
         assert 0.4 < waited < 0.1 * (end.clock.time - 100)
 
-    def test_a_neighbour_that_is_always_late_takes_its_share_of_the_time_and_no_more(self):
-        """It keeps the deadline and sends nothing, though it says that it is here; another neighbour is in time."""
-        rules = FaultTolerance("continue", beat=0.1, missed=10, deadline=5.0, waiting=0.1)
-        end = End(ring(3, fault_tolerance=rules, steps=10**6), 0, 1)
-        waited = self._time_lost(end, lambda step: Join(0, step, False, False, step, NOWHERE), others=[2])
-        assert 0.4 < waited < 0.15 * (end.clock.time - 100)
-
     def test_who_leaves_and_joins_again_has_no_more_of_it(self):
         """The same neighbour says goodbye before it is suspended, and joins in the next step."""
         rules = FaultTolerance("continue", beat=0.1, missed=10, deadline=5.0, waiting=0.1)
@@ -364,6 +350,14 @@ def test_who_returns_never_begins_a_step_beyond_the_last():
     end.deliver(Skip(FEDERATION.steps))
     end.site._catch_up()
     assert end.site.next == FEDERATION.steps - 1
+
+
+def test_where_the_quorum_is_stop_a_site_that_has_lost_a_neighbour_ends():
+    rules = FaultTolerance("stop", beat=1.0, missed=3)
+    end = End(ring(3, fault_tolerance=rules, steps=100), 0, 1)
+    end.site.running, end.site._rendezvous.start = True, 0
+    with pytest.raises(SiteLost, match="site-1, site-2 cannot be reached, and the federation's quorum is 'stop'"):
+        end.site.begin(STEP)
 
 
 def test_who_waits_past_the_deadline_for_one_that_it_has_to_wait_for_does_not_spin():

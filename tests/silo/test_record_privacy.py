@@ -60,22 +60,6 @@ def alone(folder):
     return folders, folders.home("site-0")
 
 
-@pytest.mark.slow
-def test_sums_are_counted_and_both_sites_stop_at_their_budget(tmp_path):
-    """ED's messages are plain, and later runs start from what was spent."""
-    folders, budget = Folders(tmp_path, ring(2)), db.privacy.epsilon(NOISE, 10)
-    options = {"metrics": [], "eval_every": 4, "privacy": PRIVATE}
-    for steps in (10, 0):
-        found = run_sites(folders, db.ed(alpha=0.1), 30, [single(2)] * 2, engines={"record_budget": budget}, **options)
-        for site in found:
-            assert site.step == steps and site.status == "stopped"
-            assert site.message.startswith(f"the records' privacy budget of {budget:g} (ε at δ = 1e-5) ends there")
-    for name in ("site-0", "site-1"):
-        engine = db.Silo(folders.home(name), name)
-        assert engine.record_epsilon == budget and engine.epsilon == 0
-        assert module.read(folders.home(name)).budgets == (None, budget, 1e-5)
-
-
 @pytest.mark.slow_except("simultaneous")
 @pytest.mark.parametrize("updates", ["simultaneous", "alternating"])
 def test_a_record_counts_in_both_levels(tmp_path, updates):
@@ -186,7 +170,7 @@ class TestCount:
             Release(2, 1, CLIP, 4, -7919),
             Release(3, 1, CLIP, 1, 0),
         ]
-        for number, budget in enumerate(np.geomspace(0.5, 5, 6)):
+        for number, budget in enumerate(np.geomspace(0.5, 5, 3)):
             home = tmp_path / str(number)
             home.mkdir()
             privacy = Privacy(home, Budgets(record=float(budget)))

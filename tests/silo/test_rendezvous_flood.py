@@ -8,14 +8,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from silo_hostile import PROBLEM, Everyone
+from silo_ends import End, Manual
+from silo_hostile import Everyone
 
 from decibel.silo._errors import Rejected
-from decibel.silo.protocol._clock import Clock
-from decibel.silo.protocol._edge import Edge
 from decibel.silo.protocol._frame_limits import PROOFS
-from decibel.silo.protocol._frames import Hello, Roll, Stand, Statement, nonces_of, parse, write
-from decibel.silo.protocol._lockstep_site import LockstepSite
+from decibel.silo.protocol._frames import Roll, Stand, Statement, nonces_of, parse, write
 from decibel.silo.trust import _certificates, _credentials
 from decibel.silo.trust._credentials import Credentials
 
@@ -39,36 +37,23 @@ class Held(threading.Condition):
         return super().__exit__(*error)
 
 
-class Watched(Clock):
+class Watched(Manual):
     def __init__(self):
-        self.held, self.time = Held(), 1000.0
-
-    def now(self):
-        return self.time
+        super().__init__()
+        self.held = Held()
 
     def lock(self):
         return self.held
 
 
-class Nowhere:
-    def send(self, frame):
-        pass
-
-    send_newest = end = hang_up = send
-
-
-class Victim:
+class Victim(End):
     """Site 0 with real credentials, and how often it verifies: signatures of statements, and of certificates."""
 
     def __init__(self, members, monkeypatch):
-        self.clock, self.counts, self.under_lock = Watched(), {"statements": 0, "certificates": 0}, 0
         credentials = Credentials.load(members.folders.home("site-0"), "site-0")
-        arguments = members.federation, 0, PROBLEM, credentials
-        self.site = LockstepSite(*arguments, incarnation=1, lossy=True, say=lambda sentence: None, clock=self.clock)
-        self.site._rendezvous.sign_own(0, [])
-        self.edge: Edge = self.site.edges[1]
-        self.line = Nowhere()
-        self.site.connected(self.edge, Hello(members.federation.hash, PROBLEM, 1, b"n" * 32), self.line)
+        super().__init__(members.federation, 0, 1, signer=credentials, clock=Watched())
+        self.counts, self.under_lock = {"statements": 0, "certificates": 0}, 0
+        self.connect()
         monkeypatch.setattr(_credentials, "verified", self.counted("statements", _credentials.verified))
         of = _certificates.Holder.of
         monkeypatch.setattr(_credentials.Holder, "of", self.counted("certificates", of))

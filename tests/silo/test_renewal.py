@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from silo_sites import Folders, ring
-from silo_talking import Group, wait_until
+from silo_talking import Group, channel, wait_until
 
 from decibel.core._files import atomic_write
 from decibel.silo._errors import NotTrusted
@@ -21,6 +21,7 @@ from decibel.silo.protocol import _frames as frames
 from decibel.silo.protocol._frames import Hello
 from decibel.silo.run._connections import METHOD
 from decibel.silo.trust._certificates import builder, certificate_fingerprint, der, make_request, pem
+from decibel.silo.trust._credentials import Credentials
 from decibel.silo.trust._signing import new_key, save_key
 
 
@@ -73,26 +74,24 @@ def test_a_dialler_shows_its_renewed_certificate_at_once(start):
 
 def call(folders, home, problem=b"p" * 32):
     """A stream to site 0 by the papers in a folder, and the event that ends it."""
-    own = [(home / file).read_bytes() for file in ("key.pem", "certificate.pem")]
-    root, address = (home / "authority.pem").read_bytes(), folders.federation.sites[0].address
-    options = [("grpc.ssl_target_name_override", "site-0"), ("grpc.enable_http_proxy", 0)]
-    channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(root, *own), options)
+    opened = channel(home, folders.federation.sites[0].address)
     over = threading.Event()
 
     def outgoing():
         yield frames.write(Hello(folders.federation.hash, problem, 1, b"n" * 32))
         over.wait(20)
 
-    return channel, channel.stream_stream(METHOD)(outgoing()), over
+    return opened, opened.stream_stream(METHOD)(outgoing()), over
 
 
-@pytest.mark.parametrize("trouble", ["none", "slow heartbeat", "full disk", "list that is none"])
+@pytest.mark.parametrize("trouble", ["slow heartbeat", "full disk"])
 def test_a_thief_is_cut_off_within_two_seconds(start, tmp_path, monkeypatch, trouble):
-    """Though the site that was stolen from has shown its own certificate since, and whatever else goes wrong."""
+    """Though the site that was stolen from has shown its own certificate since, a list that is none has come before,
+    and whatever else goes wrong."""
     folders, listener = start.folders, start(0, status=tmp_path / "status.json")
     stolen = folders.site("site-1", home=tmp_path / "thief")
-    channel, frames_in, over = call(folders, tmp_path / "thief")
-    with channel:
+    first, frames_in, over = call(folders, tmp_path / "thief")
+    with first:
         next(frames_in)
         wait_until(lambda: met(listener, 1) == certificate_fingerprint(stolen))
         # The rightful holder knocks: it is known by its certificate, and gets no further.
@@ -107,12 +106,9 @@ def test_a_thief_is_cut_off_within_two_seconds(start, tmp_path, monkeypatch, tro
             full = lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device"))  # noqa: E731
             monkeypatch.setattr("decibel.silo.observe._site_status.atomic_write", full)
             monkeypatch.setattr("decibel.silo.trust._trust.atomic_write", full)
-        if trouble == "list that is none":
-            wrong = (listener.home / "federation.json").read_bytes()
-            atomic_write(listener.home / "revoked.json", wrong)
-            wait_until(
-                lambda: any("not signed by this federation's authority as a revocation" in s for s in listener.said)
-            )
+        wrong = (listener.home / "federation.json").read_bytes()
+        atomic_write(listener.home / "revoked.json", wrong)
+        wait_until(lambda: any("not signed by this federation's authority as a revocation" in s for s in listener.said))
         time.sleep(1.2)  # a thread that dies of its trouble is dead by now
         begun = time.monotonic()
         folders.revoke(listener.home, stolen)
@@ -125,20 +121,12 @@ def test_a_thief_is_cut_off_within_two_seconds(start, tmp_path, monkeypatch, tro
     assert "site-1 was rejected: the certificate is revoked." in listener.said
 
 
-def test_a_listener_with_a_key_of_another_kind_does_not_end_the_thread_that_dials(start):
-    dialler, authority = start(1), start.folders.authority
+def test_a_listener_with_a_key_of_another_kind_does_not_end_the_thread_that_dials(tmp_path):
+    folders = Folders(tmp_path, ring(2))
+    dialler, authority = Credentials.load(folders.home("site-1"), "site-1"), folders.authority
     key = rsa.generate_private_key(65537, 2048).public_key()
     made = builder(x509.Name([]), authority.certificate.subject, key, timedelta(days=1))
     foreign = der(made.sign(authority.key, hashes.SHA256()))
     for certificate, sentence in ((foreign, "not P-256"), (b"", "no certificate"), (b"nonsense", "no certificate")):
         with pytest.raises(NotTrusted, match=sentence):
-            dialler.credentials.check_proof(certificate, b"proof", "site-0", b"n" * 32)
-
-
-def test_what_a_stranger_says_is_one_plain_line(start):
-    listener = start(0)
-    listener.streams._report_once("site-1 rejected this site: \x1b[2J\nsite-0: all is well")
-    assert listener.said == ["site-1 rejected this site: \\x1b[2J\\nsite-0: all is well"]
-    for number in range(3000):
-        listener.streams._report_once(f"sentence {number}")
-    assert len(listener.streams._said) <= 1000
+            dialler.check_proof(certificate, b"proof", "site-0", b"n" * 32)

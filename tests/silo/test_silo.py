@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from quadratics import random_quadratic
-from silo_messages import Exponents, Poisoned, in_own_code
+from silo_messages import Exponents, Poisoned
 from silo_sites import Folders, assert_refused, assert_simulated, in_threads, ring, run_sites
 
 import decibel as db
@@ -62,9 +62,10 @@ def test_four_sites_equal_the_simulator(tmp_path, strategy):
 @pytest.mark.slow_except("edge-ed")
 @pytest.mark.parametrize(
     "strategy",
-    ["gt", "edge-ed", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4)],
-    ids=["gt", "edge-ed", "ada-ed", "ada-ed with short scales", "adam-ed", "ed in 4 bits"],
-)
+    ["gt", "edge-ed", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4),
+     _in_code("ed", Exponents(), "own code")],
+    ids=["gt", "edge-ed", "ada-ed", "ada-ed with short scales", "adam-ed", "ed in 4 bits", "own code"],
+)  # fmt: skip
 def test_sites_equal_the_simulator(tmp_path, strategy):
     folders = Folders(tmp_path, ring(2))
     problem = random_quadratic(2).single()
@@ -74,15 +75,12 @@ def test_sites_equal_the_simulator(tmp_path, strategy):
     assert_simulated(sites, problem, single, folders.federation.graph, 30, **options)
 
 
-@pytest.mark.slow_except("bounded")
-@pytest.mark.parametrize("limit", [None, 100.0], ids=["trusted", "bounded"])
-def test_sites_with_a_lazy_upper_level_equal_the_simulator(tmp_path, limit):
+def test_sites_with_a_lazy_upper_level_and_a_limit_equal_the_simulator(tmp_path):
     """The first exchange of every step is y's; only some steps have a second one."""
-    trust = {"trust_members": limit is None, "flow_limit": limit}
-    folders, problem = Folders(tmp_path, ring(2, **trust)), random_quadratic(2).problem()
-    chosen = db.sparkle("edge-ed" if limit else "ed", alpha=0.03, beta=0.1, gamma=0.1, upper_every=3)
-    sites = run_sites(folders, chosen, 8, [problem] * 2, eval_every=4)
-    assert_simulated(sites, problem, chosen, folders.federation.graph, 8, "xyz", eval_every=4)
+    folders, problem = Folders(tmp_path, ring(2, trust_members=False, flow_limit=100.0)), random_quadratic(2).problem()
+    chosen = db.sparkle("edge-ed", alpha=0.03, beta=0.1, gamma=0.1, upper_every=3)
+    sites = run_sites(folders, chosen, 8, [problem] * 2, metrics=[])
+    assert_simulated(sites, problem, chosen, folders.federation.graph, 8, "xyz")
 
 
 @pytest.mark.slow
@@ -164,20 +162,14 @@ def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
     assert not any("deadline" in sentence or "rejected" in sentence for sentence in said)
 
 
-@pytest.mark.slow
-def test_a_users_own_code_equals_the_simulator(tmp_path):
-    folders, problem, made = Folders(tmp_path, ring(3)), random_quadratic(3).single(), in_own_code(Exponents())
-    sites = run_sites(folders, made, 30, [problem] * 3, metrics=[])
-    assert_simulated(sites, problem, made, folders.federation.graph, 30)
-
-
 def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
     """Who receives them stops, names who sent them, and neither counts them nor sends anything on."""
     folders, problem = Folders(tmp_path, ring(2)), random_quadratic(2).single()
     results = {}
 
     def run(name):
-        made = in_own_code(Poisoned(largest=254) if name == "site-1" else Exponents())
+        code = Poisoned(largest=254) if name == "site-1" else Exponents()
+        made = SingleLevel(0.1, 1.0, _in_code("ed", code, "own code"))
         engine = db.Silo(folders.home(name), name, say=lambda sentence: None)
         try:
             results[name] = db.solve(problem, made, engine.graph, steps=6, engine=engine, metrics=[])
@@ -196,11 +188,8 @@ def test_importing_decibel_does_not_import_grpc():
 
 @pytest.mark.slow
 def test_rounds_of_an_accelerated_graph_are_those_of_the_simulator(tmp_path):
-    quadratic = random_quadratic(4, seed=1)
-    folders = Folders(tmp_path, ring(4))
+    problem, folders = QUADRATIC.single(), Folders(tmp_path, ring(4))
     graph, method = folders.federation.graph.accelerated(3), db.ed(alpha=0.2)
-    sites = run_sites(folders, method, 10, [quadratic.single()] * 4, graph=graph, metrics=[])
-    expected = db.solve(quadratic.single(), method, graph, steps=10, metrics=[])
-    for number, site in enumerate(sites):
-        np.testing.assert_allclose(site.nodes.x[0], expected.nodes.x[number], atol=1e-12)
+    sites = run_sites(folders, method, 10, [problem] * 4, graph=graph, metrics=[])
+    assert_simulated(sites, problem, method, graph, 10)
     assert sites[0].trace.last["rounds"] == 30

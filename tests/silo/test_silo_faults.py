@@ -5,21 +5,15 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 from quadratics import random_quadratic
 from silo_fleet import Fleet
 from silo_sites import Loopback, Namespaces, ring
-from silo_worker import RATES
 
-import decibel as db
 from decibel.silo._federation import FaultTolerance
 from decibel_studies.testbed.namespaces import obstacle
 
@@ -117,94 +111,3 @@ def test_the_whole_federation_goes_on_from_its_last_common_checkpoint_bit_for_bi
     assert set.intersection(*saved.values()) - {newest}
     sites.start()
     np.testing.assert_array_equal(sites.finish(), whole)
-
-
-def test_with_one_peer_a_step_a_site_that_is_gone_is_missed_and_all_go_on_from_their_last_common_checkpoint(fleet):
-    """All end, whoever its peer would have been, and after a restart the phases are those of the steps."""
-    sites = fleet(ring(4), steps=120, every=20, saves=True, task="one level", one_peer=True)
-    sites.start()
-    whole = sites.finish()
-    for name in sites.names:
-        shutil.rmtree(sites.folder / name / "checkpoints")
-    sites.hold(90)
-    sites.start()
-    sites.wait_for_step(89)
-    sites.kill("site-1")
-    sites.let_go()
-    assert all(process.wait(60) for process in sites.processes.values())
-    assert "site-1" in sites.logs() and "needs every message" in sites.logs()
-    sites.start()
-    np.testing.assert_array_equal(sites.finish(), whole)
-    assert max(float(np.load(sites.folder / f"{name}.npz")["done"]) for name in sites.names) < 120
-
-
-def test_a_site_that_stops_for_a_while_is_gone_and_comes_back(fleet):
-    """SIGSTOP: no heartbeat, but the process still believes in its edges."""
-    sites = fleet(chords(5, fault_tolerance=TOLERANCE), steps=1800, every=300)
-    sites.hold(600)
-    sites.start()
-    sites.wait_for_step(50)
-    sites.kill("site-2", signal.SIGSTOP)
-    sites.wait_until(lambda: "site-2 has sent no heartbeat" in sites.logs())
-    sites.wait_for_step(590, [name for name in sites.names if name != "site-2"])  # the others go on
-    assert sites.step("site-2") < 590
-    sites.kill("site-2", signal.SIGCONT)
-    sites.wait_for_step(590)
-    sites.let_go()
-    np.testing.assert_allclose(sites.finish(), np.tile(solution(5), (5, 1)), atol=1e-8)
-
-
-@pytest.mark.parametrize("network", [Loopback, Namespaces])
-def test_parted_halves_continue_and_meet_again(fleet, network):
-    sites = fleet(ring(4, fault_tolerance=TOLERANCE), network, steps=1200, every=300)
-    sites.hold(300)
-    sites.start()
-    sites.wait_for_step(50)
-    sites.network.part()
-    sites.wait_until(lambda: "has sent no heartbeat" in sites.logs())
-    sites.wait_for_step(290)
-    sites.network.heal()
-    sites.let_go()
-    np.testing.assert_allclose(sites.finish(), np.tile(solution(4), (4, 1)), atol=1e-8)
-
-
-@pytest.mark.parametrize("quorum", ["wait", "stop"])
-def test_quorum(fleet, quorum):
-    sites = fleet(ring(3, fault_tolerance=replace(TOLERANCE, quorum=quorum)), steps=800, every=50, saves=True)
-    sites.hold(200)
-    sites.start()
-    sites.wait_for_step(100)
-    sites.kill("site-1")
-    sites.let_go()
-    if quorum == "stop":
-        for name in ("site-0", "site-2"):
-            assert sites.processes[name].wait(120) == 1
-        assert "quorum is 'stop'" in sites.logs()
-        return
-    sites.wait_until(lambda: sites.status("site-0")["neighbours"]["site-1"]["state"] == "away")
-    sites.wait_for_news("site-0", 1.0)
-    stands = sites.step("site-0")
-    sites.wait_for_news("site-0", 2.0)
-    assert sites.step("site-0") == stands < 800
-    sites.start("site-1")
-    np.testing.assert_allclose(sites.finish(), np.tile(solution(3), (3, 1)), atol=1e-8)
-
-
-def test_label_cleaning_on_digits_is_the_simulator_s(fleet):
-    """Mini-batches, nodes of unequal size: the same numbers, so the same accuracy."""
-    count = 4
-    sites = fleet(ring(count, fault_tolerance=TOLERANCE), apart(), steps=150, task="digits", batch_size=32)
-    sites.start()
-    y = sites.finish(level="y")
-    task = db.tasks.label_cleaning("digits", count, seed=0)
-    method = db.sparkle("edge-ed", updates="simultaneous", **RATES["digits"])
-    options = {"steps": 150, "batch_size": 32, "eval_every": 150, "metrics": task.metrics[:1]}
-    expected = db.solve(task.problem, method, sites.federation.graph, **options)
-    mean, tree = ravel_pytree(expected.y)
-    assert y.dtype == np.float64
-    np.testing.assert_allclose(y.mean(0), mean, atol=1e-10)
-    for number in range(count):
-        own = ravel_pytree(jax.tree.map(lambda leaf: leaf[number], expected.nodes.y))[0]  # noqa: B023
-        np.testing.assert_allclose(y[number], own, atol=1e-10)
-    reached = task.metrics[0](SimpleNamespace(y=tree(y.mean(0))))["test_accuracy"]
-    assert reached == expected.trace["test_accuracy"][-1] > 0.85

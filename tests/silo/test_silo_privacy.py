@@ -46,8 +46,6 @@ def test_messages_are_counted_and_sites_stop_at_their_budget(tmp_path):
         for site in found:
             assert site.status == "stopped"
             assert site.message.startswith(f"the privacy budget of {budget:g} (ε at δ = 1e-5) ends there")
-    found, spent = solve(folders, 5, budget=db.privacy.epsilon(NOISE, 15))
-    assert all(site.status == "completed" for site in found) and spent == [db.privacy.epsilon(NOISE, 15)] * 2
 
 
 @pytest.mark.slow

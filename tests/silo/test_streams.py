@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from silo_messages import message
 from silo_sites import Folders, ring
-from silo_talking import Talking, wait_until
+from silo_talking import Talking, channel, wait_until
 
 from decibel.silo._errors import NotTrusted
 from decibel.silo.protocol import _frames as frames
@@ -32,12 +32,8 @@ class Listener(Talking):
 
     def call(self, *sent, home=None, name="site-1", certificate=True, enough=99):
         """What a dialler with the papers in a folder hears, and how the call ends; after `enough` it hangs up."""
-        home = home or self.folders.home(name)
-        own = [(home / file).read_bytes() for file in ("key.pem", "certificate.pem")] if certificate else []
-        root = (home / "authority.pem").read_bytes()
-        options = [("grpc.ssl_target_name_override", "site-0")]
         address = self.folders.federation.sites[0].address
-        with grpc.secure_channel(address, grpc.ssl_channel_credentials(root, *own), options) as channel:
+        with channel(home or self.folders.home(name), address, certificate=certificate) as opened:
             held = threading.Event()
 
             def outgoing():
@@ -48,7 +44,7 @@ class Listener(Talking):
 
             received = []
             try:
-                for raw in channel.stream_stream(METHOD)(outgoing(), timeout=5):
+                for raw in opened.stream_stream(METHOD)(outgoing(), timeout=5):
                     received.append(frames.parse(raw))
                     if len(received) == enough:
                         break
@@ -177,15 +173,6 @@ class TestWhoIsLetIn:
         dialler.close()
         assert "site-0 was rejected: the certificate is revoked" in dialler.said[0]
         assert dialler.site.edges[0].stream is None
-
-    def test_a_certificate_that_is_revoked_while_its_holder_talks(self, listener, tmp_path):
-        listener.folders.site("site-3", home=tmp_path)
-        dialler = Talking(listener.folders, 3, home=tmp_path)
-        wait_until(lambda: dialler.site.edges[0].stream)
-        listener.folders.revoke(tmp_path, listener.credentials.certificate)
-        wait_until(lambda: dialler.site.edges[0].stream is None, 2)
-        dialler.close()
-        assert "site-0 was rejected: the certificate is revoked." in dialler.said
 
     def test_no_proxy_is_asked_for_this_machine(self, listener, monkeypatch):
         monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")

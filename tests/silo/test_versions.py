@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from quadratics import random_quadratic
 from silo_sites import Folders, ring
 from silo_talking import Group, wait_until
 
+import decibel as db
 from decibel.silo._errors import Rejected
 from decibel.silo.observe._site_status import status
 from decibel.silo.protocol import _frames as frames
-from decibel.silo.protocol._compatibility import differences, validate_losses
-from decibel.silo.protocol._frames import NO_HASH, Build, Refuse
+from decibel.silo.protocol._compatibility import build_of, differences, validate_losses
+from decibel.silo.protocol._frames import NO_HASH, Build
 from decibel.silo.run import _connections as _streams
 
 OWN = Build("1.0", "0.10.2", b"u" * 32, b"l" * 32)
@@ -45,6 +47,15 @@ class TestLosses:
         validate_losses(single, single, "bern", "basel")
         with pytest.raises(Rejected, match="different upper losses"):
             validate_losses(single, single._replace(upper=b"x" * 32), "bern", "basel")
+
+    def test_are_compared_by_what_they_compute(self):
+        problem = random_quadratic(2).single()
+
+        def of(factor):
+            loss = lambda x, batch: factor * problem.upper(x, batch)  # noqa: E731
+            return build_of(db.Problem(loss, upper_data=problem.upper_data, x0=problem.x0))
+
+        assert of(1.0) == of(1.0) and of(1.0).upper != of(1.0 + 1e-12).upper and of(1.0).lower == NO_HASH
 
     def test_over_streams(self, start):
         listener, dialler = start(0, build=OWN), start(1, build=OWN._replace(lower=b"x" * 32))
@@ -108,10 +119,3 @@ class TestWhoIsRejectedIsTold:
         edge.stream.send(b"nonsense")
         wait_until(lambda: any("site-1 rejected this site: these bytes are not a frame" in s for s in listener.said))
         wait_until(lambda: connected(listener) and connected(dialler))  # again
-
-    def test_in_words_that_end_the_stream(self, start):
-        listener, dialler = start(0), start(1)
-        wait_until(lambda: connected(listener) and connected(dialler))
-        stream = listener.site.edges[1].stream
-        stream.conclude(frames.write(Refuse("for a reason")))
-        wait_until(lambda: any("site-0 rejected this site: for a reason" in line for line in dialler.said))

@@ -81,7 +81,7 @@ def what_was_lost_is_not_sent_again():
 def new_messages_overtake_those_that_are_sent_again():
     def send_in_order(self: Edge, at: Position, frame: bytes) -> None:
         self.outbox.append((at, frame))
-        self.say(frame)
+        self.send(frame)
 
     return patch.object(Edge, "send_in_order", send_in_order)
 

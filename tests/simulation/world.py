@@ -3,11 +3,11 @@ starts again what has ended."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import warnings
 from collections import deque
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from zlib import crc32
@@ -20,6 +20,7 @@ from decibel.silo._federation import Federation, SiteAddress, StopRule
 from decibel.silo.protocol._frames import KINDS, MAGIC
 from decibel.silo.trust._certificates import certificate_fingerprint, pem
 from decibel.silo.trust._signing import key_pem
+from decibel.silo.trust._trust import Memory
 
 from .async_host import AsyncHost
 from .async_monitor import AsyncMonitor
@@ -178,9 +179,7 @@ class World:
         made = papers()
         signed = made.authority.sign_federation(self.federation).encode()
         revoked = made.authority.sign_revoked(self.organiser.revoked)
-        trust = json.dumps(
-            {"authority": certificate_fingerprint(made.authority.certificate), "revoked": revoked}
-        ).encode()
+        trust = Memory(certificate_fingerprint(made.authority.certificate), revoked, datetime.fromtimestamp(0, UTC))
         for host in self.hosts:
             CALLS.add(host.disk)
             for name, content in (
@@ -189,7 +188,7 @@ class World:
                 ("authority.pem", pem(made.authority.certificate)),
                 ("federation.json", signed),
                 ("revoked.json", revoked.encode()),
-                ("trust.json", trust),
+                ("trust.json", trust.text.encode()),
                 ("incarnation", b"1\n"),  # of an earlier run
             ):
                 host.disk.put(name, content)

@@ -11,11 +11,14 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
 from decibel.core import plain
+
+from ._token_bucket import TokenBucket
 
 NAME = "decibel.silo"
 FORMATS = ("text", "json")
@@ -36,24 +39,6 @@ def quiet_grpc() -> bool:
     return VERBOSITY in os.environ
 
 
-class Quota:
-    """A token bucket for lines of the log, and the count of those left out."""
-
-    def __init__(self) -> None:
-        self.left_out = 0
-        self._tokens = float(AT_ONCE)
-        self._at: float | None = None
-
-    def admits(self, now: float) -> bool:
-        since = 0.0 if self._at is None else now - self._at
-        self._tokens = min(AT_ONCE, self._tokens + since * A_MINUTE / 60)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
 class Log:
     """Logs one sentence; `warning` and `error` are levels. Your own function `say` receives all of them.
 
@@ -69,7 +54,8 @@ class Log:
         self._logger = logging.getLogger(f"{NAME}.{site}")
         self._say = say
         self._clock = clock
-        self._quotas: dict[str, Quota] = {}
+        self._quotas: dict[str, TokenBucket] = {}
+        self._left_out: Counter[str] = Counter()
         self._lock = threading.Lock()
         if say is None and not self._logger.hasHandlers():
             configure("text")
@@ -80,9 +66,9 @@ class Log:
 
     def _bounded(self, cause: str, sentence: str) -> None:
         with self._lock:
-            quota = self._quotas.setdefault(cause, Quota())
-            admitted = quota.admits(self._clock())
-            quota.left_out += not admitted
+            quota = self._quotas.setdefault(cause, TokenBucket(A_MINUTE / 60, AT_ONCE))
+            admitted = quota.takes(self._clock())
+            self._left_out[cause] += not admitted
         if admitted:
             self.warning(plain(sentence))
 
@@ -90,9 +76,8 @@ class Log:
         """Logs how many lines were left out, once the quota admits a line."""
         for cause, quota in list(self._quotas.items()):
             with self._lock:
-                told = quota.left_out > 0 and (at_the_end or quota.admits(self._clock()))
-                left_out = quota.left_out
-                quota.left_out = 0 if told else left_out
+                told = self._left_out[cause] > 0 and (at_the_end or quota.takes(self._clock()))
+                left_out = self._left_out.pop(cause) if told else 0
             if told:
                 self.warning(f"{left_out} more lines about {cause} were left out")
 

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
 from decibel.cli import FAILED, completing, console, or_exit
 from decibel.core import optional
+
+if TYPE_CHECKING:
+    from ..run._silo import Silo
 
 app = typer.Typer(help="Run over several organisations, each next to its own data.", no_args_is_help=True)
 
@@ -189,21 +192,22 @@ def run(
     """Run this site; after a restart it continues from its checkpoint."""
     from ._run_site import run
 
-    run(
-        name,
-        problem,
-        home or Path("silo") / name,
-        console(),
-        budget=budget,
-        record_budget=record_budget,
-        delta=delta,
-        restart=restart,
-        progress_every=progress_every or None,
-        metrics_port=metrics_port,
-        log_format=log_format,
-        interrupted_status=interrupted_status,
-        stay=stay or None,
-    )
+    def engine() -> Silo:
+        from ..run._silo import Silo
+
+        return Silo(
+            home or Path("silo") / name,
+            name,
+            budget=budget,
+            record_budget=record_budget,
+            delta=delta,
+            restart=restart,
+            progress_every=progress_every or None,
+            metrics_port=metrics_port,
+            stay=stay or None,
+        )
+
+    run(name, engine, problem, console(), log_format=log_format, interrupted_status=interrupted_status)
 
 
 @command

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from decibel.core import validate_delta, validate_positive
-from decibel.strategies.privacy import epsilon, noise_for
+from decibel.strategies.privacy import epsilon, noise_for, total_epsilon
 
 from ..run._privacy_budget import read, short
 
@@ -23,11 +23,13 @@ def spending(home: Path) -> str:
         return ""
     site, record, delta = spent.budgets
     both = (
-        ("for all data", spent.messages, spent.site_epsilon(delta), site),
-        ("per record", spent.sums, spent.record_epsilon(delta), record),
+        ("for all data", spent.messages, site),
+        ("per record", spent.sums, record),
     )
     return "; ".join(
-        in_words(cost, what, delta, budget) for what, counts, cost, budget in both if counts or budget is not None
+        in_words(total_epsilon(counts, delta), what, delta, budget)
+        for what, counts, budget in both
+        if counts or budget is not None
     )
 
 

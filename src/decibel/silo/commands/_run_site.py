@@ -67,19 +67,12 @@ class Note(TypedDict):
 
 def run(
     name: str,
+    engine: Callable[[], Silo],
     problem: str,
-    home: Path,
     console: Console,
     *,
-    budget: float | None = None,
-    record_budget: float | None = None,
-    delta: float = 1e-5,
-    restart: bool = False,
-    progress_every: float | None = None,
-    metrics_port: int | None = None,
     log_format: str = "text",
     interrupted_status: int = 0,
-    stay: float | None = None,
 ) -> None:
     """Runs one site's part of the run that the federation file describes, and continues where it was.
 
@@ -95,15 +88,11 @@ def run(
         else:
             console.print(sentence, soft_wrap=True, markup=False)
 
-    options = {"budget": budget, "record_budget": record_budget, "delta": delta}
-    options |= {"progress_every": progress_every, "metrics_port": metrics_port, "stay": stay}
     try:
-        from ..run._silo import Silo
-
-        engine = Silo(home, name, restart=restart, **options)
+        site = engine()
         with _warnings_as(log) if log_format == "json" else nullcontext():
-            if _finish(engine, problem, say, interrupted_status):
-                _solve(engine, problem)  # stays, and gives the model
+            if _finish(site, problem, say, interrupted_status):
+                _solve(site, problem)  # stays, and gives the model
     except (ValueError, TypeError, OSError, SiteLost, BudgetSpent) as error:
         if log_format == "json":
             log.error(plain(error, longest=1000))

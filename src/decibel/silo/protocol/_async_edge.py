@@ -18,7 +18,7 @@ from decibel.network import LinkStatus
 
 from .._errors import Rejected
 from ._edge import Edge, Known, layouts_of
-from ._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE, TokenBucket
+from ._frame_limits import NEWEST_BURST, NEWEST_PER_SECOND, NOWHERE, Allowance
 from ._frames import Data, Position, Receipt, write, write_data
 from ._payload_layout import all_finite
 
@@ -33,7 +33,7 @@ class AsyncEdge(Edge):
     """An edge that is open while the neighbour runs, until it leaves or gives no sign of life."""
 
     def _prepare(self) -> None:
-        self._messages = TokenBucket(rate=NEWEST_PER_SECOND, burst=NEWEST_BURST)
+        self._messages = Allowance(NEWEST_PER_SECOND, NEWEST_BURST)
         self.exchanges = 0  # of a step, as far as known
         self._mail: dict[int, np.ndarray] = {}  # by exchange, what came last and was not used
         self._numbers: dict[int, int] = {}  # by exchange, the step of what came last

@@ -9,7 +9,6 @@ states of its two ends need not match.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
@@ -28,6 +27,7 @@ class AsyncSite(Site):
     """`places` are the exchanges of a step, by number and graph; `others` their neighbours by slot, −1 for none."""
 
     edge_type = AsyncEdge
+    edges: dict[int, AsyncEdge]
 
     def _prepare(self) -> None:
         federation = self.federation
@@ -38,16 +38,13 @@ class AsyncSite(Site):
         self._used: list[np.ndarray] = []  # by place, the slots whose message was used in this step
         self._used_since: set[int] = set()  # the neighbours of whom one was used since the last average
 
-    def _edge(self, other: int) -> AsyncEdge:
-        return cast(AsyncEdge, self.edges[other])
-
     def exchange_at(self, places: Sequence[tuple[int, int]], others: Sequence[tuple[int, ...]]) -> None:
         """The exchanges of a step, in their order, and the neighbours on every graph."""
         self.places = list(places)
         self.others = [others[graph] for _, graph in places]
         self._used = [np.zeros(len(slots), bool) for slots in self.others]
-        for other in self.edges:
-            self._edge(other).exchanges = len(places)
+        for edge in self.edges.values():
+            edge.exchanges = len(places)
 
     # The start
 
@@ -90,7 +87,7 @@ class AsyncSite(Site):
             for place, (others, row) in enumerate(zip(self.others, rows, strict=True)):
                 for slot, other in enumerate(others):
                     if other >= 0:
-                        self._edge(other).post(place, step, row[slot], self.clock.now())
+                        self.edges[other].post(place, step, row[slot], self.clock.now())
 
     def note(self, change: float, by_place: Sequence[np.ndarray]) -> None:
         """After a step: the largest change of this site's variables, and of its links by place and slot."""
@@ -122,8 +119,8 @@ class AsyncSite(Site):
         since = self.rest.since
         self.rest.note(self.clock.now(), change, used)
         if self.rest.since is not None and since is None:
-            for other in self.edges:
-                self._edge(other).ask(self.next)
+            for edge in self.edges.values():
+                edge.ask(self.next)
 
     def begin(self, step: int) -> int:
         """The step, at once; `STOP` if none is to follow."""
@@ -158,11 +155,11 @@ class AsyncSite(Site):
         return len(away) < len(self.edges) or not self.edges  # alone it would only find its own solution
 
     def _all_at_rest(self) -> bool:
-        talking = [number for number, edge in self.edges.items() if edge.open]
+        talking = {number: edge for number, edge in self.edges.items() if edge.open}
         # Without a link the others have another solution; a neighbour that is gone may have been done before that.
         there = all(edge.open or edge.finished for edge in self.edges.values())
         # One that is slow, or was cut off, may have said so of a time before it heard where this site has come to.
-        answered = all(self._edge(number).has_answered for number in talking)
+        answered = all(edge.has_answered for edge in talking.values())
         self.done = there and answered and self.rest.holds(talking)
         if self.done and self._rendezvous.others_done and self.rest.rule is not None:
             self.ended = f"all sites were at rest for {self.rest.rule.seconds:g} seconds, by the federation's stop rule"
@@ -179,7 +176,7 @@ class AsyncSite(Site):
             for slot, other in enumerate(self.others[place]):
                 if other < 0:
                     continue
-                row, states[slot] = self._edge(other).collect(place)
+                row, states[slot] = self.edges[other].collect(place)
                 if row is not None and row.shape == arrived[slot].shape and row.dtype == arrived.dtype:
                     arrived[slot] = row
                     received[slot] = True
@@ -203,14 +200,14 @@ class AsyncSite(Site):
         """Also reads the steps of the neighbours, from which the ages of their messages follow."""
         super()._hear(edge, statements, stream)
         with self.lock:
-            for other in self.edges:
+            for other, neighbour in self.edges.items():
                 if (known := self._rendezvous.known.get(other)) is not None:
-                    self._edge(other).is_at(known.step, self.clock.now())
+                    neighbour.is_at(known.step, self.clock.now())
 
     def _send_statement(self) -> None:
         super()._send_statement()
-        for other in self.edges:
-            self._edge(other).post_unacknowledged()
+        for edge in self.edges.values():
+            edge.post_unacknowledged()
 
     def _say_bye(self, edge: Edge) -> None:
         """Its newest messages and statements, and that no more will come."""

@@ -19,7 +19,7 @@ from decibel.network import LinkStatus
 
 from .._errors import Rejected
 from .._federation import FaultTolerance
-from ._frame_limits import FINISHED, NOWHERE, TokenBucket, WaitBudget
+from ._frame_limits import BURST, FINISHED, NOWHERE, PER_BEAT, PER_SECOND, Allowance, WaitBudget
 from ._frames import Data, Join, Model, Position, Receipt, Skip, Statement, Want, write
 from ._payload_layout import Layout, all_finite
 
@@ -64,7 +64,7 @@ class Edge:
         self.name = name
         self.dials = dials
         self.log = log
-        self.allowance = TokenBucket(rules.beat)
+        self.allowance = Allowance(PER_SECOND + PER_BEAT / rules.beat, BURST)
         self.wait_budget = WaitBudget(rules)
         # The stream, and who is at its other end.
         self.stream: Stream | None = None

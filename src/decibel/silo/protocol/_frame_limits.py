@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .._errors import Rejected
 from .._federation import FaultTolerance, Federation
+from .._token_bucket import TokenBucket
 from ..trust import LARGEST_ORDER
 from ._frames import (
     STATES,
@@ -76,10 +77,10 @@ class Limits(NamedTuple):
         """Bytes of the nonces of all sites."""
         return 8 * self.sites
 
-    def proofs(self, beat: float) -> TokenBucket:
+    def proofs(self, beat: float) -> Allowance:
         """Of signatures in statements that one neighbour may have this site verify: those of all sites, several times a
         beat, and many at the start, where all answer all."""
-        return TokenBucket(rate=PROOFS_PER_BEAT * self.sites / beat, burst=PROOFS * self.sites)
+        return Allowance(PROOFS_PER_BEAT * self.sites / beat, PROOFS * self.sites)
 
     def validate(self, frame: Frame) -> None:
         match frame:
@@ -162,19 +163,11 @@ def validate_greeting(hello: Frame, federation: Federation, problem: bytes, othe
     return hello
 
 
-class TokenBucket:
-    """Spent by frames, and by messages that count for nothing; refilled by time."""
-
-    def __init__(self, beat: float = 0.0, *, rate: float = 0.0, burst: int = BURST) -> None:
-        self._rate = rate or PER_SECOND + PER_BEAT / beat
-        self._burst = float(burst)
-        self._left = self._burst
-        self._at = 0.0
+class Allowance(TokenBucket):
+    """Spent by frames, and by messages that count for nothing."""
 
     def spend(self, now: float) -> None:
-        self._left = min(self._burst, self._left + self._rate * (now - self._at)) - 1
-        self._at = now
-        if self._left < 0:
+        if not self.takes(now):
             raise Rejected("more frames or statements than the protocol allows")
 
 

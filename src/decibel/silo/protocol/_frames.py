@@ -420,18 +420,6 @@ def _text(reader: FrameReader, length: int) -> str:
     return bytes(reader.bytes(length)).decode(errors="replace")
 
 
-def _roll(reader: FrameReader) -> Roll:
-    return Roll(_flag(reader), _read_statements(reader))
-
-
-def _stand(reader: FrameReader) -> Stand:
-    return Stand(_read_statements(reader))
-
-
-def _beat(reader: FrameReader) -> Beat:
-    return Beat(_flag(reader))
-
-
 def _flag(reader: FrameReader) -> bool:
     (flags,) = reader.take(_FLAGS)
     (flag,) = _flagged(flags, 1)
@@ -498,10 +486,6 @@ def _data(reader: FrameReader) -> Data:
     return Data(epoch, Position(step, exchange), tensor)
 
 
-def _skip(reader: FrameReader) -> Skip:
-    return Skip(*reader.take(_SKIP))
-
-
 def _bye(reader: FrameReader) -> Bye:
     (reason,) = reader.take(_BYE)
     if reason >= len(REASONS):
@@ -514,10 +498,6 @@ def _refuse(reader: FrameReader) -> Refuse:
     if length > LONGEST_SENTENCE:
         raise Malformed(f"sentence of {length} bytes.")
     return Refuse(_text(reader, length))
-
-
-def _receipt(reader: FrameReader) -> Receipt:
-    return Receipt(Position(*reader.take(_RECEIPT)))
 
 
 def _reports(reader: FrameReader) -> Reports:
@@ -534,14 +514,6 @@ def _read_report(reader: FrameReader) -> Report:
     )
 
 
-def _ordered(reader: FrameReader) -> Ordered:
-    return Ordered(_sized(reader))
-
-
-def _want(_: FrameReader) -> Want:
-    return Want()
-
-
 def _model(reader: FrameReader) -> Model:
     step, code, entries = reader.take(_MODEL)
     if code not in DTYPES or entries * DTYPES[code].itemsize != reader.left:
@@ -551,18 +523,18 @@ def _model(reader: FrameReader) -> Model:
 
 READERS: dict[type[Frame], Callable[[FrameReader], Frame]] = {
     Hello: _hello,
-    Roll: _roll,
+    Roll: lambda reader: Roll(_flag(reader), _read_statements(reader)),
     Join: _join,
     Data: _data,
-    Skip: _skip,
-    Beat: _beat,
+    Skip: lambda reader: Skip(*reader.take(_SKIP)),
+    Beat: lambda reader: Beat(_flag(reader)),
     Bye: _bye,
-    Stand: _stand,
+    Stand: lambda reader: Stand(_read_statements(reader)),
     Refuse: _refuse,
-    Receipt: _receipt,
+    Receipt: lambda reader: Receipt(Position(*reader.take(_RECEIPT))),
     Reports: _reports,
-    Ordered: _ordered,
-    Want: _want,
+    Ordered: lambda reader: Ordered(_sized(reader)),
+    Want: lambda reader: Want(),
     Model: _model,
 }
 KINDS = {frame: number for number, frame in enumerate(READERS, 1)}

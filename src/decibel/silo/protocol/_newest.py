@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from .._errors import NotTrusted, Rejected
 from .._federation import Federation
-from ._frame_limits import TokenBucket
+from ._frame_limits import Allowance
 from ._frames import Report, Statement
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Newest(Generic[T]):
         signature, certificate = self._signer.sign(self._purpose, self._about + text.text())
         self.known[self._number] = text._replace(signature=signature, certificate=certificate)
 
-    def checked(self, said: Iterable[T], allowance: TokenBucket, now: float) -> list[T]:
+    def checked(self, said: Iterable[T], allowance: Allowance, now: float) -> list[T]:
         """Those that are valid and newer than what is known. Checking signatures takes time and needs no lock;
         `allowance` limits their number.
         """

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
@@ -290,14 +289,6 @@ class Site(ABC):
             self._stopped_at = self.clock.now() if self._stopped_at is None else self._stopped_at
             if self.clock.now() > self._stopped_at + GRACE:
                 raise Stopped(f"step {self._at.step} was given up: a neighbour's message did not come.")
-
-    @contextmanager
-    def defer_errors(self) -> Iterator[None]:
-        """Keeps an error until the compiled step has ended, since the step cannot raise it."""
-        try:
-            yield
-        except Exception as error:
-            self.error = error
 
     def stop(self) -> None:
         """No further step begins, and waiting ends soon. It takes no lock, since a signal handler calls it."""

@@ -17,7 +17,7 @@ from decibel.network import Message, Wave
 from ..protocol._async_site import AsyncSite
 from ..protocol._site import Site
 from ._async_site_network import AsyncSiteNetwork, Sent
-from ._host_callback import call
+from ._host_callback import ask
 from ._privacy_budget import Privacy
 from ._site_run import NUMBER, SiteRun
 from ._traced_messages import trace_messages
@@ -58,26 +58,23 @@ class AsyncRun(SiteRun):
             return
         if (rule.average or 1) == 1:
             changes = largest_change(before, after), *network.link_changes(before, after, self._sent)
-            call(self._note, (NUMBER,), *changes, in_place=self.site.in_place)
+            ask(self.site, self._note, (NUMBER,), *changes)
         else:
             held = *jax.tree.leaves([level.s for level in after[:3] if level]), *network.held(after, self._sent)
-            call(self._note_held, (NUMBER,), *held, in_place=self.site.in_place)
+            ask(self.site, self._note_held, (NUMBER,), *held)
 
     def _ask_for_step(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
-        with self.site.defer_errors():
-            self.site.post(int(k), rows)
+        self.site.post(int(k), rows)
         super()._ask_for_step(out, k)
 
     def _note(self, out: tuple[np.ndarray, ...], change: np.ndarray, *by_link: np.ndarray) -> None:
         out[0][...] = 0
-        with self.site.defer_errors():
-            self.site.note(float(change), by_link)
+        self.site.note(float(change), by_link)
 
     def _note_held(self, out: tuple[np.ndarray, ...], *held: np.ndarray) -> None:
         out[0][...] = 0
         variables = len(held) - len(self.site.places)
-        with self.site.defer_errors():
-            self.site.note_held(held[:variables], held[variables:])
+        self.site.note_held(held[:variables], held[variables:])
 
 
 def largest_change(before: State, after: State) -> Array:

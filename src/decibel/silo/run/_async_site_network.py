@@ -25,7 +25,7 @@ from decibel.network import (
 )
 
 from ..protocol._async_site import AsyncSite
-from ._host_callback import call
+from ._host_callback import ask
 from ._site_network import SiteNetwork, shapes_received
 
 Sent = list[dict[str, Wave]]  # what a step sends, by exchange and level, without contents
@@ -50,18 +50,12 @@ class AsyncSiteNetwork(SiteNetwork):
         self.site.expect(q.dtype, q.shape[-1:])
         slots = len(self.others[graph])
         shapes = shapes_received(slots, q)
-        ask = partial(self._call_site, (number, graph))
-        parts = call(ask, shapes, step, *jax.tree.leaves(wait_for), in_place=self.site.in_place)
+        parts = ask(self.site, partial(self._call_site, (number, graph)), shapes, step, *jax.tree.leaves(wait_for))
         return Received(*(part[None] for part in parts))
 
     def _call_site(self, at: tuple[int, int], out: tuple[np.ndarray, np.ndarray, np.ndarray], *_: np.ndarray) -> None:
-        site = self.site
-        assert isinstance(site, AsyncSite)
-        with site.defer_errors():
-            site.collect(site.places.index(at), out)
-            return
-        for part in out:
-            part[...] = 0
+        assert isinstance(self.site, AsyncSite)
+        self.site.collect(self.site.places.index(at), out)
 
     def waves(self, step: Array, state: State, sent: Sent) -> tuple[list[Array], State]:
         """(slots, entries) what goes to every neighbour before a step, for each of its exchanges, by graph; and the

@@ -9,6 +9,7 @@ exchange, which takes the number of the step from the call that begins it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -16,6 +17,9 @@ from jax import Array
 from jax.experimental import io_callback
 
 from decibel.core import PyTree
+
+if TYPE_CHECKING:
+    from ..protocol._site import Site
 
 try:
     from jax.experimental.buffer_callback import buffer_callback
@@ -53,3 +57,26 @@ def call(
         return out
 
     return tuple(io_callback(make, shapes, *arguments, ordered=True))
+
+
+def ask(
+    site: Site,
+    function: Callable[..., None],
+    shapes: tuple[jax.ShapeDtypeStruct, ...],
+    *arguments: PyTree,
+    otherwise: int = 0,
+) -> tuple[Array, ...]:
+    """Calls a function of a site. The compiled step cannot raise its error, which the site keeps until the step has
+    ended: from then on nothing more is called, and all arrays hold `otherwise`."""
+
+    def answer(out: tuple[np.ndarray, ...], *given: np.ndarray) -> None:
+        if site.error is None:
+            try:
+                function(out, *given)
+                return
+            except Exception as error:
+                site.error = error
+        for part in out:
+            part[...] = otherwise
+
+    return call(answer, shapes, *arguments, in_place=site.in_place)

@@ -45,12 +45,6 @@ class Spent(NamedTuple):
     sums: Counter[float]
     budgets: Budgets | None = None  # of the last run
 
-    def site_epsilon(self, delta: float) -> float:
-        return _epsilon(self.messages, delta)
-
-    def record_epsilon(self, delta: float) -> float:
-        return _epsilon(self.sums, delta)
-
 
 class Privacy:
     """A site's noisy messages and sums: with the operating system's randomness, and counted by their noise.
@@ -103,7 +97,7 @@ class Privacy:
     def epsilon(self, steps: int = 0) -> float:
         """ε of all messages sent so far, and of those of `steps` further steps."""
         counts = self.sent + Counter({noise: steps * count for noise, count in self.in_step.items()})
-        return _epsilon(counts, self.budgets.delta)
+        return total_epsilon(counts, self.budgets.delta)
 
     def record_epsilon(self, steps: int = 0, first: int = 0) -> float:
         """ε of all sums so far, and of those of `steps` further steps from `first` on."""
@@ -113,7 +107,7 @@ class Privacy:
             passes, rest = divmod(steps, release.batches_per_epoch)
             counts += passes
             counts[[release.batch_of_step(first + j) for j in range(rest)]] += 1
-        return _epsilon(self._with(slots), self.budgets.delta)
+        return total_epsilon(self._with(slots), self.budgets.delta)
 
     def steps_left(self, steps: int, first: int = 0) -> int:
         """How many of `steps` steps, starting at `first`, the budgets allow."""
@@ -139,7 +133,7 @@ class Privacy:
     def _charge(self, noise: float, messages: int) -> None:
         with self._one:
             after = self.sent + Counter({noise: messages})
-            if _epsilon(after, self.budgets.delta) > _limit(self.budgets.site):
+            if total_epsilon(after, self.budgets.delta) > _limit(self.budgets.site):
                 raise BudgetSpent(f"another message would exceed the privacy budget of {self.budgets.site:g}.")
             self._write(after, self.sums)
             self.sent = after
@@ -153,7 +147,7 @@ class Privacy:
             slots = self._slots | {place: self._slots.get(place, np.zeros(release.batches_per_epoch, np.int64)).copy()}
             slots[place][release.batch_of_step(k)] += 1
             after = self._with(slots)
-            if _epsilon(after, self.budgets.delta) > _limit(self.budgets.record):
+            if total_epsilon(after, self.budgets.delta) > _limit(self.budgets.record):
                 raise BudgetSpent(f"another sum would exceed the records' privacy budget of {self.budgets.record:g}.")
             if after != before:
                 self._write(self.sent, after)
@@ -246,7 +240,3 @@ def _place(release: Release) -> tuple[int, int]:
 
 def _limit(budget: float | None) -> float:
     return math.inf if budget is None else budget
-
-
-def _epsilon(counts: Counter[float], delta: float) -> float:
-    return total_epsilon(counts, delta)

@@ -14,7 +14,7 @@ from decibel.network import Grid
 from decibel.oracles import RecordNoise, Records, Release
 
 from ..protocol._site import Site
-from ._host_callback import call
+from ._host_callback import ask
 from ._privacy_budget import Privacy
 
 PART = 2**21  # entries that are put on the grid at a time
@@ -44,14 +44,11 @@ class SystemNoise(RecordNoise):
         self.privacy.expect_release(self.records.noise, release)
         shape = jax.ShapeDtypeStruct((1, sums.shape[-1]), sums.dtype)
         # It takes the step's number, so that the step has begun.
-        return call(partial(self._release, release), (shape,), step, sums, in_place=self.site.in_place)[0]
+        return ask(self.site, partial(self._release, release), (shape,), step, sums)[0]
 
     def _release(self, release: Release, out: tuple[np.ndarray, ...], k: np.ndarray, rows: np.ndarray) -> None:
-        out[0][...] = 0
-        with self.site.defer_errors():
-            if self.site.error is None:
-                self.privacy.charge_release(self.records.noise, release, int(k))
-                out[0][0] = noisy_sum(rows[0], release.clip, self.records.noise, self.privacy.source)
+        self.privacy.charge_release(self.records.noise, release, int(k))
+        out[0][0] = noisy_sum(rows[0], release.clip, self.records.noise, self.privacy.source)
 
 
 def noisy_sum(rows: np.ndarray, clip: float, noise: float, source: RandomBytes) -> np.ndarray:

@@ -22,6 +22,7 @@ from decibel.core import validate_delta, validate_positive
 from decibel.engines import run_fingerprint
 from decibel.network import Cumulative, Push, Wave
 from decibel.problem import Data, Samples, StreamData, lay_out, samples_of, validate_indexed
+from decibel.strategies.privacy import total_epsilon
 
 from .._federation import Federation, validate_rest
 from .._logging import Log
@@ -115,12 +116,12 @@ class Silo(Engine):
     @property
     def epsilon(self) -> float:
         """ε of all data of the site, at `delta`: of all noisy messages that were sent from `home` so far."""
-        return read(self.home).site_epsilon(self.delta)
+        return total_epsilon(read(self.home).messages, self.delta)
 
     @property
     def record_epsilon(self) -> float:
         """ε of one record, at `delta`: of all noisy sums of `db.privacy.records` that were taken in `home` so far."""
-        return read(self.home).record_epsilon(self.delta)
+        return total_epsilon(read(self.home).sums, self.delta)
 
     def active_nodes(self, nodes: int) -> tuple[int, ...] | None:
         return None

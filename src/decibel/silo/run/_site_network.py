@@ -29,7 +29,7 @@ from decibel.network import (
 from ..protocol._lockstep_site import LockstepSite
 from ..protocol._payload_layout import Layout, in_code
 from ..protocol._site import Site
-from ._host_callback import call
+from ._host_callback import ask
 from ._privacy_budget import Privacy
 
 
@@ -61,8 +61,7 @@ class SiteNetwork(Network):
         return self._exchange(phase, graph, buffer[0])
 
     def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
-        self.privacy.expect(None)
-        return self._exchange(phase, graph, buffer[0])
+        return self.rows(phase, graph, buffer)
 
     def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
         """Privacy noise is drawn on the host, from the operating system's cryptographic randomness."""
@@ -73,7 +72,7 @@ class SiteNetwork(Network):
         size = sum(codec.code.bytes(width, codec.dtype) for width in codec.widths)
         shape = jax.ShapeDtypeStruct((1, size), np.uint8)
         # It takes the step's number, so that the step has begun.
-        return call(partial(self._release, codec), (shape,), step, new, in_place=self.site.in_place)[0]
+        return ask(self.site, partial(self._release, codec), (shape,), step, new)[0]
 
     def coded_rows(
         self, phase: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
@@ -89,7 +88,7 @@ class SiteNetwork(Network):
 
         def reject(rows: Array) -> Array:
             shape = jax.ShapeDtypeStruct(finite.shape, bool)
-            (kept,) = call(partial(self._reject, graph), (shape,), finite, in_place=self.site.in_place)
+            (kept,) = ask(self.site, partial(self._reject, graph), (shape,), finite)
             return jnp.where(kept[None, :, None], rows, 0)
 
         return jax.lax.cond(finite.all(), lambda rows: rows, reject, rows)
@@ -104,8 +103,8 @@ class SiteNetwork(Network):
             self.site.expect_empty(rows.dtype)
         shapes = shapes_received(slots, rows)
         # The phase is made from the step's number, which comes from the call that begins the step: it orders the calls.
-        ask = partial(self._call, peers, layout)
-        return Received(*(part[None] for part in call(ask, shapes, phase, rows, *finite, in_place=self.site.in_place)))
+        parts = ask(self.site, partial(self._call, peers, layout), shapes, phase, rows, *finite)
+        return Received(*(part[None] for part in parts))
 
     def _call(
         self,
@@ -116,29 +115,19 @@ class SiteNetwork(Network):
         rows: np.ndarray,
         *finite: np.ndarray,
     ) -> None:
-        site = self.site
-        assert isinstance(site, LockstepSite)
-        with site.defer_errors():
-            others = peers[int(phase) % len(peers)]
-            site.exchange(others, rows, layout, out, resting=self._resting(others), finite=all(finite))
-            return
-        for part in out:
-            part[...] = 0
+        assert isinstance(self.site, LockstepSite)
+        others = peers[int(phase) % len(peers)]
+        self.site.exchange(others, rows, layout, out, resting=self._resting(others), finite=all(finite))
 
     def _resting(self, others: tuple[int, ...]) -> tuple[int, ...]:
         """The neighbours, on any graph, to whom nothing is sent where vectors go to those others."""
         return tuple(sorted({other for slots in self.others for other in slots} - {*others, -1}))
 
     def _release(self, codec: ConcatCodec, out: tuple[np.ndarray, ...], k: np.ndarray, new: np.ndarray) -> None:
-        out[0][...] = 0
-        with self.site.defer_errors():
-            if self.site.error is None:
-                out[0][0] = self.privacy.release(codec, new[0])
+        out[0][0] = self.privacy.release(codec, new[0])
 
     def _reject(self, graph: int, out: tuple[np.ndarray, ...], finite: np.ndarray) -> None:
-        out[0][...] = finite
-        with self.site.defer_errors():
-            self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])
+        self.site.reject([other for other, good in zip(self.others[graph], finite, strict=True) if not good])
 
 
 def shapes_received(slots: int, row: Array) -> tuple[jax.ShapeDtypeStruct, ...]:

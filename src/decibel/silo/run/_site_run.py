@@ -31,7 +31,7 @@ from ._finished import FILE, Finished, move_aside
 from ._finished import read as read_finished
 from ._finished import write as write_finished
 from ._flow_limits import note_flows
-from ._host_callback import call
+from ._host_callback import ask
 from ._privacy_budget import Privacy
 from ._site_network import SiteNetwork
 
@@ -115,7 +115,7 @@ class SiteRun(Run):
         def body(carry: Carry) -> Carry:
             _, following, done, state, totals = carry
             rows, state = self.before_step(program, following, state)
-            (k,) = call(self._ask_for_step, (NUMBER,), following, *rows, in_place=self.site.in_place)
+            (k,) = ask(self.site, self._ask_for_step, (NUMBER,), following, *rows, otherwise=STOP)
             start = (k, following, done, state, totals)
             # Once, or not at all: a loop hands on the state without a copy, where `cond` might make one.
             return jax.lax.while_loop(lambda carried: (carried[0] < STOP) & (carried[2] == done), step, start)
@@ -135,9 +135,7 @@ class SiteRun(Run):
         """What the site has to know of a step."""
 
     def _ask_for_step(self, out: tuple[np.ndarray, ...], k: np.ndarray, *rows: np.ndarray) -> None:
-        out[0][...] = STOP
-        with self.site.defer_errors():
-            out[0][...] = self.site.begin(int(k))
+        out[0][...] = self.site.begin(int(k))
 
     def restore_order(self, saved: Sequence[int]) -> list[int]:
         """The step that all sites have saved; this site's newest, if the others run already; or the last, if this run

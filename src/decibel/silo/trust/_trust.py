@@ -86,20 +86,16 @@ class Trust:
         delivered = public / REVOKED
         text = read_file(delivered).decode(errors="replace")
         newer = read_revoked(text, authority, federation, str(delivered))
-        order = ""
-        edition = 0
-        digest = ""
+        memory = Memory(key, text, _clock())
         if (home / TRUST).exists():
-            memory = _remembered(home)
+            before = _remembered(home)
             if told is None:
-                validate_pinned(memory.authority, authority, public / "authority.pem")
-            if memory.authority == key:
-                order = memory.order
-                edition = memory.edition
-                digest = memory.federation
-                if read_revoked(memory.revoked, authority, federation, TRUST).number >= newer.number:
-                    text = memory.revoked
-        atomic_write(home / TRUST, Memory(key, text, _clock(), order, edition, digest).text, mode=0o600)
+                validate_pinned(before.authority, authority, public / "authority.pem")
+            if before.authority == key:
+                if read_revoked(before.revoked, authority, federation, TRUST).number >= newer.number:
+                    text = before.revoked
+                memory = before._replace(revoked=text, time=_clock())
+        atomic_write(home / TRUST, memory.text, mode=0o600)
         atomic_write(home / REVOKED, text)
         if (public / ORDER).exists() and public.resolve() != home.resolve():
             atomic_write(home / ORDER, read_file(public / ORDER))
@@ -253,20 +249,12 @@ def _remembered(home: Path) -> Memory:
     raw = read_file(path)
     try:
         content = json.loads(raw)
-        time = datetime.fromisoformat(content.get("time", "1970-01-01T00:00:00+00:00"))
-        federation = content.get("federation", "")
-        memory = Memory(
-            content["authority"],
-            content["revoked"],
-            time,
-            content.get("order", ""),
-            int(content.get("edition", 0)),
-            federation,
-        )
+        time = datetime.fromisoformat(content.pop("time"))
+        memory = Memory(time=time, **content)
         as_digits(memory.authority)
         for text in (memory.revoked, memory.order, memory.federation):
             text.encode()
-        if time.tzinfo is None:
+        if time.tzinfo is None or not isinstance(memory.edition, int):
             raise ValueError
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         raise ValueError(f"{path} is damaged: restore it, or join in a new folder.") from None
