@@ -149,7 +149,7 @@ class TestLinesThatOthersCause:
             assert one.said == ["site-1 rejected this site: \\x1b[2J\\nsite-0: all is well"]
             for number in range(3000):
                 one.streams._report_once(f"site-1 was rejected: {number}", "site-1")
-            assert AT_ONCE <= len(one.said) <= AT_ONCE + 2 and len(one.streams._said) <= 1000
+            assert AT_ONCE <= len(one.said) <= AT_ONCE + 2 and len(one.streams._reported) <= 1000
         finally:
             one.close()
         assert any("more lines about site-1 were left out" in line for line in one.said)
@@ -177,12 +177,12 @@ from pathlib import Path
 from decibel.silo.trust._credentials import Credentials
 from decibel.silo._logging import configure
 from decibel.silo.protocol._lockstep_site import LockstepSite
-from decibel.silo.run._connections import Streams
+from decibel.silo.run._connections import Connections
 
 own = Credentials.load(sys.argv[1], "site-0")
 configure("json")
-site = LockstepSite(own.federation, 0, b"p" * 32, own, incarnation=1, lossy=True, say=None)
-streams = Streams(site, own, print)
+site = LockstepSite(own.federation, 0, b"p" * 32, own, incarnation=1, tolerates_loss=True, say=None)
+streams = Connections(site, own, print)
 streams.start()
 print("listening", flush=True)
 sys.stdin.read()

@@ -66,7 +66,7 @@ def join(
     federation.number(name)
     trust = Trust.begin(home, public, authority, federation.name, told)
     trust.take_federation(federation, str(public / "federation.json"))
-    trust.keep()
+    trust.start_saving()
     for file in PUBLIC:
         if public.resolve() != home.resolve():
             atomic_write(home / file, (public / file).read_bytes())

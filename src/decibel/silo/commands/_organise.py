@@ -90,7 +90,7 @@ def amend(toml: Path, out: Path, days: float, authority: Authority, console: Con
         members = set(before.names) != set(after.names)
         if after.method is not None and not warm:
             graph = any("graph" in sentence or "weights" in sentence for sentence in said)
-            if why := why_not_exact(method_of(after).strategies, members=members, graph=graph):
+            if why := why_not_exact(method_of(after).strategies, members_changed=members, graph_changed=graph):
                 raise not_exact(why)
         left = [name for name in before.names if name not in after.names]
         listed = current_list(authority, before, public)

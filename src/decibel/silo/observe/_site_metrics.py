@@ -22,7 +22,7 @@ from .._federation import LOOPBACK
 from ..protocol._async_edge import AsyncEdge
 from ..protocol._async_site import AsyncSite
 from ..protocol._frames import STATES, VERSION
-from ._site_status import status
+from ._site_status import status_facts
 from ._view import page, view
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class Answer(BaseHTTPRequestHandler):
             well, body = (alive if self.path == "/healthz" else ready)(site)
             self._send(200 if well else 503, "application/json", json.dumps(body))
         elif self.path == "/federation" and site.bulletin is not None:
-            shown = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
+            shown = view(site.federation, site.bulletin.reports, site.bulletin.order, time.time())
             self._send(200, "text/html; charset=utf-8", page(shown))
         elif self.path == "/federation.json" and site.bulletin is not None:
-            shown = view(site.federation, site.bulletin.known, site.bulletin.order, time.time())
+            shown = view(site.federation, site.bulletin.reports, site.bulletin.order, time.time())
             rows: list[JSON] = [row._asdict() for row in shown.rows]
             self._send(200, "application/json", json.dumps({**shown._asdict(), "rows": rows}))
         else:
@@ -120,12 +120,12 @@ def alive(site: Site) -> tuple[bool, dict[str, JSON]]:
 
 def ready(site: Site) -> tuple[bool, dict[str, JSON]]:
     """Whether it does steps, and if not, why."""
-    now = status(site)
+    now = status_facts(site)
     return now["state"] == "running", {name: now[name] for name in ("site", "state", "detail", "step", "steps")}
 
 
 def metrics(site: Site) -> str:
-    return "".join(f"{line}\n" for line in _lines(status(site), site))
+    return "".join(f"{line}\n" for line in _lines(status_facts(site), site))
 
 
 def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
@@ -156,10 +156,10 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
     by_neighbour: list[tuple[str, str, str, Callable[[Edge], float]]] = [
         ("neighbour_connected", "gauge", "Whether there is a stream.", lambda edge: edge.stream is not None),
         ("neighbour_talking", "gauge", "Whether messages are exchanged.", lambda edge: edge.state == "talking"),
-        ("sent_bytes_total", "counter", "Bytes of frames to it.", lambda edge: edge.sent),
-        ("received_bytes_total", "counter", "Bytes of frames from it.", lambda edge: edge.received),
+        ("sent_bytes_total", "counter", "Bytes of frames to it.", lambda edge: edge.sent_bytes),
+        ("received_bytes_total", "counter", "Bytes of frames from it.", lambda edge: edge.received_bytes),
         ("rejected_total", "counter", "Frames and streams that were rejected.", lambda edge: edge.rejected),
-        ("waited_seconds_total", "counter", "Seconds that a step waited for it.", lambda edge: edge.waited),
+        ("waited_seconds_total", "counter", "Seconds that a step waited for it.", lambda edge: edge.waited_seconds),
         ("missing_seconds_total", "counter", "Seconds without it.", lambda edge: site.health.missing.get(edge.name, 0)),
     ]
     if isinstance(site, AsyncSite):

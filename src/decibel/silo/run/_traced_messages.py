@@ -14,7 +14,7 @@ from decibel.network import Message
 
 
 class MessageRecorder(Communicator):
-    """Exchanges nothing, and keeps what was to be sent."""
+    """A communicator that exchanges nothing, and records what was to be sent."""
 
     def __init__(self, network: Network, intervals: Mapping[str, int]) -> None:
         super().__init__(network, jnp.int32(0), None, Ledger(), intervals)
