@@ -55,7 +55,7 @@ class Bulletin:
 
     @property
     def order(self) -> Order | None:
-        """The authority's newest."""
+        """The authority's newest order."""
         return self._credentials.trust.order
 
     def greet(self, edge: Edge) -> None:
@@ -69,14 +69,12 @@ class Bulletin:
         if isinstance(frame, Ordered):
             self._hear_order(frame.text)
             return
-        told = self._passed_on.setdefault(edge.number, {})
+        passed_on = self._passed_on.setdefault(edge.number, {})
         for report in frame.reports:
-            told[report.site] = max(told.get(report.site, (0, 0)), report.order)
-        checked = self._reports.valid_news(
-            frame.reports, self._signature_allowances[edge.number], self.site.clock.now()
-        )
+            passed_on[report.site] = max(passed_on.get(report.site, (0, 0)), report.order)
+        news = self._reports.valid_news(frame.reports, self._signature_allowances[edge.number], self.site.clock.now())
         with self._lock:
-            self._reports.take(checked)
+            self._reports.take(news)
 
     def _hear_order(self, text: bytes) -> None:
         try:
@@ -109,11 +107,11 @@ class Bulletin:
         for edge in self.site.edges.values():
             if edge.stream is None:
                 continue
-            told = self._passed_on.setdefault(edge.number, {})
+            passed_on = self._passed_on.setdefault(edge.number, {})
             with self._lock:
-                news = [report for report in self._reports.newer_than(told) if report.site != edge.number]
+                news = [report for report in self._reports.newer_than(passed_on) if report.site != edge.number]
             if news:
-                told.update((report.site, report.order) for report in news)
+                passed_on.update((report.site, report.order) for report in news)
                 with self.site.lock:
                     edge.send(write(Reports(tuple(news))))
 

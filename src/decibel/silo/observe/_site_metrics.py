@@ -36,7 +36,7 @@ PATHS = ("/healthz", "/readyz", "/metrics", "/federation", "/federation.json")
 
 
 def serve(site: Site, port: int, closed: threading.Event) -> None:
-    """Until the site is closed; raises if the port is taken."""
+    """Serves requests until the site is closed; raises if the port is taken."""
     server = Endpoint((LOOPBACK, port), Answer)
     server.site = site
     server.timeout = 0.5
@@ -94,7 +94,7 @@ class Answer(BaseHTTPRequestHandler):
             self._send(404, "text/plain; charset=utf-8", f"{', '.join(PATHS)}\n")
 
     def _names_this_machine(self) -> bool:
-        """By any port: it may be forwarded."""
+        """Whether the request names this machine as its host, at any port since that may be forwarded."""
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HOSTS
 
@@ -134,8 +134,8 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
     now = site.clock.now()
     about = {"site": facts["site"], "federation": facts["federation"]}
     about |= {"decibel": facts["decibel"], "jax": facts["jax"], "protocol": str(VERSION)}
-    yield from _one("info", "gauge", "What runs here.", [(about, 1)])
-    yield from _one(
+    yield from _metric("info", "gauge", "What runs here.", [(about, 1)])
+    yield from _metric(
         "state", "gauge", "1 for the state it is in.", [({"state": s}, s == facts["state"]) for s in STATES]
     )
     for name, text, value in (
@@ -152,7 +152,7 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
         ("rest_seconds", "At rest, by the stop rule.", site.rest.seconds(now) if isinstance(site, AsyncSite) else None),
     ):
         if value is not None:
-            yield from _one(name, "gauge", text, [({}, value)])
+            yield from _metric(name, "gauge", text, [({}, value)])
     by_neighbour: list[tuple[str, str, str, Callable[[Edge], float]]] = [
         ("neighbour_connected", "gauge", "Whether there is a stream.", lambda edge: edge.stream is not None),
         ("neighbour_talking", "gauge", "Whether messages are exchanged.", lambda edge: edge.state == "talking"),
@@ -174,10 +174,10 @@ def _lines(facts: dict[str, JSON], site: Site) -> Iterator[str]:
         ]
     for name, kind, text, value in by_neighbour:
         values = [({"neighbour": edge.name}, value(edge)) for edge in site.edges.values()]
-        yield from _one(name, kind, text, values)
+        yield from _metric(name, kind, text, values)
 
 
-def _one(name: str, kind: str, text: str, values: Sequence[tuple[Mapping[str, JSON], float]]) -> Iterator[str]:
+def _metric(name: str, kind: str, text: str, values: Sequence[tuple[Mapping[str, JSON], float]]) -> Iterator[str]:
     yield f"# HELP decibel_silo_{name} {text}"
     yield f"# TYPE decibel_silo_{name} {kind}"
     for labels, value in values:

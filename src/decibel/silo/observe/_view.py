@@ -60,7 +60,7 @@ class View(NamedTuple):
 
 
 def view(federation: Federation, reports: Iterable[Report], order: Order | None, now: float) -> View:
-    """What is known at a Unix time."""
+    """The view at a Unix time."""
     report_of = {report.site: report for report in reports}
     names = [site.name for site in federation.sites]
     rows = tuple(_row(name, report_of.get(number), names, now) for number, name in enumerate(names))

@@ -94,7 +94,7 @@ class AsyncSite(Site):
         """Takes, after a step, the largest change of this site's variables, and of its links by exchange and slot."""
         with self.lock:
             self._note_used()
-            self._rests(change, by_exchange)
+            self._record_rest(change, by_exchange)
 
     def note_held(self, variables: Sequence[np.ndarray], links: Sequence[np.ndarray]) -> None:
         """Takes, after a step, this site's variables, and (slots, entries) what its links hold by exchange. Averages of
@@ -104,14 +104,15 @@ class AsyncSite(Site):
             self._note_used()
             moved = self._averages.add([*variables, *links])
             if moved is not None:
-                change = max(float(change_of_links.max(initial=0)) for change_of_links in moved[: len(variables)])
-                self._rests(change, [change_of_links.max(-1, initial=0) for change_of_links in moved[len(variables) :]])
+                change = max(float(moved_by.max(initial=0)) for moved_by in moved[: len(variables)])
+                by_exchange = [moved_by.max(-1, initial=0) for moved_by in moved[len(variables) :]]
+                self._record_rest(change, by_exchange)
 
     def _note_used(self) -> None:
         for neighbours, used in zip(self.neighbour_of_slot, self._used, strict=True):
             self._used_since |= {other for other, was_used in zip(neighbours, used.tolist(), strict=True) if was_used}
 
-    def _rests(self, change: float, by_exchange: Sequence[np.ndarray]) -> None:
+    def _record_rest(self, change: float, by_exchange: Sequence[np.ndarray]) -> None:
         used: dict[int, float] = {}
         for neighbours, changes in zip(self.neighbour_of_slot, by_exchange, strict=True):
             for other, change_of_link in zip(neighbours, changes.tolist(), strict=True):

@@ -353,7 +353,7 @@ class Edge:
         return "connected" if self.stream else "away"
 
     def status(self, now: float) -> dict[str, JSON]:
-        """What `decibel silo status` shows of it."""
+        """The facts that `decibel silo status` shows of this edge."""
         seen = round(now - self.last_seen, 1) if self.last_seen else None
         return {
             "state": self.state,

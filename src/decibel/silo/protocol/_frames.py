@@ -27,7 +27,7 @@ LONGEST_VERSION = 64
 
 
 class Malformed(ValueError):
-    """These bytes are not a frame."""
+    """Raised on bytes that are not a frame."""
 
 
 class Position(NamedTuple):

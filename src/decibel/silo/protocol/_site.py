@@ -60,7 +60,7 @@ STOP = MOST_STEPS + 1  # no step: the run ends here
 
 
 class ReportBoard(Protocol):
-    """What sites tell each other for people (`_bulletin`)."""
+    """The part of `_bulletin.Bulletin` that a site uses: what sites tell each other for people."""
 
     @property
     def reports(self) -> list[Report]: ...

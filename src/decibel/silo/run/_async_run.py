@@ -24,7 +24,7 @@ from ._traced_messages import trace_messages
 
 
 class AsyncRun(SiteRun):
-    """What a site sends depends only on its state, so it is sent after a step and before the next begins."""
+    """A run whose messages depend only on its state, so that they are sent after a step and before the next begins."""
 
     def __init__(self, program: Program, site: Site, privacy: PrivacyAccountant, home: Path | None = None) -> None:
         super().__init__(program, site, privacy, home)
@@ -85,8 +85,8 @@ def largest_change(before: State, after: State) -> Array:
 
 
 def waves_sent(program: Program, state: State) -> WavesPerExchange:
-    """What each exchange of a step sends, found by tracing it. Raises if it sends anything but waves of the levels as
-    they were before the step.
+    """The messages that each exchange of a step sends, found by tracing it. Raises if it sends anything but waves of
+    the levels as they were before the step.
     """
     waves: WavesPerExchange = []
 

@@ -1,4 +1,4 @@
-"""What a step sends, from tracing it without a network."""
+"""Finds what a step sends by tracing it without a network."""
 
 from __future__ import annotations
 
