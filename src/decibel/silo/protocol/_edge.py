@@ -26,9 +26,8 @@ from ._frame_limits import BURST, FINISHED, NOWHERE, PER_BEAT, PER_SECOND, Allow
 from ._frames import Data, Join, Model, Position, Receipt, Skip, Statement, Want, write
 from ._payload_layout import Layout, all_finite
 
-ExpectedLayouts = dict[
-    tuple[Any, tuple[int, ...]], set[Layout]
-]  # by dtype and shape, where such messages have their floats
+# Where the messages that exchanges send have their floats, by dtype and shape
+ExpectedLayouts = dict[tuple[Any, tuple[int, ...]], set[Layout]]
 INBOX_MESSAGES = 4  # unread messages kept per neighbour; at most two occur between sites in lockstep
 
 

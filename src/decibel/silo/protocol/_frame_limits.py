@@ -79,8 +79,7 @@ class Limits(NamedTuple):
 
     def signature_allowance(self, beat: float) -> Allowance:
         """How many signatures one neighbour may have this site verify: those of all sites several times a beat, and
-        many
-        more at the start, where all answer all."""
+        many more at the start, where all answer all."""
         return Allowance(SIGNATURES_PER_BEAT * self.sites / beat, SIGNATURES * self.sites)
 
     def validate(self, frame: Frame) -> None:

@@ -42,9 +42,8 @@ class Rendezvous(SignedBoard[Statement]):
         self._nonce = nonce
         self.saved: tuple[int, ...] = ()  # the steps that this site had saved at its start
         self.start: int | None = None  # the step to start from; None as long as it is not known
-        self.start_statements: tuple[
-            Statement, ...
-        ] = ()  # from which `start` was computed; none at a site that rejoins
+        # The statements from which `start` was computed; none at a site that rejoins
+        self.start_statements: tuple[Statement, ...] = ()
 
     @property
     def is_start_known(self) -> bool:
@@ -101,8 +100,7 @@ class Rendezvous(SignedBoard[Statement]):
 
     def _complete(self, statements: Sequence[Statement]) -> bool:
         """Whether these are statements of all sites, each at its start, and each has heard of all the others as they
-        are
-        in these statements."""
+        are in these statements."""
         if len(statements) < len(self._names) or any(statement.running for statement in statements):
             return False
         heard = nonces_of(statements, len(self._names))
@@ -135,8 +133,7 @@ class Rendezvous(SignedBoard[Statement]):
 
     def _settle(self, statements: tuple[Statement, ...], edges: Collection[Edge]) -> None:
         """Fixes the step from which all sites start, so that both ends of every edge remember the same flow. A site
-        that
-        came with a later edition of the federation and has saved nothing starts where the others do, and remembers
+        that came with a later edition of the federation and has saved nothing starts where the others do, and remembers
         none."""
         self.start_statements = statements
         steps = [{0, *statement.saved} for statement in statements if not self._is_new(statement)]

@@ -83,9 +83,11 @@ class SignedBoard(Generic[T]):
         return statement.site != self._number and (last is None or statement.order > last.order)
 
     def _is_valid(self, statement: T) -> bool:
-        """Whether the site has signed the statement, and its certificate is valid. Raises on a wrong signature only:
-        the
-        site that passed the statement on has checked it, but may not know yet that a key was revoked."""
+        """Whether the site has signed the statement, and its certificate is valid.
+
+        Only a wrong signature raises: the site that passed the statement on has checked it, but may not know yet that a
+        key was revoked.
+        """
         name = self._names[statement.site]
         text = self._context + statement.signed_bytes()
         try:

@@ -293,8 +293,7 @@ class Site(ABC):
 
     def _wait(self, names: Iterable[str], longest: float | None = None) -> None:
         """Waits for the sites of these names until another thread notifies this one, or for a tick or `longest`
-        seconds,
-        whichever is less."""
+        seconds, whichever is less."""
         self.health.set_awaited(names, self.clock.now())
         seconds = min(self.fault_tolerance.beat, TICK)
         if longest is not None:

@@ -71,8 +71,7 @@ class Averages:
 
     def add(self, held: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """Adds what a site holds after a step. Returns how far the average is from the one before if this step
-        completes
-        it, else None."""
+        completes it, else None."""
         if self._steps == 0:
             self._sums = [np.array(array, np.float64) for array in held]
         else:

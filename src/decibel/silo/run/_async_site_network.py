@@ -63,8 +63,7 @@ class AsyncSiteNetwork(SiteNetwork):
 
     def post_waves(self, step: Array, state: State, waves: WavesPerExchange) -> tuple[list[Array], State]:
         """For each exchange of a step, (slots, entries) what goes to every neighbour before the step; and the state
-        with
-        what links remember of it."""
+        with what links remember of it."""
         draws = NoiseKeys()
         rows = []
         links = [[list(memories) for memories in by_graph] for by_graph in state.link_memory]

@@ -37,10 +37,9 @@ class SiteNetwork(Network):
     """Fills the slots of this site's node from its neighbours' sites, by calls from inside the compiled step."""
 
     site: Site = eqx.field(static=True)
-    neighbour_of_slot: tuple[tuple[int, ...], ...] = eqx.field(static=True)  # for each graph; −1 where there is none
-    neighbour_of_slot_by_phase: tuple[tuple[tuple[int, ...], ...], ...] = eqx.field(
-        static=True
-    )  # for each graph and phase; −1 where the link rests
+    # For each graph, and for each of its phases; −1 where there is no neighbour, or where the link rests
+    neighbour_of_slot: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    neighbour_of_slot_by_phase: tuple[tuple[tuple[int, ...], ...], ...] = eqx.field(static=True)
     privacy: PrivacyAccountant = eqx.field(static=True)
 
     @classmethod
