@@ -170,7 +170,7 @@ class TestEdge:
         edge.send_data(Position(9, 0), b"new")
         assert not stream.sent
         view = edge.join_frame(10)
-        edge.open_link(view, view._replace(got=NOWHERE))
+        edge.open_link(view, view._replace(last_received=NOWHERE))
         assert stream.sent == [write(Skip(5)), b"lost", write(Skip(9)), b"new"]
         other = opened()
         other.on_skip(9)
@@ -188,7 +188,7 @@ class TestEdge:
             there.on_skip(frame.step)
         edge.drop_stream()
         edge.stream = stream = Line()
-        edge.open_link(edge.join_frame(10), edge.join_frame(10)._replace(got=there.last_received))
+        edge.open_link(edge.join_frame(10), edge.join_frame(10)._replace(last_received=there.last_received))
         for frame in map(parse, stream.sent):
             there.on_skip(frame.step) if isinstance(frame, Skip) else there.receive(frame, KNOWN, 0.0)
         assert there.last_received == Position(9, 0)
@@ -224,7 +224,7 @@ class TestEdge:
             edge.send_data(Position(5, exchange), b"%d" % exchange)
         edge.stream = Line()
         view = edge.join_frame(6)
-        edge.open_link(view, view._replace(got=Position(5, 0)))
+        edge.open_link(view, view._replace(last_received=Position(5, 0)))
         assert edge.stream.sent == [b"1", b"2"]
 
     def test_where_more_is_missing_than_is_kept_the_other_end_is_told(self):

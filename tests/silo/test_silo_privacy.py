@@ -164,7 +164,7 @@ class TestPrivacy:
     def test_one_run_at_a_time_counts(self, tmp_path):
         one, other = (PrivacyAccountant(tmp_path, Budgets()) for _ in range(2))
         for privacy in (one, other):
-            privacy.expect_messages(NOISE)
+            privacy.expect_messages(NOISE, 1)
         one.lock_folder()
         with pytest.raises(ValueError, match="another run counts its noise in"):
             other.lock_folder()

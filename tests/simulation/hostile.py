@@ -149,7 +149,7 @@ class Conspiracy:
         if isinstance(found, Join) and found.answer:
             earlier = self._answers.setdefault((member, neighbour), [found.new_epoch ^ 1])
             earlier.append(found.new_epoch)
-            return [write(found._replace(next=self._chance.choice(earlier))), frame]
+            return [write(found._replace(new_epoch=self._chance.choice(earlier))), frame]
         if isinstance(found, Data):
             epochs = self._epochs[member, neighbour]
             if found.epoch and self._chance.random() < self._often:

@@ -174,9 +174,9 @@ class Edge:
             return
         if self.is_open and not theirs.is_open:
             self.stop_exchanging(forget=not theirs.holds_flow)
-            mine = mine._replace(open=False, holds=self.holds_flow)
+            mine = mine._replace(is_open=False, holds_flow=self.holds_flow)
         if theirs.is_open and not (self.is_open and self.epoch == theirs.epoch):
-            self.send(write(mine._replace(open=False)))  # that conversation is over
+            self.send(write(mine._replace(is_open=False)))  # that conversation is over
             return
         self._last_join = (theirs.new_epoch, theirs.holds_flow)
         self._last_joined = write(mine)

@@ -227,7 +227,7 @@ class Report(NamedTuple):
 
     def _head(self, signature: int, certificate: int) -> bytes:
         lengths = (len(self.awaited_sites), len(self.strained), signature, certificate)
-        return _REPORT.pack(*self[: self._fields.index("waits")], *lengths)
+        return _REPORT.pack(*self[: self._fields.index("awaited_sites")], *lengths)
 
     def _lists(self) -> bytes:
         waits = struct.pack(f"<{len(self.awaited_sites)}H", *self.awaited_sites)
@@ -508,7 +508,7 @@ def _reports(reader: FrameReader) -> Reports:
 def _read_report(reader: FrameReader) -> Report:
     *fields, waits, strained, signature, certificate = reader.take(_REPORT)
     return Report(*fields)._replace(
-        waits=struct.unpack(f"<{waits}H", reader.bytes(2 * waits)),
+        awaited_sites=struct.unpack(f"<{waits}H", reader.bytes(2 * waits)),
         strained=tuple(Strained(*reader.take(_STRAINED)) for _ in range(strained)),
         signature=bytes(reader.bytes(signature)),
         certificate=bytes(reader.bytes(certificate)),
