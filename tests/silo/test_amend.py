@@ -78,7 +78,7 @@ def amended(federation, *, keep=None, come=0, edges=None, warm=False, **changes)
     """The next edition: with those sites by name, and so many new ones; edges by name, or a ring."""
     sites = [site for site in federation.sites if keep is None or site.name in keep]
     ports = free_ports(come)
-    number = 1 + max(federation.node(position) for position in range(len(federation.sites)))
+    number = 1 + max(federation.node_id(position) for position in range(len(federation.sites)))
     sites += [Member(f"site-{number + i}", f"127.0.0.1:{port}") for i, port in enumerate(ports)]
     names = [site.name for site in sites]
     if edges is None:

@@ -91,7 +91,7 @@ def test_a_function_of_ones_own_is_given_every_sentence(capfd):
 
 
 def test_progress_every_so_often(tmp_path):
-    one = Talking(Folders(tmp_path, ring(2, steps=500)), 0, every=0.1)
+    one = Talking(Folders(tmp_path, ring(2, steps=500)), 0, progress_seconds=0.1)
     try:
         line = "step 0 of 500, 0 steps/s, 0 of 1 neighbours connected"
         wait_until(lambda: sum(sentence.startswith(line) for sentence in one.said) >= 2)

@@ -104,12 +104,12 @@ def silence(end):
 
 def no_answer(end):
     end.clock.time += RULES.patience + 1
-    end.site._join()
+    end.site._send_due_joins()
 
 
 def begin_without(end):
     tell_running(end, running=False)
-    end.site._join()
+    end.site._send_due_joins()
 
 
 def finished_and_wanted(end):
@@ -143,7 +143,7 @@ FORGED = Statement(2, 9, 50, 1, 50, (40,), heard=HEARD, signature=b"forged", cer
 EVENTS = {
     "stream and HELLO": lambda end: end.connect(),
     "stream ends": lambda end: end.disconnect(),
-    "neighbour runs, a step begins": lambda end: end.site._join(),
+    "neighbour runs, a step begins": lambda end: end.site._send_due_joins(),
     "neighbour does not run, a step begins": begin_without,
     "no answer, a step begins": no_answer,
     "JOIN": lambda end: end.deliver(Join(0, 0, False, False, STEP, NOWHERE)),

@@ -116,7 +116,10 @@ class TestWhoIsLetIn:
 
     @pytest.mark.parametrize(
         ("change", "sentence"),
-        [({"federation_hash": b"x" * 32}, "different federation files"), ({"run_hash": b"x" * 32}, "different problems")],
+        [
+            ({"federation_hash": b"x" * 32}, "different federation files"),
+            ({"run_hash": b"x" * 32}, "different problems"),
+        ],
     )
     def test_of_another_federation_or_problem(self, listener, change, sentence):
         received, code, details = listener.call(listener.hello._replace(**change))
