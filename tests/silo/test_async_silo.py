@@ -168,7 +168,7 @@ def test_what_comes_while_a_site_computes_is_used_in_the_same_step(tmp_path, mon
             def noted(name, call):
                 return lambda *given: (own.append(name), call(*given))[1]
 
-            for name in ("post", "begin", "collect"):
+            for name in ("post", "begin_step", "collect"):
                 setattr(site, name, noted(name, getattr(site, name)))
             return run
 
@@ -194,7 +194,7 @@ def test_what_comes_while_a_site_computes_is_used_in_the_same_step(tmp_path, mon
     run_sites(Folders(tmp_path, ring(2, asynchronous=True)), db.wave(alpha=0.2), 6, [problem] * 2, metrics=[])
     for own in events.values():
         steps = own[own.index("post") :]
-        assert steps[:24] == ["post", "begin", "gradient", "collect"] * 6
+        assert steps[:24] == ["post", "begin_step", "gradient", "collect"] * 6
 
 
 class TestWhatRaises:
