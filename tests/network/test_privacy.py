@@ -82,17 +82,6 @@ def test_read_as_written(name, entries, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [CODES["4 bits"]("gt"), db.privacy.noisy("ed", 1.0, 0.1)])
-def test_the_cluster_sends_the_same(made):
-    """Same numbers, and the collectives carry bytes."""
-    simulated = solve(made, steps=20)
-    spread = solve(made, steps=20, engine=db.Cluster(devices=4))
-    np.testing.assert_allclose(simulated.nodes.x, spread.nodes.x, atol=1e-12)
-    # A ring of 8 on 4 devices: half of all links leave a device.
-    assert spread.trace["bytes"][-1] == simulated.trace["bytes"][-1] / 2
-
-
-@pytest.mark.slow
 def test_on_a_changing_graph_all_who_hold_a_copy_hear_every_message():
     """Where a phase lacks a link, its ends keep their copies of each other up to date."""
     changing = db.graphs.cycle(RING, db.graphs.star(NODES))

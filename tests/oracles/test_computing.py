@@ -43,40 +43,7 @@ def assert_alike(one, other, tolerance=1e-12):
     assert [one.trace.last[cost] for cost in COLUMNS] == [other.trace.last[cost] for cost in COLUMNS]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("problem", "method"),
-    [
-        (QUADRATIC.problem(samples=3), db.sparkle("gt", **RATES, updates="simultaneous")),
-        (QUADRATIC.problem(samples=3), db.dbsa(alpha=0.05, beta=0.05)),
-        (QUADRATIC.problem(samples=3), db.sparkle("ed", **RATES, hypergradient=db.hypergradient.difference(1e-3))),
-        (
-            QUADRATIC.problem(samples=3),
-            db.gossip_dsbo(alpha=0.02, beta=0.1, theta=0.1, terms=3, smoothness=4.0, convexity=0.5),
-        ),
-        (
-            QUADRATIC.problem(samples=3, personal=True),
-            db.gt_dsgd(alpha=0.05, beta=0.1, hypergradient=db.hypergradient.cg(4)),
-        ),
-    ],
-    ids=["gt", "loops", "differences", "matrices", "personal"],
-)
-def test_chunks_of_nodes_give_the_same_numbers(problem, method):
-    whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, batch_size=2) for chunk in (None, 3))
-    assert_alike(whole, parts)
-
-
 BATCHES = {"drawn": {"batch_size": 2}, "in order": {"batch_size": 2, "sampling": "shuffle-once"}, "all": {}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [None, db.dbsa(alpha=0.05, beta=0.05)], ids=["one draw", "loops"])
-@pytest.mark.parametrize("sizes", [[4] * 8, [3, 5, 4, 6, 3, 3, 7, 4]], ids=["equal", "unequal"])
-@pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
-def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
-    problem = regression(sizes)
-    whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, **batches) for chunk in (None, 3))
-    assert_alike(whole, parts)
 
 
 @pytest.mark.slow
@@ -137,19 +104,6 @@ def test_a_walk_meets_every_sample_once_before_any_twice():
     other = made.program.problem.upper_data.in_order(jnp.int32(0), batch).parts[0]["number"]
     assert not np.array_equal(other, taken[0])  # the levels' orders differ
     assert len({tuple(rows) for rows in taken[0].tolist()}) > 1  # and so do the nodes'
-
-
-@pytest.mark.slow
-def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
-    problem = regression([12, 13, 14, 15, 16, 12, 20, 13])
-    here, there = (
-        run(problem, engine, batch_size=4, sampling="shuffle-once") for engine in (None, db.Cluster(devices=4))
-    )
-    for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
-    whole = run(problem, steps=400, batch_size=None)
-    walked = run(problem, steps=400, batch_size=4, sampling="shuffle-once")
-    np.testing.assert_allclose(walked.y, whole.y, atol=0.2)
 
 
 @pytest.mark.slow

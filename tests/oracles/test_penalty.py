@@ -181,14 +181,6 @@ def test_counts_gradients_and_no_products():
         assert cost["gradients"] == gradients and cost["hvps"] == cost["jvps"] == 0
 
 
-@pytest.mark.slow
-def test_the_cluster_and_chunks_of_nodes():
-    form = penalty(10.0, central=True)
-    expected = run(PROBLEM, "ed", form, CHUNK)
-    for engine in (db.Cluster(devices=NODES), db.Simulator(node_chunk=4)):
-        np.testing.assert_allclose(run(PROBLEM, "ed", form, CHUNK, engine=engine).nodes.x, expected.nodes.x, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [

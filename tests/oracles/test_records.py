@@ -201,14 +201,6 @@ def test_little_noise_and_a_wide_clip_change_nothing():
     assert np.abs(whole.x - plain.x).max() > 1e-3
 
 
-@pytest.mark.slow
-def test_the_cluster_draws_the_same():
-    made, method = QUADRATIC.problem(samples=4), db.sparkle("gt", alpha=0.05, beta=0.1, gamma=0.1)
-    options = {"steps": 20, "metrics": [], "privacy": PRIVATE}
-    spread = db.solve(made, method, RING, engine=db.Cluster(devices=3), **options)
-    np.testing.assert_allclose(spread.nodes.x, db.solve(made, method, RING, **options).nodes.x, atol=1e-12)
-
-
 def solve(method=None, made=None, **options):
     method = method or db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1)
     return db.solve(made or problem(), method, RING, steps=1, metrics=[], **{"privacy": PRIVATE} | options)

@@ -99,18 +99,6 @@ def test_the_upper_level_of_a_bilevel_problem(upper):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [8, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_device_with_some_of_the_nodes_gives_the_simulators_numbers(devices):
-    given = problem(db.prox.per_node(TERMS["mixed"][0]))
-    runs = [
-        db.solve(given, single("nids"), RING, steps=12, metrics=[], engine=engine, faults=db.faults.drop(0.2))
-        for engine in (db.Simulator(), db.Cluster(devices=devices))
-    ]
-    np.testing.assert_allclose(runs[1].nodes.x, runs[0].nodes.x, rtol=1e-12, atol=1e-12)
-    assert np.abs(np.diff(runs[0].nodes.x, axis=0)).max(1).min() > 1e-4  # exchanged nodes would show
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("mixing", ["extra", "nids"])
 def test_faults_do_not_move_the_solution(mixing):
     terms, average = TERMS["mixed"]
