@@ -109,7 +109,7 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit(graph):
     quadratic = random_quadratic(graph.nodes, seed=2)
     result = run_single("edge-ed", db.faults.drop(0.2), graph=graph, steps=300, quadratic=quadratic, dtype=jnp.float32)
     links = slots(graph)
-    F = np.asarray(result.state.link_memory[0][0][0].per_link)
+    F = np.asarray(result.state.link_memory[0][0][0].per_link.vectors)
     F = F.reshape(-1, F.shape[-1])
     np.testing.assert_array_equal(F[links.slot_of_link], -F[links.reverse[links.slot_of_link]])
     assert F.dtype == np.float32 and np.abs(F[links.slot_of_link]).min() > 0

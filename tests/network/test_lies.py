@@ -265,7 +265,7 @@ def test_too_low_a_limit_biases_and_flows_still_cancel(limited):
     result = single(within(limited, 0.5 * limit(limited) / 1.2))
     assert np.abs(np.asarray(result.nodes.x) - QUADRATIC.single_solution()).max() > 0.1
     if limited is edge_ed:
-        F = np.asarray(result.state.link_memory[0][0][0].per_link.flows).reshape(-1, 4)
+        F = np.asarray(result.state.link_memory[0][0][0].per_link.flows.vectors).reshape(-1, 4)
         np.testing.assert_array_equal(F, -F[slots(TORUS).reverse])
     gradients = np.einsum("nij,nj->ni", QUADRATIC.R, np.asarray(result.nodes.x) - QUADRATIC.e)
     assert np.abs(gradients.sum(0)).max() < 1e-9 < np.abs(gradients).max()

@@ -123,7 +123,7 @@ def test_what_left_and_has_not_arrived_is_in_the_totals():
     heard, sent = result.state.link_memory[0][0][0]
     c = np.asarray(result.state.x.carry[0].tree)
     links = slots(DIGRAPH)
-    heard = np.asarray(heard.totals).reshape(-1, 3)[links.slot_of_link]
+    heard = np.asarray(heard.vectors).reshape(-1, 3)[links.slot_of_link]
     i, j = links.receivers[links.slot_of_link], links.neighbours[links.slot_of_link]
     under_way = DIGRAPH.C[i, j, None] * (np.asarray(sent)[j] - heard)
     assert np.abs(c.sum(0)).max() > 1e-4 and np.abs(under_way).max() > 1e-4
