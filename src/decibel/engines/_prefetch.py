@@ -22,7 +22,6 @@ import numpy as np
 from jax import Array, core
 from jax.interpreters import partial_eval
 
-from ..core._ledger import Counts
 from ..core._types import PyTree
 from ..methods._method import State
 from ..problem._stream_trace import Leaves, streams_of, with_recording
@@ -82,29 +81,10 @@ class StreamedRun(Run):
                     self._compiled[part] = compiled
         return self._compiled[self._parts(length)[0]]
 
-    def advance(self, length: int) -> Counts | None:
-        if self._plan is None:
-            return super().advance(length)
-        costs, temp_bytes = self.compile(length)[1:]
-        with device_memory.oom_hint(self._oom_message):
-            good = self.restorer(temp_bytes)
-            try:
-                finite, repeated = self._run(length)
-            except BaseException:
-                self.state = good()
-                raise
-            if not finite:
-                self.state = good()
-                return None
-        self.step += length
-        self._done.append(length)
-        return costs.total(length, repeated)
-
-    def _repeat(self, length: int) -> None:
-        super()._repeat(length) if self._plan is None else self._run(length)
-
     def _run(self, length: int) -> tuple[bool, list[float]]:
-        """Runs a chunk in parts; returns whether the state is finite at the end, and how often repeated parts ran."""
+        """A chunk in parts, of which the next is read while one runs."""
+        if self._plan is None:
+            return super()._run(length)
         arrays, finite = eqx.filter(self.program, eqx.is_array), None
         repeated: list[list[Array]] = []
         first, parts = self.step, self._parts(length)
