@@ -3,7 +3,7 @@
 To find which samples a step reads, it is traced with streams that record the rows of every draw. If these are a
 function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the scan of the
 chunk takes them as inputs. If a step draws inside its own loop or branch, or depending on what it has computed, it
-reads during the step instead (`decibel.problem._streams.CallbackReader`). Both give the same numbers as samples in
+reads during the step instead (`decibel.problem._streams.read_by_callback`). Both give the same numbers as samples in
 memory.
 """
 
@@ -162,9 +162,9 @@ def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> ReadPlan | None:
 
     def step(k: Array, arrays: Program, state: State) -> list[list[Array]]:
         program: Program = eqx.combine(arrays, static)
-        problem, notes = with_recording(program.problem)
+        problem, rows = with_recording(program.problem)
         replace(program, problem=problem).step(k, state)
-        return [note.rows for note in notes]
+        return rows
 
     traced, rows = jax.make_jaxpr(step, return_shape=True)(jax.ShapeDtypeStruct((), jnp.int32), arrays, state)
     # Rows of a draw inside a loop or a branch are constants that belong to another trace.
