@@ -138,7 +138,7 @@ def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
     assert step._parts(3) == [1, 1, 1]
 
 
-@pytest.mark.slow_except("sparkle-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_resume_within_a_chunk(tmp_path, method):
     expected = states(in_memory(), method)

@@ -179,8 +179,8 @@ def test_a_late_link_delivers_what_was_said_then():
 
 
 def test_who_pauses_spends_nothing():
-    half = run("ed", db.faults.pause([0, 1, 2, 3, 4], during=(0, 100)), steps=CHUNK).trace.last
-    whole = run("ed", db.faults.drop(0.5), steps=CHUNK).trace.last
+    half = run_single("ed", db.faults.pause([0, 1, 2, 3, 4], during=(0, 100)), steps=CHUNK).trace.last
+    whole = run_single("ed", db.faults.drop(0.5), steps=CHUNK).trace.last
     assert half["samples"] == pytest.approx(whole["samples"] / 2) and half["bytes"] == pytest.approx(whole["bytes"] / 2)
     assert half["rounds"] == whole["rounds"] == CHUNK
 

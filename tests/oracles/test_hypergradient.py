@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -190,27 +192,27 @@ SAMPLES = {name: RNG.uniform(*span, size=6) for name, span in dict(h=(0.1, 1.0),
 TARGETS = {"a": -1 + 0.2 * RNG.normal(size=5), "e": RNG.normal(size=5)}
 
 
-def scalar_problem():
-    return db.Problem(
-        lambda x, y, batch: jnp.sum(jnp.mean(0.5 * (y - batch["a"]) ** 2 + batch["e"] * x)),
-        lambda x, y, batch: jnp.sum(jnp.mean(0.5 * batch["h"] * y**2 - batch["b"] * x * y)),
-        upper_data={name: values[None] for name, values in TARGETS.items()},
-        lower_data={name: values[None] for name, values in SAMPLES.items()},
-        x0=jnp.zeros(1),
-        y0=jnp.zeros(1),
-        personal=True,
-    )
+SCALAR = db.Problem(
+    lambda x, y, batch: jnp.sum(jnp.mean(0.5 * (y - batch["a"]) ** 2 + batch["e"] * x)),
+    lambda x, y, batch: jnp.sum(jnp.mean(0.5 * batch["h"] * y**2 - batch["b"] * x * y)),
+    upper_data={name: values[None] for name, values in TARGETS.items()},
+    lower_data={name: values[None] for name, values in SAMPLES.items()},
+    x0=jnp.zeros(1),
+    y0=jnp.zeros(1),
+    personal=True,
+)
 
 
-def estimates(way, seeds, ledger=None):
-    """(seeds,) of ∇̄f at x = 0.3, y = 0.7 on batches of |S|."""
-    x, y, problem = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7)), scalar_problem()
+def estimate(way, ledger, key):
+    """∇̄f at x = 0.3, y = 0.7 on a batch of |S|."""
+    x, y = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7))
+    oracle = Oracle(SCALAR, jnp.zeros(1, jnp.int32), key, S, ledger)
+    return way(oracle.draw().at(x, y)).tree[0, 0]
 
-    def one(key):
-        oracle = Oracle(problem, jnp.zeros(1, jnp.int32), key, S, ledger or Ledger())
-        return way(oracle.draw().at(x, y)).tree[0, 0]
 
-    return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(7), seeds)))
+def estimates(way, seeds):
+    """(seeds,)"""
+    return np.asarray(jax.jit(jax.vmap(partial(estimate, way, Ledger())))(jax.random.split(jax.random.key(7), seeds)))
 
 
 def by_the_paper(seeds, L=1.0, rng=np.random.default_rng(8)):  # noqa: B008
@@ -249,8 +251,8 @@ def test_every_sample_has_its_own_number_of_factors():
 
 def test_what_a_random_series_costs_per_sample():
     """One gradient of f, one product with J, and on average (K − 1)/2 with H, each on a batch of its own."""
-    ledger = Ledger()
-    estimates(hypergradient.neumann(K, 1.0, randomized=True, per_sample=True), 2, ledger)
+    ledger, way = Ledger(), hypergradient.neumann(K, 1.0, randomized=True, per_sample=True)
+    jax.eval_shape(partial(estimate, way, ledger), jax.random.key(7))
     fixed, ((_, repeated),) = ledger.step_cost.fixed, ledger.step_cost.repeated
     assert (fixed["samples"], fixed["gradients"], fixed["jvps"]) == (2 * S, 1, 1)
     assert (repeated["samples"], repeated["hvps"]) == (S, 1)
@@ -260,11 +262,7 @@ def test_what_a_random_series_costs_per_sample():
 def test_a_difference_has_one_scale():
     """L is estimated once for both points of a draw, on samples of its own, though H depends on the point."""
     quartic = lambda x, y, batch: jnp.sum(jnp.mean(batch["h"]) * y**4 - jnp.mean(batch["b"]) * x * y)  # noqa: E731
-    base = scalar_problem()
-    problem = db.Problem(
-        base.upper, quartic, upper_data={n: v[None] for n, v in TARGETS.items()},
-        lower_data={n: v[None] for n, v in SAMPLES.items()}, x0=base.x0, y0=base.y0, personal=True,
-    )  # fmt: skip
+    problem = eqx.tree_at(lambda problem: problem.lower, SCALAR, quartic)
     x = Vector(jnp.full((1, 1), 0.3))
     at = lambda draw, y, way: float(way(draw.at(x, Vector(jnp.full((1, 1), y)))).tree[0, 0])  # noqa: E731
     draw = lambda: Oracle(problem, jnp.zeros(1, jnp.int32), jax.random.key(1), 2, Ledger()).draw()  # noqa: E731
@@ -282,7 +280,7 @@ def test_a_difference_has_one_scale():
 def test_the_scale_of_single_samples_bounds_each_of_them():
     """A series in single samples diverges where L bounds their mean only: here it bounds the largest."""
     x, y = Vector(jnp.full((1, 1), 0.3)), Vector(jnp.full((1, 1), 0.7))
-    draw = Oracle(scalar_problem(), jnp.zeros(1, jnp.int32), jax.random.key(2), 60, Ledger()).draw()
+    draw = Oracle(SCALAR, jnp.zeros(1, jnp.int32), jax.random.key(2), 60, Ledger()).draw()
 
     @jax.jit
     def both():
@@ -325,9 +323,8 @@ def test_automatic_scale_makes_the_series_converge():
 
 
 def test_direct():
-    assert hypergradient.direct().inverse(point()) is None
     here = point()
-    np.testing.assert_allclose(hypergradient.direct()(here).tree, FX, atol=1e-12)
+    np.testing.assert_allclose(jax.jit(lambda: hypergradient.direct()(here).tree)(), FX, atol=1e-12)
     assert here.ledger.step_cost.fixed["hvps"] == here.ledger.step_cost.fixed["jvps"] == 0
 
 
@@ -397,7 +394,6 @@ def test_trees():
         z = inverse(way, trees, x, y)
         assert z["b"].shape == (NODES, 3, 1)
         np.testing.assert_allclose(jax.vmap(join)(z), inverse(way), rtol=1e-9, atol=1e-11)
-        np.testing.assert_allclose(way.error(trees, x, y), way.error(PROBLEM, X, Y), rtol=1e-6, atol=1e-9)
     assert np.all(hypergradient.neumann(200).error(trees, x, y) < 1e-8)  # the automatic scale
 
 

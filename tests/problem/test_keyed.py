@@ -139,10 +139,15 @@ def test_every_part_of_a_full_batch_has_its_own():
     problem = db.Problem(noise, upper_data=[np.ones(4), np.ones(7)], x0=jnp.zeros(1))
     batch = oracle(problem, batch_size=None, numbers=[0, 1]).draw().upper_batch
     assert len(batch.parts) > 1
-    means = jax.jit(jax.vmap(lambda one: one.mean(noise, jnp.zeros(1))))(batch)
-    weights = np.asarray(batch.weights)
-    values = [[jax.random.normal(jax.random.fold_in(key, k)) for k in range(weights.shape[1])] for key in batch.keys]
-    np.testing.assert_allclose(means, (weights * np.array(values)).sum(1), rtol=1e-12)
+    parts = jnp.arange(len(batch.parts))
+
+    @jax.jit
+    @jax.vmap
+    def both(one):
+        values = jax.vmap(lambda k: jax.random.normal(jax.random.fold_in(one.keys, k)))(parts)
+        return one.mean(noise, jnp.zeros(1)), one.weights @ values
+
+    np.testing.assert_allclose(*both(batch), rtol=1e-12)
 
 
 class TestDifferences:
