@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 from method_references import Consensus, Tracked, each, gossip
-from references import Dense
+from references import Dense, at
 
 
 def gx(nodes, i, x, y):
@@ -58,10 +58,6 @@ STRATEGIES = {
     "ed": partial(Dense, "ed"),
     "extra": partial(Dense, "extra"),
 }
-
-
-def at(value, k):
-    return value(k) if callable(value) else value
 
 
 def penalized(nodes, λ):
