@@ -195,10 +195,8 @@ def test_little_noise_and_a_wide_clip_change_nothing():
     plain = db.solve(made, method, RING, **options)
     private = db.solve(made, method, RING, privacy=db.privacy.records(1e3, 1e-6), **options)
     np.testing.assert_allclose(private.x, plain.x, atol=3e-3)
-    chunks = db.solve(made, method, RING, privacy=PRIVATE, engine=db.Simulator(node_chunk=2), **options)
-    whole = db.solve(made, method, RING, privacy=PRIVATE, **options)
-    np.testing.assert_allclose(chunks.x, whole.x, atol=1e-9)
-    assert np.abs(whole.x - plain.x).max() > 1e-3
+    noisy = db.solve(made, method, RING, privacy=PRIVATE, **options)
+    assert np.abs(noisy.x - plain.x).max() > 1e-3
 
 
 def solve(method=None, made=None, **options):

@@ -91,31 +91,25 @@ class TestRuns:
             assert len(set(values)) == 3
 
 
-class Recorder(Oracle):
-    """An oracle of one step, with its batches' keys at hand."""
-
-    def keys(self, *draws):
-        found = [batch.keys for draw in draws for batch in (draw.upper_batch, draw.lower_batch)]
-        return np.concatenate([np.asarray(jax.random.key_data(keys)) for keys in found])
-
-
 def oracle(problem, step=0, batch_size=3, numbers=range(NODES)):
     key = jax.random.fold_in(jax.random.key(7), step)
-    return Recorder(problem, jnp.asarray(list(numbers), jnp.int32), key, batch_size, Ledger())
+    return Oracle(problem, jnp.asarray(list(numbers), jnp.int32), key, batch_size, Ledger())
 
 
 @pytest.mark.parametrize("batch_size", [3, None])
 def test_keys_differ_by_node_step_level_and_draw(batch_size):
-    all_keys = []
-    for step in range(2):
+
+    @jax.jit
+    def of_step(step):
         one = oracle(KEYED, step, batch_size)
-        draws = [one.draw(), one.draw(1), one.draw_all()]
-        draws += [draws[0].again(0), draws[0].again(5)]
-        all_keys.append(one.keys(*draws))
-        fresh = draws[0].fresh_lower(0)
-        assert fresh.upper_batch is draws[0].upper_batch
-        all_keys.append(np.asarray(jax.random.key_data(fresh.lower_batch.keys)))
-    keys = np.concatenate(all_keys)
+        draw = one.draw()
+        draws = [draw, one.draw(1), one.draw_all(), draw.again(0), draw.again(5)]
+        fresh = draw.fresh_lower(0)
+        assert fresh.upper_batch is draw.upper_batch
+        batches = [fresh.lower_batch, *(batch for other in draws for batch in (other.upper_batch, other.lower_batch))]
+        return jnp.concatenate([jax.random.key_data(batch.keys) for batch in batches])
+
+    keys = np.concatenate([of_step(step) for step in range(2)])
     assert len(np.unique(keys, axis=0)) == len(keys) == 2 * NODES * 11
 
 

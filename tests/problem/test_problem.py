@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 from quadratics import random_quadratic
-from references import Curved
 
 import decibel as db
 from decibel.problem import _exact as exact
@@ -216,11 +216,12 @@ def _in_pieces():
 
 def test_pytrees_of_any_shape():
     problem, _ = _in_pieces()
-    method = db.sparkle("ed", "gt", alpha=0.05, beta=0.1, gamma=0.1)
-    found, expected = (run(way, method, RING, steps=5) for way in (problem, QUADRATIC.problem()))
+    options = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 1.0, "updates": "simultaneous"}
+    found = run(problem, db.sparkle("ed", "gt", **options), RING, steps=5)
+    x, y, _ = references.sparkle(QUADRATIC, "ed", "gt", RING.W, steps=5, **options)
     assert found.nodes.x["A"].shape == (NODES, 2, 1) and found.x["more"][0].shape == ()
-    np.testing.assert_allclose(found.nodes.x["A"][..., 0], expected.nodes.x[:, :2], atol=1e-12)
-    np.testing.assert_allclose(found.y[1], expected.y[1:], atol=1e-12)
+    np.testing.assert_allclose(found.nodes.x["A"][..., 0], x[:, :2], atol=1e-12)
+    np.testing.assert_allclose(found.nodes.y[1], y[:, 1:], atol=1e-12)
 
 
 @pytest.mark.slow
@@ -259,10 +260,11 @@ def test_personal_closed_forms():
     assert np.linalg.norm(q.personal_solution() - q.solution()) > 1e-2  # two different problems
 
 
-@pytest.mark.parametrize("personal", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["shared", "personal"])
+@pytest.mark.slow
+@pytest.mark.parametrize("personal", [False, True], ids=["shared", "personal"])
 def test_hypergradient_against_finite_differences(personal):
     """Φ itself, differenced, where nothing is quadratic."""
-    problem = Curved(QUADRATIC).problem(personal=personal)
+    problem = references.Curved(QUADRATIC).problem(personal=personal)
     upper = jax.jit(lambda x, y: exact.upper_mean(problem, x, y))
 
     def Φ(x):
