@@ -296,7 +296,6 @@ def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):
         (lambda: db.faults.pause(during=(5, 5)), "during"),
         (lambda: run("ed", db.faults.pause(NODES), steps=1), "node 10"),
         (lambda: run("gt", db.faults.drop(0.1), steps=1, graph=db.graphs.one_peer_exponential(NODES)), "undirected"),
-        (lambda: run("ed", ["drop"], steps=1), "str"),
     ],
 )
 def test_what_makes_no_sense_raises(make, message):

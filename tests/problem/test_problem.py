@@ -181,8 +181,6 @@ def test_arrays_lists_and_functions_are_the_same_data():
     np.testing.assert_allclose(ways[3].hypergradient(x_point), ways[0].hypergradient(x_point), rtol=1e-14)
     with pytest.raises(ValueError, match=r"hypergradient needs the number of nodes: give Problem\(nodes=\.\.\.\)"):
         ways[2].hypergradient(x_point)
-    with pytest.raises(ValueError, match="graph is missing: give one such as"):
-        run(ways[2], db.ed(alpha=0.1))
 
 
 @pytest.mark.slow
@@ -317,8 +315,6 @@ def test_solve_lower_says_where_it_cannot():
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"solve_lower stopped at a relative .* above tolerance=1e-10"):
         flat.solve_lower(jnp.zeros(()))
-    with pytest.raises(ValueError, match="solve_lower needs a lower level"):
-        single(unequal()).solve_lower(x_point)
 
 
 def _loss(x, y, batch):
