@@ -155,7 +155,8 @@ def test_scaled_bits_are_exact():
 
 def test_the_order_of_a_short_node_begins_again():
     most, counts = max(COUNTS), np.asarray(COUNTS, np.int32)
-    orders = random_order(jax.random.key(0), jnp.arange(NODES, dtype=jnp.int32), jnp.asarray(counts), most)
+    draw = jax.jit(random_order, static_argnums=3)
+    orders = draw(jax.random.key(0), jnp.arange(NODES, dtype=jnp.int32), jnp.asarray(counts), most)
     for order, count in zip(np.asarray(orders), COUNTS, strict=True):
         assert sorted(order[:count]) == list(range(count))
         assert np.array_equal(order, np.resize(order[:count], most))
