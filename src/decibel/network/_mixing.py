@@ -237,7 +237,7 @@ def _neighbours(
 
 def _links(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The receivers, in order, the senders and the weights of all links."""
-    receivers = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    receivers = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr))
     links = receivers != matrix.indices
     return receivers[links], matrix.indices[links], matrix.data[links]
 
