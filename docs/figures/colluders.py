@@ -58,7 +58,7 @@ def solve(W, curvature, centre, push, limit):
     problem = db.Problem(loss, upper_data=data, x0=np.zeros(SIZE))
     method = db.ed(alpha=ALPHA).with_strategies(lambda _: db.strategies.edge_ed(limit))
     result = db.solve(problem, method, db.graphs.from_matrix(W), steps=STEPS, metrics=[], eval_every=STEPS)
-    flows = np.linalg.norm(np.asarray(result.state.link_memory[0][0][0].per_link.flows), axis=-1) / ALPHA
+    flows = np.linalg.norm(np.asarray(result.state.link_memory[0][0][0].per_link.flows.vectors), axis=-1) / ALPHA
     neighbours = [[j for j in range(len(W)) if j != i and W[i, j]] for i in range(len(W))]
     by_link = {(i, j): float(flows[i, neighbours[i].index(j)]) for i in range(len(W)) for j in neighbours[i] if i < j}
     return np.asarray(result.nodes.x), by_link

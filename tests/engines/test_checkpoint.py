@@ -192,11 +192,6 @@ def test_another_run_raises_with_what_changed(tmp_path):
             db.solve(given, method, graph, steps=20, seed=seed, checkpoint=tmp_path, resume=True, **OPTIONS)
 
 
-def test_resume_needs_a_folder():
-    with pytest.raises(ValueError, match="resume=True needs checkpoint"):
-        db.solve(PROBLEM, METHOD, GRAPH, steps=10, resume=True)
-
-
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path, whole):
     before = signal.getsignal(signal.SIGINT)
 

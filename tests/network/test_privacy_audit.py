@@ -139,7 +139,7 @@ def test_the_audit_finds_noise_in_floats():
 
 class TestGrid:
     @pytest.mark.parametrize(
-        ("noise", "entries"), [(1e-6, 7), (0.1, 650), (1.0, 1), (1.0, 100_000), (50.0, 7), (1e4, 650)]
+        ("noise", "entries"), [(1e-6, 7), (0.1, 650), (1.0, 1), (1.0, 20_000), (50.0, 7), (1e4, 650)]
     )
     def test_no_difference_is_longer_than_the_limit(self, noise, entries):
         """In exact integers, whatever comes: the sensitivity is 2 limit, and the noise at least `noise` limits."""

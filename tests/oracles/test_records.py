@@ -195,18 +195,8 @@ def test_little_noise_and_a_wide_clip_change_nothing():
     plain = db.solve(made, method, RING, **options)
     private = db.solve(made, method, RING, privacy=db.privacy.records(1e3, 1e-6), **options)
     np.testing.assert_allclose(private.x, plain.x, atol=3e-3)
-    chunks = db.solve(made, method, RING, privacy=PRIVATE, engine=db.Simulator(node_chunk=2), **options)
-    whole = db.solve(made, method, RING, privacy=PRIVATE, **options)
-    np.testing.assert_allclose(chunks.x, whole.x, atol=1e-9)
-    assert np.abs(whole.x - plain.x).max() > 1e-3
-
-
-@pytest.mark.slow
-def test_the_cluster_draws_the_same():
-    made, method = QUADRATIC.problem(samples=4), db.sparkle("gt", alpha=0.05, beta=0.1, gamma=0.1)
-    options = {"steps": 20, "metrics": [], "privacy": PRIVATE}
-    spread = db.solve(made, method, RING, engine=db.Cluster(devices=3), **options)
-    np.testing.assert_allclose(spread.nodes.x, db.solve(made, method, RING, **options).nodes.x, atol=1e-12)
+    noisy = db.solve(made, method, RING, privacy=PRIVATE, **options)
+    assert np.abs(noisy.x - plain.x).max() > 1e-3
 
 
 def solve(method=None, made=None, **options):

@@ -278,7 +278,7 @@ NETWORK = (
     ),
     Fault(
         "old flow used again",
-        "accumulate",
+        "LinkVectors.newest",
         "number > last_used",
         "number >= last_used",
         "A late message is used twice in the flows of edge-ed.",

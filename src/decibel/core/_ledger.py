@@ -108,9 +108,7 @@ class Ledger:
 
         none = [jnp.zeros((), jnp.float32) for _ in step_cost.repeated]
         carry, totals = jax.lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), run, (carry, none))
-        self.add_repeated(times if counted is None else counted, step_cost.fixed)
-        for total, (_, counts) in zip(totals, step_cost.repeated, strict=True):
-            self.add_repeated(total, counts)
+        self._add_cost(step_cost, times if counted is None else counted, totals)
         return carry
 
     def loop_while(self, condition: Callable[[T], Bool[Array, ""]], body: Callable[[T], T], carry: T) -> T:
@@ -156,10 +154,14 @@ class Ledger:
 
         out, repetitions = jax.lax.cond(choice, branch(on_true, 0), branch(on_false, 1), operand)
         for step_cost, ran, totals in zip(step_costs, (choice, ~choice), repetitions, strict=True):
-            self.add_repeated(ran.astype(jnp.float32), step_cost.fixed)
-            for total, (_, counts) in zip(totals, step_cost.repeated, strict=True):
-                self.add_repeated(total, counts)
+            self._add_cost(step_cost, ran.astype(jnp.float32), totals)
         return out
+
+    def _add_cost(self, step_cost: StepCost, times: Scalar, totals: list[Times]) -> None:
+        """Of a body that ran `times` times, and of what it repeated so often in all."""
+        self.add_repeated(times, step_cost.fixed)
+        for total, (_, counts) in zip(totals, step_cost.repeated, strict=True):
+            self.add_repeated(total, counts)
 
     @contextmanager
     def _new_step_cost(self) -> Generator[StepCost]:

@@ -25,7 +25,7 @@ from ..problem._stream_trace import pop_source_error, validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
 from ._program import Program, RunConfig
-from ._run import Compiled, shapes_apart
+from ._run import Compiled, kinds_of, shapes_apart, shapes_of
 from ._simulator import Simulator
 
 
@@ -95,8 +95,7 @@ class BatchRun:
     def compile(self, length: int) -> Compiled:
         """Compiles a chunk of that many steps, unless it is compiled already."""
         leaves, structure = jax.tree.flatten((self.program, self.rates, self.state))
-        kinds = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
-        return _compile(structure, kinds, self._own_data, self._keep_finite, length)
+        return _compile(structure, kinds_of(leaves), self._own_data, self._keep_finite, length)
 
     def advance(self, length: int) -> list[Counts | None]:
         """Moves all runs on by that many steps.
@@ -135,7 +134,7 @@ def _compile(
     structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, keep_finite: bool, length: int
 ) -> Compiled:
     """Ahead of time, so that compiling is never timed as running."""
-    program, rates, state = jax.tree.unflatten(structure, [_shape(kind) for kind in kinds])
+    program, rates, state = jax.tree.unflatten(structure, shapes_of(kinds))
     arrays, static = shapes_apart(program)
     # What is stacked has the axis of runs first; the method, the network and shared data have none.
     along: PyTree = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
@@ -156,12 +155,6 @@ def _compile(
     first, alive = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct(program.key.shape[:1], bool)
     compiled = compile_step(every, 2, arrays, rates, state, alive, first)
     return Compiled.of(compiled, costs[-1])
-
-
-def _shape(kind: PyTree) -> PyTree:
-    if hasattr(kind, "shape") and hasattr(kind, "dtype"):
-        return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False))
-    return kind
 
 
 def stack_problems(problems: Sequence[Problem]) -> Problem:

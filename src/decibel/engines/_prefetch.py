@@ -3,7 +3,7 @@
 To find which samples a step reads, it is traced with streams that record the rows of every draw. If these are a
 function of the step alone, all rows of a chunk are computed at once, a thread gathers the samples, and the scan of the
 chunk takes them as inputs. If a step draws inside its own loop or branch, or depending on what it has computed, it
-reads during the step instead (`decibel.problem._streams.CallbackReader`). Both give the same numbers as samples in
+reads during the step instead (`decibel.problem._streams.read_by_callback`). Both give the same numbers as samples in
 memory.
 """
 
@@ -22,7 +22,6 @@ import numpy as np
 from jax import Array, core
 from jax.interpreters import partial_eval
 
-from ..core._ledger import Counts
 from ..core._types import PyTree
 from ..methods._method import State
 from ..problem._stream_trace import Leaves, streams_of, with_recording
@@ -82,29 +81,10 @@ class StreamedRun(Run):
                     self._compiled[part] = compiled
         return self._compiled[self._parts(length)[0]]
 
-    def advance(self, length: int) -> Counts | None:
-        if self._plan is None:
-            return super().advance(length)
-        costs, temp_bytes = self.compile(length)[1:]
-        with device_memory.oom_hint(self._oom_message):
-            good = self.restorer(temp_bytes)
-            try:
-                finite, repeated = self._run(length)
-            except BaseException:
-                self.state = good()
-                raise
-            if not finite:
-                self.state = good()
-                return None
-        self.step += length
-        self._done.append(length)
-        return costs.total(length, repeated)
-
-    def _repeat(self, length: int) -> None:
-        super()._repeat(length) if self._plan is None else self._run(length)
-
     def _run(self, length: int) -> tuple[bool, list[float]]:
-        """Runs a chunk in parts; returns whether the state is finite at the end, and how often repeated parts ran."""
+        """A chunk in parts, of which the next is read while one runs."""
+        if self._plan is None:
+            return super()._run(length)
         arrays, finite = eqx.filter(self.program, eqx.is_array), None
         repeated: list[list[Array]] = []
         first, parts = self.step, self._parts(length)
@@ -182,9 +162,9 @@ def _plan(structure: Hashable, kinds: tuple[PyTree, ...]) -> ReadPlan | None:
 
     def step(k: Array, arrays: Program, state: State) -> list[list[Array]]:
         program: Program = eqx.combine(arrays, static)
-        problem, notes = with_recording(program.problem)
+        problem, rows = with_recording(program.problem)
         replace(program, problem=problem).step(k, state)
-        return [note.rows for note in notes]
+        return rows
 
     traced, rows = jax.make_jaxpr(step, return_shape=True)(jax.ShapeDtypeStruct((), jnp.int32), arrays, state)
     # Rows of a draw inside a loop or a branch are constants that belong to another trace.

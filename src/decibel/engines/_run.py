@@ -202,38 +202,42 @@ class Run:
         def repeat_steps() -> State:
             self.state, self.step = origin.restore(), origin.step
             for length in lengths:
-                self._repeat(length)
+                self._run(length)
                 self.step += length
             assert self.step == step
             return self.state
 
         return repeat_steps
 
-    def _repeat(self, length: int) -> None:
-        """Runs a chunk again that has run before."""
-        arrays = eqx.filter(self.program, eqx.is_array)
-        self.state = self.compile(length).chunk(arrays, self.state, np.int32(self.step))[0]
-
     def advance(self, length: int) -> Counts | None:
         """Advances the run and returns the cost. If something diverged, returns None and leaves the state as it was."""
-        chunk, costs, temp_bytes = self.compile(length)
+        _, costs, temp_bytes = self.compile(length)
         with device_memory.oom_hint(self._oom_message):
             # The chunk consumes the state it is given, so this copy is what remains if it diverges.
             good = self.restorer(temp_bytes)
-            arrays = eqx.filter(self.program, eqx.is_array)
-            state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
-            finite = bool(finite)  # waits until all is computed
-            error = pop_source_error(self.program.problem)
-            if error is not None or not finite:
-                del state
-                self.state = good()
-                if error is not None:
+            try:
+                finite, repetitions = self._run(length)
+                if (error := pop_source_error(self.program.problem)) is not None:
                     raise error
+            except Exception:
+                self._return_to(good)
+                raise
+            if not finite:
+                self._return_to(good)
                 return None
-        self.state, self.step = state, self.step + length
-        if not self._keep_copy:
-            self._done.append(length)
-        return costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
+        self.step += length
+        self._done.append(length)
+        return costs.total(length, repetitions)
+
+    def _run(self, length: int) -> tuple[bool, list[float]]:
+        """Runs a chunk; returns whether the state is then finite, and how often repeated parts ran."""
+        arrays = eqx.filter(self.program, eqx.is_array)
+        self.state, finite, repetitions = self.compile(length).chunk(arrays, self.state, np.int32(self.step))
+        return bool(finite), [float(np.asarray(times, np.float64).sum()) for times in repetitions]
+
+    def _return_to(self, good: Callable[[], State]) -> None:
+        self.free()
+        self.state = good()
 
 
 def _at_host(state: State) -> Callable[[], State]:

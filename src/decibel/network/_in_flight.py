@@ -1,4 +1,4 @@
-"""Messages in flight, of which each replaces older ones: their numbers, and which of them arrive in a step."""
+"""Messages in flight, of which each replaces older ones: their numbers, which arrive in a step, and which are new."""
 
 from __future__ import annotations
 
@@ -24,6 +24,29 @@ class InFlight(NamedTuple):
         if not steps:
             return None
         return cls(jnp.zeros((*slots, steps, entries), like.dtype), jnp.zeros((*slots, steps), jnp.int32))
+
+
+class LinkVectors(NamedTuple):
+    """What links hold of the messages used: (*slots, entries) vectors and, where messages are late, those in flight and
+    (*slots, 1) the number of the last one used."""
+
+    vectors: Array
+    in_flight: InFlight | None
+    used: Array | None
+
+    @classmethod
+    def start(cls, vectors: Array, row: Array, channel: Channel) -> LinkVectors:
+        """Before the first message, which is shaped like `row`."""
+        in_flight = InFlight.empty(row, channel)
+        return cls(vectors, in_flight, None if in_flight is None else jnp.zeros((*vectors.shape[:-1], 1), jnp.int32))
+
+    def newest(self, channel: Channel, received: Received, forgotten: Array) -> tuple[Array, Array, LinkVectors]:
+        """The messages that arrive, (*slots,) which of them are newer than the last one used, and the same vectors with
+        what is in flight afterwards."""
+        rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), self.in_flight, forgotten)
+        last_used = 0 if self.used is None else jnp.where(forgotten, 0, self.used[..., 0])
+        used = None if self.used is None else jnp.maximum(number, last_used)[..., None]
+        return rows, number > last_used, LinkVectors(self.vectors, in_flight, used)
 
 
 def numbers_sent(channel: Channel, senders: Array | None = None) -> Array:

@@ -12,15 +12,16 @@ from jax import Array
 
 from ..core._vector import flatten
 from ._clip import Sizes, clamped, clip_levels, no_sizes
+from ._in_flight import LinkVectors
 from ._links import Answers, Channel, ExchangeMemory, LinkMemory, Received
-from ._messages import Cumulative, Fanout, LateFlows, Message, Plain, accumulate, weighted_differences, zeros
+from ._messages import Cumulative, Fanout, Message, Plain, accumulate, weighted_differences, zeros
 from ._wave import WaveLinks
 
 
 class LimitedFlows(NamedTuple):
-    """The state of links: (*slots, entries) flows, with messages in flight where links are late, and their sizes."""
+    """The state of links: their flows, and the sizes of these."""
 
-    flows: Array | LateFlows
+    flows: LinkVectors
     sizes: Sizes
 
 
@@ -31,8 +32,7 @@ class Limited(Cumulative):
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         flows = super().link_memory(channel).per_link
-        F = flows.flows if isinstance(flows, LateFlows) else flows
-        return LinkMemory(LimitedFlows(flows, no_sizes(self.content, F)))
+        return LinkMemory(LimitedFlows(flows, no_sizes(self.content, flows.vectors)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
@@ -43,10 +43,8 @@ class Limited(Cumulative):
 
         clamped_channel = channel._replace(transport=transport._replace(links=clamped_links))
         after = accumulate(clamped_channel, φ, memory.per_link.flows)
-        F = after.flows if isinstance(after, LateFlows) else after
-        F, sizes = clip_levels(F, self.content, self.within, memory.per_link.sizes)
-        flows = after._replace(flows=F) if isinstance(after, LateFlows) else F
-        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(flows, sizes))
+        F, sizes = clip_levels(after.vectors, self.content, self.within, memory.per_link.sizes)
+        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(after._replace(vectors=F), sizes))
 
 
 class LimitedDifferences(NamedTuple):

@@ -22,7 +22,7 @@ from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import Vector, expand_to, flatten
 from ._codecs import Code, ConcatCodec
-from ._in_flight import InFlight, arrivals, numbers_sent
+from ._in_flight import LinkVectors
 from ._links import Answers, Channel, LinkMemory, LinkStatus, Received
 from ._mixing import Arrays, Mixer
 
@@ -138,23 +138,12 @@ class Cumulative(Message):
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         F = zeros(self.content, *channel.links.neighbours.shape)
-        in_flight = InFlight.empty(jnp.concatenate([F, F], -1), channel)
-        return LinkMemory(F if in_flight is None else LateFlows(F, in_flight, jnp.zeros((*F.shape[:-1], 1), jnp.int32)))
+        return LinkMemory(LinkVectors.start(F, jnp.concatenate([F, F], -1), channel))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
         after = accumulate(channel, φ, memory.per_link)
-        F = after.flows if isinstance(after, LateFlows) else after
-        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(after)
-
-
-class LateFlows(NamedTuple):
-    """What a link remembers of cumulative flows where messages are late: (*slots, entries) the flows, what is under
-    way, and (*slots, 1) the number of the last message used."""
-
-    flows: Array
-    in_flight: InFlight
-    used: Array
+        return unflatten(channel.links.sums.at_nodes(after.vectors)), LinkMemory(after)
 
 
 class Coded(Message):
@@ -311,26 +300,23 @@ def _split(rows: Array, ends: np.ndarray) -> list[Array]:
     return jnp.split(rows, ends[:-1].tolist(), -1)
 
 
-def accumulate(channel: Channel, φ: Array, memory: Array | LateFlows) -> Array | LateFlows:
+def accumulate(channel: Channel, φ: Array, memory: LinkVectors) -> LinkVectors:
     """The flows of `Cumulative` after an exchange, with what is in flight."""
-    F, late = (memory.flows, memory) if isinstance(memory, LateFlows) else (memory, None)
+    F = memory.vectors
     mine = channel.links.sums.at_slots(φ)
     received = channel.transport.links(jnp.concatenate([mine, F], -1))
     states = received.states
     forgotten = channel.forgotten
     if states is not None:
         forgotten = forgotten | (states == LinkStatus.DROP_FLOW)
-    in_flight = None if late is None else late.in_flight
-    rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
+    rows, new, memory = memory.newest(channel, received, forgotten)
     theirs, their_F = jnp.split(rows, 2, -1)
     if states is not None:
         F, their_F = _restored(states[..., None], F, their_F)
-    last_used = 0 if late is None else jnp.where(forgotten, 0, late.used[..., 0])
     weights = channel.weights(φ.dtype)[..., None]
     renewed = weights * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - their_F)
-    F = jnp.where((number > last_used)[..., None], renewed, F)
-    F = jnp.where(forgotten[..., None], 0, F)
-    return F if in_flight is None else LateFlows(F, in_flight, jnp.maximum(number, last_used)[..., None])
+    F = jnp.where(new[..., None], renewed, F)
+    return memory._replace(vectors=jnp.where(forgotten[..., None], 0, F))
 
 
 def _restored(states: Array, F: Array, their_F: Array) -> tuple[Array, Array]:

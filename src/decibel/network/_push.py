@@ -9,27 +9,16 @@ totals are those of Vaidya, Hadjicostis and Domínguez-García (2011) and of Had
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ..core._types import PyTree
 from ..core._vector import flatten
-from ._in_flight import InFlight, arrivals, numbers_sent
+from ._in_flight import LinkVectors
 from ._links import Answers, Channel, LinkMemory
 from ._messages import Stateless, zeros
 from ._mixing import Mixer
-
-
-class Heard(NamedTuple):
-    """(*slots, entries) the newest total that has arrived over each link, and, where messages are late, what is under
-    way and (*slots, 1) the number of that newest one."""
-
-    totals: Array
-    in_flight: InFlight | None
-    used: Array | None
 
 
 class Push(Stateless):
@@ -42,13 +31,12 @@ class Push(Stateless):
         return jax.tree.map(lambda leaf: mixer.pushed(phase, leaf), self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
-        """The totals that were heard, by link, and the node's own; nothing where all messages arrive."""
+        """The newest totals that have arrived, by link, and the node's own; nothing where all messages arrive."""
         if not channel.faults.schedule.faults:
             return LinkMemory()
         heard = zeros(self.content, *channel.links.neighbours.shape)
-        in_flight = InFlight.empty(heard, channel)
-        used = None if in_flight is None else jnp.zeros((*heard.shape[:-1], 1), jnp.int32)
-        return LinkMemory(Heard(heard, in_flight, used), zeros(self.content, len(channel.faults.nodes)))
+        own = zeros(self.content, len(channel.faults.nodes))
+        return LinkMemory(LinkVectors.start(heard, heard, channel), own)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         p, unflatten = flatten(self.content)
@@ -68,10 +56,8 @@ def _by_totals(channel: Channel, p: Array, memory: LinkMemory) -> tuple[Array, A
     active = channel.faults.active(channel.step)
     total = before + (p if active is None else jnp.where(active[:, None], p, 0))
     received = channel.transport.rows(total)
-    none = jnp.zeros(heard.totals.shape[:-1], bool)
-    rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), heard.in_flight, none)
-    last_used = 0 if heard.used is None else heard.used[..., 0]
-    newest = jnp.where((number > last_used)[..., None], rows, heard.totals)
-    used = None if heard.used is None else jnp.maximum(number, last_used)[..., None]
+    forgotten = jnp.zeros(heard.vectors.shape[:-1], bool)
+    rows, new, after = heard.newest(channel, received, forgotten)
+    newest = jnp.where(new[..., None], rows, heard.vectors)
     # A total is rounded; what leaves a node is what its total grew by, so that the sum over nodes stays.
-    return total - before, newest - heard.totals, LinkMemory(Heard(newest, in_flight, used), total)
+    return total - before, newest - heard.vectors, LinkMemory(after._replace(vectors=newest), total)

@@ -174,6 +174,7 @@ class PrivatePoint(Point):
     def __init__(self, oracle: PrivateOracle, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         super().__init__(draw, x, y, products)
         self._oracle = oracle
+        self._in_chunks = False  # what is subtracted has its own noise before
 
     def linearized(self) -> Point:
         return self
@@ -195,10 +196,6 @@ class PrivatePoint(Point):
         clip, shaped = self._oracle.noise.records.products, (self._x.tree, self.y.tree)
         jacobian, hessian = self._mean(LOWER, clip, self._products_of_node, shaped, z.tree)
         return Vector(jacobian), Vector(hessian)
-
-    def _directions(self, z: Vector) -> tuple[Vector, Vector]:
-        jacobian, hessian = self._once(self._product, z)
-        return self.fx - jacobian, hessian - self.fy
 
     def _mean(self, level: int, clip: float, function: Callable[..., PyTree], shaped: PyTree, *more: PyTree) -> PyTree:
         """The noisy mean over a level's batch of a sample's `function(x, y, *more, sample)`, shaped like `shaped`."""

@@ -109,8 +109,7 @@ def _without_key(loss: KeyedLoss, problem: Problem, data: Data) -> Loss:
     """The same loss without a key where training mode is no other than evaluation mode; that shows on a sample."""
     if not isinstance(data, NodeData):
         return loss
-    sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
-    arguments = jax.random.key(0), problem.x0, problem.y0, sample
+    arguments = jax.random.key(0), problem.x0, problem.y0, data.sample
     training = jax.make_jaxpr(lambda key, *arguments: loss(*arguments, key=key))(*arguments)
     evaluation = jax.make_jaxpr(lambda key, *arguments: loss(*arguments, key=None))(*arguments)
     return loss if str(training) != str(evaluation) else Loss(loss.function, loss.outer, loss.inner)
