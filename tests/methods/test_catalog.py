@@ -287,7 +287,8 @@ ON_BATCHES = {
 }
 
 
-@pytest.mark.parametrize("case", ON_BATCHES, ids=" ".join)
+@pytest.mark.slow_except("sparkle-ed sequence", "gossip-dsbo", "c2dfb", "slam", "spdb exact", "dsgd")
+@pytest.mark.parametrize("case", ON_BATCHES, ids=lambda case: " ".join(case).strip())
 def test_costs_on_batches_match_a_hand_count(case):
     """The step is traced and not compiled."""
     settings, expected = ON_BATCHES[case]

@@ -11,6 +11,7 @@ import numpy as np
 from decibel import Method, adam_ed, dadam, strategies
 from decibel.graphs import complete, one_peer_hypercube, ring
 
+from ..judging.compare import lowest
 from ..judging.registration import registered
 from ..judging.results import Results, Runs, S
 from ..judging.verdicts import Check, Claim
@@ -85,8 +86,7 @@ def named(label: str, size: float) -> str:
 
 def best(results: Results[S], label: str, rates: Sequence[float]) -> Runs:
     """The step size with the lowest loss on the nodes' own text, on average over seeds."""
-    tried = [results[CASE, named(label, size)] for size in rates]
-    return min(tried, key=lambda runs: float(np.nan_to_num(np.mean(runs.last("train_loss")), nan=np.inf)))
+    return lowest([results[CASE, named(label, size)] for size in rates], "train_loss")
 
 
 def behind(results: Results[S], theirs: str, ours: str, rates: Sequence[float], tolerance: float = 0.0) -> Check:
