@@ -238,7 +238,7 @@ CELLS = [
 ]
 
 
-@pytest.mark.slow_except("30 % of messages lost one way-gt")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "strategy"),
     [pytest.param(*pair, id="-".join(pair)) for pair in CELLS],

@@ -50,6 +50,7 @@ def test_exact_with_links_that_fail_and_nodes_that_pause_at_random(strategy):
     assert error(run_single(strategy, faults, steps=10_000), QUADRATIC.single_solution()) < 1e-12
 
 
+@pytest.mark.slow
 def test_edge_flows_are_exact_where_messages_are_lost_one_way():
     lost = db.faults.drop(0.3, one_way=True)
     assert error(run("edge-ed", lost)) < 1e-12
@@ -152,6 +153,7 @@ class _FromIdentity(db.Simulator):
         return run
 
 
+@pytest.mark.slow
 def test_late_links_conserve_the_mean_and_gradient_tracking_stays_exact():
     late = db.faults.late(2, 0.3)
     assert error(run("gt", late)) < 1e-12

@@ -225,6 +225,7 @@ def test_a_projection_is_exact(name):
     assert np.ptp(one.nodes.x, axis=0).max() < 1e-9 and {-0.1, 0.2} & set(one.x.round(9).tolist())
 
 
+@pytest.mark.slow
 def test_lost_pairs_change_nothing():
     """Both ends of a pair know that it is lost."""
     method = db.sparkle("ed", **RATES)
