@@ -147,8 +147,8 @@ STUDY = Study(
             "ones do best with the larger: they end at 1.468 with 0.001 and at 1.457 with 0.003. Step sizes below "
             "0.001 were not tried. Averaged moments are smaller, so that steps are longer. They also end 0.03 below "
             "Adam on all data. Adam on all data has the moments of the newest gradient, and was not run with averaged "
-            "ones. This is one task on one graph: so the default stays, and `strategies.adam_ed(averaged=True)` is an "
-            "option.",
+            "ones. In label cleaning with constant steps averaged moments were worse: so the default stays, and "
+            "`strategies.adam_ed(averaged=True)` is an option.",
             finding="With Adam's second moments of the averaged difference m̂ − e instead of g − e, adam-ed ends "
             "0.077 ± 0.019 nats per byte lower on a ring, with a third of the step size.",
         ),
