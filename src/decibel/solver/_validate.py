@@ -17,7 +17,7 @@ from ..methods._method import Method
 from ..network._messages import Coded
 from ..network.faults import Fault, Late, Leave, Slow, as_faults, validate_faults
 from ..oracles._records import Records
-from ..problem._look import ProblemWarning, suspected_mistakes
+from ..problem._mistakes import ProblemWarning, suspected_mistakes
 from ..problem._problem import Problem
 from ..strategies._table import Strategy
 
