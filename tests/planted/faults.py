@@ -199,8 +199,8 @@ ORACLES = (
     Fault(
         "other upper batch",
         "Draw.fresh_lower",
-        "shares_upper_with=self.shares_upper_with or self",
-        "shares_upper_with=None",
+        "self.shares_upper_with or self",
+        "None",
         "A fresh lower batch comes with another upper batch.",
     ),
     Fault(
