@@ -105,7 +105,7 @@ def start(files: list[tuple[np.ndarray, ...]], batch: int, hidden: int) -> dict[
     runs = {MEMORY: begin(files), AHEAD: begin(sources), CALLS: begin(list(sources))}
     ahead, calls = runs[AHEAD], runs[CALLS]
     assert isinstance(ahead, StreamedRun) and isinstance(calls, StreamedRun) and ahead.reads_ahead
-    calls._plan = None
+    calls._reads = None
     return runs
 
 

@@ -116,7 +116,7 @@ def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
     step = start(streamed(), AHEAD)
     bytes_of_step = sum(
         data.nodes * data.host.sample_bytes * sum(sizes)
-        for data, sizes in zip(step._streams, step._plan.sizes, strict=True)
+        for data, sizes in zip(step._streams, step._reads.sizes, strict=True)
     )
     monkeypatch.setattr(_prefetch, "READ_AHEAD_BYTES", 2 * 5 * bytes_of_step)
     assert step._parts(12) == [4, 4, 4] and step._parts(5) == [5] and step._parts(11) == [4, 4, 3]

@@ -10,7 +10,7 @@ import pytest
 import decibel as db
 from decibel.core import _keys as keys
 from decibel.core._ledger import COLUMNS
-from decibel.engines._program import SHUFFLE, RunConfig
+from decibel.engines._program import SHUFFLE_KEYS, RunConfig
 
 RING = db.graphs.ring(8)
 RATES = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
@@ -110,7 +110,7 @@ def test_every_accepted_seed_shuffles_the_samples(seed):
     problem, options = regression([12] * 8), {"batch_size": 4, "sampling": "shuffle-once", "seed": seed}
     here = run(problem, steps=1, **options)
     # The order is the one that the seed's own key gives.
-    key = jax.random.fold_in(keys.key(seed), SHUFFLE)
+    key = jax.random.fold_in(keys.key(seed), SHUFFLE_KEYS)
     order = problem.upper_data.shuffled(key, jnp.arange(8)).tree["number"]
     np.testing.assert_array_equal(here.problem.upper_data.tree["number"], order)
 

@@ -116,7 +116,7 @@ def test_exact_beyond_the_dense_limit():
     z = hypergradient.exact().inverse(here)
     np.testing.assert_allclose(z.tree, 1 / (np.array([[1.0], [2.0]]) * np.asarray(scale)), rtol=1e-9)
     assert here.ledger.step_cost.fixed["hvps"] == 0  # no Hessian matrix; products are counted as often as they ran
-    (products,) = here.ledger.step_cost.repeated
+    (products,) = here.ledger.step_cost.repeated_parts
     assert products[1]["hvps"] == 1 and 5 < float(products[0]) < 80
 
 
@@ -256,7 +256,7 @@ def test_what_a_random_series_costs_per_sample():
     """One gradient of f, one product with J, and on average (K − 1)/2 with H, each on a batch of its own."""
     ledger, way = Ledger(), hypergradient.neumann(K, 1.0, randomized=True, per_sample=True)
     jax.eval_shape(partial(estimate, way, ledger), jax.random.key(7))
-    fixed, ((_, repeated),) = ledger.step_cost.fixed, ledger.step_cost.repeated
+    fixed, ((_, repeated),) = ledger.step_cost.fixed, ledger.step_cost.repeated_parts
     assert (fixed["samples"], fixed["gradients"], fixed["jvps"]) == (2 * S, 1, 1)
     assert (repeated["samples"], repeated["hvps"]) == (S, 1)
 

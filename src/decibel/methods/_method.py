@@ -129,9 +129,9 @@ class Method(eqx.Module):
 
     def levels(self, oracle: Oracle) -> dict[str, Strategy]:
         """The strategy of each level at the nodes that are here, with the problem's proximal map on x."""
-        strategies = {level: strategy.at(oracle.nodes) for level, strategy in self.strategies.items()}
+        strategies = {level: strategy.at(oracle.node_ids) for level, strategy in self.strategies.items()}
         if oracle.problem.prox_x is not None:
-            strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.nodes))
+            strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.node_ids))
         return strategies
 
     def with_strategies(self, change: Callable[[Strategy], Strategy]) -> Method:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core import _keys as keys
-from ..core._ledger import Ledger, inside
+from ..core._ledger import Ledger, depend_on
 from ..core._types import PyTree
 from ..graphs._graph import Gossip
 from ._links import ExchangeMemory, NoiseKeys
@@ -142,7 +142,7 @@ class Communicator:
         def branch(function: Branch[T]) -> Callable[[Array, PyTree], PyTree]:
             def run(loop: Array, carried: PyTree) -> PyTree:
                 operand, remaining = carried
-                self._step = inside(loop, step)
+                self._step = depend_on(loop, step)
                 self.link_memories = done
                 self._before = (*before[: len(done)], *remaining) if before else ()
                 self._outermost, self._noise_keys = self._ledger.step_cost, NoiseKeys(noise_keys)

@@ -22,7 +22,9 @@ def streams_of(problem: Problem) -> list[StreamData]:
 
 
 def with_recording(problem: Problem) -> tuple[Problem, list[list[Rows]]]:
-    """The problem with streams that give zeros, and for each of `streams_of` a list that gets the rows of its draws."""
+    """The problem with streams that give zeros, and a list for each of `streams_of`, to which a step appends the rows
+    of its draws.
+    """
     recorded: list[list[Rows]] = []
 
     def change(data: Data, _: str) -> Data:
@@ -59,7 +61,7 @@ def pop_source_error(problem: Problem) -> Exception | None:
     return next((error for error in errors if error is not None), None)
 
 
-def validate_streams(problem: Problem, batch_size: int | None, *, in_order: bool) -> None:
+def validate_streams(problem: Problem, batch_size: int | None, *, shuffle_once: bool) -> None:
     """Raises where a run needs more of its streams than batches that are drawn at random."""
     for data in streams_of(problem):
         argument = data.host.argument
@@ -67,7 +69,7 @@ def validate_streams(problem: Problem, batch_size: int | None, *, in_order: bool
             raise ValueError(
                 f"batch_size is missing, and {argument} is a stream: give the number of samples in a batch."
             )
-        if in_order and data.host.ordered:
+        if shuffle_once and data.host.ordered:
             raise ValueError(
                 f"sampling='shuffle-once' cannot order the iterators of {argument}: leave it out, or give sources."
             )

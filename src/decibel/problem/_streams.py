@@ -83,9 +83,9 @@ class StreamData(eqx.Module):
         rows = starts[:, None] + jnp.arange(size, dtype=jnp.int32)
         return self.at(jax.vmap(lambda order, row: order.at[row].get(mode="clip"))(self.order, rows))
 
-    def shuffled(self, key: Key[Array, ""], nodes: Int[Array, " nodes"]) -> StreamData:
-        """The same samples, in an order of every node's own."""
-        return replace(self, order=random_order(key, nodes, self.counts, self.most))
+    def shuffled(self, key: Key[Array, ""], node_ids: Int[Array, " nodes"]) -> StreamData:
+        """Every node's samples in an order of its own."""
+        return replace(self, order=random_order(key, node_ids, self.counts, self.most))
 
     def at(self, rows: Int[Array, "nodes batch"]) -> Batch:
         """The samples of these indices."""

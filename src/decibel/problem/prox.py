@@ -49,8 +49,8 @@ class Prox(eqx.Module):
         """How many nodes have a term of their own; None if it is the same at all nodes."""
         return None
 
-    def at(self, nodes: Int[Array, " nodes"]) -> Prox:
-        """The map of those nodes, by their numbers."""
+    def at(self, node_ids: Int[Array, " nodes"]) -> Prox:
+        """The maps of the nodes with these ids."""
         return self
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
@@ -176,8 +176,8 @@ class PerNode(Prox):
     def nodes(self) -> int:
         return self.which.shape[0]
 
-    def at(self, nodes: Int[Array, " nodes"]) -> PerNode:
-        return jax.tree.map(lambda leaf: leaf[nodes], self)
+    def at(self, node_ids: Int[Array, " nodes"]) -> PerNode:
+        return jax.tree.map(lambda leaf: leaf[node_ids], self)
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
         axes = (0, 0, None if jnp.ndim(rate) == 0 else 0)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core._types import PyTree
-from ..problem._problem import Data, Options, Problem, Source
+from ..problem._problem import Data, DataSource, Options, Problem
 from ..problem._samples import NodeData
 from ._call import Module
 from ._libraries import libraries
@@ -27,8 +27,8 @@ def problem(
     *,
     upper: TorchLoss,
     lower: TorchLoss,
-    upper_data: Source,
-    lower_data: Source,
+    upper_data: DataSource,
+    lower_data: DataSource,
     x0: PyTree,
     **options: Unpack[Options],
 ) -> Problem:
@@ -121,7 +121,7 @@ class _Converted:
     def __init__(self) -> None:
         self._known: dict[int, tuple[PyTree, PyTree]] = {}
 
-    def __call__(self, source: Source) -> Source:
+    def __call__(self, source: DataSource) -> DataSource:
         if callable(source):
             return self._once(source, lambda function: lambda node: self(function(node)))
         return jax.tree.map(lambda leaf: self._once(leaf, to_numpy) if is_tensor(leaf) else leaf, source)

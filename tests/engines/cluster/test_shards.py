@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import decibel as db
 from decibel.engines import _memory as memory
-from decibel.engines._checkpoint import AnotherRun
+from decibel.engines._checkpoint import OtherRunError
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 from decibel.methods._single_level import SingleLevel
@@ -182,7 +182,7 @@ def test_a_split_run_resumes_exactly_and_on_other_devices(tmp_path):
 def test_what_links_remember_resumes_only_in_the_same_parts(tmp_path):
     split, checkpoint = db.Cluster(shard=HALVES), {"checkpoint": tmp_path}
     solve_single(split, EDGES, steps=6, **checkpoint)
-    with pytest.raises(AnotherRun, match="split over devices in another way: give the same shard"):
+    with pytest.raises(OtherRunError, match="split over devices in another way: give the same shard"):
         solve_single(db.Simulator(), EDGES, resume=True, **checkpoint)
     resumed = solve_single(split, EDGES, resume=True, **checkpoint)
     assert_close(resumed, solve_single(split, EDGES), rtol=0, atol=0)

@@ -68,7 +68,7 @@ class SiteRun(Run):
                 partial(setattr, site, "error")
             )  # before anything is sent that was computed without the samples
         site.exchanges = 0
-        self._costs = program.costs(self.state)  # its trace tells the site what messages will come
+        self._costs = program.step_cost(self.state)  # its trace tells the site what messages will come
         privacy.traced = True
         site.expect_model(self._row())
         self._goal = 2**62
@@ -120,7 +120,7 @@ class SiteRun(Run):
             # Once, or not at all: a loop hands on the state without a copy, where `cond` might make one.
             return jax.lax.while_loop(lambda carried: (carried[0] < STOP) & (carried[2] == done), step, start)
 
-        none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated]
+        none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated_parts]
         start = (first, first, jnp.int32(0), state, none)
         _, following, done, state, totals = jax.lax.while_loop(
             lambda carry: (carry[0] < STOP) & (carry[1] < end), body, start
@@ -225,7 +225,7 @@ class SiteRun(Run):
         before = Placement.read(placement)
         strategies = self.program.method.strategies
         warm = self.site.federation.warm > before.edition
-        return migrate(saved, self.begin(), before, self._placement, strategies, warm=warm)
+        return migrate(saved, self.initial_state(), before, self._placement, strategies, warm=warm)
 
     @property
     def end_reason(self) -> str:
