@@ -72,7 +72,7 @@ def with_fixed_steps(kind):
     class Fixed(kind):
         b: jax.Array = eqx.field(default=None)
 
-        def scales(self, r, sums, floor=None):
+        def next_scale(self, r, sums, floor=None):
             return Vector(jnp.broadcast_to(self.b, r.tree.shape)), sums
 
         def moments(self, carry, g, size):

@@ -199,10 +199,10 @@ def test_the_chances_are_what_they_say_and_the_same_at_both_ends():
 
     def fates(k):
         return (
-            fault_schedule.down(k, a, b),
-            fault_schedule.down(k, b, a),
-            fault_schedule.lost(k, 0, a, b),
-            fault_schedule.lost(k, 0, b, a),
+            fault_schedule.is_down(k, a, b),
+            fault_schedule.is_down(k, b, a),
+            fault_schedule.is_lost(k, 0, a, b),
+            fault_schedule.is_lost(k, 0, b, a),
             fault_schedule.delay(k, a, b),
             fault_schedule.delay(k, b, a),
         )

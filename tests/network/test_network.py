@@ -58,7 +58,7 @@ FORMS = {
 
 @jax.jit
 def exchange(form, step, leaf):
-    return form.flow(step, leaf), form.pushed(step, leaf)
+    return form.flow(step, leaf), form.push(step, leaf)
 
 
 def flow(graph, leaf, step=0):
@@ -213,9 +213,9 @@ def test_levels_move_in_lockstep_and_are_counted_once():
     ledger, seen = Ledger(), []
 
     class Observed(InMemory):
-        def exchange(self, step, number, messages, *others):
+        def exchange(self, step, exchange_index, messages, *others, **settings):
             seen.append(tuple(messages))
-            return super().exchange(step, number, messages, *others)
+            return super().exchange(step, exchange_index, messages, *others, **settings)
 
     def communicator(ledger):
         return Communicator(Observed.of(Levels(x=graphs.ring(4))), jnp.int32(0), (), ledger)

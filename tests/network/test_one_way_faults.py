@@ -43,7 +43,7 @@ def pattern(faults, steps):
     receiver, sender = (ends.ravel() for ends in jnp.meshgrid(everyone, everyone, indexing="ij"))
 
     def at(k):
-        return [schedule.lost(k, exchange, receiver, sender) for exchange in (0, 1)], schedule.idle(k, everyone)
+        return [schedule.is_lost(k, exchange, receiver, sender) for exchange in (0, 1)], schedule.is_idle(k, everyone)
 
     lost, idle = jax.vmap(at)(jnp.arange(steps, dtype=jnp.int32))
     return np.stack(lost, 1).reshape(steps, 2, NODES, NODES), np.asarray(idle)

@@ -184,7 +184,9 @@ class TestNoise:
         strategies = [db.privacy.noisy("ed", clip, 1.0) for clip in (1.0, 2.0)]
         method = db.sparkle(*strategies, alpha=0.1, beta=0.1, gamma=0.1, updates="simultaneous")
         db.cost(QUADRATIC.problem(), method, RING)
-        monkeypatch.setattr(Channel, "reserve", lambda channel, part: channel.noise_keys.reserve(channel.number, part))
+        monkeypatch.setattr(
+            Channel, "reserve", lambda channel, part: channel.noise_keys.reserve(channel.exchange_index, part)
+        )
         with pytest.raises(ValueError, match="two messages of one step would draw the same noise"):
             db.cost(QUADRATIC.problem(), method, RING)
 

@@ -285,9 +285,9 @@ NETWORK = (
     ),
     Fault(
         "reset flow kept",
-        "_restored",
-        "reset = states == LinkStatus.START_AT_ZERO",
-        "reset = states == LinkStatus.DROP_FLOW",
+        "_restore",
+        "starts_at_zero = link_statuses == LinkStatus.START_AT_ZERO",
+        "starts_at_zero = link_statuses == LinkStatus.DROP_FLOW",
         "A link that begins again keeps the flow that its other end has forgotten.",
     ),
     Fault(
@@ -335,8 +335,8 @@ NETWORK = (
     Fault(
         "old wave used again",
         "Wave.receive",
-        "new = arrived > used",
-        "new = arrived > 0",
+        "is_new = arrived_number > last_used_number",
+        "is_new = arrived_number > 0",
         "A message of a wave is used although a newer one was.",
     ),
     Fault(
@@ -393,7 +393,7 @@ STRATEGIES = (
     ),
     Fault(
         "links closed by a zero gradient",
-        "AdaptiveDiffusion.agreed",
+        "AdaptiveDiffusion.carry_after_exchange",
         "_largest(floor, 0.5 * (b + δ))",
         "floor",
         "A node without a gradient of its own does not mix with its neighbours.",

@@ -52,7 +52,7 @@ class Fixed(AdaptiveDiffusion):
         base = ada_ed()
         return cls(**{field.name: getattr(base, field.name) for field in fields(base)}, a=a)
 
-    def scales(self, r, sums, floor):
+    def next_scale(self, r, sums, floor):
         return Vector(jnp.broadcast_to(self.a, r.tree.shape)), sums
 
 

@@ -38,7 +38,7 @@ class Mixer(eqx.Module):
         """δ(leaf)"""
         return self.sum(phase, _difference, leaf)
 
-    def pushed(self, phase: Array, leaf: Array) -> Array:
+    def push(self, phase: Array, leaf: Array) -> Array:
         """(C − I) leaf, which is δ(leaf) where W is doubly stochastic."""
         return self.flow(phase, leaf)
 
@@ -158,7 +158,7 @@ class OneWay(Mixer):
     def flow(self, phase: Array, leaf: Array) -> Array:
         return self.pulls.flow(phase, leaf)
 
-    def pushed(self, phase: Array, leaf: Array) -> Array:
+    def push(self, phase: Array, leaf: Array) -> Array:
         return self.pushes.flow(phase, leaf) + _times(_at(phase, self.surplus), leaf)
 
 

@@ -285,7 +285,7 @@ def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | No
     packages = ("decibel-opt", "jax", "jaxlib", "numpy", "optax", "equinox")
     return {
         "method": method.name,
-        "settings": method.described,
+        "settings": method.settings_in_words,
         "graph": {level: getattr(graphs, level).words for level in ("x", "y", "z")},
         "nodes": graphs.x.nodes,
         "steps": steps,
