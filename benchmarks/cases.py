@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import optax
 from jax import Array
 
 import decibel as db
+from decibel.engines._program import RunConfig
 
 # The matrix products of one step: how each pair is contracted, the sizes of its axes, and how many of them there are.
 Products = tuple[dict[str, int], dict[str, int]]
@@ -41,6 +42,18 @@ class Case:
     @property
     def nodes(self) -> int:
         return self.upper_data[0].shape[0]
+
+    def method(self, updates: Literal["simultaneous", "alternating"] = "simultaneous") -> db.Method:
+        """SPARKLE-ED with the step sizes of the case."""
+        α, β, γ, θ = self.rates
+        return db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, updates=updates)
+
+    def start(
+        self, engine: db.Simulator | db.Cluster, updates: Literal["simultaneous", "alternating"] = "simultaneous"
+    ) -> Any:
+        """A run of it on the ring."""
+        graphs = db.Levels(x=db.graphs.ring(self.nodes))
+        return engine.start(self.problem(), self.method(updates), graphs, RunConfig(self.batch))
 
     def problem(self, personal: bool = False) -> db.Problem:
         return db.Problem(
@@ -80,6 +93,23 @@ def regression(
     return Case(name, upper, lower, data(), data(), zeros, zeros, batch, products)
 
 
+def cleaning_losses(logits: Callable[..., Array]) -> tuple[Callable[..., Array], Callable[..., Array]]:
+    """f and g of label cleaning, where x are the logits of the weights of training samples."""
+
+    def losses(y: dict[str, Array], images: Array, labels: Array) -> Array:
+        return optax.softmax_cross_entropy_with_integer_labels(logits(y, images), labels)
+
+    def upper(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
+        return losses(y, *sample[:2]).mean()
+
+    def lower(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
+        images, labels, number = sample
+        ridge = sum(jnp.sum(jnp.square(leaf)) for leaf in y.values())
+        return jnp.mean(jax.nn.sigmoid(x[number]) * losses(y, images, labels)) + 1e-3 * ridge
+
+    return upper, lower
+
+
 def label_cleaning(nodes: int = 10, batch: int = 50, samples: int = 50_000, hidden: int = 300) -> Case:
     """An MLP 784-hidden-10 trained on samples whose weights σ(x) are the upper variable."""
     draw, per_node = np.random.default_rng(0), samples // nodes
@@ -89,17 +119,8 @@ def label_cleaning(nodes: int = 10, batch: int = 50, samples: int = 50_000, hidd
         images = draw.random((nodes, count, 784), np.float32) + 0.1 * labels[..., None]
         return jnp.asarray(images, jnp.float32), jnp.asarray(labels)
 
-    def losses(y: dict[str, Array], images: Array, labels: Array) -> Array:
-        logits = jnp.tanh(images @ y["w1"] + y["b1"]) @ y["w2"] + y["b2"]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-
-    def upper(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
-        return losses(y, *sample).mean()
-
-    def lower(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
-        images, labels, number = sample
-        ridge = sum(jnp.sum(jnp.square(leaf)) for leaf in y.values())
-        return jnp.mean(jax.nn.sigmoid(x[number]) * losses(y, images, labels)) + 1e-3 * ridge
+    def logits(y: dict[str, Array], images: Array) -> Array:
+        return jnp.tanh(images @ y["w1"] + y["b1"]) @ y["w2"] + y["b2"]
 
     def products(parallel: bool) -> Products:
         # Five for a gradient, eight more for its pullback at z; in sequence, forward passes at y⁺ on two more batches
@@ -116,8 +137,7 @@ def label_cleaning(nodes: int = 10, batch: int = 50, samples: int = 50_000, hidd
     y0 = {"w1": init(784, hidden), "b1": jnp.zeros(hidden), "w2": init(hidden, 10), "b2": jnp.zeros(10)}
     return Case(
         "MLP 784-300-10",
-        upper,
-        lower,
+        *cleaning_losses(logits),
         data(1000),
         (*data(per_node), numbers),
         jnp.zeros(nodes * per_node),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from decibel_studies.experiments.transformer import Transformer, next_byte_loss,
 
 from . import scale
 from .records import record
+from .timing import against, bytes_of, in_turns, steps_of
 
 NODES, PART = 32, 4
 
@@ -72,23 +72,9 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 2) -> dict
         for name, part in (("at once", None), ("in parts", PART))
     }
     beside = {name: run.compile(steps).temp_bytes for name, run in runs.items()}
-    times = in_turns(runs, steps, turns)
     return {
-        "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(runs["at once"].state)),
+        "state_bytes": bytes_of(runs["at once"].state),
         "beside_bytes": beside,
         "against": beside["in parts"] / beside["at once"],
-        "time_against": float(np.median(np.divide(times["in parts"], times["at once"]))),
+        "time_against": against(in_turns(steps_of(runs, steps), turns), "in parts", "at once"),
     }
-
-
-def in_turns(runs: dict[str, Run], steps: int, turns: int) -> dict[str, list[float]]:
-    """Seconds of so many steps of each run, which take turns; the first turn is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(1 + turns):
-        for name, run in runs.items():
-            begun = time.perf_counter()
-            run.advance(steps)
-            jax.block_until_ready(run.state)
-            if turn:
-                times[name].append(time.perf_counter() - begun)
-    return times

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,10 +12,10 @@ import numpy as np
 from jax import Array
 
 import decibel as db
-from decibel.engines._program import RunConfig
 
 from . import by_hand
 from .cases import Case
+from .timing import Program, against, bytes_of, in_turns, medians
 
 TOLERANCE = 1e-3  # of the largest entry, in float32 after one chunk
 FOLLOWED = 3  # steps that programs of other random numbers take on the samples of the scan by hand
@@ -46,28 +45,31 @@ def contest(
             runners |= others
         else:
             differences = {}
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(by_hand.start(case)))
+        size = bytes_of(by_hand.start(case))
         states = {name: runner.start() for name, runner in runners.items()}
-        times: dict[str, list[float]] = {name: [] for name in runners}
-        for turn in range(1 + repetitions):
-            for name, runner in runners.items():
-                begun = time.perf_counter()
-                states[name] = jax.block_until_ready(runner.run(states[name]))
-                times[name].append((time.perf_counter() - begun) / runner.length * 1e6)
-            if turn == 0:  # warms up, and shows that both do the same
-                differences[OURS] = _difference(_levels(states[OURS]), _by_hand_levels(states[BY_HAND]))
-                _validate(case, differences)
 
-    µs = {name: np.asarray(values[1:]) for name, values in times.items()}
-    against = {name: float(np.median(µs[OURS] / values)) for name, values in µs.items() if name != OURS}
+        def program(name: str) -> Program:
+            def run() -> Any:
+                states[name] = runners[name].run(states[name])
+                return states[name]
+
+            return run
+
+        programs = {name: program(name) for name in runners}
+        in_turns(programs, 0)  # warms up, and shows that both do the same
+        differences[OURS] = _difference(_levels(states[OURS]), _by_hand_levels(states[BY_HAND]))
+        _validate(case, differences)
+        seconds = in_turns(programs, repetitions, warm_up=0)
+
+    µs = {name: 1e6 * each / runners[name].length for name, each in seconds.items()}
     return {
         "case": case.name,
         "updates": "simultaneous" if parallel else "alternating",
         "dtype": str(case.dtype),
         "nodes": case.nodes,
         "steps": length,
-        "µs": {name: float(np.median(values)) for name, values in µs.items()},
-        "against": against,
+        "µs": medians(µs),
+        "against": {name: against(µs, OURS, name) for name in µs if name != OURS},
         "difference": differences,
         "state_bytes": size,
         "memory": {name: runners[name].temporaries / size for name in (OURS, BY_HAND)},
@@ -82,10 +84,7 @@ def ratios(row: dict[str, Any]) -> dict[str, float]:
 
 
 def _runners(case: Case, parallel: bool, length: int) -> tuple[Array, dict[str, Runner]]:
-    α, β, γ, θ = case.rates
-    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, updates="simultaneous" if parallel else "alternating")
-    graphs = db.Levels(x=db.graphs.ring(case.nodes))
-    run = db.Simulator().start(case.problem(), method, graphs, RunConfig(case.batch))
+    run = case.start(db.Simulator(), "simultaneous" if parallel else "alternating")
     chunk, _, beside = run.compile(length)
     arrays, first = eqx.filter(run.program, eqx.is_array), jnp.asarray(0, jnp.int32)
 

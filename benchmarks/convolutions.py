@@ -7,7 +7,6 @@ computes the same derivatives, of the samples of all nodes at once, where it is 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from decibel.engines._program import RunConfig
 from decibel.engines._run import Run, compile_chunk
 
 from .records import record
+from .timing import Program, against, in_turns, medians, steps_of
 
 NODES, BATCH, SAMPLES = 8, 20, 100
 TOLERANCE = 1e-3  # of the largest entry, in float32
@@ -115,20 +115,13 @@ def compare(case: Case, bilevel: bool) -> dict[str, Any]:
     if case.untouched:
         with _untouched():
             runs["untouched"] = _run(problem, bilevel, case.steps)
-    programs: dict[str, Callable[[], Any]] = {
-        name: lambda run=run: (run.advance(case.steps), run.state) for name, run in runs.items()
-    }
+    programs = steps_of(runs, case.steps)
     programs["loop"] = _loop(problem, weights, data, bilevel, case.steps)
     programs |= _torch(problem, weights, data, bilevel, case.steps)
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for work in programs.values():
-        _seconds(work)
-    for _ in range(case.turns):
-        for name, work in programs.items():
-            times[name].append(_seconds(work) / case.steps)
+    times = in_turns(programs, case.turns)
     return {
-        "milliseconds": {name: 1e3 * float(np.median(seconds)) for name, seconds in times.items()},
-        "against": {name: float(np.median(np.divide(times[name], times["loop"]))) for name in times if name != "loop"},
+        "milliseconds": medians(times, 1e-3 * case.steps),
+        "against": {name: against(times, name, "loop") for name in times if name != "loop"},
     }
 
 
@@ -184,9 +177,7 @@ def _untouched():
         compile_chunk.cache_clear()
 
 
-def _loop(
-    problem: db.Problem, weights: Any, data: tuple[np.ndarray, ...], bilevel: bool, steps: int
-) -> Callable[[], Any]:
+def _loop(problem: db.Problem, weights: Any, data: tuple[np.ndarray, ...], bilevel: bool, steps: int) -> Program:
     """The derivatives of so many steps, node by node; nothing is mixed and no state is kept."""
     batches = [jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i, :BATCH]), data) for i in range(NODES)]
     derivatives = _derivatives(problem, weights, bilevel)
@@ -211,7 +202,7 @@ def _derivatives(problem: db.Problem, weights: Any, bilevel: bool) -> Callable[[
 
 def _torch(
     problem: db.Problem, weights: Any, data: tuple[np.ndarray, ...], bilevel: bool, steps: int
-) -> dict[str, Callable[[], Any]]:
+) -> dict[str, Program]:
     """PyTorch's derivatives, which must be JAX's; nothing where it is not installed."""
     try:
         from . import torch_convolutions as by_torch
@@ -224,9 +215,3 @@ def _torch(
     for a, b in zip(found, expected, strict=True):
         assert np.abs(a - b).max() < TOLERANCE * max(1e-3, np.abs(b).max()), "PyTorch and JAX differ"
     return {"torch": lambda: [derivatives() for _ in range(steps)]}
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    jax.block_until_ready(work())
-    return time.perf_counter() - begun

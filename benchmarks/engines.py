@@ -6,20 +6,18 @@ module it is one of the processes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 import decibel as db
-from decibel.engines._program import RunConfig
 
 from .cases import Case, label_cleaning, regression
 from .processes import answer, join, together
 from .records import record
+from .timing import against, in_turns, medians, steps_of
 
 NODES = 8
 CASES: dict[str, tuple[Callable[[], Case], int]] = {  # and steps per turn
@@ -42,33 +40,25 @@ def measure(groups: Sequence[tuple[int, int]], turns: int, note: Callable[[str],
 
 
 def time_steps(case: Case, length: int, turns: int) -> dict[str, Any]:
-    α, β, γ, θ = case.rates
-    method = db.sparkle("ed", alpha=α, beta=β, gamma=γ, theta=θ, updates="simultaneous")
-    graph = db.Levels(x=db.graphs.ring(NODES))
-    problem, first = case.problem(), jax.process_index() == 0
+    first = jax.process_index() == 0
     engines = {"cluster": db.Cluster(), **({"simulator": db.Simulator()} if first else {})}
-    runs = {name: engine.start(problem, method, graph, RunConfig(case.batch)) for name, engine in engines.items()}
+    runs = {name: case.start(engine) for name, engine in engines.items()}
     for run in runs.values():
         run.compile(length)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(1 + turns):
-        for name, run in runs.items():
-            if name == "cluster" and jax.process_count() > 1:
-                multihost_utils.sync_global_devices(f"{case.name} {turn}")
-            begun = time.perf_counter()
-            if run.advance(length) is None:
-                raise AssertionError(f"{case.name} diverged: times mean nothing.")
-            jax.block_until_ready(run.state)
-            times[name].append((time.perf_counter() - begun) / length * 1e6)
+
+    def meet(name: str) -> None:
+        if name == "cluster" and jax.process_count() > 1:
+            multihost_utils.sync_global_devices(case.name)
+
+    seconds = in_turns(steps_of(runs, length), turns, before=meet)
     if not first:
         return {}
-    µs = {name: np.asarray(values[1:]) for name, values in times.items()}
     return {
         "case": case.name,
         "processes": jax.process_count(),
         "devices": jax.local_device_count(),
-        "µs": {name: float(np.median(values)) for name, values in µs.items()},
-        "against": float(np.median(µs["cluster"] / µs["simulator"])),
+        "µs": medians(seconds, 1e-6 * length),
+        "against": against(seconds, "cluster", "simulator"),
     }
 
 

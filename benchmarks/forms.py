@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import decibel as db
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 
 from . import scale
-from .chunks import in_turns, language_model
+from .chunks import language_model
 from .records import record
+from .timing import against, in_turns, medians, steps_of
 
 NODES = 10
 FORMS = {
@@ -54,13 +53,14 @@ def compare(problem: db.Problem, batch: int, turns: int, steps: int = 4) -> list
         for name, form in FORMS.items()
     }
     beside = {name: run.compile(steps).temp_bytes for name, run in runs.items()}
-    times = in_turns(runs, steps, turns)
+    times = in_turns(steps_of(runs, steps), turns)
+    seconds = medians(times, steps)
     first = next(iter(FORMS))
     return [
         {
             "form": name,
-            "seconds": float(np.median(times[name])) / steps,
-            "against": float(np.median(np.divide(times[name], times[first]))),
+            "seconds": seconds[name],
+            "against": against(times, name, first),
             "beside_bytes": beside[name],
             "memory_against": beside[name] / beside[first],
         }

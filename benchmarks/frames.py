@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +11,7 @@ from decibel.core._optional import optional
 from decibel.silo.protocol._frames import Position, parse, write_data
 
 from .records import record
+from .timing import Program, against, in_turns, medians
 
 SIZES = (10_000, 100_000, 1_000_000)
 ROUNDS = 300
@@ -39,15 +38,16 @@ def compare(size: int, turns: int) -> dict[str, Any]:
         return np.frombuffer(found.raw).reshape(tuple(found.shape))
 
     assert np.array_equal(ours(), tensor) and np.array_equal(protobuf(), tensor)
-    taken: dict[str, list[float]] = {"ours": [], "protobuf": []}
-    for _ in range(turns):
-        for name, function in (("ours", ours), ("protobuf", protobuf)):
-            begun = time.perf_counter()
-            for _ in range(ROUNDS):
-                function()
-            taken[name].append(1e6 * (time.perf_counter() - begun) / ROUNDS)
-    medians = {name: statistics.median(times) for name, times in taken.items()}
-    return {"bytes": size, **medians, "against": medians["ours"] / medians["protobuf"]}
+    seconds = in_turns({"ours": often(ours), "protobuf": often(protobuf)}, turns, warm_up=0)
+    return {"bytes": size, **medians(seconds, 1e-6 * ROUNDS), "against": against(seconds, "ours", "protobuf")}
+
+
+def often(once: Program) -> Program:
+    def rounds() -> None:
+        for _ in range(ROUNDS):
+            once()
+
+    return rounds
 
 
 def _message() -> Any:

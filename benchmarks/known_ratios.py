@@ -42,6 +42,7 @@ from decibel.problem._stream_backends import Sources
 from . import contest, scale, streams
 from .cases import label_cleaning, regression
 from .records import read, record, write
+from .timing import against, in_turns, seconds_of, steps_of
 
 SHAPE = (784, 300)  # of a node's leaf
 ROUNDS = 20
@@ -170,20 +171,17 @@ def _mixing(rows: Rows) -> None:
                 assert float(jnp.abs(found - expected).max()) < 1e-2, name
             del found
         del expected
-        times: dict[str, list[float]] = {name: [] for name in programs}
-        for turn in range(4):
-            for name, program in programs.items():
-                begun = time.perf_counter()
-                jax.block_until_ready(program(*state))
-                if turn:
-                    times[name].append((time.perf_counter() - begun) / ROUNDS)
+        times = in_turns({name: partial(program, *state) for name, program in programs.items()}, 3)
         moved = 4 * nodes * int(np.prod(SHAPE))
         for name, seconds in times.items():
-            ms = 1e3 * min(seconds)
+            ms = 1e3 * min(seconds) / ROUNDS
             temporary = programs[name].memory_analysis().temp_size_in_bytes
-            against = min(seconds) / min(times[NOW])
             neighbours = 2 if name == "ring" else len(of_graph[0])
-            ratios = {"÷ now": against, "leaves": temporary / moved, "copies": ms / (2e3 * moved / rate)}
+            ratios = {
+                "÷ now": min(seconds) / min(times[NOW]),
+                "leaves": temporary / moved,
+                "copies": ms / (2e3 * moved / rate),
+            }
             rows.add(nodes=nodes, neighbours=neighbours, form=name, ms=ms, **ratios)
 
 
@@ -254,12 +252,7 @@ def _stages(rows: Rows, files: list[tuple[np.ndarray, ...]]) -> None:
         "to pinned memory": lambda: jax.device_put(gathered, pinned),
     }
     for name, stage in stages.items():
-        found = []
-        for _ in range(7):
-            begun = time.perf_counter()
-            jax.block_until_ready(stage())
-            found.append(time.perf_counter() - begun)
-        rows.add(nodes=nodes, stage=name, **{"GB/s": size / min(found) / 1e9})
+        rows.add(nodes=nodes, stage=name, **{"GB/s": size / min(seconds_of(stage, 7, warm_up=0)) / 1e9})
 
 
 THREADS = ThreadPoolExecutor(8)
@@ -268,20 +261,15 @@ THREADS = ThreadPoolExecutor(8)
 def _whole(rows: Rows, files: list[tuple[np.ndarray, ...]]) -> None:
     runs = streams.start(files, 50, 300)
     del runs[streams.CALLS]
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(6):
-        for name, run in runs.items():
-            seconds = streams.in_turns({name: run}, 100, 1)[name][0]
-            if turn:
-                times[name].append(seconds)
+    times = in_turns(streams.chunks_of(runs, 100), 5)
     states = [jax.tree.leaves(run.state) for run in runs.values()]
     assert all(np.array_equal(*pair) for other in states[1:] for pair in zip(states[0], other, strict=True))
     taken = 2 * len(files) * 50 * 100 * streams.CHUNKS
     for name, run in runs.items():
         run.close(finished=True)
-        against = float(np.median(np.divide(times[name], times[streams.MEMORY])))
         speed = taken / float(np.median(times[name]))
-        rows.add(nodes=len(files), run=name, samples_per_second=speed, **{"÷ in memory": against})
+        ratio = against(times, name, streams.MEMORY)
+        rows.add(nodes=len(files), run=name, samples_per_second=speed, **{"÷ in memory": ratio})
 
 
 # The smallest step
@@ -336,20 +324,14 @@ def _pieces(rows: Rows) -> None:
         runs = {}
         for levels in ("single", "bilevel"):
             for size in (None, 64):
-                runs[levels, size] = _pieces_run(case, levels, size)
+                runs[f"{levels}, {size}"] = _pieces_run(case, levels, size)
         steps = 20 if jax.default_backend() == "gpu" else 1
-        times: dict[Any, list[float]] = {name: [] for name in runs}
-        for turn in range(6):
-            for name, run in runs.items():
-                begun = time.perf_counter()
-                run.advance(steps)
-                if turn:
-                    times[name].append((time.perf_counter() - begun) / steps)
+        times = in_turns(steps_of(runs, steps), 5)
         for levels in ("single", "bilevel"):
-            against = float(np.median(np.divide(times[levels, 64], times[levels, None])))
-            ms = {str(size): 1e3 * min(times[levels, size]) for size in (None, 64)}
-            temporary = {str(size): runs[levels, size].compile(steps).temp_bytes for size in (None, 64)}
-            rows.add(case=case.name, levels=levels, ms=ms, temporary=temporary, **{"÷ whole": against})
+            ratio = against(times, f"{levels}, 64", f"{levels}, None")
+            ms = {size: 1e3 * min(times[f"{levels}, {size}"]) / steps for size in ("None", "64")}
+            temporary = {size: runs[f"{levels}, {size}"].compile(steps).temp_bytes for size in ("None", "64")}
+            rows.add(case=case.name, levels=levels, ms=ms, temporary=temporary, **{"÷ whole": ratio})
 
 
 def _pieces_run(case: Any, levels: str, size: int | None) -> Any:

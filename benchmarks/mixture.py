@@ -7,7 +7,6 @@ they are does not matter here. A bare gradient is that of every node's model on 
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from decibel.tasks.decoder import SIZES, Shape, start_decoder
 from decibel.tasks.language_model import DecoderLosses, MixedText, OnSimplex, TargetText
 
 from .records import record
+from .timing import Program, bytes_of, in_turns, seconds_of, steps_of
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def begin(case: Case, method: db.Method, problem: db.Problem) -> Run:
 def memory(run: Run, steps: int) -> dict[str, Any]:
     """In vectors of the model at every node."""
     y, beside = run.state.y.s.tree, run.compile(steps).temp_bytes
-    vector, state = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (y, run.state))
+    vector, state = bytes_of(y), bytes_of(run.state)
     weights = sum(leaf[0].size for leaf in jax.tree.leaves(y))
     vectors = {"state_vectors": state / vector, "beside_vectors": beside / vector, "vectors": (state + beside) / vector}
     return {"weights": weights, "vector_bytes": vector, **vectors}
@@ -162,17 +162,13 @@ def compare(case: Case, turns: int, chosen: dict[str, db.Method]) -> Iterator[di
         # A chunk ends with a look at the whole state, which would count for much after one or two steps.
         steps = LAZY - 1 if name == AT_REST else 4
         used = memory(run, steps)
-        times = []
-        for turn in range(1 + turns):
-            if name == AT_REST:  # x moves in this step, and rests in those that are timed
-                run.advance(1)
-                jax.block_until_ready(run.state)
-            begun = time.perf_counter()
-            run.advance(steps)
-            jax.block_until_ready(run.state)
-            if turn:  # the first one compiles
-                times.append((time.perf_counter() - begun) / steps)
-        seconds = float(np.median(times))
+
+        def move(name: str, run: Run = run) -> None:
+            """x moves in this step, and rests in those that are timed."""
+            if name == AT_REST:
+                jax.block_until_ready(steps_of({name: run}, 1)[name]())
+
+        seconds = float(np.median(in_turns(steps_of({name: run}, steps), turns, before=move)[name])) / steps
         evaluated = {AT_REST: 1}.get(name, 3 if "penalty" in name else 4)  # a product with the Hessian counts as two
         peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
         own_peak = {"peak_vectors": peak / used["vector_bytes"]} if peak > highest else {}  # else of a case before
@@ -193,14 +189,8 @@ def _loss(case: Case) -> Callable[[Any, Any], Any]:
     return lambda y, windows: model.losses(y, windows).mean()
 
 
-def _timed(call: Callable[[], Any], turns: int) -> float:
-    jax.block_until_ready(call())
-    times = []
-    for _ in range(turns):
-        begun = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - begun)
-    return float(np.median(times))
+def _timed(call: Program, turns: int) -> float:
+    return float(np.median(seconds_of(call, turns)))
 
 
 def bare_gradient(case: Case, y0: Any, turns: int) -> float:

@@ -7,7 +7,6 @@ module it is one of the processes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from decibel.engines.cluster._collectives import AXIS, Halo
 from .model import Cost, Fit, costs, fit, predict
 from .processes import answer, join, together
 from .records import record
+from .timing import Program, in_turns
 
 RESNET_50 = 25_500_000  # entries
 SIZES = (1_000, 10_000, 100_000, 1_000_000, RESNET_50)
@@ -146,19 +146,22 @@ def refuse_wrong(made: dict[str, Callable], mesh: Mesh) -> None:
 
 
 def time_rounds(mesh: Mesh, entries: int, turns: int) -> list[dict[str, Any]]:
-    count, made, v = mesh.size, rounds(mesh, entries), vector(mesh, entries)
+    count, made = mesh.size, rounds(mesh, entries)
     refuse_wrong(made, mesh)
     repeats = max(1, min(20, 2_000_000 // entries))  # short rounds are timed in groups
-    times: dict[str, list[float]] = {kind: [] for kind in made}
-    for turn in range(WARMING + turns):
-        for kind, one in made.items():
-            multihost_utils.sync_global_devices(f"{kind} {turn}")
-            begun = time.perf_counter()
+    held = [vector(mesh, entries)]
+
+    def group(one: Callable[[Any, Any], Any]) -> Program:
+        def program() -> Any:
             for k in range(repeats):
-                v = one(jnp.int32(k), v)
-            jax.block_until_ready(v)
-            times[kind].append((time.perf_counter() - begun) / repeats)
-    own = np.asarray([values[WARMING:] for values in times.values()], np.float32)
+                held[0] = one(jnp.int32(k), held[0])
+            return held[0]
+
+        return program
+
+    programs = {kind: group(one) for kind, one in made.items()}
+    times = in_turns(programs, turns, warm_up=WARMING, before=multihost_utils.sync_global_devices)
+    own = np.asarray(list(times.values()), np.float32) / repeats
     each = np.asarray(multihost_utils.process_allgather(own)).reshape(count, len(made), turns)
     slowest = 1e3 * each.max(0)  # a round lasts until the last node has it
     return [

@@ -14,6 +14,7 @@ import decibel as db
 from decibel.engines._program import RunConfig
 
 from .records import record
+from .timing import against, bytes_of, in_turns, steps_of
 
 ENTRIES = 3  # of x and of y
 SIZES = (10_000, 100_000, 1_000_000)
@@ -42,17 +43,15 @@ def cost(nodes: int, turns: int) -> dict[str, Any]:
     run.advance(STEPS)
     copy = jax.jit(lambda state: jax.tree.map(jnp.negative, state))
     jax.block_until_ready(copy(run.state))
-    steps, copies = [], []
-    for _ in range(turns):
-        steps.append(_seconds(lambda: (run.advance(STEPS), run.state)) / STEPS)
-        copies.append(_seconds(lambda: copy(run.state)))
+    programs = steps_of({"steps": run}, STEPS) | {"copies": lambda: copy(run.state)}
+    seconds = in_turns(programs, turns, warm_up=0)
     return {
         "nodes": nodes,
         "build": built - begun,
         "compile": compiled - built,
-        "seconds": float(np.median(steps)),
-        "against": float(np.median(np.divide(steps, copies))),
-        "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)),
+        "seconds": float(np.median(seconds["steps"])) / STEPS,
+        "against": against(seconds, "steps", "copies") / STEPS,
+        "state_bytes": bytes_of(run.state),
         "beside_bytes": program.temp_bytes,
     }
 
@@ -70,9 +69,3 @@ def problem(nodes: int) -> db.Problem:
         x0=jnp.zeros(ENTRIES),
         y0=jnp.zeros(ENTRIES),
     )
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    jax.block_until_ready(work())
-    return time.perf_counter() - begun

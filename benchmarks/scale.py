@@ -23,7 +23,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 import decibel as db
@@ -31,7 +30,9 @@ from decibel.engines import _memory as memory
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 
+from .cases import cleaning_losses
 from .records import record, write
+from .timing import Program, bytes_of, seconds_of
 
 HIDDEN, BATCH, WEIGHTS = 300, 50, 50_000  # x weighs 50,000 samples, however many nodes share them
 GRAPHS = {"ring": db.graphs.ring, "exponential": db.graphs.exponential}
@@ -39,19 +40,11 @@ GRAPHS = {"ring": db.graphs.ring, "exponential": db.graphs.exponential}
 PEAK = {"NVIDIA H200": {None: 494.7e12, "bfloat16": 989.4e12}}
 
 
-def losses(y: dict[str, Array], images: Array, labels: Array) -> Array:
-    logits = jax.nn.relu(images @ y["w1"] + y["b1"]) @ y["w2"] + y["b2"]
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+def logits(y: dict[str, Array], images: Array) -> Array:
+    return jax.nn.relu(images @ y["w1"] + y["b1"]) @ y["w2"] + y["b2"]
 
 
-def upper(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
-    return losses(y, *sample[:2]).mean()
-
-
-def lower(x: Array, y: dict[str, Array], sample: tuple[Array, ...]) -> Array:
-    images, labels, number = sample
-    ridge = sum(jnp.sum(jnp.square(leaf)) for leaf in y.values())
-    return jnp.mean(jax.nn.sigmoid(x[number]) * losses(y, images, labels)) + 1e-3 * ridge
+upper, lower = cleaning_losses(logits)
 
 
 def problem(nodes: int, hidden: int = HIDDEN) -> db.Problem:
@@ -97,14 +90,8 @@ def bare_products(nodes: int) -> tuple[Any, Any, float]:
     return operands, jax.jit(run, static_argnums=1), work
 
 
-def seconds(run: Any, repeat: int = 3) -> float:
-    jax.block_until_ready(run())
-    found = []
-    for _ in range(repeat):
-        begun = time.perf_counter()
-        jax.block_until_ready(run())
-        found.append(time.perf_counter() - begun)
-    return min(found)
+def seconds(run: Program, repeat: int = 3) -> float:
+    return min(seconds_of(run, repeat))
 
 
 def copy_rate() -> float:
@@ -147,7 +134,7 @@ def measure(
         "steps_per_second": steps / took,
         "seconds_of_copying_to_the_host": copying,  # before every stretch, and not in the time of the steps
         "compile_seconds": compiling,
-        "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)),
+        "state_bytes": bytes_of(run.state),
         "temporary_bytes": beside,
         "bytes_accessed": (run.compile(1).chunk.cost_analysis() or {}).get("bytes accessed"),
         "peak_bytes": memory.statistics(jax.devices()[0]).get("peak_bytes_in_use"),  # of the process so far

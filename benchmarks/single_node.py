@@ -9,7 +9,6 @@ batches of 64, float32.
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 
 from .records import record, write
+from .timing import seconds_of, steps_of
 
 SAMPLES, BATCH = 20_000, 64
 
@@ -65,12 +65,7 @@ def microseconds(problem: db.Problem, sampling: str, steps: int, repeat: int = 7
     alone = Levels(x=db.graphs.complete(1))
     run = db.Simulator().start(problem, method, alone, RunConfig(BATCH, sampling=sampling))
     run.compile(steps)
-    found = []
-    for _ in range(repeat):
-        begun = time.perf_counter()
-        run.advance(steps)
-        found.append(time.perf_counter() - begun)
-    return 1e6 * min(found) / steps
+    return 1e6 * min(seconds_of(steps_of({"": run}, steps)[""], repeat, warm_up=0)) / steps
 
 
 def main() -> None:

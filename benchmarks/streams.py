@@ -9,7 +9,6 @@ each step reads by a callback. Results are compared before anything is timed.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from decibel.graphs._graph import Levels
 
 from . import scale
 from .records import record
+from .timing import Program, against, in_turns
 
 MEMORY, AHEAD, CALLS = "in memory", "read ahead", "by callback"
 CHUNKS = 5  # of a turn
@@ -55,7 +55,7 @@ def compare(hidden: int, nodes: int, samples: int, batch: int, steps: int, turns
             run.plan_goal(steps)
             run.advance(steps)
         check({name: run.state for name, run in runs.items()})
-        times = in_turns(runs, steps, turns)
+        times = in_turns(chunks_of(runs, steps), turns, warm_up=0)
         for run in runs.values():
             run.close(finished=True)
     taken = 2 * nodes * batch * steps * CHUNKS
@@ -65,7 +65,7 @@ def compare(hidden: int, nodes: int, samples: int, batch: int, steps: int, turns
         "steps": steps * CHUNKS,
         "stream_bytes": nodes * samples * (784 + 2) * 4,
         "samples_per_second": {name: taken / float(np.median(each)) for name, each in times.items()},
-        "against": {name: float(np.median(np.divide(times[name], times[MEMORY]))) for name in times if name != MEMORY},
+        "against": {name: against(times, name, MEMORY) for name in times if name != MEMORY},
     }
 
 
@@ -105,19 +105,20 @@ def start(files: list[tuple[np.ndarray, ...]], batch: int, hidden: int) -> dict[
     runs = {MEMORY: begin(files), AHEAD: begin(sources), CALLS: begin(list(sources))}
     ahead, calls = runs[AHEAD], runs[CALLS]
     assert isinstance(ahead, StreamedRun) and isinstance(calls, StreamedRun) and ahead.reads_ahead
-    calls._plan = None
+    calls._reads = None
     return runs
 
 
-def in_turns(runs: dict[str, Run], steps: int, turns: int) -> dict[str, list[float]]:
-    """Seconds of `CHUNKS` chunks of each run, which take turns; nothing is read ahead into another's turn."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(turns):
-        for name, run in runs.items():
+def chunks_of(runs: dict[str, Run], steps: int) -> dict[str, Program]:
+    """`CHUNKS` chunks of each run, as programs; nothing is read ahead into another's turn."""
+
+    def program_of(run: Run) -> Program:
+        def program() -> Any:
             run.plan_goal(run.step + CHUNKS * steps)
-            begun = time.perf_counter()
             for _ in range(CHUNKS):
                 run.advance(steps)
-            jax.block_until_ready(run.state)
-            times[name].append(time.perf_counter() - begun)
-    return times
+            return run.state
+
+        return program
+
+    return {name: program_of(run) for name, run in runs.items()}

@@ -7,7 +7,6 @@ the same candidates for the same budget, on seeds that are not counted.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -18,6 +17,7 @@ import decibel as db
 from decibel.engines._program import RunConfig
 
 from .records import record
+from .timing import seconds_of, steps_of
 
 UPDATES = ("simultaneous", "alternating")
 BUDGETS = ("samples", "bytes", "seconds")
@@ -69,10 +69,4 @@ def _seconds(problem: db.Problem, updates: str, graph: Any, batch: int, steps: i
     """Per step, the least of some turns; step sizes of zero keep all finite."""
     still = db.sparkle("ed", alpha=0.0, beta=0.0, gamma=0.0, theta=0.3, updates=updates)
     run = db.Simulator().start(problem, still, db.Levels(x=graph), RunConfig(batch))
-    run.advance(steps)
-    turns = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        run.advance(steps)
-        turns.append(time.perf_counter() - begun)
-    return float(np.min(turns)) / steps
+    return float(np.min(seconds_of(steps_of({"": run}, steps)[""], 5))) / steps

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl
 
-from decibel.oracles._eval_config import FRESH
+from decibel.oracles._eval_config import FRESH_LOWER_KEYS
 
 SAMPLES = 4  # of each node and level; the last one is the mean of the others
 MEAN = SAMPLES - 1
@@ -126,9 +126,9 @@ def _names(k):
     for tag in range(6):
         paths[f"{tag}"] = (tag,)
         for number in range(4):
-            paths[f"{tag} fresh {number}"] = (tag, FRESH + number)
+            paths[f"{tag} fresh {number}"] = (tag, FRESH_LOWER_KEYS + number)
             paths[f"{tag} again {number}"] = (tag, 1 + number)
-            paths[f"{tag} fresh 0 again {number}"] = (tag, FRESH, 1 + number)
+            paths[f"{tag} fresh 0 again {number}"] = (tag, FRESH_LOWER_KEYS, 1 + number)
     names = {}
     for length in range(1, 4):
         group = {name: path for name, path in paths.items() if len(path) == length}

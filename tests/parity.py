@@ -1,7 +1,4 @@
-"""Cases of one method on one graph, run by any engine; and, as a script, one of several processes that run them.
-
-Losses are products entry by entry: as different from node to node as any, and quick to compile.
-"""
+"""Cases of one method on one graph, run by any engine; and, as a script, one of several processes that run them."""
 
 from __future__ import annotations
 
@@ -10,13 +7,15 @@ from functools import cache
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import trajectories
+from trajectories import NODES
 
 import decibel as db
+from decibel.core import Counts
 from decibel.engines._program import RunConfig
 
-NODES, STEPS, SAMPLES, SIZE = 8, 3, 3, 2
+STEPS = 3
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 
@@ -44,7 +43,7 @@ class Case(NamedTuple):
     batch_size: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.method} {self.graph} {self.dtype}"
+        return f"{self.method} {self.graph} {self.dtype} {self.batch_size or 0}"
 
     @classmethod
     def of(cls, method: str, kind: int, wide: bool = True) -> Case:
@@ -60,31 +59,7 @@ class Case(NamedTuple):
         return cls(method, graph, "float64" if wide else "float32", 2 if sampled else None)
 
 
-def upper(x, y, batch):
-    return jnp.mean(0.5 * batch["m"] * (y - batch["a"]) ** 2) + upper_of_x(x, batch)
-
-
-def upper_of_x(x, batch):
-    return jnp.mean(0.5 * (x - batch["e"]) ** 2)
-
-
-def lower(x, y, batch):
-    return jnp.mean(0.5 * batch["h"] * y**2 - y * (batch["c"] + batch["b"] * x**2))
-
-
-def draws(seed: int, *names: str) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    made = {name: rng.normal(size=(NODES, SAMPLES, SIZE)) for name in names}
-    return {name: 0.5 + value**2 if name in "mh" else value for name, value in made.items()}
-
-
-@cache
-def problem(form: str, dtype: str) -> db.Problem:
-    x0, y0 = jnp.full(SIZE, 0.5, dtype), jnp.full(SIZE, -0.5, dtype)
-    if form == "single":
-        return db.Problem(upper_of_x, upper_data=draws(0, "e"), x0=x0)
-    above, below = draws(0, "m", "a", "e"), draws(1, "h", "c", "b")
-    return db.Problem(upper, lower, upper_data=above, lower_data=below, x0=x0, y0=y0, personal=form == "personal")
+problem = cache(trajectories.problem)
 
 
 @cache
@@ -98,15 +73,16 @@ def takes(method: str) -> bool:
     return True
 
 
-def run(case: Case, engine: db.Simulator | db.Cluster) -> list[jax.Array]:
-    """Every array of the state after a few steps."""
+def run(case: Case, engine: db.Simulator | db.Cluster) -> tuple[list[jax.Array], Counts]:
+    """Every array of the state after a few steps, and what they cost."""
     entry = db.CATALOG[case.method]
     graph = db.graphs.complete(NODES) if case.graph == "complete" else GRAPHS[case.graph]
     made, method, levels = problem(entry.form, case.dtype), entry(), db.Levels(x=graph)
     method.validate(made, levels, case.batch_size)
     started = engine.start(made, method, levels, RunConfig(case.batch_size))
-    assert started.advance(STEPS) is not None, f"{case} diverged"
-    return jax.tree.leaves(started.state)
+    costs = started.advance(STEPS)
+    assert costs is not None, f"{case} diverged"
+    return jax.tree.leaves(started.state), costs
 
 
 def assert_equal(case: Case, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
@@ -130,7 +106,7 @@ def worker(rank: int, count: int, port: int, out: str, *cases: str) -> None:
     for number, text in enumerate(cases):
         method, graph, dtype, batch_size = text.split()
         case = Case(method, graph, dtype, int(batch_size) or None)
-        for leaf, array in enumerate(run(case, db.Cluster())):
+        for leaf, array in enumerate(run(case, db.Cluster())[0]):
             held[f"{number} {leaf}"] = np.concatenate([shard.data for shard in array.addressable_shards])
     np.savez(f"{out}/{rank}.npz", **held)
 

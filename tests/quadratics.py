@@ -96,6 +96,17 @@ class Quadratic(NamedTuple):
         return np.linalg.solve(self.R.mean(0), _mv(self.R, self.e).mean(0))
 
 
+def assert_all_at(found, solution, atol):
+    """Every node is at the solution."""
+    np.testing.assert_allclose(found, np.broadcast_to(solution, found.shape), atol=atol)
+
+
+def assert_sums_to_zero(carry):
+    """Over nodes, up to rounding."""
+    c = np.asarray(carry.tree)
+    assert np.abs(c.sum(0)).max() < 1e-13 * np.abs(c).sum()
+
+
 def with_slopes(upper, lower, y0, nodes):
     """A problem in one x, of whose lower data every node has a slope b, between ½ and 1½."""
     b = np.linspace(0.5, 1.5, nodes)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from quadratics import Quadratic, upper
-
-import decibel as db
+from method_references import Nodes, gossip
+from quadratics import Quadratic
 
 # How many vectors the tables of the papers say travel, and in how many rounds: gt must wait for its first vector.
 EXCHANGES = {
@@ -136,15 +134,8 @@ class Curved(NamedTuple):
         return self.quadratic.u(x, y, z) - np.einsum("nij,ni->nj", self.quadratic.B, bent)
 
     def problem(self, **options):
-        τ, q = self.τ, self.quadratic
-
-        def lower(x, y, batch):
-            H, B, c = (jnp.mean(batch[name], 0) for name in "HBc")
-            return 0.5 * y @ (H @ y) - y @ (B @ x + c) + τ * jnp.sum(jnp.log(jnp.cosh(y + B @ x)))
-
-        pick = lambda names: {name: getattr(q, name)[:, None] for name in names}  # noqa: E731
-        x0, y0 = jnp.zeros(q.B.shape[2]), jnp.zeros(q.B.shape[1])
-        return db.Problem(upper, lower, upper_data=pick("MaRe"), lower_data=pick("HBc"), x0=x0, y0=y0, **options)
+        _, entries_of_y, entries_of_x = self.quadratic.B.shape
+        return Nodes(self.quadratic, self.τ, np.zeros(entries_of_x), np.zeros(entries_of_y)).problem(**options)
 
 
 def at(rate, k):
@@ -195,7 +186,7 @@ def sparkle(
 
 def dsoba(problem, W, *, alpha, beta, gamma, theta, steps, delta=None, forward=False):
     """D-SOBA, node by node as its algorithm is printed; with `delta`, products by differences of gradients."""
-    (x, y), N = starts(problem), problem.nodes
+    x, y = starts(problem)
     z, h = np.zeros_like(y), np.zeros_like(x)
     for _ in range(steps):
         ux, uy, v = problem.fx(x, y), problem.fy(x, y), problem.v(x, y)
@@ -205,8 +196,7 @@ def dsoba(problem, W, *, alpha, beta, gamma, theta, steps, delta=None, forward=F
             ahead, behind, width = y + delta * z, y if forward else y - delta * z, delta if forward else 2 * delta
             Hz = (problem.v(x, ahead) - problem.v(x, behind)) / width
             Jz = (problem.gx(x, ahead) - problem.gx(x, behind)) / width
-        mix = lambda s: np.stack([sum(W[i, j] * s[j] for j in range(N)) for i in range(N)])  # noqa: E731
-        x, y, z = mix(x - alpha * h), mix(y - beta * v), mix(z - gamma * (Hz - uy))
+        x, y, z = gossip(W, x - alpha * h), gossip(W, y - beta * v), gossip(W, z - gamma * (Hz - uy))
         h = (1 - theta) * h + theta * (ux - Jz)
     return x, y, z
 

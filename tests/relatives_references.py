@@ -7,61 +7,16 @@ The problems are `method_references.Nodes`. Every reference returns x, y and z o
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
-from method_references import Consensus, Tracked, each, gossip
-from references import Dense
+from method_references import Tracked, each, gossip
+from references import Dense, at
 
 
 def gx(nodes, i, x, y):
     """∇_x g_i"""
     B = nodes.quadratic.B[i]
     return B.T @ (nodes.tau * np.tanh(y + B @ x) - y)
-
-
-class Diffusion:
-    """s⁺ = W (s − d)."""
-
-    def __init__(self, W, s):
-        self.W, self.s = W, s
-
-    def move(self, d):
-        self.s = gossip(self.W, self.s - d)
-
-
-class TrackedInside:
-    """h⁺ = W (h + d⁺ − d), h and d from zero, and s⁺ = W (s − h⁺)."""
-
-    def __init__(self, W, s):
-        self.W, self.s, self.h, self.d = W, s, 0 * s, 0 * s
-
-    def move(self, d):
-        self.h = gossip(self.W, self.h + d - self.d)
-        self.s, self.d = gossip(self.W, self.s - self.h), d
-
-
-class Alone:
-    """s⁺ = s − d."""
-
-    def __init__(self, W, s):
-        self.s = s
-
-    def move(self, d):
-        self.s = self.s - d
-
-
-STRATEGIES = {
-    "diffusion": Diffusion,
-    "consensus": Consensus,
-    "gt": TrackedInside,
-    "ed": partial(Dense, "ed"),
-    "extra": partial(Dense, "extra"),
-}
-
-
-def at(value, k):
-    return value(k) if callable(value) else value
 
 
 def penalized(nodes, λ):
@@ -113,7 +68,7 @@ def nudged(nodes, ν):
 def simultaneous(nodes, W, strategy, rates, directions, steps):
     """All levels along `directions(k)` at the old point."""
     start, below = nodes.start()
-    levels = [STRATEGIES[strategy](W, s) for s in (start, below, below)]
+    levels = [Dense(strategy, W, s) for s in (start, below, below)]
     for k in range(steps):
         point = [level.s for level in levels]
         d = [each(direction, *point) for direction in directions(k)]
@@ -140,8 +95,8 @@ def sun_dsbo(nodes, W, *, strategy, alpha, beta, gamma, strength, envelope, step
 
 def duet(nodes, W, *, alpha, beta, gamma, ridge, decay, steps, personal=False):
     start, below = nodes.start()
-    lower = Alone if personal else TrackedInside
-    x, y, z = TrackedInside(W, start), lower(W, below), lower(W, 0 * below)
+    lower = "local" if personal else "gt"
+    x, y, z = Dense("gt", W, start), Dense(lower, W, below), Dense(lower, W, 0 * below)
     for k in range(steps):
         μ = ridge / (k + 1) ** decay
         u = each(nodes.u, x.s, y.s, z.s)

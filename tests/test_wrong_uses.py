@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import decibel as db
 from decibel.cli._app import app
-from decibel.problem._look import suspected_mistakes
+from decibel.problem._mistakes import suspected_mistakes
 from decibel.problem._problem import _mention_float32
 
 QUADRATIC = random_quadratic(6)

@@ -53,7 +53,7 @@ def _run(methods: list[str], into: Path) -> int:
     import decibel as db
 
     graph = db.graphs.erdos_renyi(NODES, 0.5, seed=1)
-    problems = {form: _problem(form) for form in ("single", "shared", "personal")}
+    problems = {form: problem(form) for form in ("single", "shared", "personal")}
     numbers: dict[str, np.ndarray] = {}
     for name in methods or db.CATALOG:
         entry = db.CATALOG.get(name)
@@ -75,7 +75,8 @@ def _run(methods: list[str], into: Path) -> int:
     return 0
 
 
-def _problem(form: str):
+def problem(form: str, dtype: str = "float64"):
+    """Losses are products entry by entry: as different from node to node as any, and quick to compile."""
     import jax.numpy as jnp
 
     import decibel as db
@@ -94,7 +95,7 @@ def _problem(form: str):
     def lower(x, y, batch):
         return jnp.mean(0.5 * (0.5 + batch["h"] ** 2) * y**2 - y * (batch["c"] + batch["b"] * x**2))
 
-    x0, y0 = jnp.full(SIZE, 0.5), jnp.full(SIZE, -0.5)
+    x0, y0 = jnp.full(SIZE, 0.5, dtype), jnp.full(SIZE, -0.5, dtype)
     if form == "single":
         return db.Problem(upper_of_x, upper_data=draw("e"), x0=x0)
     above, below = draw("m", "a", "e"), draw("h", "c", "b")

@@ -6,24 +6,18 @@ python docs/figures/adaptive.py --figure   # draws adaptive.svg again from adapt
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-import matplotlib.style
 import numpy as np
+from common import MEASURES, new_figure, quadratic, read, save, write
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import decibel as db
 
 NODES, SIZE, STEPS, EVERY = 8, 5, 2000, 20
 RING = db.graphs.ring(NODES)
-FOUND = Path(__file__).with_suffix(".json")
 BADLY_SCALED = np.logspace(0, 4, SIZE)
 ETAS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CLOSE = 1e-6
@@ -38,17 +32,11 @@ class Drawn(NamedTuple):
     curvatures: np.ndarray
 
 
-def loss(x, batch):
-    return 0.5 * jnp.mean(jnp.sum(batch["A"] * (x - batch["c"]) ** 2, -1))
-
-
 def drawn(scales: np.ndarray, seed: int = 0) -> Drawn:
     """Sums of squares with curvatures around `scales`, which differ from node to node."""
     rng = np.random.default_rng(seed)
     A = rng.uniform(0.5, 1.5, (NODES, SIZE)) * scales
-    c = rng.normal(size=(NODES, SIZE))
-    problem = db.Problem(loss, upper_data={"A": A[:, None], "c": c[:, None]}, x0=jnp.zeros(SIZE))
-    return Drawn(problem, (A * c).sum(0) / A.sum(0), A)
+    return Drawn(*quadratic(A, rng.normal(size=(NODES, SIZE))), A)
 
 
 def curve(given: Drawn, method: db.Method, every: int = EVERY, graph: db.Graph = RING) -> list[float]:
@@ -108,19 +96,17 @@ def main() -> None:
     makers = {"ada-ed": db.ada_ed, "gt-ada": db.gt_ada}
     graphs = {"ring": RING, "complete, lazy": db.graphs.complete(NODES).lazy()}
     steps = {place: {name: needed(make, graph) for name, make in makers.items()} for place, graph in graphs.items()}
-    content = {"every": EVERY, "scaled": scaled(), "scalar": scalar(), "steps_to_1e-6": steps}
-    FOUND.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write("adaptive", {"every": EVERY, "scaled": scaled(), "scalar": scalar(), "steps_to_1e-6": steps})
 
 
 def draw() -> None:
-    content = json.loads(FOUND.read_text())
-    matplotlib.style.use("decibel_studies.house")
-    figure = Figure(figsize=(7.5, 4.4))
+    content = read("adaptive")
+    figure = new_figure(7.5, 4.4)
     left, right = figure.subplots(1, 2, sharey=True)
     panel(left, content["scaled"], "Curvatures from 1 to 10,000")
     panel(right, content["scalar"], "ada-ed-scalar, one scale")
     left.set_ylabel("distance from the solution")
-    figure.savefig(FOUND.with_suffix(".svg"), metadata={"Date": None})
+    save(figure, "adaptive")
 
 
 def panel(ax: Axes, curves: dict[str, list[float]], title: str) -> None:
@@ -132,6 +118,6 @@ def panel(ax: Axes, curves: dict[str, list[float]], title: str) -> None:
 
 
 if __name__ == "__main__":
-    if "--figure" not in sys.argv:
+    if MEASURES:
         main()
     draw()

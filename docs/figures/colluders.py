@@ -10,10 +10,7 @@ the honest mean is flattest, with the same sign at all links, or with another at
 
 from __future__ import annotations
 
-import json
-import sys
 from itertools import combinations
-from pathlib import Path
 
 import jax
 
@@ -21,12 +18,11 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from common import MEASURES, new_figure, read, save, write  # noqa: E402
 
 import decibel as db  # noqa: E402
-from decibel.core._files import atomic_write  # noqa: E402
 from decibel.silo.trust._colluders import tolerated  # noqa: E402
 
-HERE = Path(__file__).parent
 SITES, SIZE, ALPHA, STEPS = 8, 4, 0.3, 3000
 GRAPHS = {
     "ring": db.graphs.ring(SITES),
@@ -58,7 +54,7 @@ def solve(W, curvature, centre, push, limit):
     problem = db.Problem(loss, upper_data=data, x0=np.zeros(SIZE))
     method = db.ed(alpha=ALPHA).with_strategies(lambda _: db.strategies.edge_ed(limit))
     result = db.solve(problem, method, db.graphs.from_matrix(W), steps=STEPS, metrics=[], eval_every=STEPS)
-    flows = np.linalg.norm(np.asarray(result.state.link_memory[0][0][0].per_link.flows), axis=-1) / ALPHA
+    flows = np.linalg.norm(np.asarray(result.state.link_memory[0][0][0].per_link.flows.vectors), axis=-1) / ALPHA
     neighbours = [[j for j in range(len(W)) if j != i and W[i, j]] for i in range(len(W))]
     by_link = {(i, j): float(flows[i, neighbours[i].index(j)]) for i in range(len(W)) for j in neighbours[i] if i < j}
     return np.asarray(result.nodes.x), by_link
@@ -142,13 +138,8 @@ def table(found):
 
 
 def draw(found):
-    import matplotlib.style
-
-    matplotlib.use("svg")
-    matplotlib.style.use("decibel_studies.house")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(7.5, 5.2), sharey=True, sharex=True)
+    figure = new_figure(7.5, 5.2)
+    axes = figure.subplots(2, 2, sharey=True, sharex=True)
     for axis, case in zip(axes.flat, found["moved"], strict=True):
         count = len(case["colluders"])
         axis.plot(LIMITS, case["distance"], "o-", label="the farthest honest site")
@@ -168,11 +159,10 @@ def draw(found):
     for axis in axes[:, 0]:
         axis.set_ylabel("distance from the\nhonest sites' solution")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    figure.savefig(HERE / "colluders.svg", metadata={"Date": None})
+    save(figure, "colluders")
 
 
 if __name__ == "__main__":
-    path = HERE / "colluders.json"
-    if "--figure" not in sys.argv:
-        atomic_write(path, json.dumps(measure(), indent=1) + "\n")
-    draw(json.loads(path.read_text()))
+    if MEASURES:
+        write("colluders", measure())
+    draw(read("colluders"))

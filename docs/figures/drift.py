@@ -9,19 +9,15 @@ full-batch steps. Distances to x* are measured in float64.
 
 from __future__ import annotations
 
-import json
 import platform
-import re
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common import MEASURES, new_figure, read, save, write
 
 import decibel as db
 
-HERE = Path(__file__).parent
 NODES, SAMPLES, SIZE, STEPS, EVERY = 10, 20, 5, 100_000, 100
 STEP_SIZES = (0.05, 0.005)
 GRAPH = db.graphs.ring(NODES)  # weights 1/4, 1/2, 1/4
@@ -226,7 +222,7 @@ def summary(run):
     return numbers | {f"largest {c} after 90000": float(np.max(run[c][90_000 // EVERY :])) for c in run}
 
 
-def save(runs):
+def keep(runs):
     rows = np.unique(np.geomspace(1, STEPS // EVERY, 150).astype(int))  # evenly spaced on a logarithmic axis
     drawn = {name: run for name, run in runs.items() if " gt " not in name and not name.startswith("batches")}
     content = {
@@ -246,9 +242,7 @@ def save(runs):
         "steps": [int(row) * EVERY for row in rows],
         "curves": {name: [short(run["average"][row]) for row in rows] for name, run in drawn.items()},
     }
-    text = json.dumps(content, indent=1)
-    text = re.sub(r"\[[^\[\]]*\]", lambda numbers: " ".join(numbers[0].split()), text)  # a list on one line
-    (HERE / "drift.json").write_text(text + "\n")
+    write("drift", content)
 
 
 def short(value):
@@ -275,14 +269,10 @@ TITLES = {"float32": "All in float32", "tf32": "Matrix products rounded as in TF
 
 
 def draw():
-    import matplotlib.style
-    from matplotlib.figure import Figure
-
-    matplotlib.style.use("decibel_studies.house")
     colors = {"printed": PRINTED_COLOR, "flow": FLOW_COLOR, "grey": GREY}
-    content = json.loads((HERE / "drift.json").read_text())
+    content = read("drift")
     steps, curves = content["steps"], content["curves"]
-    figure = Figure(figsize=(5.4, 7.6))
+    figure = new_figure(5.4, 7.6)
     axes = figure.subplots(2, 1, sharex=True, height_ratios=(1.35, 1))
     for axis, precision in zip(axes, TITLES, strict=True):
         for form in ("printed", "flow"):
@@ -301,11 +291,10 @@ def draw():
     axes[0].set(xlim=(100, STEPS), ylim=(1e-6, 200))
     axes[1].set(ylim=(4e-4, 200), xlabel="steps")
     axes[1].set_xticks([10**k for k in (2, 3, 4, 5)], ["100", "1,000", "10,000", "100,000"])
-    figure.savefig(HERE / "drift.svg", metadata={"Date": None})
-    return figure
+    save(figure, "drift")
 
 
 if __name__ == "__main__":
-    if "--figure" not in sys.argv:
-        save(measure_all())
+    if MEASURES:
+        keep(measure_all())
     draw()

@@ -8,27 +8,19 @@ A test measures every cell again.
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import jax
 
 jax.config.update("jax_enable_x64", True)
 
-import jax.numpy as jnp  # noqa: E402
+import faults  # noqa: E402
 import numpy as np  # noqa: E402
+from common import write  # noqa: E402
 
 import decibel as db  # noqa: E402
 from decibel.engines._program import RunConfig  # noqa: E402
 from decibel.network._simulated_time import split_slow_faults  # noqa: E402
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import faults as shared  # noqa: E402
-
-NODES, STEPS, EXACT = shared.NODES, 9000, 1e-8
+NODES, STEPS, EXACT = faults.NODES, 9000, 1e-8
 STRATEGIES = {
     "diffusion": "diffusion",
     "ed": "ed",
@@ -57,30 +49,16 @@ TROUBLES = {
 }
 
 
-def solution(nodes):
-    """x* of some of the nodes."""
-    lower, upper = ({name: part[nodes] for name, part in parts.items()} for parts in (shared.LOWER, shared.UPPER))
-    inverse = np.linalg.inv(lower["H"].mean(0))
-    T, t = inverse @ lower["B"].mean(0), inverse @ lower["c"].mean(0)
-    left = np.eye(shared.SIZE) + T.T @ T
-    return np.linalg.solve(left, upper["e"].mean(0) + T.T @ (upper["a"].mean(0) - t))
-
-
 def distance(strategy, trouble):
     """The largest distance of a node from x* at the end; None if the run diverges. And whether nodes waited."""
-    rows = lambda data: {name: part[:, None] for name, part in data.items()}  # noqa: E731
-    problem = db.Problem(
-        shared.upper, shared.lower, upper_data=rows(shared.UPPER), lower_data=rows(shared.LOWER),
-        x0=jnp.zeros(shared.SIZE), y0=jnp.zeros(shared.SIZE),
-    )  # fmt: skip
-    method = db.sparkle(STRATEGIES[strategy], **shared.RATES)
+    method = db.sparkle(STRATEGIES[strategy], **faults.RATES)
     acting, clock = split_slow_faults(
         TROUBLES[trouble],
         np.arange(NODES),
         asynchronous=all(row.asynchronous for row in method.strategies.values()),
         seed=0,
     )
-    run = db.Simulator().start(problem, method, db.Levels(x=db.graphs.ring(NODES)), RunConfig(faults=acting))
+    run = db.Simulator().start(faults.problem(), method, db.Levels(x=db.graphs.ring(NODES)), RunConfig(faults=acting))
     left = STEPS
     if trouble == BACK:
         for length in (50, 150):
@@ -93,7 +71,7 @@ def distance(strategy, trouble):
     if not finite:
         return None, waits
     nodes = [node for node in range(NODES) if trouble != GONE or node != 3]
-    found = np.abs(np.asarray(run.state.x.s.tree)[nodes] - solution(nodes)).max()
+    found = np.abs(np.asarray(run.state.x.s.tree)[nodes] - faults.solution(nodes)).max()
     return (float(found) if found < 1e3 else None), waits
 
 
@@ -115,5 +93,5 @@ def table(found):
 
 if __name__ == "__main__":
     found = measure()
-    (HERE / "exactness.json").write_text(json.dumps(found, indent=1) + "\n")
+    write("exactness", found)
     print(*table(found), sep="\n")

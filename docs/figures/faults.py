@@ -8,11 +8,7 @@ SPARKLE on ten nodes of a ring whose quadratics differ; full batches, float64, p
 
 from __future__ import annotations
 
-import json
 import platform
-import re
-import sys
-from pathlib import Path
 
 import jax
 
@@ -20,10 +16,10 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from common import MEASURES, new_figure, read, save, worst_of, write  # noqa: E402
 
 import decibel as db  # noqa: E402
 
-HERE = Path(__file__).parent
 NODES, SIZE, STEPS, EVERY, TARGET = 10, 4, 6000, 20, 1e-6
 RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
 STRATEGIES = ("ed", "extra", "gt", "edge-ed", "wave", "diffusion")
@@ -64,14 +60,8 @@ def upper(x, y, batch):
     return 0.5 * ((y - batch["a"][0]) ** 2).sum() + 0.5 * ((x - batch["e"][0]) ** 2).sum()
 
 
-def solution():
-    inverse = np.linalg.inv(LOWER["H"].mean(0))
-    T, t = inverse @ LOWER["B"].mean(0), inverse @ LOWER["c"].mean(0)
-    return np.linalg.solve(np.eye(SIZE) + T.T @ T, UPPER["e"].mean(0) + T.T @ (UPPER["a"].mean(0) - t))
-
-
-def distances(strategy, faults):
-    problem = db.Problem(
+def problem():
+    return db.Problem(
         upper,
         lower,
         upper_data={name: part[:, None] for name, part in UPPER.items()},
@@ -79,15 +69,22 @@ def distances(strategy, faults):
         x0=jnp.zeros(SIZE),
         y0=jnp.zeros(SIZE),
     )
-    best = solution()
-    distance = lambda snapshot: jnp.abs(snapshot.nodes.x - best).max()  # noqa: E731
+
+
+def solution(nodes=slice(None)):
+    """x* of some of the nodes."""
+    H, B, c = (LOWER[name][nodes].mean(0) for name in "HBc")
+    a, e = (UPPER[name][nodes].mean(0) for name in "ae")
+    inverse = np.linalg.inv(H)
+    T, t = inverse @ B, inverse @ c
+    return np.linalg.solve(np.eye(SIZE) + T.T @ T, e + T.T @ (a - t))
+
+
+def distances(strategy, faults):
     method = db.sparkle(strategy, **RATES, updates="simultaneous")
-    graph = db.graphs.ring(NODES)
-    result = db.solve(
-        problem, method, graph, steps=STEPS, eval_every=EVERY, metrics=[distance], faults=faults, progress=False
-    )
-    column = next(name for name in result.trace if "lambda" in name or "distance" in name)
-    return result.trace["step"].tolist(), result.trace[column].tolist()
+    options = {"eval_every": EVERY, "metrics": [worst_of(solution())], "faults": faults, "progress": False}
+    trace = db.solve(problem(), method, db.graphs.ring(NODES), steps=STEPS, **options).trace
+    return trace["step"].tolist(), trace["worst"].tolist()
 
 
 def measure():
@@ -112,13 +109,8 @@ def measure():
 
 
 def draw(found):
-    import matplotlib.style
-
-    matplotlib.use("Agg")
-    matplotlib.style.use("decibel_studies.house")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
+    figure = new_figure(7.5, 3.6)
+    axes = figure.subplots(1, 2, sharey=True)
     styles = dict(zip(STRATEGIES, ("-", "--", "-", "-", "--", "-"), strict=True))
     for ax, fault in zip(axes, ("none", DRAWN), strict=True):
         for run in found["runs"]:
@@ -128,9 +120,7 @@ def draw(found):
         ax.set(title=fault if fault != "none" else "nothing lost", xlabel="iteration", ylim=(1e-16, 10))
     axes[0].set_ylabel("largest distance of a node from x*")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES))
-    figure.savefig(HERE / "faults.svg", metadata={"Date": None})
-    text = (HERE / "faults.svg").read_text()
-    (HERE / "faults.svg").write_text(re.sub(r"[ \t]+\n", "\n", text))
+    save(figure, "faults")
 
 
 def table(found):
@@ -148,9 +138,8 @@ def table(found):
 
 
 if __name__ == "__main__":
-    path = HERE / "faults.json"
-    if "--figure" not in sys.argv:
-        path.write_text(json.dumps(measure(), indent=1) + "\n")
-    found = json.loads(path.read_text())
+    if MEASURES:
+        write("faults", measure())
+    found = read("faults")
     draw(found)
     print(*table(found), sep="\n")

@@ -3,10 +3,7 @@
 python docs/figures/graphs.py
 """
 
-from pathlib import Path
-
-import matplotlib.style
-from matplotlib.figure import Figure
+from common import new_figure, save
 
 import decibel as db
 
@@ -27,14 +24,13 @@ GRAPHS = {
 
 
 def main() -> None:
-    matplotlib.style.use("decibel_studies.house")
     drawn = [name for name in GRAPHS if not name.startswith(("path", "adjusted"))]
-    figure = Figure(figsize=(5.8, 6.4))
+    figure = new_figure(5.8, 6.4)
     for ax, name in zip(figure.subplots(3, 3).ravel(), drawn, strict=True):
         graph = GRAPHS[name]
         graph.draw(ax)
         ax.set_title(f"{name.split('(')[0]}\nρ = {graph.rho:.2f}")
-    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
+    save(figure, "graphs")
     for name, graph in GRAPHS.items():
         degrees = (
             f"{graph.degrees.min()}–{graph.degrees.max()}" if len(set(graph.degrees)) > 1 else f"{graph.degrees[0]}"

@@ -5,17 +5,13 @@ python docs/figures/mixture.py
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import matplotlib.style
 import numpy as np
-from matplotlib.figure import Figure
+from common import STUDIES, new_figure, save
 
 from decibel_studies import find
 from decibel_studies.experiments.apps_mixtures import BASELINES, CASE, LEARNED, SETUPS, TARGET
 from decibel_studies.testbed.reproduce import load
 
-HERE = Path(__file__).parent
 FARTHEST = 1.75  # nats, of the middle panel
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d")
 WORDS = {
@@ -26,17 +22,16 @@ WORDS = {
 
 
 def main() -> None:
-    loaded = load(find("apps/mixtures"), HERE.parents[1] / "studies" / "results")
+    loaded = load(find("apps/mixtures"), STUDIES)
     runs = {run.label: run for run in loaded.runs if run.case == CASE}
 
     def table(label: str, column: str) -> np.ndarray:
         """(seeds, rows)"""
         return np.stack([np.asarray(trace[column], float) for trace in runs[label].traces])
 
-    matplotlib.style.use("decibel_studies.house")
     setup, steps = SETUPS["full"], table(LEARNED, "step")[0]
 
-    figure = Figure(figsize=(7.5, 5.6))
+    figure = new_figure(7.5, 5.6)
     panels = figure.subplot_mosaic([["shares", "key"], ["losses", "domains"]])
     shares, losses, domains = (panels[name] for name in ("shares", "losses", "domains"))
     for colour, name in zip(PALETTE, WORDS, strict=True):
@@ -70,7 +65,7 @@ def main() -> None:
     domains.invert_yaxis()
     domains.set(xlabel="loss by kind of text, nats per byte")
     domains.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, handletextpad=0.2, columnspacing=1)
-    figure.savefig(HERE / "mixture.svg", metadata={"Date": None})
+    save(figure, "mixture")
 
 
 if __name__ == "__main__":

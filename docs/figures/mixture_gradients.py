@@ -8,19 +8,14 @@ mixture_settings.json.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import matplotlib.style
 import numpy as np
-from matplotlib.figure import Figure
+from common import STUDIES, new_figure, read, save
 from mixture import PALETTE, WORDS
 
 from decibel_studies import find
 from decibel_studies.experiments.apps_mixtures_gradients import CASE, LEARNED, RAMP, TARGET, UNIFORM, alignment
 from decibel_studies.testbed.reproduce import load
 
-HERE = Path(__file__).parent
 SHOWN = {
     LEARNED: ("#0072b2", "learned mixture"),
     UNIFORM: ("#d55e00", "uniform"),
@@ -32,11 +27,10 @@ FIRST = 4  # row, before which all lose much
 
 
 def main() -> None:
-    judged = load(find("apps/mixtures-gradients"), HERE.parents[1] / "studies" / "results").runs
+    judged = load(find("apps/mixtures-gradients"), STUDIES).runs
     runs = {run.label: [dict(trace) for trace in run.traces] for run in judged if run.case == CASE}
-    scarce = json.loads((HERE / "mixture_settings.json").read_text())["scarce text"]
-    matplotlib.style.use("decibel_studies.house")
-    figure = Figure(figsize=(7.5, 5.6))
+    scarce = read("mixture_settings")["scarce text"]
+    figure = new_figure(7.5, 5.6)
     panels = figure.subplot_mosaic([["plenty", "scarce"], ["shares", "key"]])
 
     for name, found in (("plenty", runs), ("scarce", scarce)):
@@ -60,7 +54,7 @@ def main() -> None:
     shares.set(xlabel="steps", ylabel="share in the learned mixture", ylim=(0, None))
     panels["key"].axis("off")
     panels["key"].legend(*shares.get_legend_handles_labels(), loc="center left")
-    figure.savefig(HERE / "mixture_gradients.svg", metadata={"Date": None})
+    save(figure, "mixture_gradients")
 
 
 def table(runs: list[dict[str, list[float]]], column: str) -> np.ndarray:

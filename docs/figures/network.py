@@ -3,10 +3,9 @@
 python docs/figures/network.py    # from studies/results/systems, in a second
 """
 
-from pathlib import Path
-
-import matplotlib.pyplot as plt
 import numpy as np
+from common import STUDIES, new_figure, save
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from decibel_studies import find
@@ -15,8 +14,7 @@ from decibel_studies.judging.results import Runs
 from decibel_studies.testbed.namespaces import Link
 from decibel_studies.testbed.shaped import expected
 
-HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "studies" / "results" / "systems" / "gossip-vs-allreduce" / "runs"
+RESULTS = STUDIES / "systems" / "gossip-vs-allreduce" / "runs"
 COLOURS = {NEIGHBOURS: "C0", PEER: "C2", EVERYBODY: "C1"}
 
 
@@ -29,7 +27,8 @@ def main() -> None:
         return float(np.median(np.concatenate([trace["milliseconds"] for trace in found[name, label].traces])))
 
     counts = list(map(str, setup.processes))
-    figure, axes = plt.subplots(3, 2, figsize=(7.5, 7.4), height_ratios=(1, 1, 0.8))
+    figure = new_figure(7.5, 7.4)
+    axes = figure.subplots(3, 2, height_ratios=(1, 1, 0.8))
     chosen = (min(setup.links), max(setup.links))
     for row, entries in enumerate(setup.entries):
         for axis, link in zip(axes[row], chosen, strict=True):
@@ -54,12 +53,10 @@ def main() -> None:
         axis.set(xlabel="processes", title=f"{Link(*setup.computing)}, computing {ratio:g} × all-reduce")
     axes[2, 0].set_ylabel("steps per second")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    handles.append(plt.Line2D([], [], linestyle="--", color="grey", linewidth=1))
+    handles.append(Line2D([], [], linestyle="--", color="grey", linewidth=1))
     figure.legend(handles, [*labels, "model: latency and bandwidth"], loc="outside lower center", ncols=4)
-    figure.savefig(HERE / "network.svg", metadata={"Date": None})
-    plt.close(figure)
+    save(figure, "network")
 
 
 if __name__ == "__main__":
-    plt.style.use("decibel_studies.house")
     main()

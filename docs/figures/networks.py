@@ -9,54 +9,41 @@ are the predicted one, its half and its quarter; the best counts.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import jax
 
 jax.config.update("jax_enable_x64", True)
 
-import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from common import quadratic, worst_of, write  # noqa: E402
 from printed import thousands  # noqa: E402
 
 import decibel as db  # noqa: E402
 from decibel.solver import _plans  # noqa: E402
 
-HERE = Path(__file__).parent
 NODES, SIZE, TARGET, MOST = 16, 10, 1e-6, 6_000
 CONDITIONS = (10.0, 100.0)
 LOSS, SLOW = 0.3, 10.0
 
 
-def quadratic(condition: float) -> tuple[db.Problem, np.ndarray]:
-    """The problem and its solution. min Σ ½ Σ_k h_ik (x_k − e_ik)²"""
+def conditioned(condition: float) -> tuple[db.Problem, np.ndarray]:
+    """The problem and its solution."""
     source = np.random.default_rng(0)
     h = np.geomspace(1 / condition, 1, SIZE) * source.uniform(0.5, 1.5, (NODES, SIZE)) / 1.5
-    e = source.normal(size=(NODES, SIZE))
-
-    def loss(x: Any, batch: Any) -> Any:
-        return 0.5 * (batch["h"] * (x - batch["e"]) ** 2).sum(-1).mean()
-
-    problem = db.Problem(loss, upper_data={"h": h[:, None], "e": e[:, None]}, x0=jnp.zeros(SIZE))
-    return problem, (h * e).sum(0) / h.sum(0)
+    return quadratic(h, source.normal(size=(NODES, SIZE)))
 
 
 def exchanges(plan: _plans.Plan, condition: float, **options: Any) -> float | None:
     """How many exchanges a run takes, or its column `time`; None where no step size arrives."""
-    problem, solution = quadratic(condition)
-
-    def distance(snapshot: Any) -> Any:
-        return jnp.abs(snapshot.nodes.x - solution).max()
-
+    problem, solution = conditioned(condition)
     found = []
     for part in (1.0, 0.5, 0.25):
         trace = db.solve(
             problem, plan.make(alpha=part * plan.step_size), plan.graph, steps=MOST, eval_every=5,
-            metrics=[distance], callbacks=[Near(TARGET * np.abs(solution).max())], **options,
+            metrics=[worst_of(solution)], callbacks=[Near(TARGET * np.abs(solution).max())], **options,
         ).trace  # fmt: skip
-        if trace.last["distance"] <= TARGET * np.abs(solution).max():
+        if trace.last["worst"] <= TARGET * np.abs(solution).max():
             found.append(float(trace.last.get("simulated_time", trace.last["step"])))
     return min(found, default=None)
 
@@ -70,7 +57,7 @@ class Near(db.Callback):
         self.target = target
 
     def __call__(self, step: int, row: dict[str, Any]) -> bool:
-        return not self.target < row["distance"] < 1e3
+        return not self.target < row["worst"] < 1e3
 
 
 def case(plan: _plans.Plan) -> str:
@@ -133,8 +120,7 @@ def table(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    found = {"exchanges": without_faults(), "faults": with_faults()}
-    (HERE / "networks.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    write("networks", {"exchanges": without_faults(), "faults": with_faults()})
 
 
 if __name__ == "__main__":

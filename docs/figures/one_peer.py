@@ -10,19 +10,14 @@ of the start.
 
 from __future__ import annotations
 
-import json
-import re
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from common import MEASURES, new_figure, read, save, write
 from printed import thousands
 
 import decibel as db
 
-HERE = Path(__file__).parent
 SIZE, SEEDS, MOST, CHUNK = 5, (0, 1, 2), 1200, 5
 STEP_SIZES = tuple(float(f"{step:.3g}") for step in np.geomspace(0.02, 1.6, 12))
 NODES = (8, 16, 64)
@@ -118,11 +113,9 @@ def measure_all():
     return runs
 
 
-def save(runs):
+def keep(runs):
     setting = {"entries": SIZE, "seeds": SEEDS, "step sizes": STEP_SIZES, "most rounds": MOST, "target": TARGET}
-    text = json.dumps({"setting": setting | {"jax": jax.__version__}, "runs": runs}, indent=1)
-    text = re.sub(r"\[[^\[\]]*\]", lambda numbers: " ".join(numbers[0].split()), text)  # a list on one line
-    (HERE / "one_peer.json").write_text(text + "\n")
+    write("one_peer", {"setting": setting | {"jax": jax.__version__}, "runs": runs})
 
 
 def table(content):
@@ -140,12 +133,8 @@ COLORS = {"ring": "#999999", "hypercube": "#555555", "random matchings": "#0072B
 
 
 def draw():
-    import matplotlib.style
-    from matplotlib.figure import Figure
-
-    matplotlib.style.use("decibel_studies.house")
-    content = json.loads((HERE / "one_peer.json").read_text())
-    figure = Figure(figsize=(5.4, 3.6))
+    content = read("one_peer")
+    figure = new_figure(5.4, 3.6)
     axis = figure.subplots()
     drawn = [("ed", "ring"), ("ed", "hypercube"), ("gt", "random matchings"), ("ed", "random matchings")]
     for name, kind in drawn:
@@ -156,13 +145,12 @@ def draw():
     axis.set(xlim=(0, 800), ylim=(1e-9, 2), xlabel="vectors sent by a node", ylabel="error of the worst node")
     axis.set_title(f"{NODES[-1]} nodes")
     axis.legend(frameon=False, fontsize=9)
-    figure.savefig(HERE / "one_peer.svg", metadata={"Date": None})
-    return figure
+    save(figure, "one_peer")
 
 
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    if "--figure" not in sys.argv:
-        save(measure_all())
+    if MEASURES:
+        keep(measure_all())
     draw()
-    print(*table(json.loads((HERE / "one_peer.json").read_text())), sep="\n")
+    print(*table(read("one_peer")), sep="\n")

@@ -3,10 +3,7 @@
 python docs/figures/partition.py
 """
 
-from pathlib import Path
-
-import matplotlib.style
-from matplotlib.figure import Figure
+from common import new_figure, save
 
 from decibel.tasks import data, partition
 
@@ -21,13 +18,12 @@ def main() -> None:
         "dirichlet, α = 0.1 (severe)": partition.dirichlet(labels, NODES, alpha=0.1),
         "label_skew, fraction 0.8": partition.label_skew(labels, NODES, fraction=0.8),
     }
-    matplotlib.style.use("decibel_studies.house")
-    figure = Figure(figsize=(7.5, 7.0))
+    figure = new_figure(7.5, 7.0)
     for ax, (title, part) in zip(figure.subplots(2, 2).ravel(), dealt.items(), strict=True):
         part.draw(ax)
         ax.set_title(f"{title}: skew {part.skew:.2f}", loc="left")
         print(part.summary())
-    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
+    save(figure, "partition")
 
 
 if __name__ == "__main__":

@@ -6,22 +6,16 @@ python docs/figures/penalty.py --figure   # draws penalty.svg again from penalty
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
-import matplotlib.style
 import numpy as np
+from common import MEASURES, new_figure, read, save, write
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import decibel as db
 
 NODES, STRENGTHS = 8, [10.0**k for k in (1, 2, 3, 4, 5, 6)]
 COLOURS = {"forward": "C0", "central": "C1", "SPARKLE": "C2"}
-FOUND = Path(__file__).with_suffix(".json")
 
 
 def quadratic(dtype: str) -> tuple[db.Problem, np.ndarray]:
@@ -85,20 +79,18 @@ def flat() -> dict[str, list[float]]:
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
-    content = {"strengths": STRENGTHS, "bias": biases(), "flat": flat()}
-    FOUND.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write("penalty", {"strengths": STRENGTHS, "bias": biases(), "flat": flat()})
 
 
 def draw() -> None:
-    content = json.loads(FOUND.read_text())
-    matplotlib.style.use("decibel_studies.house")
-    figure = Figure(figsize=(7.5, 3.8))
+    content = read("penalty")
+    figure = new_figure(7.5, 3.8)
     left, right = figure.subplots(1, 2)
     draw_bias(left, content["bias"])
     draw_flat(right, content["flat"])
     for ax in (left, right):
         ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
-    figure.savefig(FOUND.with_suffix(".svg"), metadata={"Date": None})
+    save(figure, "penalty")
 
 
 def draw_bias(ax: Axes, bias: dict[str, list[float]]) -> None:
@@ -116,6 +108,6 @@ def draw_flat(ax: Axes, sizes: dict[str, list[float]]) -> None:
 
 
 if __name__ == "__main__":
-    if "--figure" not in sys.argv:
+    if MEASURES:
         main()
     draw()

@@ -10,14 +10,10 @@ that accuracy, so it flatters), x kept at the node, diffusion, 200 steps.
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
+from common import MEASURES, new_figure, read, save, write
 
 import decibel as db
-from decibel.core._files import atomic_write
 
-HERE = Path(__file__).parent
 NODES, STEPS, NOISY_STEPS, DELTA = 8, 400, 200, 1e-5
 RATES = {"alpha": 10.0, "beta": 0.5, "gamma": 0.5, "theta": 0.3}
 CODES = {
@@ -70,13 +66,8 @@ def measure():
 
 
 def draw(found):
-    import matplotlib.style
-
-    matplotlib.use("svg")
-    matplotlib.style.use("decibel_studies.house")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 4.4), sharey=True)
+    figure = new_figure(7.5, 4.4)
+    left, right = figure.subplots(1, 2, sharey=True)
     for name, row in found["compression"].items():
         left.plot(row["megabytes"][1:], row["accuracy"][1:], marker=".", label=name)
     left.set(xscale="log", xlabel="megabytes sent by a node", ylabel="test accuracy", title="Compression")
@@ -87,11 +78,10 @@ def draw(found):
     right.set(xscale="log", xlabel=f"ε of all of a node's data (δ = {DELTA:g})", title="Privacy")
     left.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
     right.legend(loc="upper left", bbox_to_anchor=(0, -0.2))
-    figure.savefig(HERE / "privacy.svg", metadata={"Date": None})
+    save(figure, "privacy")
 
 
 if __name__ == "__main__":
-    path = HERE / "privacy.json"
-    if "--figure" not in sys.argv:
-        atomic_write(path, json.dumps(measure(), indent=1) + "\n")
-    draw(json.loads(path.read_text()))
+    if MEASURES:
+        write("privacy", measure())
+    draw(read("privacy"))

@@ -5,10 +5,8 @@ python docs/figures/results.py
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import matplotlib.style
 import numpy as np
+from common import STUDIES, new_figure, save
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,13 +16,12 @@ from decibel_studies.experiments.dsoba_speedup import NODES, OURS, SINGLE, trans
 from decibel_studies.judging.results import Results, Runs
 from decibel_studies.testbed.reproduce import load
 
-HERE = Path(__file__).parent
 COLOURS = tuple(f"C{place}" for place in range(6))
 
 
 def results(name: str) -> Results:
     study = find(name)
-    runs = load(study, HERE.parents[1] / "studies" / "results").runs
+    runs = load(study, STUDIES).runs
     return Results(study.setup("full"), {(run.case, run.label): run for run in runs})
 
 
@@ -78,11 +75,10 @@ def policy(figure: Figure) -> None:
 
 
 def main() -> None:
-    matplotlib.style.use("decibel_studies.house")
     for name, draw in (("speedup", speedup), ("policy", policy)):
-        figure = Figure(figsize=(7.5, 4.2))
+        figure = new_figure(7.5, 4.2)
         draw(figure)
-        figure.savefig(HERE / f"results_{name}.svg", metadata={"Date": None})
+        save(figure, f"results_{name}")
 
 
 if __name__ == "__main__":

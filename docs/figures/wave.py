@@ -8,20 +8,17 @@ quadratics of exactness.py; full batches, float64. A run has arrived when every 
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import jax
 
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from common import arrived, worst_of, write  # noqa: E402
 from printed import thousands  # noqa: E402
 
 import decibel as db  # noqa: E402
 
-HERE = Path(__file__).parent
 NODES, SIZE, SLOW = 8, 20, 10
 RING, LAZY = db.graphs.ring(NODES), db.graphs.ring(NODES).lazy()
 CODES = {
@@ -51,10 +48,6 @@ def loss(x, batch):
     return 0.5 * (x - batch["e"][0]) @ (batch["R"][0] @ (x - batch["e"][0]))
 
 
-def worst(snapshot):
-    return jnp.abs(snapshot.nodes.x - SOLUTION).max()
-
-
 def method(strategy, alpha):
     return db.extra(alpha=alpha).with_strategies(lambda _: db.strategies.strategy(strategy))
 
@@ -68,13 +61,12 @@ def arrives(strategy, faults=(), *, alpha=0.3, tolerance=1e-8, graph=RING, steps
         graph,
         steps=steps,
         eval_every=1,
-        metrics=[worst],
+        metrics=[worst_of(SOLUTION)],
         faults=faults,
         progress=False,
     )
-    errors = np.asarray(result.trace["worst"])
-    late = np.flatnonzero(~(errors < tolerance))
-    return None if late[-1] + 1 == len(errors) else float(result.trace[column][late[-1] + 1])
+    row = arrived(result.trace["worst"], tolerance)
+    return None if row is None else float(result.trace[column][row])
 
 
 def measure():
@@ -116,5 +108,5 @@ def tables(found):
 
 if __name__ == "__main__":
     found = measure()
-    (HERE / "wave.json").write_text(json.dumps(found, indent=1) + "\n")
+    write("wave", found)
     print(*tables(found), sep="\n")

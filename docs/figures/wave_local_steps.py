@@ -9,15 +9,12 @@ in gradients of a node that is not slow, and messages take none. Every method ha
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import jax
 
 jax.config.update("jax_enable_x64", True)
 
-import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from common import arrived, quadratic, worst_of, write  # noqa: E402
 from printed import thousands  # noqa: E402
 
 import decibel as db  # noqa: E402
@@ -26,20 +23,10 @@ NODES, SIZE, SLOW, TOLERANCE, GRADIENTS = 8, 5, 10, 1e-6, 24_000
 RING, STRAGGLER = db.graphs.ring(NODES), db.faults.slow(0, SLOW)
 STEP_SIZES = (0.15, 0.3, 0.45, 0.6, 0.8, 1.0)
 RNG = np.random.default_rng(0)
-A, C = RNG.uniform(0.5, 1, (NODES, SIZE)) * np.logspace(-2, 0, SIZE), RNG.normal(size=(NODES, SIZE))
-SOLUTION = (A * C).sum(0) / A.sum(0)
+PROBLEM, SOLUTION = quadratic(
+    RNG.uniform(0.5, 1, (NODES, SIZE)) * np.logspace(-2, 0, SIZE), RNG.normal(size=(NODES, SIZE))
+)
 MADE = {"wave": db.wave, "wave, in step": db.wave, "ed": db.ed}
-
-
-def loss(x, batch):
-    return 0.5 * jnp.mean(jnp.sum(batch["a"] * (x - batch["c"]) ** 2, -1))
-
-
-PROBLEM = db.Problem(loss, upper_data={"a": A[:, None], "c": C[:, None]}, x0=jnp.zeros(SIZE))
-
-
-def worst(snapshot):
-    return jnp.abs(snapshot.nodes.x - SOLUTION).max()
 
 
 def arrives(name, τ, alpha):
@@ -54,15 +41,13 @@ def arrives(name, τ, alpha):
         RING,
         steps=GRADIENTS // τ,
         eval_every=4,
-        metrics=[worst],
+        metrics=[worst_of(SOLUTION)],
         faults=faults,
         progress=False,
     )
-    errors = np.asarray(result.trace["worst"])
-    late = np.flatnonzero(~(errors < TOLERANCE))
-    if late[-1] + 1 >= len(errors):
+    row = arrived(result.trace["worst"], TOLERANCE)
+    if row is None:
         return None
-    row = late[-1] + 1
     length = τ if name == "wave" else τ * SLOW
     return {
         "alpha": alpha,
@@ -90,5 +75,5 @@ def table(found):
 
 if __name__ == "__main__":
     found = measure()
-    Path(__file__).with_suffix(".json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    write("wave_local_steps", found)
     print(*table(found), sep="\n")

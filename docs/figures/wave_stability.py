@@ -47,6 +47,12 @@ class Case(NamedTuple):
     curvature: np.ndarray
     delay: np.ndarray
 
+    @property
+    def opposite(self) -> np.ndarray:
+        """Of every link, the number of the one that goes back."""
+        number = {tuple(link): k for k, link in enumerate(self.links.tolist())}
+        return np.array([number[j, i] for i, j in self.links.tolist()])
+
 
 def draw(rng: np.random.Generator, bound: Callable[[np.ndarray], np.ndarray]) -> Case:
     """A random network whose nodes take steps up to a bound on αL, which depends on R."""
@@ -85,13 +91,11 @@ def radius(case: Case, local_steps: int = 1) -> float:
     left, length = (1 - case.curvature) ** local_steps, sum((1 - case.curvature) ** t for t in range(local_steps))
     nodes, count, longest = len(case.R), len(case.links), int(case.delay.max())
     receivers, senders = case.links.T
-    number = {tuple(link): k for k, link in enumerate(case.links.tolist())}
-    opposite = np.array([number[j, i] for i, j in case.links.tolist()])
     each = np.arange(count)
     size = nodes + count * (1 + longest)
     sent = np.zeros((count, size))  # q_ji = 2 ρ s_j − z_ji, by the link on which it arrives
     sent[each, senders] = 2 * case.ρ
-    sent[each, nodes + opposite] = -1
+    sent[each, nodes + case.opposite] = -1
     arriving = np.where((case.delay == 0)[:, None], sent, 0.0)
     late = np.flatnonzero(case.delay)
     arriving[late, nodes + count * case.delay[late] + late] = 1
@@ -120,9 +124,8 @@ def periodic_radius(rng: np.random.Generator, case: Case, trouble: str) -> float
     nodes = len(case.R)
     count = len(case.links)
     receivers, senders = case.links.T
-    number = {tuple(link): k for k, link in enumerate(case.links.tolist())}
-    opposite = np.array([number[j, i] for i, j in case.links.tolist()])
     each = np.arange(count)
+    opposite = case.opposite
     period = np.eye(nodes + count)
     for _ in range(rng.integers(1, 7)):
         awake = np.ones(nodes, bool) if trouble == "loss" else rng.random(nodes) < 0.6

@@ -5,11 +5,8 @@ python docs/figures/which_method.py
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import matplotlib.style
+from common import new_figure, save
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import decibel as db
 from decibel import theory
@@ -66,14 +63,13 @@ def against_weight(ax: Axes) -> None:
 
 
 def main() -> None:
-    matplotlib.style.use("decibel_studies.house")
-    figure = Figure(figsize=(7.5, 3.8))
+    figure = new_figure(7.5, 3.8)
     left, right = figure.subplots(1, 2)
     against_nodes(left)
     against_weight(right)
     keys = [left.plot([], [], color="#333333", label=label, **style)[0] for label, style in METHODS.values()]
     figure.legend(handles=keys, loc="outside lower center", ncols=3)
-    figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None})
+    save(figure, "which_method")
 
 
 if __name__ == "__main__":

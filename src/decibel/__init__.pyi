@@ -60,7 +60,7 @@ from .oracles import estimators, hypergradient
 from .oracles._oracle import Draw, Oracle, Point
 from .problem import prox, sources
 from .problem._keyed import augment
-from .problem._look import ProblemWarning
+from .problem._mistakes import ProblemWarning
 from .problem._problem import Problem
 from .problem._trainable import Trainable, trainable
 from .results import loggers, metrics

@@ -10,15 +10,15 @@ import pytest
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The arms that were really run."""
+    """The arms that were run, which takes no time here: their traces are made up."""
+    from decibel import Trace
     from decibel_studies.testbed.study import Arm
 
     ran: list[tuple[str, str]] = []
-    run = Arm.run
 
     def counting(self: Arm, seeds):
         ran.append(self.key)
-        return run(self, seeds)
+        return [Trace({"step": [0, 1], "distance": [2.0, 1.0]}, {"seed": seed, "stopped": None}) for seed in seeds]
 
     monkeypatch.setattr(Arm, "run", counting)
     return ran

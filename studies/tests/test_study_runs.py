@@ -131,7 +131,7 @@ def test_an_interrupted_study_continues(tmp_path, monkeypatch, counted, beside):
     assert counted == [("ring", "ED"), ("ring", "D-SOBA")]
 
 
-def test_damaged_runs_are_named(tmp_path, beside):
+def test_damaged_runs_are_named(tmp_path, counted, beside):
     reproduce(TINY, "smoke", tmp_path, say=quiet)
     path = next((tmp_path / "test/tiny/runs").glob("*.npz"))
     path.write_bytes(path.read_bytes()[:100])

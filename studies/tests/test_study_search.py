@@ -15,6 +15,7 @@ from decibel_studies.testbed import step_sizes
 from decibel_studies.testbed.study import Search
 
 
+@pytest.mark.slow
 def test_the_search_is_recorded_resumed_and_used(tmp_path, monkeypatch, beside):
     study = dataclasses.replace(TINY, search=SEARCH)
     found = step_sizes.search(study, "smoke", say=quiet)

@@ -43,6 +43,7 @@ def test_help_and_completion_answer_without_importing_jax():
 COMMANDS = "demo run compare tune watch graphs advise list reproduce report doctor bench version launch silo data"
 
 
+@pytest.mark.slow_except("", "run", "compare", "data fetch", "silo run")
 @pytest.mark.parametrize("command", ["", *COMMANDS.split(), "data fetch", "silo run"])
 def test_every_command_explains_itself(command):
     answer = invoke(*command.split(), "--help")
@@ -111,16 +112,24 @@ def columns(path):
     return {name: trace[name] for name in trace if name != "seconds"}
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """A run that tests compare others with: what it printed, and its folder."""
+    folder = tmp_path_factory.mktemp("quick")
+    logs = ("--log", "tensorboard") if importlib.util.find_spec("tensorboardX") else ()
+    ran, code = answer_of(*QUICK, *RATES, *logs, "--out", folder)
+    assert code == 0
+    return ran, folder
+
+
 def same(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_a_run_leaves_all_that_is_needed_to_repeat_it(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    logs = ("--log", "tensorboard") if importlib.util.find_spec("tensorboardX") else ()
-    ran, code = answer_of(*QUICK, *RATES, *logs, "--out", first)
-    assert code == 0 and ran["step"] == 20 and ran["status"] == "completed"
-    assert bool(list((first / "tensorboard").glob("events*"))) == bool(logs)
+def test_a_run_leaves_all_that_is_needed_to_repeat_it(quick, tmp_path):
+    (ran, first), second = quick, tmp_path / "second"
+    assert ran["step"] == 20 and ran["status"] == "completed"
+    assert bool(list((first / "tensorboard").glob("events*"))) == bool(importlib.util.find_spec("tensorboardX"))
     assert set(ran["files"]) == {"config", "log", "trace", "figure", "checkpoint"}
     assert all(Path(path).exists() for path in ran["files"].values())
     assert Path(ran["files"]["figure"]).read_bytes().startswith(b"\x89PNG")
@@ -201,14 +210,13 @@ app(sys.argv[1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_so_does_a_process(tmp_path, number):
+def test_so_does_a_process(tmp_path):
     command = [sys.executable, "-c", SLOWLY, *LONGER, "--out", str(tmp_path / "part")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:
         for line in process.stdout:
             if line.strip() == "row 15":
-                process.send_signal(number)
+                process.send_signal(signal.SIGTERM)
                 break
         _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and "Traceback" not in said, said
@@ -278,7 +286,8 @@ def test_tune_gives_the_command_that_runs_with_what_it_found():
     assert {name: float(value) for name, value in pairs.items()} == pytest.approx(found["settings"], rel=1e-5)
 
 
-def test_compare_runs_all_methods_on_the_same_task(tmp_path):
+@pytest.mark.slow
+def test_compare_runs_all_methods_on_the_same_task(quick, tmp_path):
     found, code = answer_of(
         "compare", "linear_regression", "sparkle-ed", "d-soba", "--nodes", 4, "--steps", 20, "--batch-size", 5, *RATES,
         "--set", "d-soba.alpha=0.002", "--out", tmp_path,
@@ -286,8 +295,8 @@ def test_compare_runs_all_methods_on_the_same_task(tmp_path):
     assert code == 0 and list(found["methods"]) == ["sparkle-ed", "d-soba"]
     assert found["methods"]["d-soba"]["settings"]["alpha"] == 0.002
     assert found["methods"]["sparkle-ed"]["settings"]["alpha"] == 0.001
-    ran, _ = answer_of(*QUICK, *RATES, "--out", tmp_path / "alone")
-    assert found["methods"]["sparkle-ed"]["last"]["distance"] == pytest.approx(ran["last"]["distance"], rel=1e-12)
+    alone = quick[0]["last"]["distance"]
+    assert found["methods"]["sparkle-ed"]["last"]["distance"] == pytest.approx(alone, rel=1e-12)
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in tmp_path.glob("*.npz")} == {"sparkle-ed.npz", "d-soba.npz"}
 

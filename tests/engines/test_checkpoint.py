@@ -181,20 +181,18 @@ def test_where_no_checkpoint_can_be_read_the_run_begins_again(tmp_path, whole, e
 
 def test_another_run_raises_with_what_changed(tmp_path):
     db.solve(PROBLEM, METHOD, GRAPH, steps=10, checkpoint=tmp_path, **OPTIONS)
+    limited = db.single(db.strategies.edge_ed(2.0), alpha=0.05)
     changes = {
-        "settings": (PROBLEM, db.ed(alpha=0.06, theta=0.5), GRAPH, 0),
-        "graph": (PROBLEM, METHOD, db.graphs.complete(4), 0),
-        "seed": (PROBLEM, METHOD, GRAPH, 1),
-        "upper_data": (problem(seed=6), METHOD, GRAPH, 0),
+        "settings": (PROBLEM, db.ed(alpha=0.06, theta=0.5), GRAPH, {}),
+        "method": (PROBLEM, limited, GRAPH, {}),
+        "graph": (PROBLEM, METHOD, db.graphs.complete(4), {}),
+        "seed": (PROBLEM, METHOD, GRAPH, {"seed": 1}),
+        "faults": (PROBLEM, METHOD, GRAPH, {"faults": db.faults.drop(0.1)}),
+        "upper_data": (problem(seed=6), METHOD, GRAPH, {}),
     }
-    for name, (given, method, graph, seed) in changes.items():
+    for name, (given, method, graph, more) in changes.items():
         with pytest.raises(ValueError, match=f"checkpoint holds another run: .*{name} .*changed"):
-            db.solve(given, method, graph, steps=20, seed=seed, checkpoint=tmp_path, resume=True, **OPTIONS)
-
-
-def test_resume_needs_a_folder():
-    with pytest.raises(ValueError, match="resume=True needs checkpoint"):
-        db.solve(PROBLEM, METHOD, GRAPH, steps=10, resume=True)
+            db.solve(given, method, graph, steps=20, checkpoint=tmp_path, resume=True, **OPTIONS, **more)
 
 
 def test_ctrl_c_saves_and_the_run_goes_on(tmp_path, whole):

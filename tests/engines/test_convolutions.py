@@ -93,28 +93,25 @@ def test_what_has_no_convolution_or_too_large_a_one_stays_as_it_is():
 
 
 def network(batch):
-    """A bilevel problem with a convolution inside a jitted function, a branch and a checkpoint."""
+    """A problem with a convolution inside a jitted function, a branch and a checkpoint."""
 
     @jax.jit
     def layer(x, w):
         return jax.nn.relu(lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=TWO))
 
-    def upper(x, y, images):
-        return jnp.mean((jax.checkpoint(layer)(images, y["w"]).mean((1, 2)) @ y["v"] - 1) ** 2)
+    def fit(x, images):
+        return jnp.mean((jax.checkpoint(layer)(images, x["w"]).mean((1, 2)) @ x["v"] - 1) ** 2)
 
-    def lower(x, y, images):
-        ridge = jnp.sum(jnp.exp(x) * y["v"] ** 2) + jnp.sum(y["w"] ** 2)
-        return lax.cond(jnp.sum(x) < 9, upper, lambda *_: jnp.zeros(()), x, y, images) + ridge
+    def loss(x, images):
+        return lax.cond(jnp.sum(x["v"]) < 9, fit, lambda *_: jnp.zeros(()), x, images) + jnp.sum(x["w"] ** 2)
 
     draw = np.random.default_rng(0)
     start = {"w": draw.normal(size=(3, 3, 1, 4)), "v": draw.normal(size=4)}
-    data = draw.normal(size=(3, batch, 5, 5, 1))
-    return db.Problem(upper, lower, upper_data=data, lower_data=data, x0=jnp.zeros(4), y0=start)
+    return db.Problem(loss, upper_data=draw.normal(size=(3, batch, 5, 5, 1)), x0=start)
 
 
 def test_a_run_has_the_numbers_and_the_costs_that_it_had(monkeypatch):
-    problem, graph = network(4), db.graphs.ring(3)
-    method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1)
+    problem, graph, method = network(4), db.graphs.ring(3), db.ed(alpha=0.1)
 
     def run():
         compile_chunk.cache_clear()

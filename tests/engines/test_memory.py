@@ -145,7 +145,11 @@ def test_a_full_device_is_said_in_one_sentence(engine, moment, monkeypatch):
 
     start = lambda: engine.start(PROBLEM, TOO_LARGE, db.Levels(x=RING), RunConfig())  # noqa: E731
     run = start()
-    where = {"start": (Program, "start"), "compile": (run_module, "compile_chunk"), "advance": (memory, "copied")}
+    where = {
+        "start": (Program, "initial_state"),
+        "compile": (run_module, "compile_chunk"),
+        "advance": (memory, "copied"),
+    }
     monkeypatch.setattr(*where[moment], full)
     with pytest.raises(MemoryError, match=r"^8 nodes and [^.]*: use fewer nodes, smaller batches.* devices\.$"):
         start() if moment == "start" else run.advance(1)

@@ -19,7 +19,7 @@ from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 
 GRAPH = db.graphs.ring(NODES)
-UPPER, LOWER = samples(), samples(seed=1)
+UPPER, LOWER, EQUAL = samples(), samples(seed=1), samples((6,) * NODES)
 AHEAD, INSIDE = db.CATALOG["sparkle-ed"](), db.CATALOG["ma-dsbo"](lower_steps=2)
 EVERY = 4  # steps of a chunk, here the same everywhere: a program of this length is compiled once for all tests
 OPTIONS = {"batch_size": 3, "eval_every": EVERY, "metrics": [], "seed": 4}
@@ -48,38 +48,26 @@ def start(given, method, batch_size=3, **options):
     return db.Simulator().start(given, method, Levels(x=GRAPH), RunConfig(batch_size, **options))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "sampling"),
-    [
-        ("sparkle-ed", "random"),
-        ("ma-dsbo", "random"),
-        ("dsvrbgd", "shuffle-once"),
-        ("vrdbo", "random"),
-        ("gossip-dsbo", "shuffle-once"),
-        ("sparkle-led", "random"),
-    ],
-)
-def test_a_streamed_run_equals_one_in_memory(name, sampling):
-    """Single loops, double loops, STORM, Neumann series and local steps."""
-    method = db.CATALOG[name]()
-    assert_same(states(streamed(), method, sampling=sampling), states(in_memory(), method, sampling=sampling))
+# What is streamed, the same in memory, the method, and how it runs.
+STREAMED = {
+    "STORM": (streamed(), in_memory(), db.CATALOG["dsvrbgd"](), {"sampling": "shuffle-once"}),
+    "STORM of two levels": (streamed(), in_memory(), db.CATALOG["vrdbo"](), {}),
+    "inner loops": (streamed(), in_memory(), INSIDE, {}),
+    "Neumann series": (streamed(), in_memory(), db.CATALOG["gossip-dsbo"](), {"sampling": "shuffle-once"}),
+    "local steps": (streamed(), in_memory(), db.CATALOG["sparkle-led"](), {}),
+    "one source": (problem(sources(UPPER)), problem(UPPER), AHEAD, {}),
+    "nodes of one size": (problem(sources(EQUAL)), problem(EQUAL), AHEAD, {}),
+    "personal": (streamed(personal=True), in_memory(personal=True), db.CATALOG["lopa"](), {}),
+    "one level of two": (problem(UPPER, sources(LOWER)), in_memory(), AHEAD, {}),
+    "chunks of nodes": (streamed(), in_memory(), AHEAD, {"engine": db.Simulator(node_chunk=2)}),
+    "members": (streamed(), in_memory(), AHEAD, {"engine": db.Simulator(members=(0, 1, 3))}),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["one-source", "node_chunk", "equal", "personal", "members", "one-level-streamed"])
-def test_equal_to_memory_also(case):
-    method = AHEAD
-    options, trees = {}, samples((6,) * NODES) if case == "equal" else UPPER
-    if case in ("one-source", "equal"):
-        one, other = problem(sources(trees)), problem(trees)
-    elif case == "personal":
-        one, other, method = streamed(personal=True), in_memory(personal=True), db.CATALOG["lopa"]()
-    elif case == "one-level-streamed":
-        one, other = problem(UPPER, sources(LOWER)), in_memory()
-    else:
-        options = {"engine": db.Simulator(node_chunk=2) if case == "node_chunk" else db.Simulator(members=(0, 1, 3))}
-        one, other = streamed(), in_memory()
+@pytest.mark.parametrize("name", STREAMED)
+def test_a_streamed_run_equals_one_in_memory(name):
+    one, other, method, options = STREAMED[name]
     assert_same(states(one, method, **options), states(other, method, **options))
 
 
@@ -128,7 +116,7 @@ def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
     step = start(streamed(), AHEAD)
     bytes_of_step = sum(
         data.nodes * data.host.sample_bytes * sum(sizes)
-        for data, sizes in zip(step._streams, step._plan.sizes, strict=True)
+        for data, sizes in zip(step._streams, step._reads.sizes, strict=True)
     )
     monkeypatch.setattr(_prefetch, "READ_AHEAD_BYTES", 2 * 5 * bytes_of_step)
     assert step._parts(12) == [4, 4, 4] and step._parts(5) == [5] and step._parts(11) == [4, 4, 3]
@@ -138,7 +126,7 @@ def test_a_limit_of_bytes_cuts_chunks_into_equal_parts(monkeypatch, sampling):
     assert step._parts(3) == [1, 1, 1]
 
 
-@pytest.mark.slow_except("sparkle-ed")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [AHEAD, INSIDE], ids=["sparkle-ed", "ma-dsbo"])
 def test_resume_within_a_chunk(tmp_path, method):
     expected = states(in_memory(), method)

@@ -54,8 +54,13 @@ def test_dama_follows_the_recursion_on_the_drawn_samples():
         e, B = above["e"][i].mean(0), above["B"][i].mean(0)
         return x - e + B.T @ y, np.sinh(y) - below["B"][i].mean(0) @ x - below["c"][i].mean(0)
 
-    keys = [jax.random.fold_in(jax.random.fold_in(jax.random.key(0), t), COIN) for t in range(STEPS)]
-    coins = [t == 0 or bool(jax.random.bernoulli(key, 0.3)) for t, key in enumerate(keys)]
+    @jax.jit
+    @jax.vmap
+    def coin(t):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), t), COIN)
+        return (t == 0) | jax.random.bernoulli(key, 0.3)
+
+    coins = np.asarray(coin(jnp.arange(STEPS)))
     assert 5 < sum(coins) < 30
     run.advance(STEPS)
     start = np.full((NODES, P), 0.5), np.zeros((NODES, Q))

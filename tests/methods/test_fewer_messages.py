@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import published_references as references
 import pytest
-from quadratics import random_quadratic
+from quadratics import assert_all_at, random_quadratic
 
 import decibel as db
 from decibel.methods._local_steps import COIN
@@ -21,8 +21,8 @@ def gradient(i, x):
     return QUADRATIC.R[i] @ (x - QUADRATIC.e[i])
 
 
-def run(method, steps=STEPS, **options):
-    return db.solve(SINGLE, method, GRAPH, steps=steps, eval_every=1, metrics=[], progress=False, **options)
+def run(method, steps=STEPS, every=1):
+    return db.solve(SINGLE, method, GRAPH, steps=steps, eval_every=every, metrics=[], progress=False)
 
 
 def agree(found, expected):
@@ -63,8 +63,8 @@ def test_proxskip_that_skips_nothing_is_exact_diffusion():
     "method", [db.k_gt(alpha=0.05), db.proxskip(alpha=0.2, probability=0.3)], ids=lambda method: method.name
 )
 def test_local_steps_end_at_the_solution(method):
-    found = run(method, 800).nodes.x
-    np.testing.assert_allclose(found, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-9)
+    found = run(method, 800, every=STEPS).nodes.x
+    assert_all_at(found, QUADRATIC.single_solution(), 1e-9)
 
 
 @pytest.mark.slow

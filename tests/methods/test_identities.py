@@ -72,7 +72,7 @@ def with_fixed_steps(kind):
     class Fixed(kind):
         b: jax.Array = eqx.field(default=None)
 
-        def scales(self, r, sums, floor=None):
+        def next_scale(self, r, sums, floor=None):
             return Vector(jnp.broadcast_to(self.b, r.tree.shape)), sums
 
         def moments(self, carry, g, size):
@@ -141,6 +141,7 @@ TERMS = {
 }
 
 
+@pytest.mark.slow_except("by node")
 @pytest.mark.parametrize("term", TERMS)
 def test_nids_with_a_step_for_each_node(term):
     prox, shrink = TERMS[term]
@@ -192,6 +193,7 @@ EXACT = {
 }
 
 
+@pytest.mark.slow_except(*(f"{name}-by coordinate" for name in EXACT))
 @pytest.mark.parametrize("steps", [UNEVEN, by_coordinate(3)], ids=["by node", "by coordinate"])
 @pytest.mark.parametrize("name", EXACT)
 def test_steps_applied_to_corrected_gradients_end_at_the_solution(name, steps):

@@ -18,6 +18,7 @@ RIDGE = dict(alpha=0.05, beta=0.1, gamma=0.12, ridge=0.3, decay=0.4)
 CODED = LOOPS | dict(beta=0.05, gamma=0.06, share=0.4, mixing=0.4)
 
 
+@pytest.mark.slow
 def test_a_growing_strength_approaches_the_solution():
     """λ grows without end and β = γ/λ falls; with another β, x's step would have to fall too."""
     strength = lambda k: 10.0 + 0.05 * jnp.asarray(k, float)  # noqa: E731

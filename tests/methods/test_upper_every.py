@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import references
 import streamed
-from quadratics import random_quadratic
+from quadratics import assert_all_at, random_quadratic
 
 import decibel as db
 
@@ -74,14 +74,14 @@ def test_follows_the_reference(case):
 def test_ends_at_the_solution():
     method = db.sparkle("ed", alpha=0.1, beta=0.2, gamma=0.2, updates="simultaneous", upper_every=4)
     result = run(PROBLEM, method, RING, 1500)
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
+    assert_all_at(result.nodes.x, QUADRATIC.solution(), 1e-10)
 
 
 @pytest.mark.slow
 def test_local_steps_are_exact():
     method = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1, upper_every=4, local_steps=2)
     result = run(PROBLEM, method, RING, 1500)
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
+    assert_all_at(result.nodes.x, QUADRATIC.solution(), 1e-10)
 
 
 def test_a_phase_counts_the_exchanges_of_its_level():
@@ -156,7 +156,7 @@ def test_links_that_remember(lower, tmp_path):
         )
 
     whole = solved(3000)
-    np.testing.assert_allclose(whole.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
+    assert_all_at(whole.nodes.x, QUADRATIC.solution(), 1e-10)
     solved(1500, checkpoint=tmp_path)
     resumed = solved(3000, checkpoint=tmp_path, resume=True)
     for level in "xyz":
@@ -167,7 +167,7 @@ def test_links_that_remember(lower, tmp_path):
 def test_codes():
     method = db.sparkle(db.privacy.top_k("ed", 0.5), alpha=0.05, beta=0.05, gamma=0.05, upper_every=2)
     result = run(PROBLEM, method, RING, 1500)
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-8)
+    assert_all_at(result.nodes.x, QUADRATIC.solution(), 1e-8)
 
 
 @pytest.mark.slow

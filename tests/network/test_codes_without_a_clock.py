@@ -39,7 +39,7 @@ class End:
         def channel(k, incarnation, row=None, arrived=None):
             received = lambda _: Received(row[None, None], arrived[None, None], jnp.zeros((1, 1), jnp.int32))  # noqa: E731
             transport = Transport(received, received, received, None, incarnation)
-            return Channel(links, k, 0, faults, transport, (0, 0), NoiseKeys())
+            return Channel(links, k, 0, faults, transport, noise_keys=NoiseKeys())
 
         def message(s):
             return CodedWave({"x": Vector(s)}, code)

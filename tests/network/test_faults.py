@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
-from compiled import permutes
 from quadratics import Quadratic, random_quadratic
 
 import decibel as db
@@ -17,7 +14,6 @@ from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 from decibel.methods._single_level import SingleLevel
 from decibel.network._incidence import Sums, slots
-from decibel.network._links import migrate_links
 
 NODES, CHUNK = 10, 100  # the steps of a compiled program, which many tests share
 QUADRATIC = random_quadratic(NODES, seed=1, spread=2.0)
@@ -29,12 +25,10 @@ HUBS = db.graphs.from_networkx(nx.Graph([*((0, j) for j in range(1, 10)), *((7, 
 RATES = {"alpha": 0.03, "beta": 0.1, "gamma": 0.1}
 
 
-def run(
-    strategy, faults, *, steps=4000, quadratic=QUADRATIC, graph=RING, upper=None, updates="simultaneous", **options
-):
+def run(strategy, faults, *, steps=4000, graph=RING, upper=None, updates="simultaneous", **options):
     method = db.sparkle(strategy, upper, **RATES, updates=updates)
     options = {"eval_every": min(steps, CHUNK), "metrics": []} | options
-    return db.solve(quadratic.problem(), method, graph, steps=steps, faults=faults, **options)
+    return db.solve(QUADRATIC.problem(), method, graph, steps=steps, faults=faults, **options)
 
 
 def run_single(strategy, faults=None, *, graph=RING, steps=12, quadratic=QUADRATIC, dtype=jnp.float64, **options):
@@ -57,10 +51,6 @@ def test_exact_with_links_that_fail_and_nodes_that_pause_at_random(strategy):
 
 
 @pytest.mark.slow
-def test_all_levels_are_exact_with_links_that_fail_and_nodes_that_pause_at_random():
-    assert error(run("gt", [db.faults.drop(0.5), db.faults.pause(probability=0.2)], steps=6000)) < 1e-12
-
-
 def test_edge_flows_are_exact_where_messages_are_lost_one_way():
     lost = db.faults.drop(0.3, one_way=True)
     assert error(run("edge-ed", lost)) < 1e-12
@@ -92,12 +82,6 @@ def test_edge_flows_are_exact_after_the_last_loss():
 
 
 @pytest.mark.slow
-def test_edge_flows_are_exact_in_the_sequential_order():
-    lost = db.faults.drop(0.2, one_way=True)
-    assert error(run("edge-ed", lost, updates="alternating")) < 1e-12
-
-
-@pytest.mark.slow
 def test_a_node_leaves_and_returns_while_messages_are_lost():
     injected = [db.faults.drop(0.1, one_way=True), db.faults.leave(3, during=(200, 4000))]
     stayed = [node for node in range(NODES) if node != 3]
@@ -126,7 +110,7 @@ def test_both_ends_of_a_link_remember_the_same_to_the_last_bit(graph):
     quadratic = random_quadratic(graph.nodes, seed=2)
     result = run_single("edge-ed", db.faults.drop(0.2), graph=graph, steps=300, quadratic=quadratic, dtype=jnp.float32)
     links = slots(graph)
-    F = np.asarray(result.state.link_memory[0][0][0].per_link)
+    F = np.asarray(result.state.link_memory[0][0][0].per_link.vectors)
     F = F.reshape(-1, F.shape[-1])
     np.testing.assert_array_equal(F[links.slot_of_link], -F[links.reverse[links.slot_of_link]])
     assert F.dtype == np.float32 and np.abs(F[links.slot_of_link]).min() > 0
@@ -169,6 +153,7 @@ class _FromIdentity(db.Simulator):
         return run
 
 
+@pytest.mark.slow
 def test_late_links_conserve_the_mean_and_gradient_tracking_stays_exact():
     late = db.faults.late(2, 0.3)
     assert error(run("gt", late)) < 1e-12
@@ -195,51 +180,9 @@ def test_a_late_link_delivers_what_was_said_then():
     np.testing.assert_allclose(late[2].nodes.x, np.asarray(alone.nodes.x) + arrived, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_the_cluster_has_the_same_faults():
-    quadratic, graph = random_quadratic(8, seed=3), db.graphs.erdos_renyi(8, 0.4, seed=1)
-    faults = [
-        db.faults.drop(0.3, one_way=True),
-        db.faults.drop(0.2),
-        db.faults.leave(5, during=(4, 9)),
-        db.faults.late(2, 0.3),
-    ]
-    results = [
-        run("edge-ed", faults, steps=12, quadratic=quadratic, graph=graph, upper="gt", engine=engine)
-        for engine in (db.Simulator(), db.Cluster(devices=4))
-    ]
-    for a, b in zip(*(jax.tree.leaves(result.state) for result in results), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-13)
-    assert results[0].trace.last["samples"] == results[1].trace.last["samples"]
-
-
-def test_nothing_but_rows_to_neighbours_travels_and_the_ledger_says_how_many():
-    """Of a link's own flow and of the message with it, also where two nodes share a device."""
-    graph, method = db.graphs.erdos_renyi(8, 0.5, seed=1), db.sparkle("edge-ed", "gt", **RATES)
-    start = db.Cluster(devices=4).start
-    run = start(random_quadratic(8, seed=3).problem(), method, Levels(x=graph), RunConfig())
-    chunk, page, _ = run.compile(5)
-    text = chunk.as_text()
-    body = "\n".join(block for block in text.split("\n\n") if "collective-permute" in block)
-    assert not re.search(r"all-(reduce|gather|to-all)|reduce-scatter", body)
-    assert sum(pairs * size for pairs, size in permutes(text)) == pytest.approx(page.fixed["bytes"] * 8)
-
-
-@pytest.mark.slow
-def test_edge_flows_and_faults_resume_exactly(tmp_path):
-    faults = [db.faults.drop(0.2, one_way=True), db.faults.late(1, 0.2)]
-    whole = run_single("edge-ed", faults, steps=10, eval_every=5)
-    run_single("edge-ed", faults, steps=5, checkpoint=tmp_path)
-    resumed = run_single("edge-ed", faults, steps=10, eval_every=5, checkpoint=tmp_path, resume=True)
-    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
-        np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match="faults"):
-        run_single("edge-ed", faults[:1], steps=20, checkpoint=tmp_path, resume=True)
-
-
 def test_who_pauses_spends_nothing():
-    half = run("ed", db.faults.pause([0, 1, 2, 3, 4], during=(0, 100)), steps=CHUNK).trace.last
-    whole = run("ed", db.faults.drop(0.5), steps=CHUNK).trace.last
+    half = run_single("ed", db.faults.pause([0, 1, 2, 3, 4], during=(0, 100)), steps=CHUNK).trace.last
+    whole = run_single("ed", db.faults.drop(0.5), steps=CHUNK).trace.last
     assert half["samples"] == pytest.approx(whole["samples"] / 2) and half["bytes"] == pytest.approx(whole["bytes"] / 2)
     assert half["rounds"] == whole["rounds"] == CHUNK
 
@@ -256,10 +199,10 @@ def test_the_chances_are_what_they_say_and_the_same_at_both_ends():
 
     def fates(k):
         return (
-            fault_schedule.down(k, a, b),
-            fault_schedule.down(k, b, a),
-            fault_schedule.lost(k, 0, a, b),
-            fault_schedule.lost(k, 0, b, a),
+            fault_schedule.is_down(k, a, b),
+            fault_schedule.is_down(k, b, a),
+            fault_schedule.is_lost(k, 0, a, b),
+            fault_schedule.is_lost(k, 0, b, a),
             fault_schedule.delay(k, a, b),
             fault_schedule.delay(k, b, a),
         )
@@ -283,23 +226,6 @@ def test_many_links_are_summed_in_a_tree(nodes):
     expected = [values[links.receivers == node].sum(0) for node in range(nodes)]
     found = jax.jit(lambda values: sums.at_nodes(values))(jnp.asarray(links.shaped(values)))
     np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "graph"),
-    [("edge-ed", STAR), ("edge-ed", HUBS), ("gt", CHANGING), (db.privacy.top_k("ed", 0.5), HUBS)],
-    ids=["edge-ed star", "edge-ed hubs", "gt changing", "top hubs"],
-)
-def test_nodes_of_many_links_are_the_same_in_every_engine(graph, strategy):
-    """Also what links remember, once it lies as it does on one device."""
-    faults = None if not isinstance(strategy, str) else [db.faults.drop(0.3), db.faults.late(2, 0.3)]
-    here, there = (run_single(strategy, faults, graph=graph, engine=e) for e in (None, db.Cluster(devices=5)))
-    assert slots(graph, 5).overflow is not None
-    lie = lambda run, devices: migrate_links(run.state.link_memory, Levels(x=graph), devices, 1)  # noqa: E731
-    states = [run.state._replace(link_memory=lie(run, devices)) for run, devices in ((here, 1), (there, 5))]
-    for a, b in zip(*map(jax.tree.leaves, states), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -372,7 +298,6 @@ def test_slots_point_back_and_sum_as_the_matrix_does(graph, devices):
         (lambda: db.faults.pause(during=(5, 5)), "during"),
         (lambda: run("ed", db.faults.pause(NODES), steps=1), "node 10"),
         (lambda: run("gt", db.faults.drop(0.1), steps=1, graph=db.graphs.one_peer_exponential(NODES)), "undirected"),
-        (lambda: run("ed", ["drop"], steps=1), "str"),
     ],
 )
 def test_what_makes_no_sense_raises(make, message):
@@ -389,6 +314,6 @@ def test_late_links_refuse_methods_that_exchange_inside_a_loop():
 
 
 @pytest.mark.slow
-def test_a_graph_per_level_may_mix_kinds():
-    graphs = Levels(x=db.graphs.complete(NODES), y=RING)
-    assert error(run("edge-ed", db.faults.drop(0.2, one_way=True), graph=graphs)) < 1e-12
+def test_a_graph_per_level_may_mix_kinds_and_levels_may_move_in_turn():
+    graphs, lost = Levels(x=db.graphs.complete(NODES), y=RING), db.faults.drop(0.2, one_way=True)
+    assert error(run("edge-ed", lost, graph=graphs, updates="alternating")) < 1e-12

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import networkx as nx
 import numpy as np
 import pytest
 from liars import ATTACKS, Lie, LyingSimulator
@@ -19,12 +18,10 @@ from quadratics import Quadratic, random_quadratic
 from wave_reference import wave as by_waves
 
 import decibel as db
-from decibel.graphs._graph import Levels
 from decibel.methods._single_level import SingleLevel
 from decibel.network._clip import clamped, clip
 from decibel.network._incidence import slots
 from decibel.network._limited import sizes_by_graph
-from decibel.network._links import migrate_links
 from decibel.strategies import STRATEGIES
 from decibel.strategies._limited import takes_limit, with_limit
 
@@ -34,7 +31,6 @@ HONEST = [node for node in range(NODES) if node != LIAR]
 QUADRATIC = random_quadratic(NODES, p=4, seed=1, spread=4.0)
 TORUS = db.graphs.torus(2, 4)
 RATES = {"x": 0.03, "y": 0.1, "z": 0.1}
-HUBS = db.graphs.from_networkx(nx.Graph([*((0, j) for j in range(1, 8)), *((6, j) for j in (1, 2, 3))]))
 DIRECTION = np.random.default_rng(5).normal(size=4)
 DIRECTION /= np.linalg.norm(DIRECTION)
 FLATTEST = np.linalg.eigh(QUADRATIC.R[HONEST].mean(0))[1][:, 0]
@@ -269,7 +265,7 @@ def test_too_low_a_limit_biases_and_flows_still_cancel(limited):
     result = single(within(limited, 0.5 * limit(limited) / 1.2))
     assert np.abs(np.asarray(result.nodes.x) - QUADRATIC.single_solution()).max() > 0.1
     if limited is edge_ed:
-        F = np.asarray(result.state.link_memory[0][0][0].per_link.flows).reshape(-1, 4)
+        F = np.asarray(result.state.link_memory[0][0][0].per_link.flows.vectors).reshape(-1, 4)
         np.testing.assert_array_equal(F, -F[slots(TORUS).reverse])
     gradients = np.einsum("nij,nj->ni", QUADRATIC.R, np.asarray(result.nodes.x) - QUADRATIC.e)
     assert np.abs(gradients.sum(0)).max() < 1e-9 < np.abs(gradients).max()
@@ -382,38 +378,6 @@ def test_the_table_of_the_docs(limited):
         if row[0].strip("`") in measured
     }
     assert written == {name: pytest.approx(found, abs=0.01) for name, found in measured.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("limited", "graph"),
-    [(edge_ed, TORUS), (edge_ed, HUBS), (wave, HUBS)],
-    ids=["edge-ed-torus", "edge-ed-hubs", "wave-hubs"],
-)
-def test_the_cluster_limits_alike(limited, graph):
-    """Also where messages are lost, and nodes have more links than slots."""
-    same = {"steps": 30, "graph": graph, "faults": db.faults.drop(0.3, one_way=True)}
-    here, there = (
-        sparkle(limited({"x": 0.5, "y": 1.0, "z": 1.5}), engine=e, **same) for e in (None, db.Cluster(devices=4))
-    )
-    assert all(size > bound for size, bound in zip(sizes(here).values(), (0.5, 1.0, 1.5), strict=True))
-    lie = lambda run, devices: migrate_links(run.state.link_memory, Levels(x=graph), devices, 1)  # noqa: E731
-    states = [run.state._replace(link_memory=lie(run, devices)) for run, devices in ((here, 1), (there, 4))]
-    for a, b in zip(*map(jax.tree.leaves, states), strict=True):
-        np.testing.assert_allclose(b, a, atol=1e-12)
-
-
-@pytest.mark.slow
-@both
-def test_a_resumed_run_remembers_its_largest_flows(limited, tmp_path):
-    same = {"eval_every": 10, "checkpoint": tmp_path}
-    whole = sparkle(limited(2.0), steps=40, eval_every=10)
-    sparkle(limited(2.0), steps=20, **same)
-    resumed = sparkle(limited(2.0), steps=40, resume=True, **same)
-    for a, b in zip(jax.tree.leaves(whole.state), jax.tree.leaves(resumed.state), strict=True):
-        np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match=r"settings.*changed"):
-        sparkle(limited(3.0), steps=60, resume=True, **same)
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,7 @@ def test_the_audit_finds_noise_that_leaves_the_lowest_bit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_message_tells_more_than_is_claimed_in_many_trials(dtype):
+def test_no_message_tells_more_than_is_claimed_in_many_trials():
     """10⁵ of each data set, which also find half the noise. The difference is put on the grid once, being the same."""
 
     def in_bulk(code, new, dtype, trials, rng):
@@ -112,9 +111,9 @@ def test_no_message_tells_more_than_is_claimed_in_many_trials(dtype):
         noise = discrete_gaussian(grid.scale, trials * ENTRIES, rng.bytes).reshape(-1, ENTRIES)
         return (grid.integers(new.astype(dtype)) + noise).astype(dtype) * np.asarray(grid.step, dtype)
 
-    found = audit(4.0, pair(opposite=True), dtype, 100_000, in_bulk)
+    found = audit(4.0, pair(opposite=True), np.float32, 100_000, in_bulk)
     assert max(found.values()) <= 0, found
-    assert audit(4.0, pair(opposite=True), dtype, 10_000, in_bulk, sent_noise=2.0)["likelihood"] > 0
+    assert audit(4.0, pair(opposite=True), np.float32, 10_000, in_bulk, sent_noise=2.0)["likelihood"] > 0
 
 
 @pytest.mark.slow
@@ -139,7 +138,7 @@ def test_the_audit_finds_noise_in_floats():
 
 class TestGrid:
     @pytest.mark.parametrize(
-        ("noise", "entries"), [(1e-6, 7), (0.1, 650), (1.0, 1), (1.0, 100_000), (50.0, 7), (1e4, 650)]
+        ("noise", "entries"), [(1e-6, 7), (0.1, 650), (1.0, 1), (1.0, 20_000), (50.0, 7), (1e4, 650)]
     )
     def test_no_difference_is_longer_than_the_limit(self, noise, entries):
         """In exact integers, whatever comes: the sensitivity is 2 limit, and the noise at least `noise` limits."""

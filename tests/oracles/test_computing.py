@@ -6,14 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import random_quadratic
 
 import decibel as db
 from decibel.core import _keys as keys
 from decibel.core._ledger import COLUMNS
-from decibel.engines._program import SHUFFLE, RunConfig
+from decibel.engines._program import SHUFFLE_KEYS, RunConfig
 
-QUADRATIC = random_quadratic(8, seed=2)
 RING = db.graphs.ring(8)
 RATES = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 
@@ -43,40 +41,7 @@ def assert_alike(one, other, tolerance=1e-12):
     assert [one.trace.last[cost] for cost in COLUMNS] == [other.trace.last[cost] for cost in COLUMNS]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("problem", "method"),
-    [
-        (QUADRATIC.problem(samples=3), db.sparkle("gt", **RATES, updates="simultaneous")),
-        (QUADRATIC.problem(samples=3), db.dbsa(alpha=0.05, beta=0.05)),
-        (QUADRATIC.problem(samples=3), db.sparkle("ed", **RATES, hypergradient=db.hypergradient.difference(1e-3))),
-        (
-            QUADRATIC.problem(samples=3),
-            db.gossip_dsbo(alpha=0.02, beta=0.1, theta=0.1, terms=3, smoothness=4.0, convexity=0.5),
-        ),
-        (
-            QUADRATIC.problem(samples=3, personal=True),
-            db.gt_dsgd(alpha=0.05, beta=0.1, hypergradient=db.hypergradient.cg(4)),
-        ),
-    ],
-    ids=["gt", "loops", "differences", "matrices", "personal"],
-)
-def test_chunks_of_nodes_give_the_same_numbers(problem, method):
-    whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, batch_size=2) for chunk in (None, 3))
-    assert_alike(whole, parts)
-
-
 BATCHES = {"drawn": {"batch_size": 2}, "in order": {"batch_size": 2, "sampling": "shuffle-once"}, "all": {}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [None, db.dbsa(alpha=0.05, beta=0.05)], ids=["one draw", "loops"])
-@pytest.mark.parametrize("sizes", [[4] * 8, [3, 5, 4, 6, 3, 3, 7, 4]], ids=["equal", "unequal"])
-@pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
-def test_chunks_of_nodes_take_the_same_batches(batches, sizes, method):
-    problem = regression(sizes)
-    whole, parts = (run(problem, db.Simulator(node_chunk=chunk), method=method, **batches) for chunk in (None, 3))
-    assert_alike(whole, parts)
 
 
 @pytest.mark.slow
@@ -140,25 +105,12 @@ def test_a_walk_meets_every_sample_once_before_any_twice():
 
 
 @pytest.mark.slow
-def test_a_walk_is_the_same_wherever_nodes_live_and_converges():
-    problem = regression([12, 13, 14, 15, 16, 12, 20, 13])
-    here, there = (
-        run(problem, engine, batch_size=4, sampling="shuffle-once") for engine in (None, db.Cluster(devices=4))
-    )
-    for a, b in zip(jax.tree.leaves(here.state), jax.tree.leaves(there.state), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)
-    whole = run(problem, steps=400, batch_size=None)
-    walked = run(problem, steps=400, batch_size=4, sampling="shuffle-once")
-    np.testing.assert_allclose(walked.y, whole.y, atol=0.2)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2**32 - 1, np.int64(2**31)])
 def test_every_accepted_seed_shuffles_the_samples(seed):
     problem, options = regression([12] * 8), {"batch_size": 4, "sampling": "shuffle-once", "seed": seed}
     here = run(problem, steps=1, **options)
     # The order is the one that the seed's own key gives.
-    key = jax.random.fold_in(keys.key(seed), SHUFFLE)
+    key = jax.random.fold_in(keys.key(seed), SHUFFLE_KEYS)
     order = problem.upper_data.shuffled(key, jnp.arange(8)).tree["number"]
     np.testing.assert_array_equal(here.problem.upper_data.tree["number"], order)
 
@@ -174,12 +126,6 @@ def test_what_is_carried_stays_wide_and_its_mean_stays_zero(precision):
         assert np.abs(np.asarray(found.y) - np.asarray(expected.y)).max() > 1e-5  # it did compute in bfloat16
     for level in (found.state.x, found.state.y, found.state.z):
         np.testing.assert_allclose(np.asarray(level.carry[0].tree).mean(0), 0.0, atol=1e-6)
-
-
-def test_unknown_choices_raise():
-    for option in ({"sampling": "shuffle"}, {"precision": "float16"}):
-        with pytest.raises(ValueError, match="is not known: choose from"):
-            run(QUADRATIC.problem(), **option)
 
 
 def _copied(problem):

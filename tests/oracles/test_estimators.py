@@ -145,12 +145,16 @@ def test_samples_are_drawn_afresh_each_step_and_at_each_node():
 
 
 def test_further_draws_have_samples_of_their_own():
-    draw = oracle(0).draw()
-    fresh = draw.fresh_lower(0)
-    np.testing.assert_array_equal(fresh.upper.parts[0]["c"], draw.upper.parts[0]["c"])
-    further = [draw, fresh, draw.fresh_lower(1), draw.again(0), draw.again(1)]
-    assert len({np.asarray(other.lower.parts[0]["c"]).tobytes() for other in further}) == 5
-    assert not np.array_equal(draw.again(0).upper.parts[0]["c"], draw.upper.parts[0]["c"])
+
+    @jax.jit
+    def batches():
+        draw = oracle(0).draw()
+        further = [draw, draw.fresh_lower(0), draw.fresh_lower(1), draw.again(0), draw.again(1)]
+        return [[batch.parts[0]["c"] for batch in (other.upper, other.lower)] for other in further]
+
+    upper, lower = (np.stack(level) for level in zip(*batches(), strict=True))
+    np.testing.assert_array_equal(upper[1], upper[0])
+    assert len({batch.tobytes() for batch in lower}) == 5 and not np.array_equal(upper[3], upper[0])
 
 
 CASES = {
@@ -183,14 +187,15 @@ def test_theta_may_be_a_schedule():
     np.testing.assert_allclose(m, np.mean([on(samples(k), p) for k, p in enumerate(POINTS)], 0), atol=1e-12)
 
 
-def exact_where_only_offsets_differ(estimator):
+@pytest.mark.slow
+def test_spider_is_exact_where_only_offsets_differ():
     """With one curvature for all samples and x at rest, a difference on *any* same sample is the exact change, so that
     SPIDER never leaves the full gradient."""
     data = DATA | {"h": np.broadcast_to(DATA["h"][:, :1], DATA["h"].shape)}
     points = POINTS.copy()
     points[:, 0] = points[0, 0]
     expected = np.stack([on(data, point) for point in points])
-    np.testing.assert_allclose(estimates(estimator, points, problem(data)), expected, atol=1e-12)
+    np.testing.assert_allclose(estimates(estimators.spider(5), points, problem(data)), expected, atol=1e-12)
 
 
 def with_random_series(draw, point):
@@ -198,24 +203,12 @@ def with_random_series(draw, point):
     return here.v, hypergradient.neumann(5, 4.0, randomized=True)(here)
 
 
-def unmoved_where_the_point_rests(estimator):
+@pytest.mark.slow
+def test_spider_is_unmoved_where_the_point_rests():
     """Also for a hypergradient whose truncation is drawn: the same k at both points."""
     points = np.broadcast_to(POINTS[:1], POINTS.shape)
-    found = estimates(estimator, points, ways=with_random_series)
+    found = estimates(estimators.spider(5), points, ways=with_random_series)
     np.testing.assert_allclose(found[:5], np.broadcast_to(found[0], found[:5].shape), atol=1e-12)
-
-
-def follows_by_hand(estimator):
-    np.testing.assert_allclose(estimates(estimator), spider_by_hand(5), atol=1e-12)
-
-
-CHECKS = (follows_by_hand, exact_where_only_offsets_differ, unmoved_where_the_point_rests)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_spider_differences_use_the_same_sample_at_two_points(check):
-    check(estimators.spider(5))
 
 
 @pytest.mark.slow

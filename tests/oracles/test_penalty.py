@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from quadratics import random_quadratic, with_slopes
+from relatives_references import affine_solution
 
 import decibel as db
 
@@ -39,17 +40,13 @@ def directions(x, y, z, λ, central, q=QUADRATIC):
 
 
 def penalized_solution(λ, central, q=QUADRATIC):
-    """Where the mean directions vanish: they are affine, so from their values on a basis."""
-    sizes = q.B.shape[2], q.B.shape[1], q.B.shape[1]
+    """The x at which the mean directions vanish."""
 
-    def mean(point):
-        x, y, z = np.split(point, np.cumsum(sizes)[:-1])
-        copies = [np.tile(level, (q.nodes, 1)) for level in (x, y, z)]
-        return np.concatenate([d.mean(0) for d in directions(*copies, λ, central, q)])
+    def at_common(*point):
+        return directions(*(np.tile(level, (q.nodes, 1)) for level in point), λ, central, q)
 
-    offset = mean(np.zeros(sum(sizes)))
-    matrix = np.stack([mean(row) - offset for row in np.eye(sum(sizes))], 1)
-    return np.linalg.solve(matrix, -offset)[: sizes[0]]
+    _, entries_of_y, entries_of_x = q.B.shape
+    return affine_solution(at_common, entries_of_x, entries_of_y, entries_of_y)[0]
 
 
 @pytest.mark.parametrize("central", [False, True], ids=["forward", "central"])
@@ -179,14 +176,6 @@ def test_counts_gradients_and_no_products():
     for central, gradients in ((False, 3), (True, 4)):
         cost = db.cost(PROBLEM, db.sparkle("ed", hypergradient=penalty(10.0, central=central), **RATES), RING)
         assert cost["gradients"] == gradients and cost["hvps"] == cost["jvps"] == 0
-
-
-@pytest.mark.slow
-def test_the_cluster_and_chunks_of_nodes():
-    form = penalty(10.0, central=True)
-    expected = run(PROBLEM, "ed", form, CHUNK)
-    for engine in (db.Cluster(devices=NODES), db.Simulator(node_chunk=4)):
-        np.testing.assert_allclose(run(PROBLEM, "ed", form, CHUNK, engine=engine).nodes.x, expected.nodes.x, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -199,15 +199,15 @@ ORACLES = (
     Fault(
         "other upper batch",
         "Draw.fresh_lower",
-        "shares_upper_with=self.shares_upper_with or self",
-        "shares_upper_with=None",
+        "self.shares_upper_with or self",
+        "None",
         "A fresh lower batch comes with another upper batch.",
     ),
     Fault(
         "the same draw again",
         "Draw.again",
-        "jax.random.fold_in(self.key, number + 1), self.offset",
-        "self.key, self.offset",
+        "jax.random.fold_in(self.key, number + 1)",
+        "self.key",
         "Further draws, such as the factors of a Neumann series, repeat the first one.",
     ),
     Fault(
@@ -278,16 +278,16 @@ NETWORK = (
     ),
     Fault(
         "old flow used again",
-        "accumulate",
+        "LinkVectors.newest",
         "number > last_used",
         "number >= last_used",
         "A late message is used twice in the flows of edge-ed.",
     ),
     Fault(
         "reset flow kept",
-        "_restored",
-        "reset = states == LinkStatus.START_AT_ZERO",
-        "reset = states == LinkStatus.DROP_FLOW",
+        "_restore",
+        "starts_at_zero = link_statuses == LinkStatus.START_AT_ZERO",
+        "starts_at_zero = link_statuses == LinkStatus.DROP_FLOW",
         "A link that begins again keeps the flow that its other end has forgotten.",
     ),
     Fault(
@@ -335,8 +335,8 @@ NETWORK = (
     Fault(
         "old wave used again",
         "Wave.receive",
-        "new = arrived > used",
-        "new = arrived > 0",
+        "is_new = arrived_number > last_used_number",
+        "is_new = arrived_number > 0",
         "A message of a wave is used although a newer one was.",
     ),
     Fault(
@@ -393,7 +393,7 @@ STRATEGIES = (
     ),
     Fault(
         "links closed by a zero gradient",
-        "AdaptiveDiffusion.agreed",
+        "AdaptiveDiffusion.carry_after_exchange",
         "_largest(floor, 0.5 * (b + δ))",
         "floor",
         "A node without a gradient of its own does not mix with its neighbours.",
@@ -487,7 +487,7 @@ ENGINES = (
     Fault(
         "newcomers from those who left",
         "migrate_state",
-        "a[common].mean(0)",
+        "a[rows_to_average].mean(0)",
         "a.mean(0)",
         "A node that joins starts from an average with those who left.",
     ),
@@ -501,8 +501,8 @@ ENGINES = (
     Fault(
         "levels share an order",
         "shuffled",
-        "SHUFFLE + i",
-        "SHUFFLE",
+        "SHUFFLE_KEYS + loss_index",
+        "SHUFFLE_KEYS",
         "Both levels go through their samples in the same order.",
     ),
     Fault(
@@ -562,7 +562,7 @@ RESULTS = (
 SOLVER = (
     Fault(
         "finished too early",
-        "closing",
+        "close_at_end",
         "finished=run.step >= steps",
         "finished=True",
         "A run that was interrupted tells its neighbours that it has finished.",
@@ -576,7 +576,7 @@ SOLVER = (
     ),
     Fault(
         "one of two reasons",
-        "Session._after",
+        "Session._record_chunk",
         "[ending.message, self.run.end_reason]",
         "[self.run.end_reason]",
         "The reason of a callback is lost where the run ends with the same row.",

@@ -110,20 +110,15 @@ def test_a_loss_without_a_derivative_backwards_has_a_hash():
 
 
 class TestCheckpoints:
-    GRAPH = db.graphs.ring(2)
-    METHOD = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1)
+    def solve(self, folder, steps, loss=lambda x, batch: ((x - batch) ** 2).mean()):
+        made = db.Problem(loss, upper_data=DATA, x0=np.ones(3))
+        options = {"steps": steps, "checkpoint": folder, "resume": True, "metrics": []}
+        return db.solve(made, db.ed(alpha=0.1), db.graphs.ring(2), **options)
 
-    def solve(self, folder, steps, **losses):
-        return db.solve(
-            problem(**losses), self.METHOD, self.GRAPH, steps=steps, checkpoint=folder, resume=True, metrics=[]
-        )
-
-    @pytest.mark.parametrize("name", [pytest.param("upper", marks=pytest.mark.slow), "lower"])
-    def test_of_another_loss_are_not_resumed(self, tmp_path, name):
+    def test_of_another_loss_are_not_resumed(self, tmp_path):
         self.solve(tmp_path, 4)
-        changed = {name: lambda x, y, batch: ((y - x - batch) ** 2).mean() + 1e-9 * (x**2).sum()}
-        with pytest.raises(ValueError, match=f"the {name} loss changed, .*; give the loss that it was saved with"):
-            self.solve(tmp_path, 8, **changed)
+        with pytest.raises(ValueError, match=r"the upper loss changed, .*; give the loss that it was saved with"):
+            self.solve(tmp_path, 8, lambda x, batch: ((x - batch) ** 2).mean() + 1e-9 * (x**2).sum())
         assert self.solve(tmp_path, 8).step == 8
 
     def test_of_another_jax_are_resumed_with_a_warning(self, tmp_path, monkeypatch):
@@ -135,4 +130,4 @@ class TestCheckpoints:
                 self.solve(tmp_path, 6)  # which JAX prints alike
             with pytest.warns(CheckpointWarning, match=r"with JAX 0\.99\.0, and this is JAX 0\.99\.1.*make sure"):
                 other.setattr(jax, "__version__", "0.99.1")
-                self.solve(tmp_path, 8, upper=lambda x, y, batch: ((y - batch) ** 2).sum())
+                self.solve(tmp_path, 8, lambda x, batch: ((x - batch) ** 2).sum())

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import references
 from quadratics import random_quadratic
-from references import Curved
 
 import decibel as db
 from decibel.problem import _exact as exact
@@ -155,7 +155,8 @@ def test_scaled_bits_are_exact():
 
 def test_the_order_of_a_short_node_begins_again():
     most, counts = max(COUNTS), np.asarray(COUNTS, np.int32)
-    orders = random_order(jax.random.key(0), jnp.arange(NODES, dtype=jnp.int32), jnp.asarray(counts), most)
+    draw = jax.jit(random_order, static_argnums=3)
+    orders = draw(jax.random.key(0), jnp.arange(NODES, dtype=jnp.int32), jnp.asarray(counts), most)
     for order, count in zip(np.asarray(orders), COUNTS, strict=True):
         assert sorted(order[:count]) == list(range(count))
         assert np.array_equal(order, np.resize(order[:count], most))
@@ -181,8 +182,6 @@ def test_arrays_lists_and_functions_are_the_same_data():
     np.testing.assert_allclose(ways[3].hypergradient(x_point), ways[0].hypergradient(x_point), rtol=1e-14)
     with pytest.raises(ValueError, match=r"hypergradient needs the number of nodes: give Problem\(nodes=\.\.\.\)"):
         ways[2].hypergradient(x_point)
-    with pytest.raises(ValueError, match="graph is missing: give one such as"):
-        run(ways[2], db.ed(alpha=0.1))
 
 
 @pytest.mark.slow
@@ -216,11 +215,12 @@ def _in_pieces():
 
 def test_pytrees_of_any_shape():
     problem, _ = _in_pieces()
-    method = db.sparkle("ed", "gt", alpha=0.05, beta=0.1, gamma=0.1)
-    found, expected = (run(way, method, RING, steps=5) for way in (problem, QUADRATIC.problem()))
+    options = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 1.0, "updates": "simultaneous"}
+    found = run(problem, db.sparkle("ed", "gt", **options), RING, steps=5)
+    x, y, _ = references.sparkle(QUADRATIC, "ed", "gt", RING.W, steps=5, **options)
     assert found.nodes.x["A"].shape == (NODES, 2, 1) and found.x["more"][0].shape == ()
-    np.testing.assert_allclose(found.nodes.x["A"][..., 0], expected.nodes.x[:, :2], atol=1e-12)
-    np.testing.assert_allclose(found.y[1], expected.y[1:], atol=1e-12)
+    np.testing.assert_allclose(found.nodes.x["A"][..., 0], x[:, :2], atol=1e-12)
+    np.testing.assert_allclose(found.nodes.y[1], y[:, 1:], atol=1e-12)
 
 
 @pytest.mark.slow
@@ -259,10 +259,11 @@ def test_personal_closed_forms():
     assert np.linalg.norm(q.personal_solution() - q.solution()) > 1e-2  # two different problems
 
 
-@pytest.mark.parametrize("personal", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["shared", "personal"])
+@pytest.mark.slow
+@pytest.mark.parametrize("personal", [False, True], ids=["shared", "personal"])
 def test_hypergradient_against_finite_differences(personal):
     """Φ itself, differenced, where nothing is quadratic."""
-    problem = Curved(QUADRATIC).problem(personal=personal)
+    problem = references.Curved(QUADRATIC).problem(personal=personal)
     upper = jax.jit(lambda x, y: exact.upper_mean(problem, x, y))
 
     def Φ(x):
@@ -315,8 +316,6 @@ def test_solve_lower_says_where_it_cannot():
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"solve_lower stopped at a relative .* above tolerance=1e-10"):
         flat.solve_lower(jnp.zeros(()))
-    with pytest.raises(ValueError, match="solve_lower needs a lower level"):
-        single(unequal()).solve_lower(x_point)
 
 
 def _loss(x, y, batch):

@@ -9,16 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from quadratics import random_quadratic
+from separable import BARE, NODES, RING, SIZE, A, C, bilevel, central, problem, single
 
 import decibel as db
 from decibel.engines._batch_run import BatchRun
-from decibel.methods._single_level import SingleLevel
-from decibel.strategies import strategy
 
-NODES, SIZE = 8, 5
-RING = db.graphs.ring(NODES)
-rng = np.random.default_rng(2)
-A, C = rng.uniform(0.5, 1.5, (NODES, SIZE)), rng.normal(size=(NODES, SIZE))
+rng = np.random.default_rng(3)
 STRENGTHS, RADII = rng.uniform(0.01, 0.2, NODES), rng.uniform(0.3, 0.9, NODES)
 LOW, HIGH = rng.uniform(-0.4, -0.05, (NODES, SIZE)), rng.uniform(0.05, 0.4, (NODES, SIZE))
 
@@ -47,28 +43,6 @@ TERMS = {
 }  # fmt: skip
 
 
-def loss(x, batch):
-    return 0.5 * jnp.mean(jnp.sum(batch["A"] * (x - batch["c"]) ** 2, -1))
-
-
-def problem(prox, dtype=jnp.float64):
-    return db.Problem(
-        loss, upper_data={"A": A[:, None], "c": C[:, None]}, x0=jnp.full(SIZE, 0.1, dtype), prox_x=prox
-    )  # fmt: skip
-
-
-def central(prox, gradient=lambda x: (A * (x - C)).mean(0), size=SIZE, α=0.3, steps=3000):
-    """Proximal gradient on the average of everything."""
-    x = np.full(size, 0.1)
-    for _ in range(steps):
-        x = prox(x - α * gradient(x), α)
-    return x
-
-
-def single(mixing):
-    return SingleLevel(0.3, 1.0, strategy(mixing))
-
-
 @pytest.mark.slow_except("ball-extra", "mixed-nids")
 @pytest.mark.parametrize("mixing", ["extra", "nids"])
 @pytest.mark.parametrize("name", TERMS)
@@ -77,37 +51,21 @@ def test_the_solution_with_the_average_of_all_terms(name, mixing):
     result = db.solve(problem(db.prox.per_node(terms)), single(mixing), RING, steps=4000, metrics=[])
     solution = central(average)
     np.testing.assert_allclose(result.nodes.x, np.tile(solution, (NODES, 1)), atol=1e-10)
-    assert np.abs(solution - (A * C).sum(0) / A.sum(0)).max() > 1e-2  # the terms are felt
+    assert np.abs(solution - BARE).max() > 1e-2  # the terms are felt
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("upper", [pytest.param("extra", marks=pytest.mark.slow), "nids"])
 def test_the_upper_level_of_a_bilevel_problem(upper):
-    given = (quadratic := random_quadratic(NODES, p=3, q=4)).problem()
+    quadratic = random_quadratic(NODES, p=3, q=4)
     low, high = LOW[:, :3] / 2, HIGH[:, :3]
-    constrained = db.Problem(
-        given.upper, given.lower, upper_data=given.upper_data, lower_data=given.lower_data, x0=given.x0, y0=given.y0,
-        prox_x=db.prox.per_node([db.prox.box(*ends) for ends in zip(low, high, strict=True)]),
-    )  # fmt: skip
-
+    constrained = bilevel(quadratic, db.prox.per_node([db.prox.box(*ends) for ends in zip(low, high, strict=True)]))
     solution = central(lambda v, ρ: np.clip(v, low.max(0), high.min(0)), quadratic.hypergradient, 3)
     assert ((solution == low.max(0)) | (solution == high.min(0))).any()
     assert np.abs(solution - quadratic.solution()).max() > 1e-2
     method = db.sparkle("ed", upper=upper, alpha=0.05, beta=0.2, gamma=0.2)
     result = db.solve(constrained, method, RING, steps=6000, metrics=[])
     np.testing.assert_allclose(result.nodes.x, np.tile(solution, (NODES, 1)), atol=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [8, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_device_with_some_of_the_nodes_gives_the_simulators_numbers(devices):
-    given = problem(db.prox.per_node(TERMS["mixed"][0]))
-    runs = [
-        db.solve(given, single("nids"), RING, steps=12, metrics=[], engine=engine, faults=db.faults.drop(0.2))
-        for engine in (db.Simulator(), db.Cluster(devices=devices))
-    ]
-    np.testing.assert_allclose(runs[1].nodes.x, runs[0].nodes.x, rtol=1e-12, atol=1e-12)
-    assert np.abs(np.diff(runs[0].nodes.x, axis=0)).max(1).min() > 1e-4  # exchanged nodes would show
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from decibel.engines._run import compile_chunk
 from decibel.graphs._graph import Levels
 
 NODES, RING = 4, db.graphs.ring(4)
-ED = db.sparkle("ed", alpha=0.05, beta=0.1, gamma=0.1)
+ED = db.ed(alpha=0.05)
 rng = np.random.default_rng(0)
 DATA = {"a": rng.normal(size=(NODES, 10, 5)), "b": rng.normal(size=(NODES, 10))}
 
@@ -33,21 +33,16 @@ def predict(m, batch):
     return m["body"]["act"](batch["a"] @ m["body"]["w"]) @ m["head"][0] + m["head"][1]
 
 
-def upper(x, m, batch):
+def loss(m, batch):
     return jnp.mean((predict(m, batch) - batch["b"]) ** 2)
-
-
-def lower(x, m, batch):
-    return upper(x, m, batch) + jnp.exp(x) * (jnp.sum(m["head"][0] ** 2) + m["head"][1] ** 2)
 
 
 def head(path, leaf):
     return path.startswith("head/")
 
 
-def problem(part, **changes):
-    given = {"upper_data": DATA, "lower_data": DATA, "x0": jnp.zeros(()), "y0": part.start, **changes}
-    return db.Problem(part.loss(upper), part.loss(lower), **given)
+def problem(part):
+    return db.Problem(part.loss(loss, "x"), upper_data=DATA, x0=part.start)
 
 
 def test_a_split_joins_to_the_model():
@@ -71,15 +66,14 @@ def test_a_module_of_equinox():
 
 def test_a_run_gives_the_numbers_of_losses_written_by_hand():
     part, whole = db.trainable(model(), head), model()
-    by_hand = lambda loss: lambda x, y, batch: loss(x, {"body": whole["body"], "head": y}, batch)  # noqa: E731
     start = [jnp.asarray(leaf) for leaf in whole["head"]]
-    expected = db.Problem(by_hand(upper), by_hand(lower), upper_data=DATA, lower_data=DATA, x0=jnp.zeros(()), y0=start)
+    expected = db.Problem(lambda x, batch: loss({**whole, "head": x}, batch), upper_data=DATA, x0=start)
     options = {"steps": 20, "batch_size": 4, "metrics": []}
     found = db.solve(problem(part), ED, RING, engine=db.Cluster(devices=4), **options)
     wanted = db.solve(expected, ED, RING, **options)
-    for a, b in zip(jax.tree.leaves(found.y), jax.tree.leaves(wanted.y), strict=True):
+    for a, b in zip(jax.tree.leaves(found.x), jax.tree.leaves(wanted.x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
-    np.testing.assert_array_equal(part.join(found.y)["body"]["w"], whole["body"]["w"])
+    np.testing.assert_array_equal(part.join(found.x)["body"]["w"], whole["body"]["w"])
 
 
 def places(made):
@@ -93,10 +87,7 @@ def places(made):
 def test_frozen_arrays_are_arguments_and_not_constants():
     part = db.trainable(model(), head)
     assert places(problem(part)) == (True, False)
-    closed = lambda loss: lambda x, y, batch: loss(x, part.join(y), batch)  # noqa: E731
-    constant = db.Problem(
-        closed(upper), closed(lower), upper_data=DATA, lower_data=DATA, x0=jnp.zeros(()), y0=part.start
-    )
+    constant = db.Problem(lambda x, batch: loss(part.join(x), batch), upper_data=DATA, x0=part.start)
     assert places(constant) == (False, True)
 
 
@@ -107,15 +98,16 @@ def test_other_frozen_arrays_compile_nothing():
     assert compile_chunk.cache_info().misses == before.misses
 
 
-def test_a_single_level_keys_and_less_precision():
+def test_levels_keys_and_less_precision():
     seen = []
 
-    def loss(m, batch, *, key=None):
+    def noted(m, batch, *, key=None):
         seen.append((m["body"]["w"].dtype, m["head"][0].dtype, key))
-        return upper(None, m, jax.tree.map(lambda leaf: leaf.astype(m["head"][0].dtype), batch)).astype(float)
+        return loss(m, jax.tree.map(lambda leaf: leaf.astype(m["head"][0].dtype), batch)).astype(float)
 
     part = db.trainable(model(), head)
-    wrapped = part.loss(loss, "x")
+    assert part.loss(lambda x, m, batch: x + m["head"][1])(1.0, part.start, None) == 1.5
+    wrapped = part.loss(noted, "x")
     wrapped(part.start, {"a": jnp.ones((2, 5)), "b": jnp.ones(2)}, key=3)
     assert seen.pop() == (np.float64, np.float64, 3)
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), part.start)
@@ -128,7 +120,7 @@ def test_a_single_level_keys_and_less_precision():
     [
         (lambda: db.trainable(model(), lambda path, leaf: False), "choose trains no floating-point array of the model"),
         (lambda: db.trainable(model(), {"tail": True}), "choose does not have the structure of the model"),
-        (lambda: db.trainable(model(), head).loss(upper, "z"), "level='z' is not known: choose 'x' or 'y'."),
+        (lambda: db.trainable(model(), head).loss(loss, "z"), "level='z' is not known: choose 'x' or 'y'."),
     ],
 )
 def test_what_is_wrong_raises(call, sentence):

@@ -161,5 +161,5 @@ def test_sentences():
 def test_tensors_from_outside_are_named():
     outside = torch.ones(4, dtype=torch.float64)
     model = db.torch.from_torch(networks.network("mlp"), lambda module, batch: (module(batch[0]) * outside).mean())
-    with pytest.raises(ValueError, match="a tensor that is not an argument is used: make it a buffer of the module"):
+    with pytest.raises(ValueError, match="uses a tensor from outside: make it a buffer of the module"):
         model(model.y0, rows("mlp"))

@@ -264,11 +264,13 @@ def test_mlflow_reads_the_database_back(tmp_path):
 def test_settings_are_told_in_words(tmp_path):
     """What pages show has neither parentheses of Python nor names of classes."""
     for name in db.CATALOG:
-        for value in db.CATALOG[name]().described.values():
+        for value in db.CATALOG[name]().settings_in_words.values():
             assert not isinstance(value, str) or not set(value) & set("()=_"), (name, value)
-    words = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, hypergradient=db.hypergradient.difference(0.01)).described
+    words = db.sparkle(
+        "ed", alpha=0.1, beta=0.1, gamma=0.1, hypergradient=db.hypergradient.difference(0.01)
+    ).settings_in_words
     assert words["hypergradient"] == "differences of width 0.01"
-    assert db.interact(alpha=0.1, beta=0.1, hypergradient=db.hypergradient.cg(3)).described["hypergradient"] == (
-        "conjugate gradients, steps 3"
-    )
+    assert db.interact(alpha=0.1, beta=0.1, hypergradient=db.hypergradient.cg(3)).settings_in_words[
+        "hypergradient"
+    ] == ("conjugate gradients, steps 3")
     assert db.graphs.ring(5).words == "ring, 5 nodes, 5 edges"

@@ -15,7 +15,7 @@ from silo_sites import Folders, free_ports, ring, run_sites
 import decibel as db
 from decibel.core._files import atomic_write
 from decibel.core._vector import Vector
-from decibel.engines._checkpoint import AnotherRun, Checkpoints
+from decibel.engines._checkpoint import Checkpoints, OtherRunError
 from decibel.methods._method import State
 from decibel.methods._single_level import SingleLevel
 from decibel.network._links import LinkMemory
@@ -248,7 +248,7 @@ def test_corrections_begin_at_zero_among_other_members_if_the_organiser_says_so(
     run(folders, "ed", FIRST)
     second = amended(first, keep=("site-0", "site-2", "site-3"), steps=400)
     deliver(folders, second)
-    with pytest.raises(AnotherRun, match=r"corrections of ed on level x cancel only over the members.*--warm"):
+    with pytest.raises(OtherRunError, match=r"corrections of ed on level x cancel only over the members.*--warm"):
         run(folders, "ed", 400)
     deliver(folders, amended(second, come=1, warm=True))
     for result in run(folders, "ed", 400):

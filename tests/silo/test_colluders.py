@@ -90,7 +90,7 @@ def test_with_that_limit_runs_stay_together_and_with_less_they_part(name):
     graph, colluder = {"torus": GRAPHS["torus"], "complete": db.graphs.complete(8)}[name], 0
     quadratic = random_quadratic(8, p=4, seed=1, spread=4.0)
     _, honest_run = run(graph, quadratic, np.zeros((8, 4)), 1e9)
-    flows = np.asarray(honest_run.state.link_memory[0][0][0].per_link.flows)
+    flows = np.asarray(honest_run.state.link_memory[0][0][0].per_link.flows.vectors)
     W = np.asarray(graph.W)
     neighbours = [[j for j in range(8) if j != i and W[i, j]] for i in range(8)]
     by_link = {

@@ -256,6 +256,7 @@ class TestEdge:
 def test_the_flow_that_is_taken_over_conserves_the_sum():
     """F_ij := −F_ji at the end that returns, whatever its own checkpoint held."""
     from decibel.engines._program import RunConfig
+    from decibel.network._in_flight import LinkVectors
     from decibel.network._incidence import Sums
     from decibel.network._links import Channel, Links, Received, Transport
     from decibel.network._messages import accumulate
@@ -270,6 +271,6 @@ def test_the_flow_that_is_taken_over_conserves_the_sum():
         pair = lambda rows, ties=ties: Received(rows[::-1], jnp.ones((2, 1), bool), jnp.asarray(ties)[:, None])  # noqa: E731
         faults = RunConfig().link_faults(jnp.arange(2, dtype=jnp.int32))
         channel = Channel(links, jnp.int32(0), 0, faults, Transport(None, pair, None))
-        new = jax.jit(lambda φ, F: accumulate(channel, φ, F))(φ, F)  # noqa: B023
+        new = jax.jit(lambda φ, F: accumulate(channel, φ, LinkVectors(F, None, None)).vectors)(φ, F)  # noqa: B023
         np.testing.assert_array_equal(new[0], -new[1])
         np.testing.assert_allclose(new[0, 0], kept + 0.25 * (φ[1] - φ[0]), atol=1e-15)

@@ -53,6 +53,7 @@ def sent_bytes(monkeypatch):
     return sent
 
 
+@pytest.mark.slow
 def test_sites_with_one_peer_a_step_equal_the_simulator(tmp_path, monkeypatch):
     """One pair of three sites is drawn in each step, and sends two vectors; some pairs are lost by `faults`."""
     problem, method, steps = random_quadratic(3).single(), single("ed"), 12

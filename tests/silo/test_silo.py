@@ -75,6 +75,7 @@ def test_sites_equal_the_simulator(tmp_path, strategy):
     assert_simulated(sites, problem, single, folders.federation.graph, 30, **options)
 
 
+@pytest.mark.slow
 def test_sites_with_a_lazy_upper_level_and_a_limit_equal_the_simulator(tmp_path):
     """The first exchange of every step is y's; only some steps have a second one."""
     folders, problem = Folders(tmp_path, ring(2, trust_members=False, flow_limit=100.0)), random_quadratic(2).problem()

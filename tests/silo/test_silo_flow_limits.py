@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from silo_sites import Folders, assert_refused, ring, run_sites
 
 import decibel as db
 from decibel.silo.commands._flows import largest, report, saturated
-from decibel.silo.run._flow_limits import protected
+from decibel.silo.run._flow_limits import protected, validate_messages
 
 RATES = {"alpha": 0.05, "beta": 0.1, "gamma": 0.1}
 QUADRATIC = random_quadratic(4, seed=1, spread=2.0)
@@ -61,6 +62,13 @@ class TestWhatASiloRuns:
             protected(db.sparkle(strategy, **RATES), untrusting(flow_limit={"x": 1.0, "y": 2.0}))
         with pytest.raises(ValueError, match="no limit"):
             protected(db.sparkle(strategy, "gt", **RATES), untrusting(flow_limit=3.0))
+
+    def test_exchanges_that_happen_in_some_steps_need_a_limit_too(self):
+        lazy, problem = db.sparkle("edge-ed", upper_every=3, **RATES), random_quadratic(2).problem()
+        for method in (protected(lazy, untrusting(2, flow_limit=3.0)), lazy):
+            run = db.Simulator().start(problem, method, db.Levels(db.graphs.ring(2)), db.RunConfig())
+            with pytest.raises(ValueError, match="has no limit") if method is lazy else nullcontext():
+                validate_messages(run.program, run.state, untrusting(2))
 
     def test_solve_raises(self, tmp_path):
         assert_refused(tmp_path, untrusting(2), random_quadratic(2).single(), db.ed(alpha=0.1), "trust_members = true")

@@ -183,7 +183,7 @@ class _Run:
     def __init__(self, saved: Saved, agree: Agree = lambda saved: 0) -> None:
         self.step = saved.step
         self.skipped = saved.step - saved.steps_done
-        self.state = self._begun = _state(saved.state)
+        self.state = self._initial = _state(saved.state)
         self._agree = agree
 
     @property
@@ -200,8 +200,8 @@ class _Run:
     def free(self) -> None:
         pass
 
-    def begin(self) -> State:
-        return self._begun
+    def initial_state(self) -> State:
+        return self._initial
 
 
 def _state(raw: bytes) -> State:

@@ -126,7 +126,7 @@ def programs(code: str) -> Programs:
 
 
 def _message(code: Code, around: Around, s: Array) -> CodedWave:
-    return CodedWave({"x": s[None]}, code, within={"x": (around.rate, around.limit)})
+    return CodedWave({"x": s[None]}, code, flow_bound={"x": (around.rate, around.limit)})
 
 
 def _channel(around: Around, step: Any, incarnation: Any, received: Received | None = None) -> Channel:

@@ -6,9 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from quadratics import random_quadratic
+from adaptive_references import adaptive
+from quadratics import assert_all_at, assert_sums_to_zero, random_quadratic
 
 import decibel as db
+from decibel.methods._single_level import SingleLevel
+from decibel.strategies._local import with_local_steps
 
 NODES, CHUNK = 8, 20  # the steps of a compiled program, which tests share
 QUADRATIC = random_quadratic(NODES)
@@ -53,47 +56,31 @@ def test_one_local_step_is_exact_diffusion_bit_for_bit():
 @pytest.mark.parametrize("τ", [2, 8, 4])
 def test_any_number_of_local_steps_is_exact(τ):
     result = run(QUADRATIC.problem(), db.sparkle("ed", local_steps=τ, **RATES), 1500)
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-11)
+    assert_all_at(result.nodes.x, QUADRATIC.solution(), 1e-11)
     single = run(QUADRATIC.single(), db.ed(alpha=0.3, local_steps=τ), 800)
-    np.testing.assert_allclose(single.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-11)
-    c = np.asarray(single.state.x.carry[0].tree)
-    assert np.abs(c.sum(0)).max() < 1e-13 * np.abs(c).sum()
+    assert_all_at(single.nodes.x, QUADRATIC.single_solution(), 1e-11)
+    assert_sums_to_zero(single.state.x.carry[0])
 
 
-def local_adaptive(name, τ, η, steps):
-    """ada-ed and adam-ed on one level in NumPy, by a loop over nodes and links."""
-    W, x, e = RING.W, np.zeros((NODES, 3)), np.zeros((NODES, 3))
-    v, m, floor, t = 0 * x[:, :1] if name == "ada-ed-scalar" else 0 * x, 0 * x, 0.0, 0
-    for _ in range(steps):
-        total, before = 0.0, floor
-        for _ in range(τ):
-            t += 1
-            g = np.einsum("nij,nj->ni", QUADRATIC.R, x - QUADRATIC.e)
-            if name == "adam-ed":
-                m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * (g - e) ** 2
-                r, b = m / (1 - 0.9**t) - e, np.sqrt(v / (1 - 0.99**t)) + 1e-8
-            else:
-                r = g - e
-                v = v + (np.sum(r**2, 1, keepdims=True) if name == "ada-ed-scalar" else r**2)
-                b = np.maximum(np.sqrt(v) + 1e-12, before)
-            x, total = x - η / b * r, total + η / b
-        A, F = 1 / total, np.zeros_like(x)
-        for i in range(NODES):
-            for j in range(NODES):
-                F[i] += W[i, j] * np.minimum(A[i], A[j]) * (x[j] - x[i])
-        x, e = x + F / A, e + F
-        mean = W @ (η * τ * A)
-        floor = np.maximum(before, 0.5 * mean)
-        if name == "adam-ed":
-            v = (mean - 1e-8) ** 2 * (1 - 0.99**t)
-    return x, e
+ADAPTIVE = {
+    "ada-ed": db.strategies.ada_ed(),
+    "ada-ed-scalar": db.strategies.ada_ed(scalar=True),
+    "adam-ed": db.strategies.adam_ed(),
+    "adam-ed alone": db.strategies.adam_ed(agree=False),
+    "adam-ed averaged": db.strategies.adam_ed(averaged=True),
+}
 
 
-@pytest.mark.slow_except("ada-ed", "adam-ed")
-@pytest.mark.parametrize("name", ["ada-ed", "ada-ed-scalar", "adam-ed"])
-def test_adaptive_steps_are_the_printed_recursion(name):
-    x, e = local_adaptive(name, 4, 0.1, 40)
-    found = run(QUADRATIC.single(), db.CATALOG[name](alpha=0.1, local_steps=4), 40)
+@pytest.mark.slow_except("ada-ed-1", "ada-ed-4", "ada-ed-scalar-1", "adam-ed-1", "adam-ed-4", "adam-ed averaged-1")
+@pytest.mark.parametrize("τ", [1, 4])
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_steps_are_the_printed_recursion(name, τ):
+    kind, _, how = name.partition(" ")
+    options = {"agree": how != "alone", "averaged": how == "averaged"}
+    gradient = lambda x: QUADRATIC.fx(x, None)  # noqa: E731
+    x, e = adaptive(kind, gradient, np.zeros((NODES, 3)), RING.W, 0.1, 40, τ=τ, **options)
+    method = SingleLevel(0.1, 1.0, with_local_steps(ADAPTIVE[name], τ))
+    found = run(QUADRATIC.single(), method, 40)
     np.testing.assert_allclose(found.nodes.x, x, rtol=0, atol=1e-9)
     np.testing.assert_allclose(found.state.x.carry[0].tree, e, rtol=0, atol=1e-9)
 
@@ -105,9 +92,8 @@ def test_any_number_of_adaptive_local_steps_is_exact(name, τ):
     rate = (lambda k: 0.02 * jnp.maximum(1 - k / 4000, 0.0) ** 2) if name == "adam-ed" else 0.3
     method = db.sparkle(name, alpha=rate, beta=rate, gamma=rate, local_steps=τ)
     result = run(QUADRATIC.problem(), method, 4000)
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-6)
-    e = np.asarray(result.state.x.carry[0].tree)
-    assert np.abs(e.sum(0)).max() < 1e-13 * np.abs(e).sum()
+    assert_all_at(result.nodes.x, QUADRATIC.solution(), 1e-6)
+    assert_sums_to_zero(result.state.x.carry[0])
 
 
 @pytest.mark.slow
@@ -118,7 +104,7 @@ def test_local_steps_are_exact_with_one_peer_a_step(name):
     assert "4 local steps" in method.settings["mixing"]
     options = {"steps": 4000, "eval_every": CHUNK, "metrics": [], "progress": False}
     result = db.solve(QUADRATIC.single(), method, db.graphs.one_peer_hypercube(NODES), **options)
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.single_solution(), (NODES, 1)), atol=1e-10)
+    assert_all_at(result.nodes.x, QUADRATIC.single_solution(), 1e-10)
 
 
 @pytest.mark.slow
@@ -151,16 +137,17 @@ def test_every_local_step_has_its_own_draw():
     loss = lambda x, batch: jnp.mean(batch) * x  # noqa: E731
     problem = db.Problem(loss, upper_data=a, x0=jnp.asarray(0.0))
     method = db.ed(alpha=1.0, local_steps=4)
-    moves = [np.square(run(problem, method, 1, batch_size=1, seed=seed).nodes.x) for seed in range(40)]
+    many = db.BatchRun([problem] * 40, method, RING, batch_size=1, seeds=range(40))
+    many.advance(1)
     # A sum of four independent samples, mixed over three nodes: 4/3 of a sample's variance; 16/3 if all were one.
-    assert 0.8 < np.mean(moves) / (4 / 3) < 1.25
+    assert 0.8 < np.mean(np.square(many.state.x.s.tree)) / (4 / 3) < 1.25
 
 
 @pytest.mark.slow
 def test_faults_leave_local_steps_exact():
     method = db.sparkle("ed", local_steps=4, **RATES)
     result = run(QUADRATIC.problem(), method, 3000, faults=db.faults.drop(0.2))
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-10)
+    assert_all_at(result.nodes.x, QUADRATIC.solution(), 1e-10)
 
 
 @pytest.mark.slow
@@ -169,7 +156,7 @@ def test_encoded_messages_keep_local_steps_exact():
     method = db.sparkle(db.privacy.quantize(given, bits=8), **RATES)
     assert db.cost(QUADRATIC.problem(), method, RING)["gradients"] == 3 * 2
     result = run(QUADRATIC.problem(), method, 3000)
-    np.testing.assert_allclose(result.nodes.x, np.tile(QUADRATIC.solution(), (NODES, 1)), atol=1e-8)
+    assert_all_at(result.nodes.x, QUADRATIC.solution(), 1e-8)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ class Plain(db.Method):
         return db.State(network(x=self.mixing(state.x, oracle.draw().at(state.x.s).fx, 0.1)))
 
 
+@pytest.mark.slow_except("ed")
 @pytest.mark.parametrize("name", ["ed", "nids", "ada-ed"])
 def test_a_method_of_ones_own_is_damped_too(name):
     own, ours = (run(m, TURNS, problem=SINGLE) for m in (Plain(strategy(name)), db.single(name, alpha=0.1)))
@@ -118,6 +119,7 @@ def test_levels_on_other_graphs_draw_phases_of_their_own():
     agree(found, (x.s, y.s, z.s))
 
 
+@pytest.mark.slow_except("pairs")
 @pytest.mark.parametrize("graph", [PAIRS, TURNS], ids=["pairs", "turns"])
 def test_inner_loops_count_their_own_exchanges(graph):
     """MA-DSBO with three steps on y and two on z in each iteration."""
@@ -135,6 +137,7 @@ def test_inner_loops_count_their_own_exchanges(graph):
     agree(found, (x, y, z), 1e-12)
 
 
+@pytest.mark.slow_except("c2dfb-4", "dbsa-2")
 @pytest.mark.parametrize(("name", "steps"), [("c2dfb", 4), ("dbsa", 2), ("double-loop-dsgd", 3), ("dsbo", 2)])
 def test_inner_loops_meet_other_neighbours(name, steps):
     """From the second iteration on y only mixes, and log₂ N exchanges in turn average exactly."""
@@ -156,6 +159,7 @@ def start():
     return x, y, y
 
 
+@pytest.mark.slow_except("0.3")
 @pytest.mark.parametrize("κ", [0.3, 1.0])
 def test_on_a_fixed_graph_it_is_the_general_form_with_B2_damped(κ):
     W = RING.W
@@ -167,6 +171,7 @@ def test_on_a_fixed_graph_it_is_the_general_form_with_B2_damped(κ):
     np.testing.assert_allclose(found.nodes.x, level.s, atol=1e-10)
 
 
+@pytest.mark.slow_except("ed")
 @pytest.mark.parametrize("name", ["ed", "nids", "ada-ed"])
 def test_on_a_fixed_graph_nothing_is_damped_by_name(name):
     whole = run(db.single(replace(strategy(name), damping=1.0), alpha=0.1), RING, problem=SINGLE)
@@ -184,7 +189,7 @@ METHODS = {
 }
 
 
-@pytest.mark.slow_except("sparkle-ed-pairs", "sparkle-ada-ed-cube", "sparkle-led-turns")
+@pytest.mark.slow_except("sparkle-led-turns", "sparkle-ada-ed-cube")
 @pytest.mark.parametrize("graph", [PAIRS, CUBE, TURNS], ids=["pairs", "cube", "turns"])
 @pytest.mark.parametrize("name", METHODS)
 def test_ends_at_the_solution(name, graph):
@@ -220,11 +225,17 @@ def test_a_projection_is_exact(name):
     assert np.ptp(one.nodes.x, axis=0).max() < 1e-9 and {-0.1, 0.2} & set(one.x.round(9).tolist())
 
 
+@pytest.mark.slow
 def test_lost_pairs_change_nothing():
     """Both ends of a pair know that it is lost."""
     method = db.sparkle("ed", **RATES)
     faults = [db.faults.drop(0.3), db.faults.pause(probability=0.3)]
     assert error(run(method, steps=1000, faults=faults)) < 1e-10
+
+
+@pytest.mark.slow
+def test_links_that_may_fail_and_do_not_change_nothing():
+    method = db.sparkle("ed", **RATES)
     calm, linked = run(method, CUBE), run(method, CUBE, faults=db.faults.drop(0.0))
     agree(linked, (calm.nodes.x, calm.nodes.y, calm.nodes.z), 1e-12)
 
@@ -380,6 +391,7 @@ def test_single_takes_any_strategy():
         db.single("ed")
 
 
+@pytest.mark.slow
 def test_skipped_messages_are_exact_too():
     result = run(db.proxskip(alpha=0.1), steps=1000, problem=SINGLE)
     assert error(result, QUADRATIC.single_solution()) < 1e-9

@@ -185,7 +185,7 @@ def test_three_levels_are_exact_with_a_slow_node_late_links_and_loss():
     assert np.abs(np.asarray(result.nodes.y) - lower).max() < 1e-8
 
 
-@pytest.mark.slow_except("1-20")
+@pytest.mark.slow
 @pytest.mark.parametrize(("delay", "steps"), [((1, 20), 4500), (20, 20000)], ids=["1-20", "20"])
 def test_exact_with_every_link_late(delay, steps):
     assert error(run("wave", db.faults.late(delay), steps=steps)) < 1e-10

@@ -8,36 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from small_tasks import blobs, ends, snapshot_of, untested
 
 import decibel as db
-from decibel.core._vector import Vector
-from decibel.results.metrics import Snapshot
 from decibel.tasks import Task, label_cleaning
-from decibel.tasks.data import Dataset
 
 CLASSES, FEATURES = 3, 5
 
 
-def blobs(samples: int = 240, seed: int = 0) -> Dataset:
-    """Three well-separated clouds."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, CLASSES, samples).astype(np.int32)
-    inputs = (3 * np.eye(CLASSES, FEATURES)[labels] + rng.normal(size=(samples, FEATURES))).astype(np.float32)
-    cut = samples * 3 // 4
-    return Dataset(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:], "blobs", CLASSES, ("a", "b", "c"))
-
-
-BLOBS = blobs()
+BLOBS = blobs(CLASSES, FEATURES, samples=240)
 
 
 def make(**options) -> Task:
     return label_cleaning(BLOBS, 4, **{"heterogeneity": 0.5, **options})
-
-
-def snapshot_of(task: Task, x, y) -> Snapshot:
-    """Node i holds x[i], and y with leaves (nodes, ...)."""
-    method = db.sparkle("ed", alpha=1.0, beta=1.0, gamma=1.0)
-    return Snapshot(task.problem, method.start(Vector(jnp.asarray(x)), Vector(y)))
 
 
 def softmax_loss(logits: np.ndarray, label: int) -> float:
@@ -106,7 +89,7 @@ def test_metrics_by_hand():
     x = np.random.default_rng(3).normal(size=(4, count))
     y = [{"weight": 3.0 * jnp.stack([jnp.eye(FEATURES, CLASSES)] * 4), "bias": jnp.zeros((4, CLASSES))}]
     y[0]["bias"] = y[0]["bias"].at[0, 2].set(100.0)  # node 0 says "c" to everything
-    snapshot = snapshot_of(task, x, y)
+    snapshot = snapshot_of(task, jnp.asarray(x), y)
     columns = [eqx.filter_jit(metric)(snapshot) for metric in task.metrics]
     measured = {name: float(value) for each in columns for name, value in each.items()}
 
@@ -132,7 +115,7 @@ def test_a_short_run_finds_the_wrong_labels(model):
     result = db.solve(
         task.problem, method, db.graphs.ring(4), steps=300, batch_size=16, eval_every=300, metrics=task.metrics
     )
-    first, last = ({name: result.trace[name][row] for name in result.trace} for row in (0, -1))
+    first, last = ends(result)
     assert last["test_accuracy"] > 0.85 > first["test_accuracy"]
     assert last["clean_weight"] > last["corrupted_weight"] + 0.2
     assert last["found"] > first["found"] + 0.2
@@ -165,9 +148,8 @@ def test_bad_input_gets_a_sentence(options, words):
 
 
 def test_a_dataset_without_a_test_part_raises():
-    nothing = Dataset(BLOBS.x_train, BLOBS.y_train, BLOBS.x_test[:0], BLOBS.y_test[:0], "no-test", CLASSES, ())
     with pytest.raises(ValueError, match="no test part"):
-        label_cleaning(nothing)
+        label_cleaning(untested(BLOBS))
 
 
 @pytest.mark.slow

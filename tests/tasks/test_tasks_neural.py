@@ -7,25 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_tasks import blobs, ends, snapshot_of
 
 import decibel as db
 from decibel.tasks import meta_learning, networks, personalization
-from decibel.tasks.data import Dataset
 
 CLASSES = 4
 FEATURES = 6
 
 
-def blobs(samples: int = 400, seed: int = 0) -> Dataset:
-    """Four clouds, well apart."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, CLASSES, samples).astype(np.int32)
-    inputs = (3 * np.eye(CLASSES, FEATURES)[labels] + rng.normal(size=(samples, FEATURES))).astype(np.float32)
-    cut = samples * 3 // 4
-    return Dataset(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:], "blobs", CLASSES, tuple("abcd"))
-
-
-BLOBS = blobs()
+BLOBS = blobs(CLASSES, FEATURES, samples=400)
 
 
 def finite(tree) -> bool:
@@ -61,10 +52,6 @@ def assert_second_derivatives(task):
     assert finite(jacobian) and networks.square(jacobian) > 0
     for exact, near in zip(jax.tree.leaves(hessian), jax.tree.leaves(differences), strict=True):
         np.testing.assert_allclose(exact, near, rtol=1e-5, atol=1e-6)
-
-
-def ends(result):
-    return ({name: result.trace[name][row] for name in result.trace} for row in (0, -1))
 
 
 # Personalised classification
@@ -124,14 +111,6 @@ def test_personal_accuracy_by_hand():
     own = [(BLOBS.y_test[part] == node).mean() for node, part in enumerate(task.truth.indices)]
     assert measured["test_accuracy"] == pytest.approx(np.mean(own))
     assert measured["whole_accuracy"] == pytest.approx(0.25)
-
-
-def snapshot_of(task, x, y):
-    from decibel.core._vector import Vector
-    from decibel.results.metrics import Snapshot
-
-    method = db.spdb(alpha=1.0, beta=1.0)
-    return Snapshot(task.problem, method.start(Vector(x), Vector(y)))
 
 
 # Meta-learning

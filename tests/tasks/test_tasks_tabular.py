@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from data_files import use_folders, use_small, write
 from sklearn.metrics import average_precision_score
+from small_tasks import ends, snapshot_of, untested
 
 import decibel as db
-from decibel.core._vector import Vector
 from decibel.tasks import auprc, hyperparameter_tuning, linear_regression, logistic_regression, policy_evaluation
 from decibel.tasks.data import Dataset
 from decibel.tasks.evaluation import average_precision
@@ -46,13 +46,13 @@ MAKERS = {
 }
 
 
-def ends(task, method, *, steps: int, batch_size: int | None = None) -> tuple[dict, dict]:
+def judged(task, method, *, steps: int, batch_size: int | None = None):
     """The first and the last row of a run judged by the task's own metrics."""
     result = db.solve(
         task.problem, method, RING, steps=steps, batch_size=batch_size, eval_every=steps, metrics=task.metrics
     )
     assert result.status == "completed"
-    return tuple({name: result.trace[name][row] for name in result.trace} for row in (0, -1))
+    return ends(result)
 
 
 def stacked(task, level: str) -> list:
@@ -154,7 +154,7 @@ def test_words_and_numbers_deal_classes_unevenly():
 @pytest.mark.parametrize(("name", "batch_size"), [("linear", 4), ("sampled", 3), ("residual", None)])
 def test_synthetic_tasks_approach_the_solution(name, batch_size):
     method = db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1, theta=0.5)
-    first, last = ends(MAKERS[name](), method, steps=300, batch_size=batch_size)
+    first, last = judged(MAKERS[name](), method, steps=300, batch_size=batch_size)
     assert last["distance"] < 0.05 * first["distance"]
 
 
@@ -162,7 +162,7 @@ def test_synthetic_tasks_approach_the_solution(name, batch_size):
 def test_logistic_regression_learns():
     task = MAKERS["logistic"]()
     method = db.sparkle("ed", alpha=1.0, beta=0.3, gamma=0.3, theta=0.5)
-    first, last = ends(task, method, steps=300, batch_size=8)
+    first, last = judged(task, method, steps=300, batch_size=8)
     assert last["validation_loss"] < 0.7 * first["validation_loss"]
     assert last["test_accuracy"] > 0.65 and last["node_accuracy"] > 0.6
     assert last["noise_strength"] > last["informative_strength"] + 0.5
@@ -190,7 +190,7 @@ def test_logistic_regression_takes_digits():
 @pytest.mark.parametrize("options", [{}, {"positivity": "exp", "loss": "logistic"}])
 def test_tuning_learns_and_starts_where_it_says(options):
     method = db.sparkle("ed", alpha=0.2, beta=0.5, gamma=0.5, theta=0.5)
-    first, last = ends(MAKERS["tuning"](strength=0.5, **options), method, steps=100, batch_size=16)
+    first, last = judged(MAKERS["tuning"](strength=0.5, **options), method, steps=100, batch_size=16)
     assert first["least_coefficient"] == pytest.approx(0.51)
     assert last["training_loss"] < first["training_loss"] and last["validation_loss"] < first["validation_loss"]
     assert last["validation_accuracy"] > 0.75 and last["test_accuracy"] > 0.75
@@ -284,10 +284,10 @@ def test_the_lower_level_of_auprc_counts_what_lies_above_an_anchor(surrogate):
 @pytest.mark.parametrize("surrogate", ["squared-hinge", "sigmoid"])
 def test_auprc_learns_to_rank(surrogate):
     task = MAKERS["auprc"](surrogate=surrogate)
-    first, last = ends(task, db.interact(alpha=0.3, beta=0.5), steps=60)
+    first, last = judged(task, db.interact(alpha=0.3, beta=0.5), steps=60)
     assert first["average_precision"] == pytest.approx(task.summary["chance"])
     assert last["average_precision"] > 0.85
-    _, stochastic = ends(task, db.gt_dsgd(alpha=0.1, beta=0.3), steps=150, batch_size=16)
+    _, stochastic = judged(task, db.gt_dsgd(alpha=0.1, beta=0.3), steps=150, batch_size=16)
     assert stochastic["average_precision"] > 0.85
 
 
@@ -299,7 +299,7 @@ def test_the_cross_entropy_baseline_shares_data_and_judge():
 
 @pytest.mark.slow
 def test_the_cross_entropy_baseline_learns():
-    _, last = ends(MAKERS["log-loss"](), db.ed(alpha=0.5), steps=100, batch_size=16)
+    _, last = judged(MAKERS["log-loss"](), db.ed(alpha=0.5), steps=100, batch_size=16)
     assert last["average_precision"] > 0.85
 
 
@@ -333,13 +333,8 @@ def test_with_tasks_of_their_own_nodes_count_by_their_own_output():
     (metric,) = task.metrics
     scores = source.x_test.reshape(-1, 6) @ np.asarray(x[0]["weight"]) + np.asarray(x[0]["bias"])
     expected = np.mean([average_precision_score(source.y_test == i, scores[:, i]) for i in range(3)])
-    given = db.metrics.Snapshot(problem, None)._replace(state=_only_x(x, 3))
+    given = snapshot_of(task, jax.tree.map(lambda leaf: jnp.repeat(leaf[None], 3, 0), x))
     assert float(eqx.filter_jit(metric)(given)["average_precision"]) == pytest.approx(expected, rel=1e-5)
-
-
-def _only_x(x, nodes: int):
-    spread = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], nodes, 0), x)
-    return db.sparkle("ed", alpha=0.1, beta=0.1, gamma=0.1).start(Vector(spread), Vector(spread))
 
 
 @pytest.mark.slow
@@ -438,8 +433,7 @@ def test_bad_input_gets_a_sentence(name, options, words):
 def test_sets_that_do_not_fit_raise():
     with pytest.raises(ValueError, match="has 3 classes"):
         hyperparameter_tuning(db.tasks.data.synthetic(90, 4, 2, 3), NODES)
-    untested = Dataset(PAIR.x_train, PAIR.y_train, PAIR.x_test[:0], PAIR.y_test[:0], "no-test", 2, ("0", "1"))
     with pytest.raises(ValueError, match="no test part"):
-        auprc(untested, NODES)
+        auprc(untested(PAIR), NODES)
     with pytest.raises(ValueError, match="own_tasks=True needs 2 to 3 nodes"):
         auprc(three_classes(), 4, own_tasks=True)

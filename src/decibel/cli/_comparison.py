@@ -18,7 +18,7 @@ from ..results._result import Result
 from ..results._trace import Trace
 from ..results.metrics import COSTS, LABELS
 from ..solver._solve import NonFiniteWarning, solve
-from ..solver._validate import levels_of, validate
+from ..solver._validate import graph_per_level, validate
 from ._config import Config
 from ._registry import make_graph, make_method, make_task
 
@@ -47,7 +47,7 @@ def compare(config: Config, methods: Sequence[str], metric: str | None, console:
     algorithms = {name: make_method(name, settings[name], task) for name in methods}
     network = make_graph(config.graph, task.nodes or config.nodes)
     for method in algorithms.values():  # all before the first runs
-        graphs = levels_of(task.problem, method, network)
+        graphs = graph_per_level(task.problem, method, network)
         validate(task.problem, method, graphs, config.steps, config.batch_size, config.eval_every)
     console.print(f"[bold]{task.name}[/] over {network.name} of {network.nodes} nodes, {config.steps} steps each")
     results: dict[str, Result] = {}

@@ -28,7 +28,7 @@ from ..results._callbacks import Callback
 from ..results._result import Result
 from ..results._status import Status
 from ..solver._solve import NonFiniteWarning, solve
-from ..solver._validate import levels_of, validate
+from ..solver._validate import graph_per_level, validate
 from ..tasks import Task
 from ._config import LOGS, Config
 from ._registry import make_graph, make_method, make_task
@@ -57,7 +57,9 @@ def run(
     method = make_method(config.method, config.for_method, task)
     nodes = task.nodes or config.nodes  # some tasks fix their nodes, such as one for each speaker
     network = make_graph(config.graph, nodes)
-    validate(task.problem, method, levels_of(task.problem, method, network), config.steps, config.batch_size, None)
+    validate(
+        task.problem, method, graph_per_level(task.problem, method, network), config.steps, config.batch_size, None
+    )
     with optional("orbax-checkpoint and matplotlib", caller="decibel run", extra="checkpoint,plot"):
         import matplotlib  # noqa: F401 - draws at the end
         import orbax.checkpoint  # noqa: F401

@@ -3,7 +3,8 @@
 XLA's CPU back end convolves by a slow path inside loops, and a chunk of steps is a loop. There the products of patches
 with kernels are several times as fast. A step that holds convolutions is traced again with its losses rewritten before
 they are differentiated, since derivatives of products are faster than rewritten derivatives of convolutions. What is
-left, as in custom derivatives, is rewritten afterwards. The numbers are the same to rounding.
+left, as in custom derivatives, is rewritten afterwards. The numbers are the same to rounding. Every step is compiled
+here (`compile_step`), whether or not it holds convolutions.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _losses_rewritten = ContextVar("losses_rewritten", default=False)
 
 
 def compile_step(function: Callable[..., PyTree], donated: int, *arguments: PyTree) -> jax.stages.Compiled:
-    """A function compiled ahead of time for arguments of these shapes, the buffers of one of which it consumes."""
+    """Compiles a function ahead of time for arguments of these shapes. It reuses the buffers of the argument with index
+    `donated`.
+    """
     traced = jax.jit(function, donate_argnums=donated).trace(*arguments)
     if _platforms(arguments) != {"cpu"} or products_for_convolutions(traced.jaxpr) is traced.jaxpr:
         return traced.lower().compile()

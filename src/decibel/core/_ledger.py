@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import SupportsFloat, TypeAlias, TypeVar
+from typing import NamedTuple, SupportsFloat, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,25 +29,33 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
+class RepeatedPart(NamedTuple):
+    """A part of a step: how often it ran (traced; None after the trace), and the counts of running it once."""
+
+    times: Times | None
+    counts: Counts
+
+
 @dataclass
 class StepCost:
-    """Fixed counts, and repetitions (traced) of further counts."""
+    """The cost of a step: fixed counts, and the parts that run a traced number of times."""
 
     fixed: Counts = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
-    repeated: list[tuple[Times | None, Counts]] = field(default_factory=list[tuple[Times | None, Counts]])
+    repeated_parts: list[RepeatedPart] = field(default_factory=list[RepeatedPart])
 
     @property
     def repetitions(self) -> list[Times]:
-        return [times for times, _ in self.repeated if times is not None]
+        """How often each of `repeated_parts` ran."""
+        return [part.times for part in self.repeated_parts if part.times is not None]
 
     def untraced(self) -> StepCost:
         """The same counts without the traced numbers, to outlive the trace."""
-        return StepCost(self.fixed, [(None, counts) for _, counts in self.repeated])
+        return StepCost(self.fixed, [RepeatedPart(None, part.counts) for part in self.repeated_parts])
 
     def total(self, steps: int, repetitions: Sequence[SupportsFloat]) -> Counts:
-        """Over `steps` steps, in which the repeated counts occurred that often."""
+        """The counts of `steps` steps, in which each of `repeated_parts` ran as often as `repetitions` says."""
         total = {name: steps * amount for name, amount in self.fixed.items()}
-        for times, (_, counts) in zip(repetitions, self.repeated, strict=True):
+        for times, (_, counts) in zip(repetitions, self.repeated_parts, strict=True):
             total = {name: amount + float(times) * counts[name] for name, amount in total.items()}
         return total
 
@@ -73,13 +81,14 @@ class Ledger:
         if isinstance(times, int | float):
             self.add(**{name: times * amount for name, amount in counts.items()})
         elif any(counts.values()):
-            self.step_cost.repeated.append((jnp.asarray(times, jnp.float32), dict.fromkeys(COLUMNS, 0) | dict(counts)))
+            all_counts = dict.fromkeys(COLUMNS, 0) | dict(counts)
+            self.step_cost.repeated_parts.append(RepeatedPart(jnp.asarray(times, jnp.float32), all_counts))
 
     def scale(self, share: Float[Array, ""]) -> None:
         """Scales all counts so far except rounds, where only a share of the nodes computed."""
         spent = {name: amount for name, amount in self.step_cost.fixed.items() if name != "rounds"}
-        pairs = zip(self.step_cost.repetitions, self.step_cost.repeated, strict=True)
-        self.step_cost.repeated = [(share * times, counts) for times, (_, counts) in pairs]
+        pairs = zip(self.step_cost.repetitions, self.step_cost.repeated_parts, strict=True)
+        self.step_cost.repeated_parts = [RepeatedPart(share * times, part.counts) for times, part in pairs]
         self.step_cost.fixed |= dict.fromkeys(spent, 0)
         self.add_repeated(share, spent)
 
@@ -106,11 +115,9 @@ class Ledger:
                 carry = body(j, carry_and_totals[0])
             return carry, [total + more for total, more in zip(carry_and_totals[1], inner.repetitions, strict=True)]
 
-        none = [jnp.zeros((), jnp.float32) for _ in step_cost.repeated]
+        none = [jnp.zeros((), jnp.float32) for _ in step_cost.repeated_parts]
         carry, totals = jax.lax.fori_loop(jnp.int32(0), jnp.asarray(times, jnp.int32), run, (carry, none))
-        self.add_repeated(times if counted is None else counted, step_cost.fixed)
-        for total, (_, counts) in zip(totals, step_cost.repeated, strict=True):
-            self.add_repeated(total, counts)
+        self._add_cost(step_cost, times if counted is None else counted, totals)
         return carry
 
     def loop_while(self, condition: Callable[[T], Bool[Array, ""]], body: Callable[[T], T], carry: T) -> T:
@@ -146,7 +153,9 @@ class Ledger:
 
         def branch(function: Callable[[T], S], index: int) -> Callable[[T], tuple[S, list[list[Times]]]]:
             def run(operand: T) -> tuple[S, list[list[Times]]]:
-                repetitions = [[jnp.zeros((), jnp.float32) for _ in step_cost.repeated] for step_cost in step_costs]
+                repetitions = [
+                    [jnp.zeros((), jnp.float32) for _ in step_cost.repeated_parts] for step_cost in step_costs
+                ]
                 with self._new_step_cost() as inner:
                     out = function(operand)
                 repetitions[index] = inner.repetitions
@@ -156,10 +165,14 @@ class Ledger:
 
         out, repetitions = jax.lax.cond(choice, branch(on_true, 0), branch(on_false, 1), operand)
         for step_cost, ran, totals in zip(step_costs, (choice, ~choice), repetitions, strict=True):
-            self.add_repeated(ran.astype(jnp.float32), step_cost.fixed)
-            for total, (_, counts) in zip(totals, step_cost.repeated, strict=True):
-                self.add_repeated(total, counts)
+            self._add_cost(step_cost, ran.astype(jnp.float32), totals)
         return out
+
+    def _add_cost(self, step_cost: StepCost, times: Scalar, totals: list[Times]) -> None:
+        """Adds the cost of a body that ran `times` times; its own repeated parts ran `totals` times in all."""
+        self.add_repeated(times, step_cost.fixed)
+        for total, (_, counts) in zip(totals, step_cost.repeated_parts, strict=True):
+            self.add_repeated(total, counts)
 
     @contextmanager
     def _new_step_cost(self) -> Generator[StepCost]:
@@ -175,6 +188,6 @@ class Ledger:
         return step_cost
 
 
-def inside(loop: Int[Array, ""], value: S) -> S:
-    """The value, which then depends on the index of a loop: XLA computes before a loop what does not."""
-    return jax.lax.optimization_barrier((loop, value))[1]
+def depend_on(loop_index: Int[Array, ""], value: S) -> S:
+    """The same value, made to depend on the index of a loop: XLA moves what does not depend on it out of the loop."""
+    return jax.lax.optimization_barrier((loop_index, value))[1]

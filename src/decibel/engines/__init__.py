@@ -1,30 +1,16 @@
 """Where nodes run: the compiled chunk, and engines that run it on one device or on a cluster.
 
-Engines in other packages use what `__all__` lists (docs/extending.md).
+From `solve` to one iteration:
+
+    solver/_session.py    `Session` asks the run for one chunk of steps after another
+    _run.py               `Run.advance` compiles a chunk, runs it, and restores the state if it diverges
+    _program.py           `Program.chunk` scans `Program.step`, which gives the method an `Oracle` and a `Communicator`
+    methods/_method.py    `Method.step` makes the iteration
+
+Engines in other packages use the names in `__init__.pyi` (docs/extending.md). Each is imported when first used, so that
+`decibel launch` starts a script before JAX has loaded.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import lazy_loader
 
-if TYPE_CHECKING:
-    from ._checkpoint import run_fingerprint
-    from ._memory import copied, oom_hint
-    from ._program import all_finite
-    from ._run import Compiled
-    from ._signals import ending_at_once
-
-__all__ = ["Compiled", "all_finite", "copied", "ending_at_once", "oom_hint", "run_fingerprint"]
-# When first used, so that `decibel launch` starts a script before JAX has loaded.
-__getattr__, __dir__, _ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "_checkpoint": ["run_fingerprint"],
-        "_memory": ["copied", "oom_hint"],
-        "_program": ["all_finite"],
-        "_run": ["Compiled"],
-        "_signals": ["ending_at_once"],
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -25,7 +25,7 @@ from ..problem._stream_trace import pop_source_error, validate_indexed
 from ..problem._streams import Samples, StreamData
 from ..results.metrics import Snapshot
 from ._program import Program, RunConfig
-from ._run import Compiled, shapes_apart
+from ._run import Compiled, leaf_shapes, leaf_types, split_arrays_and_static
 from ._simulator import Simulator
 
 
@@ -79,15 +79,15 @@ class BatchRun:
             method.validate(problem, graphs, batch_size)
             validate_indexed(problem, "a run beside others")
         stacked = stack_problems(problems)
-        first = Simulator().start(problems[0], method, graphs, RunConfig(batch_size, seeds[0]))
-        begun = {id(problem): _start(problem, method, graphs.nodes, first.state) for problem in problems}
-        starts = [begun[id(problem)] for problem in problems]
+        first = Simulator().start(problems[0], method, graphs, RunConfig(batch_size=batch_size, seed=seeds[0]))
+        states = {id(problem): _initial_state(problem, method, graphs.nodes, first.state) for problem in problems}
+        initial_states = [states[id(problem)] for problem in problems]
         self.program = replace(first.program, problem=stacked, key=keys.key_per_seed(seeds))
         self.rates = {name: jnp.asarray(values) for name, values in (rates or {}).items()}
         self._own_data = stacked is not problems[0]
         # Problems of one shape share what is compiled to measure them.
         self.problems = problems if _alike(problems) else [_of_run(stacked, i) for i in range(len(seeds))]
-        self.state: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+        self.state: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *initial_states)
         self.step = 0
         self._keep_finite = keep_finite
         self.alive = np.ones(len(seeds), bool)
@@ -95,8 +95,7 @@ class BatchRun:
     def compile(self, length: int) -> Compiled:
         """Compiles a chunk of that many steps, unless it is compiled already."""
         leaves, structure = jax.tree.flatten((self.program, self.rates, self.state))
-        kinds = tuple(jax.typeof(leaf) if eqx.is_array(leaf) else leaf for leaf in leaves)
-        return _compile(structure, kinds, self._own_data, self._keep_finite, length)
+        return _compile(structure, leaf_types(leaves), self._own_data, self._keep_finite, length)
 
     def advance(self, length: int) -> list[Counts | None]:
         """Moves all runs on by that many steps.
@@ -104,23 +103,25 @@ class BatchRun:
         Returns:
             The cost of each run by column; None for a run that diverged.
         """
-        chunk, costs, _ = self.compile(length)
+        compiled = self.compile(length)
         arrays = eqx.filter(self.program, eqx.is_array)
-        self.state, alive, repetitions = chunk(arrays, self.rates, self.state, self.alive, np.int32(self.step))
+        first = np.int32(self.step)
+        self.state, alive, repetitions = compiled.chunk(arrays, self.rates, self.state, self.alive, first)
         self.alive = np.array(alive)
         for problem in self.problems:
             if (error := pop_source_error(problem)) is not None:
                 raise error
         self.step += length
         sums = [np.asarray(times, np.float64).reshape(len(self.alive), -1).sum(1) for times in repetitions]
-        return [costs.total(length, [s[i] for s in sums]) if ok else None for i, ok in enumerate(self.alive)]
+        cost = compiled.step_cost
+        return [cost.total(length, [s[i] for s in sums]) if ok else None for i, ok in enumerate(self.alive)]
 
     def snapshot(self, i: int) -> Snapshot:
         """The problem and the state of run i, for metrics."""
         return Snapshot(self.problems[i], _pick(self.state, i))
 
 
-def _start(problem: Problem, method: Method, nodes: int, like: State) -> State:
+def _initial_state(problem: Problem, method: Method, nodes: int, like: State) -> State:
     y = None if problem.y0 is None else replicate(problem.y0, nodes)
     return method.start(replicate(problem.x0, nodes), y)._replace(link_memory=like.link_memory)
 
@@ -132,21 +133,21 @@ def _pick(state: State, i: int) -> State:
 
 @lru_cache(maxsize=16)
 def _compile(
-    structure: Hashable, kinds: tuple[PyTree, ...], own_data: bool, keep_finite: bool, length: int
+    structure: Hashable, types: tuple[PyTree, ...], own_data: bool, keep_finite: bool, length: int
 ) -> Compiled:
-    """Ahead of time, so that compiling is never timed as running."""
-    program, rates, state = jax.tree.unflatten(structure, [_shape(kind) for kind in kinds])
-    arrays, static = shapes_apart(program)
+    """Compiles a chunk ahead of time, so that compiling is never timed as running."""
+    program, rates, state = jax.tree.unflatten(structure, leaf_shapes(types))
+    arrays, static = split_arrays_and_static(program)
     # What is stacked has the axis of runs first; the method, the network and shared data have none.
-    along: PyTree = replace(program, problem=0 if own_data else None, method=None, network=None, nodes=None, key=0)
-    costs: list[StepCost] = []
+    along: PyTree = replace(program, problem=0 if own_data else None, method=None, network=None, node_ids=None, key=0)
+    traced_costs: list[StepCost] = []
 
     def run(
         arrays: Program, rates: dict[str, Array], state: State, alive: Array, first: Array
     ) -> tuple[State, Array, list[Array]]:
         bound = eqx.combine(arrays, static)
         bound = replace(bound, method=replace(bound.method, **rates))
-        new, finite, repetitions = bound.chunk(state, first, length, costs)
+        new, finite, repetitions = bound.chunk(state, first, length, traced_costs)
         alive = alive & finite
         if keep_finite:
             new = jax.tree.map(lambda a, b: jnp.where(alive, a, b), new, state)
@@ -155,13 +156,7 @@ def _compile(
     every = jax.vmap(run, in_axes=(along, 0, 0, 0, None))
     first, alive = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct(program.key.shape[:1], bool)
     compiled = compile_step(every, 2, arrays, rates, state, alive, first)
-    return Compiled.of(compiled, costs[-1])
-
-
-def _shape(kind: PyTree) -> PyTree:
-    if hasattr(kind, "shape") and hasattr(kind, "dtype"):
-        return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False))
-    return kind
+    return Compiled.of(compiled, traced_costs[-1])
 
 
 def stack_problems(problems: Sequence[Problem]) -> Problem:

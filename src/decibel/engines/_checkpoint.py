@@ -61,7 +61,8 @@ class Checkpoints:
         self._fingerprint = fingerprint
         self._members = members
         self._newest = -1
-        self._path, self._synced = Path(path).absolute(), set[int]()
+        self._path = Path(path).absolute()
+        self._synced: set[int] = set()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=KEPT,
             enable_async_checkpointing=True,
@@ -116,16 +117,17 @@ class Checkpoints:
                 amended = _amended(run, meta["placement"])
                 self._validate_same_run(meta["fingerprint"], before, amended=amended)
                 if jax.tree.leaves(kinds.link_memory) and meta.get("split", "") != run.split:
-                    raise AnotherRun(
+                    raise OtherRunError(
                         "checkpoint holds link states of nodes that were split over devices in another way: give the "
                         "same shard."
                     )
                 like = {name: _like(kind, meta["shapes"][name]) for name, kind in _named(kinds)}
-                is_older = meta.get("best") not in (None, meta["step"])
-                like |= {BEST + name: kind for name, kind in like.items() if is_older}
+                has_separate_best = meta.get("best") not in (None, meta["step"])
+                if has_separate_best:
+                    like |= {BEST + name: kind for name, kind in like.items()}
                 run.free()
                 restored = self._manager.restore(step, args=args.Composite(state=args.StandardRestore(like)))["state"]
-            except AnotherRun:
+            except OtherRunError:
                 raise
             except Exception as error:  # orbax raises whatever its storage raised
                 reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
@@ -134,15 +136,19 @@ class Checkpoints:
                     CheckpointWarning,
                     stacklevel=3,
                 )
-                if run.holds_one_node:  # or it would be promised to the other sites again after every restart
+                if run.holds_one_node:  # or this site would promise it to the others again after every restart
                     self._set_aside([step])
                 continue
-            leaves = [[restored[prefix + name] for name, _ in _named(kinds)] for prefix in ("", BEST)[: 1 + is_older]]
-            states = [self._placed(leaf_tree, run, before, int(meta["devices"]), kinds) for leaf_tree in leaves]
-            states = [run.adopt(state, meta["placement"]) if amended else state for state in states]
-            run.state, run.step = states[0], int(meta["step"])
+            prefixes = ("", BEST) if has_separate_best else ("",)
+            states: list[State] = []
+            for prefix in prefixes:
+                leaves = [restored[prefix + name] for name, _ in _named(kinds)]
+                state = self._placed(leaves, run, before, int(meta["devices"]), kinds)
+                states.append(run.adopt(state, meta["placement"]) if amended else state)
+            run.state = states[0]
+            run.step = int(meta["step"])
             run.skipped = run.step - int(meta["steps_done"])
-            if is_older:
+            if has_separate_best:
                 run.best = KeptState(int(meta["best"]), lambda states=states: states[1])
             elif meta.get("best") is not None:
                 run.remember_best()
@@ -150,8 +156,8 @@ class Checkpoints:
             self._newest = step
             return meta
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(run.state)):
-            run.state = run.begin()
-        if run.holds_one_node and not chosen:  # what was saved is of another beginning than the one that all agree on
+            run.state = run.initial_state()
+        if run.holds_one_node and not chosen:  # the sites agreed to begin again, so what was saved is of no use
             self._set_aside(saved)
         return None
 
@@ -173,10 +179,10 @@ class Checkpoints:
         if before != self._members and not run.holds_one_node:
             strategies = run.program.method.strategies
 
-            def change(saved: State, start: State) -> State:
-                return migrate_state(saved, start, before, self._members, strategies)
+            def migrated(saved: State, initial: State) -> State:
+                return migrate_state(saved, initial, before, self._members, strategies)
 
-            return jax.jit(change, out_shardings=shardings)(saved, run.begin())
+            return jax.jit(migrated, out_shardings=shardings)(saved, run.initial_state())
         if devices != run.devices and saved.link_memory and run.migrate_links is not None:
             links = jax.jit(partial(run.migrate_links, before=devices), out_shardings=shardings.link_memory)(
                 saved.link_memory
@@ -195,7 +201,7 @@ class Checkpoints:
             differences = ", ".join(
                 f"{name} (saved {_short(saved.get(name))}, now {_short(current[name])})" for name in changed
             )
-            raise AnotherRun(
+            raise OtherRunError(
                 f"checkpoint holds another run: {differences} changed; give the same settings, or another checkpoint "
                 "folder."
             )
@@ -222,7 +228,7 @@ class Checkpoints:
 
 
 @contextmanager
-def saving(
+def open_checkpoints(
     path: str | Path | None, run: Run, fingerprint: dict[str, JSON], members: Members
 ) -> Iterator[Checkpoints | None]:
     """The run's checkpoints while it lasts; None without a folder."""
@@ -233,26 +239,26 @@ def saving(
     validate_indexed(problem, "checkpoint")
     data = {"upper_data": _data_checksum(problem.upper_data), "lower_data": _data_checksum(problem.lower_data)}
     losses = loss_hashes(problem)._asdict()
-    saves = Checkpoints(path, fingerprint | data | {"losses": losses}, members)
+    checkpoints = Checkpoints(path, fingerprint | data | {"losses": losses}, members)
     try:
-        yield saves
+        yield checkpoints
     finally:
-        saves.close()
+        checkpoints.close()
 
 
 def _amended(run: Run, placement: str) -> bool:
     try:
         return run.amends(placement)
     except ValueError as error:
-        raise AnotherRun(str(error)) from None
+        raise OtherRunError(str(error)) from None
 
 
-class AnotherRun(ValueError):
+class OtherRunError(ValueError):
     """The checkpoint was written by a run with other settings."""
 
 
 def _validate_same_losses(current: LossHashes, saved: LossHashes | None) -> None:
-    """Raises AnotherRun if a loss has changed, and warns if that cannot be determined."""
+    """Raises OtherRunError if a loss has changed, and warns if that cannot be determined."""
     changed = ["upper", "lower"] if saved is None else saved.changed(current)
     if saved is None or (changed and saved.jax != current.jax):
         reason = "by an older release" if saved is None else f"with JAX {saved.jax}, and this is JAX {current.jax}"
@@ -263,7 +269,7 @@ def _validate_same_losses(current: LossHashes, saved: LossHashes | None) -> None
             stacklevel=5,
         )
     elif changed:
-        raise AnotherRun(
+        raise OtherRunError(
             f"checkpoint holds another run: the {' and the '.join(changed)} loss changed, in what it computes or in a "
             "constant; give the loss that it was saved with, or another checkpoint folder."
         )

@@ -99,54 +99,56 @@ def _induced_phase(graph: Graph, members: Members, name: str) -> Graph:
     if graph.symmetric:
         remaining = remaining + sparse.diags_array(1.0 - np.asarray(remaining.sum(axis=1)))
     else:
-        out, back = graph.matrix[inside][:, outside].toarray(), graph.matrix[outside][:, inside].toarray()
+        to_lost = graph.matrix[inside][:, outside].toarray()
         among_lost = graph.matrix[outside][:, outside].toarray()
-        remaining = sparse.csr_array(remaining + out @ np.linalg.pinv(np.eye(len(outside)) - among_lost) @ back)
+        from_lost = graph.matrix[outside][:, inside].toarray()
+        through_lost = to_lost @ np.linalg.pinv(np.eye(len(outside)) - among_lost) @ from_lost
+        remaining = sparse.csr_array(remaining + through_lost)
     positions = None if graph.positions is None else graph.positions[inside]
     return Graph(remaining, name, positions, disconnected=True)
 
 
 def _problem_of(problem: Problem, members: Members) -> Problem:
-    def left(data: Data, _: str) -> Data:
+    def restrict_data(data: Data, _: str) -> Data:
         if isinstance(data, NodeData):
             rows = np.asarray(members)
             return lay_out(jax.tree.map(lambda leaf: leaf[rows], data.tree), np.asarray(data.counts)[rows])
         if isinstance(data, StreamData):
             return data.select_nodes(members)
-        return lambda place: data(members[place])  # the user's function sees the node's number
+        return lambda position: data(members[position])  # the user's function gets the node's id
 
-    return problem.map_data(left)
+    return problem.map_data(restrict_data)
 
 
 def migrate_state(
-    saved: State, start: State, before: Members, now: Members, strategies: Mapping[str, Strategy]
+    saved: State, initial: State, before: Members, now: Members, strategies: Mapping[str, Strategy]
 ) -> State:
     """The state of the active nodes after nodes joined or left.
 
     A node that stays keeps its state. A node that joins starts with a zero carry: from the average of the nodes that
-    stay where a level communicates, and from the run's `start` where it does not. `Strategy.repair` then makes carries
-    cancel again, so that the solution is exact for the active nodes.
+    stay where a level communicates, and from the run's `initial` state where it does not. `Strategy.repair` then makes
+    carries cancel again, so that the solution is exact for the active nodes.
     """
-    place = {node: row for row, node in enumerate(before)}
-    rows = np.asarray([place.get(node, 0) for node in now])
-    stays = np.asarray([node in place for node in now])
-    common = rows[stays] if stays.any() else np.arange(len(before))
+    row_of = {node: row for row, node in enumerate(before)}
+    old_rows = np.asarray([row_of.get(node, 0) for node in now])
+    stays = np.asarray([node in row_of for node in now])
+    rows_to_average = old_rows[stays] if stays.any() else np.arange(len(before))
 
     def keep(old: PyTree, new: PyTree) -> PyTree:
-        return jax.tree.map(lambda a, b: jnp.where(stays.reshape(-1, *(1,) * (b.ndim - 1)), a[rows], b), old, new)
+        return jax.tree.map(lambda a, b: jnp.where(stays.reshape(-1, *(1,) * (b.ndim - 1)), a[old_rows], b), old, new)
 
     def averaged(old: PyTree, new: PyTree) -> PyTree:
         def inexact(leaf: Array) -> bool:
             return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
         def mean(a: Array, b: Array) -> Array:
-            return jnp.broadcast_to(a[common].mean(0), b.shape) if inexact(a) else b
+            return jnp.broadcast_to(a[rows_to_average].mean(0), b.shape) if inexact(a) else b
 
         return keep(old, jax.tree.map(mean, old, new))
 
     def level(name: str) -> Level | None:
         old = getattr(saved, name)
-        new = getattr(start, name)
+        new = getattr(initial, name)
         strategy = strategies.get(name)
         if old is None:
             return None
@@ -156,10 +158,10 @@ def migrate_state(
 
     x = level("x")
     assert x is not None
-    # A memory may hold what a local level must not tell.
+    # A memory may hold what a local level must not reveal.
     everything_mixes = all(strategy.communicates for strategy in strategies.values())
-    memory = (averaged if everything_mixes else keep)(saved.memory, start.memory)
-    return start._replace(x=x, y=level("y"), z=level("z"), memory=memory)
+    memory = (averaged if everything_mixes else keep)(saved.memory, initial.memory)
+    return initial._replace(x=x, y=level("y"), z=level("z"), memory=memory)
 
 
 def _listed(nodes: Sequence[int] | set[int]) -> str:

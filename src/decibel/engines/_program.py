@@ -22,28 +22,25 @@ from ..network._communicator import Communicator
 from ..network._links import ExchangeMemory, LinkFaults
 from ..network._network import Network
 from ..network.faults import Fault, fault_schedule
-from ..oracles._eval_config import EvalConfig
+from ..oracles._eval_config import LOWER, UPPER, EvalConfig
 from ..oracles._oracle import Oracle
 from ..oracles._records import PrivateOracle, RecordNoise, Records, SeededNoise
 from ..problem._problem import Problem
 from ..problem._stream_trace import Leaves, validate_streams, with_prefetched
 from ..problem._streams import Samples
 
-SHUFFLE = 2**31 + 1  # beyond every step's key, as those of faults are
+SHUFFLE_KEYS = 2**31 + 1  # the keys of shuffles, of the upper and the lower level: beyond those of all steps
 
 
 class RunConfig(NamedTuple):
     """Settings of a run in addition to its problem, method and graphs.
 
+    `batch_size`, `seed`, `sampling`, `precision` and `micro_batch` are the arguments of `solve`.
+
     Attributes:
-        batch_size: see `solve`, as for `seed`, `sampling` and `precision`.
-        seed: of the batches and the faults.
         faults: the injected faults.
         members: the ids of the active nodes; None if all are active.
-        sampling: `"random"` or `"shuffle-once"`.
-        precision: of the computation.
         privacy: how each sample's contribution to a direction is clipped and noised; None does neither.
-        micro_batch: see `solve`.
     """
 
     batch_size: int | None = None
@@ -59,11 +56,11 @@ class RunConfig(NamedTuple):
         """The ids of the active nodes: 0 … `nodes` − 1, or those of `members`."""
         return np.arange(nodes, dtype=np.int32) if self.members is None else np.asarray(self.members, np.int32)
 
-    def link_faults(self, nodes: Array | np.ndarray, secret: Array | None = None) -> LinkFaults:
+    def link_faults(self, node_ids: Array | np.ndarray, secret: Array | None = None) -> LinkFaults:
         """The faults of messages over links, for the local nodes."""
         schedule = fault_schedule(self.faults, self.seed)
-        # NumPy's are placed on devices later, as arrays of JAX.
-        return LinkFaults(cast(Array, nodes), schedule, schedule.key if secret is None else secret)
+        # NumPy arrays are placed on devices later, as arrays of JAX.
+        return LinkFaults(cast(Array, node_ids), schedule, schedule.key if secret is None else secret)
 
 
 class Program(eqx.Module):
@@ -72,7 +69,7 @@ class Program(eqx.Module):
     problem: Problem
     method: Method
     network: Network
-    nodes: Array  # the ids of the local nodes
+    node_ids: Array  # of the local nodes
     key: Array
     batch_size: int | None = eqx.field(static=True)
     eval_config: EvalConfig = eqx.field(static=True, default=EvalConfig())
@@ -84,8 +81,8 @@ class Program(eqx.Module):
         problem: Problem,
         method: Method,
         network: Network,
-        nodes: Array,
-        config: RunConfig,
+        node_ids: Array,
+        run_config: RunConfig,
         *,
         node_chunk: int | None = None,
         sharding: jax.sharding.Sharding | None = None,
@@ -97,34 +94,42 @@ class Program(eqx.Module):
             problem: with the data of the local nodes.
             method: the method; its step sizes become arguments of what is compiled.
             network: how messages travel.
-            nodes: the ids of the local nodes, `config.node_ids(count)` if all are local.
-            config: the settings of the run.
+            node_ids: the ids of the local nodes, `run_config.node_ids(count)` if all are local.
+            run_config: the settings of the run.
             node_chunk: see `Simulator`.
             sharding: how the samples lie on several devices.
-            record_noise: adds the noise of `config.privacy`; None takes it from the seed.
+            record_noise: adds the noise of `run_config.privacy`; None takes the noise from the seed.
         """
-        if config.faults and not network.links:
+        if run_config.faults and not network.links:
             raise ValueError(
                 f"faults need a network with links, and {type(network).__name__} has none: build it with "
                 "with_links(graphs, config.link_faults(node_ids))."
             )
-        shuffle_once = config.sampling == "shuffle-once"
-        validate_streams(problem, config.batch_size, in_order=shuffle_once)
+        shuffle_once = run_config.sampling == "shuffle-once"
+        validate_streams(problem, run_config.batch_size, shuffle_once=shuffle_once)
+        if run_config.privacy is not None and record_noise is None:
+            record_noise = SeededNoise(run_config.privacy)
         return cls(
-            shuffled(problem, config.seed, nodes, sharding) if shuffle_once else problem,
-            step_sizes_as_arrays(method),
-            network,
-            nodes,
-            keys.key(config.seed),
-            config.batch_size,
-            EvalConfig(shuffle_once, config.precision, node_chunk, config.micro_batch),
-            record_noise if config.privacy is None or record_noise else SeededNoise(config.privacy),
+            problem=shuffled(problem, run_config.seed, node_ids, sharding) if shuffle_once else problem,
+            method=step_sizes_as_arrays(method),
+            network=network,
+            node_ids=node_ids,
+            key=keys.key(run_config.seed),
+            batch_size=run_config.batch_size,
+            eval_config=EvalConfig(
+                shuffle_once=shuffle_once,
+                precision=run_config.precision,
+                node_chunk=node_chunk,
+                micro_batch=run_config.micro_batch,
+            ),
+            record_noise=record_noise,
         )
 
-    def start(self) -> State:
-        """The state before the first step, of the local nodes."""
-        nodes, problem = len(self.nodes), self.problem
-        x, y = replicate(problem.x0, nodes), None if problem.y0 is None else replicate(problem.y0, nodes)
+    def initial_state(self) -> State:
+        """The state of the local nodes before the first step."""
+        node_count = len(self.node_ids)
+        x = replicate(self.problem.x0, node_count)
+        y = None if self.problem.y0 is None else replicate(self.problem.y0, node_count)
         leaves, structure = jax.tree.flatten(self.method.start(x, y))
         del x, y
         # A state that shares a buffer (zero carries) could not be donated: each leaf is copied, and then dropped.
@@ -133,22 +138,25 @@ class Program(eqx.Module):
         while leaves:
             copies.append(jnp.copy(leaves.pop()))
         state = jax.tree.unflatten(structure, copies)
-        return state._replace(link_memory=self._link_memory(state))
+        return state._replace(link_memory=self._initial_link_memory(state))
 
-    def _link_memory(self, state: State) -> tuple[ExchangeMemory, ...]:
+    def _initial_link_memory(self, state: State) -> tuple[ExchangeMemory, ...]:
         """What links remember before the first step: zeros, in the shapes that a step's messages need."""
         if not self.network.links:
             return ()
 
-        def after(program: Program, k: Array, state: State) -> ExchangeMemory:
-            return program.step(k, state._replace(link_memory=None))[0].link_memory
+        def link_memory_after_step(program: Program, k: Array, state: State) -> ExchangeMemory:
+            new, _ = program.step(k, state._replace(link_memory=None))
+            return new.link_memory
 
-        shapes = eqx.filter_eval_shape(after, self, jnp.int32(0), state)
+        shapes = eqx.filter_eval_shape(link_memory_after_step, self, jnp.int32(0), state)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes) if jax.tree.leaves(shapes) else ()
 
     def step(self, k: Array, state: State) -> tuple[State, StepCost]:
-        """One iteration of every node, and its cost. If `state.link_memory` is None, nothing is sent: such a step is
-        only traced for shapes.
+        """One iteration of every node, and its cost.
+
+        `state.link_memory` has three forms. It is a tuple with a memory for each exchange, or `()` if links remember
+        nothing. In a step that is only traced for the shapes of these memories it is None, and nothing is sent.
         """
         ledger = Ledger()
         oracle = self.oracle(k, ledger)
@@ -164,7 +172,7 @@ class Program(eqx.Module):
     def oracle(self, k: Array, ledger: Ledger) -> Oracle:
         """The oracle of step k."""
         key = jax.random.fold_in(self.key, k)
-        arguments = (self.problem, self.nodes, key, self.batch_size, ledger)
+        arguments = (self.problem, self.node_ids, key, self.batch_size, ledger)
         if self.record_noise is None:
             return Oracle(*arguments, k=k, config=self.eval_config)
         return PrivateOracle(*arguments, k=k, config=self.eval_config, noise=self.record_noise)
@@ -194,11 +202,16 @@ class Program(eqx.Module):
         state, repetitions = jax.lax.scan(body, state, (steps, batches))
         return state, all_finite(state), repetitions
 
-    def costs(self, state: State) -> StepCost:
+    def step_cost(self, state: State) -> StepCost:
         """The cost of one step, from tracing it."""
-        step_costs: list[StepCost] = []
-        jax.eval_shape(lambda k, state: step_costs.append(self.step(k, state)[1].untraced()), jnp.int32(0), state)
-        return step_costs[0]
+        traced_costs: list[StepCost] = []
+
+        def trace(k: Array, state: State) -> None:
+            _, cost = self.step(k, state)
+            traced_costs.append(cost.untraced())
+
+        jax.eval_shape(trace, jnp.int32(0), state)
+        return traced_costs[0]
 
     def is_random(self, state: State) -> bool:
         """Whether a step depends on the run's key, by batches or by its own random numbers; found by tracing it."""
@@ -217,21 +230,28 @@ def all_finite(state: State) -> Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 
 
-def shuffled(problem: Problem, seed: int, nodes: Array, sharding: jax.sharding.Sharding | None = None) -> Problem:
+def shuffled(problem: Problem, seed: int, node_ids: Array, sharding: jax.sharding.Sharding | None = None) -> Problem:
     """The problem with the samples of every node and level shuffled, each in a different order."""
-    shuffle, levels = _shuffle(sharding), (problem.upper_data, problem.lower_data)
-    levels = (data and shuffle(data, nodes, np.uint32(seed), np.uint32(SHUFFLE + i)) for i, data in enumerate(levels))
-    return problem.replace_data(*levels)
+    shuffle = _compiled_shuffle(sharding)
+
+    def shuffled_level(data: Samples | None, loss_index: int) -> Samples | None:
+        if data is None:
+            return None
+        return shuffle(data, node_ids, np.uint32(seed), np.uint32(SHUFFLE_KEYS + loss_index))
+
+    upper = shuffled_level(problem.upper_data, UPPER)
+    lower = shuffled_level(problem.lower_data, LOWER)
+    return problem.replace_data(upper, lower)
 
 
 @lru_cache(maxsize=8)
-def _shuffle(sharding: jax.sharding.Sharding | None) -> Callable[..., Samples]:
-    """Compiled once per sharding and shape of the data."""
+def _compiled_shuffle(sharding: jax.sharding.Sharding | None) -> Callable[..., Samples]:
+    """A function that shuffles samples, compiled once per sharding and shape of the data."""
 
-    def order(data: Samples, nodes: Array, seed: Array, level: Array) -> Samples:
-        return data.shuffled(jax.random.fold_in(keys.key(seed), level), nodes)
+    def shuffle(data: Samples, node_ids: Array, seed: Array, key_number: Array) -> Samples:
+        return data.shuffled(jax.random.fold_in(keys.key(seed), key_number), node_ids)
 
-    return jax.jit(order, out_shardings=sharding)
+    return jax.jit(shuffle, out_shardings=sharding)
 
 
 def step_sizes_as_arrays(method: Method) -> Method:

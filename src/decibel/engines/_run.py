@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import ShapedArray
 
 from ..core._convolutions import compile_step
 from ..core._ledger import Counts, StepCost
@@ -21,13 +22,13 @@ from ..problem._stream_trace import pop_source_error, streams_of
 from . import _memory as device_memory
 from ._program import Program
 
-# Of arrays, the state, the first step, and batches where they are given.
+# Called with (arrays, state, first step, *batches).
 ChunkFunction = Callable[..., tuple[State, Array, list[Array]]]
 Wrap = Callable[[ChunkFunction, Program, State], ChunkFunction]
 
 
-def as_it_is(chunk: ChunkFunction, arrays: Program, state: State) -> ChunkFunction:
-    """All nodes on one device."""
+def no_wrap(chunk: ChunkFunction, arrays: Program, state: State) -> ChunkFunction:
+    """Leaves the chunk unchanged, since all nodes are on one device."""
     return chunk
 
 
@@ -35,13 +36,13 @@ class Compiled(NamedTuple):
     """A compiled chunk, the cost of one step, and the bytes it needs in addition to the program and the state."""
 
     chunk: jax.stages.Compiled
-    costs: StepCost
+    step_cost: StepCost
     temp_bytes: int
 
     @classmethod
-    def of(cls, chunk: jax.stages.Compiled, costs: StepCost) -> Compiled:
+    def of(cls, chunk: jax.stages.Compiled, step_cost: StepCost) -> Compiled:
         analysis = chunk.memory_analysis()  # None where a backend cannot say; asked once, since it takes milliseconds
-        return cls(chunk, costs, analysis.temp_size_in_bytes if analysis else 0)
+        return cls(chunk, step_cost, analysis.temp_size_in_bytes if analysis else 0)
 
 
 class KeptState(NamedTuple):
@@ -56,7 +57,7 @@ class Run:
 
     Args:
         program: what is compiled.
-        begin: makes the state before the first step, placed on the devices; None takes the program's own.
+        initial_state: makes the state before the first step, placed on the devices; None takes the program's own.
         oom_message: the error message where a device's memory is full.
         wrap: spreads a chunk over devices; the default runs it on one.
         devices: how many devices hold the nodes.
@@ -77,9 +78,9 @@ class Run:
         self,
         program: Program,
         *,
-        begin: Callable[[], State] | None = None,
+        initial_state: Callable[[], State] | None = None,
         oom_message: str,
-        wrap: Wrap = as_it_is,
+        wrap: Wrap = no_wrap,
         devices: int = 1,
         migrate_links: Callable[..., tuple[ExchangeMemory, ...]] | None = None,
         split: str = "",
@@ -94,19 +95,22 @@ class Run:
         self.migrate_links = migrate_links
         self.split = split
         self._keep_copy = keep_copy
-        # On a device of its own choice, so that what is compiled for this state also serves the states that follow it.
-        self._begin = begin or (lambda: jax.device_put(program.start(), program.nodes.sharding))
+        # It is committed to its device, so that what is compiled for this state also serves those that follow it.
+        self._initial_state = initial_state or (
+            lambda: jax.device_put(program.initial_state(), program.node_ids.sharding)
+        )
         self._compiled: dict[int, Compiled] = {}
         pop_source_error(program.problem)  # drops the error of an earlier run that was interrupted
-        self.state = self.begin()
+        self.state = self.initial_state()
         self.best: KeptState | None = None
-        self._origin: KeptState | None = None  # from where steps are repeated, and the lengths of the chunks since
-        self._done: list[int] = []
+        # If no copy of the state is kept, steps are repeated from here, in the chunks that have run since.
+        self._repeat_from: KeptState | None = None
+        self._lengths_since: list[int] = []
 
-    def begin(self) -> State:
-        """A state before the first step."""
+    def initial_state(self) -> State:
+        """The state before the first step."""
         with device_memory.oom_hint(self._oom_message):
-            return self._begin()
+            return self._initial_state()
 
     def free(self) -> None:
         """Deletes the state's buffers, to make room for another."""
@@ -124,26 +128,31 @@ class Run:
         """The chunk of that length, compiled once per program and length."""
         if length not in self._compiled:
             leaves, structure = jax.tree.flatten((self.program, self.state))
-            with device_memory.oom_hint(
-                self._oom_message
-            ):  # on a GPU kernels are tried, with arrays as large as the run's
-                self._compiled[length] = compile_chunk(structure, kinds_of(leaves), length, self._wrap)
+            # XLA times kernels while it compiles for a GPU, on arrays as large as the run's.
+            with device_memory.oom_hint(self._oom_message):
+                self._compiled[length] = compile_chunk(structure, leaf_types(leaves), length, self._wrap)
         return self._compiled[length]
 
     @property
     def node_ids(self) -> np.ndarray:
         """The ids of its nodes."""
-        return np.asarray(self.program.nodes)
+        return np.asarray(self.program.node_ids)
+
+    # The next four serve engines whose members or graph may change between restarts, such as a silo. An engine whose
+    # nodes are all here leaves them as they are.
 
     @property
     def placement(self) -> str:
-        """A description of the nodes and graph of this run. It is saved with states, and passed to `amends` and
-        `adopt`.
+        """A description of the nodes and graph of this run. Each checkpoint saves it, and `amends` and `adopt` get the
+        one that was saved.
         """
         return ""
 
     def amends(self, placement: str) -> bool:
-        """Whether a saved state is of the same run with other members or another graph.
+        """Whether this run amends the saved one: it is the same run, with other members or another graph.
+
+        Args:
+            placement: the `placement` of the run that saved the state.
 
         Raises:
             ValueError: if the run cannot continue from that state.
@@ -151,16 +160,16 @@ class Run:
         return False
 
     def adopt(self, saved: State, placement: str) -> State:
-        """A saved state of the same run with other members or another graph, converted to this run's."""
+        """Converts the saved state of a run that this one amends. `placement` is that of the run that saved it."""
         return saved
 
     def restore_order(self, saved: Sequence[int]) -> Sequence[int]:
-        """The checkpoints to try to continue from, in this order; `saved` has all steps, newest first."""
+        """The steps of the checkpoints to try to continue from, in this order; `saved` has all steps, newest first."""
         return saved
 
     @property
-    def size(self) -> float:
-        """The largest entry of x, y and z at the nodes that are here."""
+    def largest_entry(self) -> float:
+        """The largest absolute value in x, y and z at the nodes that are here."""
         leaves = jax.tree.leaves([level.s for level in self.state[:3] if level is not None])
         return max((_largest(shard) for leaf in leaves for shard in leaf.addressable_shards), default=0.0)
 
@@ -191,49 +200,54 @@ class Run:
         gives the same bits."""
         if self._keep_copy:
             return device_memory.copied(self.state, temp_bytes)
-        if self._origin is None or self._origin.step + sum(self._done) != self.step:
+        if self._repeat_from is None or self._repeat_from.step + sum(self._lengths_since) != self.step:
             # Not a method of this run, which would keep itself and its state alive until garbage is collected.
-            begin = self._begin if self.step == 0 else _at_host(self.state)
-            self._origin, self._done = KeptState(self.step, begin), []
-        origin = self._origin
-        lengths = list(self._done)
+            restore = self._initial_state if self.step == 0 else _at_host(self.state)
+            self._repeat_from = KeptState(self.step, restore)
+            self._lengths_since = []
+        origin = self._repeat_from
+        lengths = list(self._lengths_since)
         step = self.step
 
         def repeat_steps() -> State:
             self.state, self.step = origin.restore(), origin.step
             for length in lengths:
-                self._repeat(length)
+                self._run(length)
                 self.step += length
             assert self.step == step
             return self.state
 
         return repeat_steps
 
-    def _repeat(self, length: int) -> None:
-        """Runs a chunk again that has run before."""
-        arrays = eqx.filter(self.program, eqx.is_array)
-        self.state = self.compile(length).chunk(arrays, self.state, np.int32(self.step))[0]
-
     def advance(self, length: int) -> Counts | None:
         """Advances the run and returns the cost. If something diverged, returns None and leaves the state as it was."""
-        chunk, costs, temp_bytes = self.compile(length)
+        compiled = self.compile(length)
         with device_memory.oom_hint(self._oom_message):
             # The chunk consumes the state it is given, so this copy is what remains if it diverges.
-            good = self.restorer(temp_bytes)
-            arrays = eqx.filter(self.program, eqx.is_array)
-            state, finite, repetitions = chunk(arrays, self.state, np.int32(self.step))
-            finite = bool(finite)  # waits until all is computed
-            error = pop_source_error(self.program.problem)
-            if error is not None or not finite:
-                del state
-                self.state = good()
-                if error is not None:
+            restore_state = self.restorer(compiled.temp_bytes)
+            try:
+                finite, repetitions = self._run(length)
+                if (error := pop_source_error(self.program.problem)) is not None:
                     raise error
+            except Exception:
+                self._return_to(restore_state)
+                raise
+            if not finite:
+                self._return_to(restore_state)
                 return None
-        self.state, self.step = state, self.step + length
-        if not self._keep_copy:
-            self._done.append(length)
-        return costs.total(length, [np.asarray(times, np.float64).sum() for times in repetitions])
+        self.step += length
+        self._lengths_since.append(length)
+        return compiled.step_cost.total(length, repetitions)
+
+    def _run(self, length: int) -> tuple[bool, list[float]]:
+        """Runs a chunk; returns whether the state is then finite, and how often repeated parts ran."""
+        arrays = eqx.filter(self.program, eqx.is_array)
+        self.state, finite, repetitions = self.compile(length).chunk(arrays, self.state, np.int32(self.step))
+        return bool(finite), [float(np.asarray(times, np.float64).sum()) for times in repetitions]
+
+    def _return_to(self, restore_state: Callable[[], State]) -> None:
+        self.free()
+        self.state = restore_state()
 
 
 def _at_host(state: State) -> Callable[[], State]:
@@ -244,52 +258,57 @@ def _at_host(state: State) -> Callable[[], State]:
 
 
 def _largest(shard: jax.Shard) -> float:
-    """The size of its largest entry, without another array of its size."""
+    """The largest absolute value in a shard, without another array of its size."""
     assert shard.data is not None
     data = np.asarray(shard.data) if shard.device.platform == "cpu" else shard.data
     return max(float(data.max(initial=0)), float(-data.min(initial=0)))
 
 
-def kinds_of(leaves: list[PyTree]) -> tuple[PyTree, ...]:
-    """What a program of these leaves is compiled for."""
+def leaf_types(leaves: list[PyTree]) -> tuple[PyTree, ...]:
+    """What a program of these leaves is compiled for: the type and sharding of each array, and all other leaves."""
     return tuple((jax.typeof(leaf), leaf.sharding) if eqx.is_array(leaf) else leaf for leaf in leaves)
 
 
-def shapes_of(kinds: tuple[PyTree, ...]) -> list[PyTree]:
-    """The leaves of these kinds, without their contents."""
-    return [
-        jax.ShapeDtypeStruct(kind[0].shape, kind[0].dtype, weak_type=kind[0].weak_type, sharding=kind[1])
-        if isinstance(kind, tuple)
-        else kind
-        for kind in kinds
-    ]
+def leaf_shapes(types: tuple[PyTree, ...]) -> list[PyTree]:
+    """The leaves of these `leaf_types`, with shapes instead of arrays."""
+
+    def shape(type_and_sharding: tuple[ShapedArray, jax.sharding.Sharding]) -> jax.ShapeDtypeStruct:
+        array_type, sharding = type_and_sharding
+        return jax.ShapeDtypeStruct(
+            array_type.shape, array_type.dtype, weak_type=array_type.weak_type, sharding=sharding
+        )
+
+    return [shape(leaf) if isinstance(leaf, tuple) else leaf for leaf in types]
 
 
-def shapes_apart(program: Program) -> tuple[Program, Program]:
-    """A program of shapes: its arguments, and what is compiled in."""
+def split_arrays_and_static(program: Program) -> tuple[Program, Program]:
+    """A program of shapes in two halves: the arrays, which are arguments of a chunk, and the rest, which is compiled
+    in.
+    """
     return eqx.partition(program, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
 
 
 @lru_cache(maxsize=32)
 def compile_chunk(
-    structure: Hashable, kinds: tuple[PyTree, ...], length: int, wrap: Wrap, sizes: tuple[tuple[int, ...], ...] = ()
+    structure: Hashable, types: tuple[PyTree, ...], length: int, wrap: Wrap, sizes: tuple[tuple[int, ...], ...] = ()
 ) -> Compiled:
-    """Ahead of time, so that compiling is never timed as running; the state's buffers are donated.
+    """Compiles a chunk ahead of time, so that compiling is never timed as running; the state's buffers are donated.
 
     A chunk with `sizes` takes the batches of every stream and draw, of these sizes, as a further argument.
     """
-    program, state = jax.tree.unflatten(structure, shapes_of(kinds))
-    arrays, static = shapes_apart(program)
-    costs: list[StepCost] = []
+    program, state = jax.tree.unflatten(structure, leaf_shapes(types))
+    arrays, static = split_arrays_and_static(program)
+    traced_costs: list[StepCost] = []
 
     def chunk(arrays: Program, state: State, first: Array, *batches: PyTree) -> tuple[State, Array, list[Array]]:
-        return eqx.combine(arrays, static).chunk(state, first, length, costs, *batches)
+        return eqx.combine(arrays, static).chunk(state, first, length, traced_costs, *batches)
 
     first = jax.ShapeDtypeStruct((), jnp.int32)
     streams = streams_of(program.problem)
     draws = [
-        [data.shapes((length, data.nodes, size)) for size in each] for data, each in zip(streams, sizes, strict=False)
+        [data.shapes((length, data.nodes, size)) for size in batch_sizes]
+        for data, batch_sizes in zip(streams, sizes, strict=False)
     ]
     arguments = (arrays, state, first, *([draws] if sizes else []))
     compiled = compile_step(wrap(chunk, arrays, state), 1, *arguments)
-    return Compiled.of(compiled, costs[-1])
+    return Compiled.of(compiled, traced_costs[-1])

@@ -12,7 +12,7 @@ from ..graphs._graph import Levels
 from ..methods._method import Method
 from ..network._in_memory import InMemory
 from ..network._links import migrate_links
-from ..network._messages import Stateless
+from ..network._messages import LinkFree
 from ..problem._problem import Problem
 from ..problem._stream_trace import streams_of
 from . import _memory as device_memory
@@ -48,10 +48,10 @@ class Simulator(Engine):
             "smaller batches, Simulator(node_chunk=...), or Cluster() over more devices."
         )
         with device_memory.oom_hint(oom_message):
-            numbers = jnp.asarray(config.node_ids(nodes))
-            needs_links = config.faults or not all(isinstance(message, Stateless) for message in method.messages)
-            network = InMemory.with_links(graphs, config.link_faults(numbers)) if needs_links else InMemory.of(graphs)
-            program = Program.of(problem.bind(nodes), method, network, numbers, config, node_chunk=self.node_chunk)
+            node_ids = jnp.asarray(config.node_ids(nodes))
+            needs_links = config.faults or not all(isinstance(message, LinkFree) for message in method.messages)
+            network = InMemory.with_links(graphs, config.link_faults(node_ids)) if needs_links else InMemory.of(graphs)
+            program = Program.of(problem.bind(nodes), method, network, node_ids, config, node_chunk=self.node_chunk)
             program = jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array(leaf) else leaf, program)
             kind = StreamedRun if streams_of(program.problem) else Run
             return kind(

@@ -140,7 +140,7 @@ class Graph:
 
     @property
     def order(self) -> Literal["cyclic", "random"]:
-        """Of a sequence of one phase."""
+        """`"cyclic"`, since a single phase has no other order."""
         return "cyclic"
 
     @property

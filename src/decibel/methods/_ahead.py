@@ -19,7 +19,7 @@ class Ahead(TwoCopies):
         "Separation, 2024"
     )
     defaults: ClassVar = {"alpha": 0.02, "beta": 0.01}  # slow, faster (times λ), fastest
-    moved_by: ClassVar = dict.fromkeys("xyz", "consensus")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "consensus")
 
 
 @register(Ahead)

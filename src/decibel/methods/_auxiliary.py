@@ -63,22 +63,22 @@ class Auxiliary(Method):
 
     def lower_only(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         """A step in which only y moves: nothing is computed, drawn or sent for x and z."""
-        x, y, z, r = state[:4]
-        level = self.levels(oracle)["y"]
+        x, y, z, r, _ = state
+        strategy = self.levels(oracle)["y"]
         _, β, *_ = self.rates(k)
 
-        def direction(number: int | Array, y: Level) -> Vector:
-            return self.lower_direction(oracle.draw(number), x.s, y.s, z.s)
+        def direction(draw_index: int | Array, y: Level) -> Vector:
+            return self.lower_direction(oracle.draw(draw_index), x.s, y.s, z.s)
 
-        def alone(j: Array, y: Level) -> Level:
-            return level.local_step(y, direction(j + 1, y), β)
+        def local_step(j: Array, y: Level) -> Level:
+            return strategy.local_step(y, direction(j + 1, y), β)
 
-        if level.local_steps > 1:
-            y = network(y=level.begin(y, β))
-            y = oracle.ledger.loop(level.local_steps - 1, alone, y)
-        y = network(y=level(y, direction(0, y), β))
+        if strategy.local_steps > 1:
+            y = network(y=strategy.begin_local_steps(y, β))
+            y = oracle.ledger.loop(strategy.local_steps - 1, local_step, y)
+        y = network(y=strategy(y, direction(0, y), β))
         if oracle.problem.prox_y is not None:
-            y = y._replace(s=replace(level, prox=oracle.problem.prox_y).apply_prox(y.s, β))
+            y = y._replace(s=replace(strategy, prox=oracle.problem.prox_y).apply_prox(y.s, β))
         return State(x, y, z, r)
 
     def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
@@ -86,45 +86,55 @@ class Auxiliary(Method):
 
         With local steps all levels move several times on their own, each on a new draw, before they exchange.
         """
-        levels = self.levels(oracle)
+        strategies = self.levels(oracle)
         α, β, γ, θ, *_ = self.rates(k)
 
-        def directions(number: int | Array, state: State) -> tuple[Vector, Vector, Vector]:
-            u, v, p = self.directions(oracle.draw(number), state.x.s, state.y.s, state.z.s)
+        def directions(draw_index: int | Array, state: State) -> tuple[Vector, Vector, Vector]:
+            u, v, p = self.directions(oracle.draw(draw_index), state.x.s, state.y.s, state.z.s)
             return (1 - θ) * state.memory + θ * u, v, p
 
-        def alone(j: Array, state: State) -> State:
+        def local_step(j: Array, state: State) -> State:
             r, v, p = directions(j + 1, state)
-            x = levels["x"].local_step(state.x, r, α)
-            y = levels["y"].local_step(state.y, v, β)
-            z = levels["z"].local_step(state.z, p, γ)
+            x = strategies["x"].local_step(state.x, r, α)
+            y = strategies["y"].local_step(state.y, v, β)
+            z = strategies["z"].local_step(state.z, p, γ)
             return State(x, y, z, r)
 
-        state = State(*state[:4])
-        if (times := levels["y"].local_steps) > 1:
-            x, y, z, r = state[:4]
-            begun = {"x": levels["x"].begin(x, α), "y": levels["y"].begin(y, β), "z": levels["z"].begin(z, γ)}
-            x, y, z = network(**begun)
-            state = oracle.ledger.loop(times - 1, alone, State(x, y, z, r))
+        state = state._replace(link_memory=())
+        local_steps = strategies["y"].local_steps
+        if local_steps > 1:
+            x, y, z = network(
+                x=strategies["x"].begin_local_steps(state.x, α),
+                y=strategies["y"].begin_local_steps(state.y, β),
+                z=strategies["z"].begin_local_steps(state.z, γ),
+            )
+            state = oracle.ledger.loop(local_steps - 1, local_step, State(x, y, z, state.memory))
         r, v, p = directions(0, state)
-        moves = {"x": levels["x"](state.x, r, α), "y": levels["y"](state.y, v, β), "z": levels["z"](state.z, p, γ)}
-        x, y, z = network(**moves)
+        x, y, z = network(
+            x=strategies["x"](state.x, r, α),
+            y=strategies["y"](state.y, v, β),
+            z=strategies["z"](state.z, p, γ),
+        )
         if oracle.problem.prox_y is not None:
             assert isinstance(self.hypergradient, Penalty)
             new = self.hypergradient.apply_prox(y.s, z.s, oracle.problem.prox_y, β)
             y, z = y._replace(s=new[0]), z._replace(s=new[1])
         return State(x, y, z, r)
 
-    def alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
-        """Each direction at the newest point: v(x, y), p(x, y⁺, z), u(x, y⁺, z⁺). x goes that `part` of its way."""
-        (x, y, z, r), levels = state[:4], self.levels(oracle)
+    def alternating(self, k: Array, state: State, oracle: Oracle, network: Communicator, relax: Any = None) -> State:
+        """Each direction at the newest point: v(x, y), p(x, y⁺, z), u(x, y⁺, z⁺).
+
+        x takes the part `relax` of its step; None takes all of it.
+        """
+        x, y, z, r, _ = state
+        strategies = self.levels(oracle)
         α, β, γ, θ, *_ = self.rates(k)
         assert isinstance(self.hypergradient, Products)
         draw = oracle.draw()
-        y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
+        y = network(y=strategies["y"](y, draw.at(x.s, y.s).v, β))
         point = draw.fresh_lower(0).at(x.s, y.s, self.hypergradient)
-        z = network(z=levels["z"](z, point.p(z.s), γ))
+        z = network(z=strategies["z"](z, point.p(z.s), γ))
         u = point.fx - point.moved_to(draw.fresh_lower(1)).jacobian(z.s)
         r = (1 - θ) * r + θ * u
-        x = network(x=levels["x"](x, r, α, relax=part))
+        x = network(x=strategies["x"](x, r, α, relax=relax))
         return State(x, y, z, r)

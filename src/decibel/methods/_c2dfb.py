@@ -63,19 +63,20 @@ class C2dfb(Method):
         return y
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z), levels = state[:3], self.strategies
+        x, y, z, *_ = state
+        strategies = self.strategies
         α, β, γ = self.rates(k)
         λ = rate(self.strength, k)
 
         def lower(j: Array, copies: tuple[Level, Level]) -> tuple[Level, Level]:
             y, z = copies
             point = AtCopies.of(oracle.draw(j + 1), x.s, y.s, z.s)
-            moves = {"y": levels["y"](y, point.gy + (1 / λ) * point.fy, β), "z": levels["z"](z, point.gz, γ)}
+            moves = {"y": strategies["y"](y, point.gy + (1 / λ) * point.fy, β), "z": strategies["z"](z, point.gz, γ)}
             return network(k * self.lower_steps + j, **moves)
 
         y, z = oracle.ledger.loop(self.lower_steps, lower, (y, z))
         point = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
-        return State(network(x=levels["x"](x, point.fx + λ * point.gap, α)), y, z)
+        return State(network(x=strategies["x"](x, point.fx + λ * point.gap, α)), y, z)
 
 
 @register(C2dfb)

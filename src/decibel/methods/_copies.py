@@ -38,11 +38,12 @@ class TwoCopies(Method):
         return point.fx + λ * point.gap, point.fy + λ * point.gy, point.gz
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z), levels = state[:3], self.levels(oracle)
+        x, y, z, *_ = state
+        strategies = self.levels(oracle)
         point = AtCopies.of(oracle.draw(), x.s, y.s, z.s)
         u, v, w = self.directions(rate(self.strength, k), point, y.s, z.s)
         α, β, γ = self.rates(k)
-        return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, w, γ)))
+        return State(*network(x=strategies["x"](x, u, α), y=strategies["y"](y, v, β), z=strategies["z"](z, w, γ)))
 
 
 def validate_strength(value: Rate) -> None:

@@ -27,7 +27,7 @@ class DbsaBase(Method):
 
     paper = GossipDsbo.paper
     loops = 2
-    moved_by: ClassVar = dict.fromkeys("xy", "consensus")
+    strategy_names: ClassVar = dict.fromkeys("xy", "consensus")
 
     alpha: Rate
     beta: Rate

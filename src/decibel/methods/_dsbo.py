@@ -29,7 +29,7 @@ class Dsbo(MatrixMethod):
     summary = "tracks the matrix J H⁻¹ (biased where nodes differ)"
     paper = "Chen, Huang, Ma, Decentralized Bilevel Optimization, 2022"
     loops = 2
-    moved_by: ClassVar = {"x": "consensus", "y": "consensus", "z": "non-gt"}
+    strategy_names: ClassVar = {"x": "consensus", "y": "consensus", "z": "non-gt"}
 
     alpha: Rate
     beta: Rate
@@ -49,7 +49,7 @@ class Dsbo(MatrixMethod):
         return Vector(jnp.zeros((*flat_x.shape, flat_y.shape[1]), flat_x.dtype))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        x, y, z, _ = state[:4]
+        x, y, z, *_ = state
         mix = self.strategies["x"]
         track = self.strategies["z"]
         α, β, γ = self.rates(k)

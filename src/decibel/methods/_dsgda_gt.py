@@ -16,7 +16,7 @@ class DsgdaGt(TwoCopies):
     summary = "first derivatives only: two copies of y and a penalty, tracked on every level (error O(1/λ))"
     paper = "Wang, Chen, Ma, Zhang, Fully First-Order Methods for Decentralized Bilevel Optimization, 2024"
     defaults: ClassVar = {"beta": 0.01}
-    moved_by: ClassVar = dict.fromkeys("xyz", "gt")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "gt")
 
 
 @register(DsgdaGt)

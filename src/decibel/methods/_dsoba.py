@@ -24,14 +24,15 @@ class Dsoba(Auxiliary):
         "Iteration Complexity, 2024"
     )
     defaults: ClassVar = {"theta": 0.3}
-    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "diffusion")
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z, h), levels = state[:4], self.levels(oracle)
+        x, y, z, h, _ = state
+        strategies = self.levels(oracle)
         α, β, γ, θ = self.rates(k)
         u, v, p = self.directions(oracle.draw(), x.s, y.s, z.s)
         new = (1 - θ) * h + θ * u
-        x, y, z = network(x=levels["x"](x, h, α), y=levels["y"](y, v, β), z=levels["z"](z, p, γ))
+        x, y, z = network(x=strategies["x"](x, h, α), y=strategies["y"](y, v, β), z=strategies["z"](z, p, γ))
         return State(x, y, z, new)
 
 

@@ -35,11 +35,14 @@ class DsvrbgdBase(Method):
         return self.estimator.start((x, y, z), (x.zeros(), y.zeros(), z))
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z, memory), levels = state[:4], self.strategies
+        x, y, z, memory, _ = state
+        strategies = self.strategies
         α, β, γ, η = self.rates(k)
         (u, v, p), memory = self.estimator(k, memory, (x.s, y.s, z.s), oracle, _directions)
         x, y, z = network(
-            x=levels["x"](x, u, α, relax=η), y=levels["y"](y, v, β, relax=η), z=levels["z"](z, p, γ, relax=η)
+            x=strategies["x"](x, u, α, relax=η),
+            y=strategies["y"](y, v, β, relax=η),
+            z=strategies["z"](z, p, γ, relax=η),
         )
         return State(x, y, z, memory)
 
@@ -51,7 +54,7 @@ class Dsvrbgd(DsvrbgdBase):
     summary = "STORM and gradient tracking on all three levels"
     paper = "Zhang, Thai, Wu, Gao, On the Communication Complexity of Decentralized Bilevel Optimization, 2023"
 
-    moved_by: ClassVar = dict.fromkeys("xyz", "non-gt")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "non-gt")
 
 
 class NormalizedDsvrbgd(DsvrbgdBase):

@@ -35,14 +35,15 @@ class Duet(Method):
         return {"x": strategy("gt"), "y": below, "z": below}
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z), levels = state[:3], self.strategies
+        x, y, z, *_ = state
+        strategies = self.strategies
         α, β, γ = self.rates(k)
         μ = self.ridge * jnp.asarray(1 + k, float) ** -self.decay
         point = oracle.draw().at(x.s, y.s)
         u = point.u(z.s)
         v = point.v + μ * y.s
         p = point.p(z.s) + μ * z.s
-        return State(*network(x=levels["x"](x, u, α), y=levels["y"](y, v, β), z=levels["z"](z, p, γ)))
+        return State(*network(x=strategies["x"](x, u, α), y=strategies["y"](y, v, β), z=strategies["z"](z, p, γ)))
 
 
 @register(Duet)

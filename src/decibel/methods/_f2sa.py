@@ -17,7 +17,7 @@ class F2sa(TwoCopies):
     paper = "Kwon, Kwon, Wright, Nowak, A Fully First-Order Method for Stochastic Bilevel Optimization, 2023"
     centralized = True
     defaults: ClassVar = {"beta": 0.01}
-    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "diffusion")
 
 
 @register(F2sa)

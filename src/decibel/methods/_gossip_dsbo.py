@@ -32,7 +32,7 @@ class GossipDsbo(MatrixMethod):
         "Yang, Zhang, Wang, Decentralized Gossip-Based Stochastic Bilevel Optimization over Communication Networks, "
         "2022"
     )
-    moved_by: ClassVar = dict.fromkeys("xy", "consensus")
+    strategy_names: ClassVar = dict.fromkeys("xy", "consensus")
     defaults: ClassVar = {"alpha": 0.02, "theta": 0.1, "terms": 20, "smoothness": 4.0, "convexity": 0.1}
 
     alpha: Rate
@@ -59,7 +59,8 @@ class GossipDsbo(MatrixMethod):
         return x.zeros(), y.zeros(), Vector(U), Vector(V)
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, _, (s, h, U, V)), draw = state[:4], oracle.draw()
+        x, y, _, (s, h, U, V), _ = state
+        draw = oracle.draw()
         α, β, θ = self.rates(k)
         point = draw.at(x.s, y.s)
         fresh_V = Vector(self._hessians(point))

@@ -24,7 +24,7 @@ class GtHsgd(Method):
     paper = (
         "Xin, Khan, Kar, A Hybrid Variance-Reduced Method for Decentralized Stochastic Non-Convex Optimization, 2021"
     )
-    moved_by: ClassVar = {"x": "gt"}
+    strategy_names: ClassVar = {"x": "gt"}
     defaults: ClassVar = {"theta": 0.1}
 
     alpha: Rate

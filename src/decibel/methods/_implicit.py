@@ -38,12 +38,13 @@ class Implicit(Method):
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         return self.simultaneous(k, state, oracle, network)
 
-    def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator, part: Any = None) -> State:
-        """Both levels at (x, y), each that `part` of its way."""
-        (x, y, _, memory), levels = state[:4], self.levels(oracle)
+    def simultaneous(self, k: Array, state: State, oracle: Oracle, network: Communicator, relax: Any = None) -> State:
+        """Both levels at (x, y). Each takes the part `relax` of its step; None takes all of it."""
+        x, y, _, memory, _ = state
+        strategies = self.levels(oracle)
         α, β, *_ = self.rates(k)
         (v, u), memory = self.estimator(k, memory, (x.s, y.s), oracle, self._directions)
-        x, y = network(x=levels["x"](x, u, α, relax=part), y=levels["y"](y, v, β, relax=part))
+        x, y = network(x=strategies["x"](x, u, α, relax=relax), y=strategies["y"](y, v, β, relax=relax))
         return State(x, y, memory=memory)
 
     def _directions(self, draw: Draw, point: Any) -> Any:

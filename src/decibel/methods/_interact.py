@@ -21,7 +21,7 @@ class InteractBase(Implicit):
         "Liu et al., INTERACT: Achieving Low Sample and Communication Complexities in Decentralized Bilevel Learning "
         "over Networks, 2022"
     )
-    moved_by: ClassVar = {"x": "non-gt", "y": "local"}
+    strategy_names: ClassVar = {"x": "non-gt", "y": "local"}
 
 
 class Interact(InteractBase):
@@ -57,7 +57,7 @@ class DsgdBilevel(InteractBase):
 
     catalog_name = "d-sgd-bilevel"
     summary = "no tracking (biased where nodes differ)"
-    moved_by: ClassVar = {"x": "consensus", "y": "local"}
+    strategy_names: ClassVar = {"x": "consensus", "y": "local"}
 
 
 @register(Interact)

@@ -62,7 +62,7 @@ class ProxSkip(Method):
         "Acceleration! Finally!, 2022"
     )
     may_skip_exchange: ClassVar = True
-    moved_by: ClassVar = {"x": "ed"}
+    strategy_names: ClassVar = {"x": "ed"}
 
     alpha: Rate
     probability: Scalar

@@ -34,7 +34,7 @@ class Lopa(LopaBase):
 
     catalog_name = "lopa"
     summary = "a personal auxiliary level, no tracking (biased where nodes differ)"
-    moved_by: ClassVar = {"x": "consensus", "y": "local", "z": "local"}
+    strategy_names: ClassVar = {"x": "consensus", "y": "local", "z": "local"}
 
 
 class LopaGt(LopaBase):
@@ -42,7 +42,7 @@ class LopaGt(LopaBase):
 
     catalog_name = "lopa-gt"
     summary = "LoPA with gradient tracking"
-    moved_by: ClassVar = {"x": "non-gt", "y": "local", "z": "local"}
+    strategy_names: ClassVar = {"x": "non-gt", "y": "local", "z": "local"}
 
 
 @register(Lopa, tracking=False)

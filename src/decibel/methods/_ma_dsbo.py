@@ -41,21 +41,22 @@ class MaDsboBase(Method):
         return x.zeros()
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        (x, y, z, r), levels = state[:4], self.strategies
+        x, y, z, r, _ = state
+        strategies = self.strategies
         α, β, γ, θ = self.rates(k)
 
         def lower(j: Array, y: Level) -> Level:
-            move = levels["y"](y, oracle.draw(3 * j).at(x.s, y.s).v, β)
+            move = strategies["y"](y, oracle.draw(3 * j).at(x.s, y.s).v, β)
             return network(k * self.lower_steps + j, y=move)
 
         def auxiliary(j: Array, z: Level) -> Level:
-            move = levels["z"](z, oracle.draw(3 * j + 1).at(x.s, y.s).p(z.s), γ)
+            move = strategies["z"](z, oracle.draw(3 * j + 1).at(x.s, y.s).p(z.s), γ)
             return network(k * self.auxiliary_steps + j, z=move)
 
         y = oracle.ledger.loop(self.lower_steps, lower, y)
         z = oracle.ledger.loop(self.auxiliary_steps, auxiliary, z)
         r = (1 - θ) * r + θ * oracle.draw(2).at(x.s, y.s).u(z.s)
-        return State(network(x=levels["x"](x, r, α)), y, z, r)
+        return State(network(x=strategies["x"](x, r, α)), y, z, r)
 
 
 class MaDsbo(MaDsboBase):
@@ -63,7 +64,7 @@ class MaDsbo(MaDsboBase):
 
     catalog_name = "ma-dsbo"
     summary = "inner loops on y and z, moving average on the upper level (biased where nodes differ)"
-    moved_by: ClassVar = dict.fromkeys("xyz", "consensus")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "consensus")
 
     @property
     def sends(self) -> str:
@@ -75,7 +76,7 @@ class MaDsboGt(MaDsboBase):
 
     catalog_name = "ma-dsbo-gt"
     summary = "MA-DSBO with gradient tracking in the inner loops (biased on the upper level)"
-    moved_by: ClassVar = {"x": "consensus", "y": "non-gt", "z": "non-gt"}
+    strategy_names: ClassVar = {"x": "consensus", "y": "non-gt", "z": "non-gt"}
 
     @property
     def sends(self) -> str:

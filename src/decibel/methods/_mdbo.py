@@ -22,7 +22,7 @@ class MdboBase(Implicit):
         "Gao, Gu, Thai, On the Convergence of Distributed Stochastic Bilevel Optimization Algorithms over a Network, "
         "2022"
     )
-    moved_by: ClassVar = dict.fromkeys("xy", "non-gt")
+    strategy_names: ClassVar = dict.fromkeys("xy", "non-gt")
     defaults: ClassVar = {"theta": 0.3}
 
     relax: Rate

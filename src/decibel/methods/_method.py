@@ -25,9 +25,10 @@ from ..oracles._oracle import Oracle
 from ..problem._problem import Problem
 from ..problem.prox import Prox
 from ..strategies._table import STRATEGIES, Level, Strategy
-from ..strategies._table import strategy as named
+from ..strategies._table import strategy as strategy_named
 
-RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")  # the step sizes, by the names they have in every method
+# The step sizes and weights of a step, by the names they have in every method; `rates` returns them in this order.
+RATES = ("alpha", "beta", "gamma", "theta", "relax", "tau")
 WEIGHTS = {
     "theta": "the newest sample's weight in an average",
     "relax": "η, the part of a step that is taken, in s⁺ = s + η (W s − α p − s)",
@@ -37,8 +38,11 @@ Rate = float | Array | Callable[[Array], Array]
 
 
 class State(NamedTuple):
-    """What a run continues with: a `Level` per variable (None where a method has none), the method's memory, and what
-    the network remembers by link, which is its own affair."""
+    """What a run continues with.
+
+    There is a `Level` per variable (None where a method has none) and the method's memory. `link_memory` is what the
+    network remembers for each link: methods do not read it, and the states that they return leave it empty.
+    """
 
     x: Level
     y: Any = None
@@ -61,8 +65,8 @@ class Variant(NamedTuple):
 class Method(eqx.Module):
     """A point in the space of algorithms. Step sizes are array leaves: runs that differ in them share a program.
 
-    What is known of a published method stands on its class, and `db.CATALOG` and the tables of the documentation are
-    made from it. A method of your own may leave all of it out.
+    A published method describes itself in class variables. `db.CATALOG` and the tables of the documentation read them;
+    your own method may leave all of them out.
     """
 
     catalog_name: ClassVar[str] = ""
@@ -70,11 +74,10 @@ class Method(eqx.Module):
     paper: ClassVar[str] = ""
     loops: ClassVar[int] = 1
     takes_prox: ClassVar[bool] = False  # whether its step applies the problem's proximal map, by `levels`
-    may_skip_exchange: ClassVar[bool] = (
-        False  # whether a step may send nothing; a site would treat that as a lost message
-    )
+    # Whether a step may send nothing; a site would treat that as a lost message.
+    may_skip_exchange: ClassVar[bool] = False
     centralized: ClassVar[bool] = False  # runs on the complete graph only, which is taken where none is given
-    moved_by: ClassVar[Mapping[str, str]] = MappingProxyType({})  # by level, the name of its strategy
+    strategy_names: ClassVar[Mapping[str, str]] = MappingProxyType({})  # by level, the name of its strategy
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # in the catalogue, beside the usual step sizes
 
     def __check_init__(self) -> None:
@@ -106,7 +109,10 @@ class Method(eqx.Module):
 
     @property
     def sends(self) -> str:
-        """What a node sends to each neighbour per iteration; p and q are the entries of x and y."""
+        """What a node sends to each neighbour per iteration, as a formula such as "2p + 3q numbers".
+
+        p and q are the numbers of entries of x and y. Raises ValueError if messages are encoded.
+        """
         vectors: dict[str, int] = {}
         numbers = 0
         for level, strategy in self.strategies.items():
@@ -115,31 +121,32 @@ class Method(eqx.Module):
                     f"strategy {strategy.name!r} sends encoded messages, whose size depends on the problem: measure "
                     "it with db.cost(problem, method, graph)."
                 )
-            every = self.intervals.get(level, 1)
-            size = ("p" if level == "x" else "q") + (f"/{every}" if every > 1 else "")
+            interval = self.intervals.get(level, 1)
+            size = ("p" if level == "x" else "q") + (f"/{interval}" if interval > 1 else "")
             vectors[size] = vectors.get(size, 0) + strategy.message_size[0]
             numbers += strategy.message_size[1]
-        parts = [f"{number if number > 1 else ''}{size}" for size, number in sorted(vectors.items()) if number]
+        parts = [f"{count if count > 1 else ''}{size}" for size, count in sorted(vectors.items()) if count]
         return " + ".join([*parts, *([str(numbers)] if numbers else [])]) + " numbers"
 
     @property
     def strategies(self) -> dict[str, Strategy]:
-        """The strategy of each level that exists: those that `moved_by` names."""
-        return {level: named(name) for level, name in self.moved_by.items()}
+        """The strategy of each level that exists: those that `strategy_names` names."""
+        return {level: strategy_named(name) for level, name in self.strategy_names.items()}
 
     def levels(self, oracle: Oracle) -> dict[str, Strategy]:
-        """The strategy of each level at the nodes that are here, with the problem's proximal map on x."""
-        strategies = {level: strategy.at(oracle.nodes) for level, strategy in self.strategies.items()}
+        """The strategy of each level for the local nodes, with the problem's proximal map on x."""
+        strategies = {level: strategy.for_nodes(oracle.node_ids) for level, strategy in self.strategies.items()}
         if oracle.problem.prox_x is not None:
-            strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.nodes))
+            strategies["x"] = replace(strategies["x"], prox=oracle.problem.prox_x.at(oracle.node_ids))
         return strategies
 
     def with_strategies(self, change: Callable[[Strategy], Strategy]) -> Method:
         """The same method, with every strategy that sends changed, such as wrapped in one of `db.privacy`."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        sending = {name: value for name, value in held.items() if isinstance(value, Strategy) and value.communicates}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        sending = {name: value for name, value in values.items() if isinstance(value, Strategy) and value.communicates}
         if any(
-            row.communicates and all(row is not value for value in sending.values()) for row in self.strategies.values()
+            strategy.communicates and all(strategy is not value for value in sending.values())
+            for strategy in self.strategies.values()
         ):
             raise ValueError(
                 f"{self.name} has strategies of its own, which cannot be changed: choose one such as 'sparkle-ed'."
@@ -148,7 +155,8 @@ class Method(eqx.Module):
 
     @property
     def intervals(self) -> Mapping[str, int]:
-        """In every how many steps a level moves, for levels that rest in between."""
+        """By level, the number of steps from one of its moves to the next; levels that move in every step are
+        absent."""
         return {}
 
     @property
@@ -174,7 +182,7 @@ class Method(eqx.Module):
         return ()
 
     def rates(self, k: Array) -> tuple[Scalar, ...]:
-        """Its step sizes at step k, in the order of `RATES`."""
+        """Its step sizes and weights at step k, in the order of `RATES`; those that the method lacks are left out."""
         return tuple(rate(getattr(self, name), k) for name in RATES if hasattr(self, name))
 
     @abstractmethod
@@ -186,7 +194,7 @@ class Method(eqx.Module):
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @property
-    def described(self) -> dict[str, JSON]:
+    def settings_in_words(self) -> dict[str, JSON]:
         """Its settings in words, for people."""
         modules = {field.name: getattr(self, field.name) for field in fields(self)}
         parts = {name: value for name, value in modules.items() if isinstance(value, eqx.Module)}
@@ -228,16 +236,17 @@ class Method(eqx.Module):
         )
 
     def _validate_prox(self, prox: Prox, graph: Graph | GraphSequence) -> None:
-        mixing = self.strategies["x"]
+        upper_strategy = self.strategies["x"]
         if not self.takes_prox:
             raise ValueError(
                 f"{self.name} does not take prox_x: choose a method such as db.sparkle('ed', ...) or db.ed."
             )
-        if not mixing.allows(prox):
+        if not upper_strategy.allows(prox):
             exact = "'ed', 'extra', 'gt' or 'nids'" if prox.nodes is None else "'extra' or 'nids'"
             exact = exact if graph.doubly_stochastic else f"an undirected graph, and {exact}"
             raise ValueError(
-                f"strategy {mixing.name!r} on level x is not exact with prox_x={type(prox).__name__}: choose {exact}."
+                f"strategy {upper_strategy.name!r} on level x is not exact with prox_x={type(prox).__name__}: choose "
+                f"{exact}."
             )
 
 
@@ -277,13 +286,13 @@ def validate_graph(graph: Graph | GraphSequence, strategy: Strategy, level: str)
             "'gt', 'push-pull' or an undirected graph."
         )
     least = min(float(phase.matrix.diagonal().min()) for phase in graph.phases)
-    if strategy.requires_self_weight and least < strategy.requires_self_weight - 1e-9:
+    if strategy.min_self_weight and least < strategy.min_self_weight - 1e-9:
         raise ValueError(
-            f"strategy {strategy.name!r} on level {level} needs w_ii ≥ {strategy.requires_self_weight:.4g}, and "
+            f"strategy {strategy.name!r} on level {level} needs w_ii ≥ {strategy.min_self_weight:.4g}, and "
             f"{graph.name} has {least:.4g}: use graph.lazy()."
         )
     if graph.changes and strategy.requires_fixed_graph:
-        _validate_damping(graph, strategy.on(graph.damping), level)
+        _validate_damping(graph, strategy.with_default_damping(graph.damping), level)
     elif strategy.requires_spectrum:
         _validate_spectrum(graph, strategy, level)
 
@@ -314,7 +323,7 @@ def _is_damped_by_default(strategy: Strategy) -> bool:
     """Whether it, or the strategy whose messages it encodes, takes its damping from the graph unless given."""
     by_name = STRATEGIES.get(strategy.name.partition(" (")[0], strategy)
     takes_local_steps = strategy.local_steps > 1 and not strategy.asynchronous
-    return by_name.damping is None or takes_local_steps or strategy.requires_self_weight > 0
+    return by_name.damping is None or takes_local_steps or strategy.min_self_weight > 0
 
 
 @lru_cache(maxsize=64)

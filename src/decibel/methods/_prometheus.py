@@ -38,8 +38,8 @@ class Prometheus(Implicit):
 
     def levels(self, oracle: Oracle) -> dict[str, Strategy]:
         """With the problem's proximal map and this step's ν on x."""
-        levels = super().levels(oracle)
-        return levels | {"x": replace(levels["x"], part=rate(self.relax, jnp.asarray(oracle.k)))}
+        strategies = super().levels(oracle)
+        return strategies | {"x": replace(strategies["x"], part=rate(self.relax, jnp.asarray(oracle.k)))}
 
 
 @register(Prometheus)

@@ -62,37 +62,38 @@ class SingleLevel(Method):
         return State(self.mixing.start(x), memory=x.zeros())
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        mixing = self.levels(oracle)["x"]
+        strategy = self.levels(oracle)["x"]
         α = rate(self.alpha, k)
         θ = rate(self.theta, k)
 
-        def direction(number: int | Array, x: Level, r: Vector) -> Vector:
-            return (1 - θ) * r + θ * oracle.draw(number).at(x.s).fx
+        def direction(draw_index: int | Array, x: Level, r: Vector) -> Vector:
+            return (1 - θ) * r + θ * oracle.draw(draw_index).at(x.s).fx
 
-        def alone(j: Array, held: tuple[Level, Vector]) -> tuple[Level, Vector]:
-            r = direction(j + 1, *held)
-            return mixing.local_step(held[0], r, α), r
+        def local_step(j: Array, level_and_average: tuple[Level, Vector]) -> tuple[Level, Vector]:
+            x, r = level_and_average
+            r = direction(j + 1, x, r)
+            return strategy.local_step(x, r, α), r
 
         x, r = state.x, state.memory
-        if mixing.local_steps > 1:
-            x = network(x=mixing.begin(x, α))
-            x, r = oracle.ledger.loop(mixing.local_steps - 1, alone, (x, r))
+        if strategy.local_steps > 1:
+            x = network(x=strategy.begin_local_steps(x, α))
+            x, r = oracle.ledger.loop(strategy.local_steps - 1, local_step, (x, r))
         r = direction(0, x, r)
-        return State(network(x=mixing(x, r, α)), memory=r)
+        return State(network(x=strategy(x, r, α)), memory=r)
 
 
-def given_rate(name: str, value: Rate | None, level: Strategy) -> Rate:
+def given_rate(name: str, value: Rate | None, strategy: Strategy) -> Rate:
     """The step size, or the strategy's own where none is given."""
-    rate = level.default_rate if value is None else value
+    rate = strategy.default_rate if value is None else value
     if rate is None:
         raise TypeError(f"{name} is missing: give a step size such as 0.05, or use the strategy 'ada-ed'.")
     return rate
 
 
-def row(name: str, moved_by: str, summary: str, paper: str, **settings: Any) -> Callable[[Make], Make]:
+def row(name: str, strategy_name: str, summary: str, paper: str, **settings: Any) -> Callable[[Make], Make]:
     """Puts a single-level method into the catalogue, by the name of its strategy and the settings that choose it."""
-    NAMES[moved_by] = name
-    strategy_row = STRATEGIES.get(moved_by)
+    NAMES[strategy_name] = name
+    strategy_row = STRATEGIES.get(strategy_name)
     defaults = {} if strategy_row is not None and strategy_row.default_rate is not None else None
     return register(SingleLevel, Variant(name, summary, paper, settings, defaults=defaults))
 

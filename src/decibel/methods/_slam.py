@@ -19,7 +19,7 @@ class Slam(Implicit):
     paper = (
         "Lu et al., A Stochastic Linearized Augmented Lagrangian Method for Decentralized Bilevel Optimization, 2022"
     )
-    moved_by: ClassVar = dict.fromkeys("xy", "extra")
+    strategy_names: ClassVar = dict.fromkeys("xy", "extra")
 
 
 @register(Slam)

@@ -20,7 +20,7 @@ class Soba(Auxiliary):
         "Variance Reduction Algorithms, 2022"
     )
     centralized = True
-    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "diffusion")
 
 
 @register(Soba)

@@ -80,8 +80,8 @@ class Sparkle(Auxiliary):
     @property
     def name(self) -> str:
         low, up = self.lower.name, self.upper.name
-        form = "penalty" if isinstance(self.hypergradient, Penalty) else "sparkle"
-        return f"{form}-{low}" if low == up else f"{form}-{low}-{up}"
+        family = "penalty" if isinstance(self.hypergradient, Penalty) else "sparkle"
+        return f"{family}-{low}" if low == up else f"{family}-{low}-{up}"
 
     @property
     def strategies(self) -> dict[str, Strategy]:
@@ -98,17 +98,18 @@ class Sparkle(Auxiliary):
             raise ValueError("prox_y with upper_every needs penalty(central=False): the central copies move with z.")
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        move = self.simultaneous if self.updates == "simultaneous" else self.alternating
+        update = self.simultaneous if self.updates == "simultaneous" else self.alternating
         if self.upper_every == 1:
-            return move(k, state, oracle, network)
+            return update(k, state, oracle, network)
 
-        def all_levels(state: State, loop: Array) -> State:
-            return move(k, state, oracle.inside(loop), network)
+        # Draws depend on the loop's index, or XLA would make them before the loop, also in steps in which x rests.
+        def all_levels(state: State, loop_index: Array, network: Communicator) -> State:
+            return update(k, state, oracle.inside(loop_index), network)
 
-        def lower_level(state: State, loop: Array) -> State:
-            return self.lower_only(k, state, oracle.inside(loop), network)
+        def lower_level(state: State, loop_index: Array, network: Communicator) -> State:
+            return self.lower_only(k, state, oracle.inside(loop_index), network)
 
-        return network.either(k % self.upper_every == 0, all_levels, lower_level, State(*state[:4]))
+        return network.cond(k % self.upper_every == 0, all_levels, lower_level, state._replace(link_memory=()))
 
 
 @register(Sparkle)
@@ -154,23 +155,34 @@ def sparkle(
     """
     if updates not in ("simultaneous", "alternating"):
         raise ValueError(f"updates={updates!r} is not known: choose 'simultaneous' or 'alternating'.")
-    form = _form(hypergradient)
+    hypergradient = _validated(hypergradient)
     low = with_local_steps(strategy(lower), local_steps)
     up = low if upper is None else with_local_steps(strategy(upper), local_steps)
     if low.local_steps != up.local_steps:
         raise ValueError(
             f"lower takes {low.local_steps} local steps and upper {up.local_steps}: give both the same strategy."
         )
-    if updates == "alternating" and (isinstance(form, Penalty) or low.local_steps > 1):
-        taker = "the penalty form takes" if isinstance(form, Penalty) else f"local_steps={low.local_steps} takes"
+    if updates == "alternating" and (isinstance(hypergradient, Penalty) or low.local_steps > 1):
+        taker = (
+            "the penalty form takes" if isinstance(hypergradient, Penalty) else f"local_steps={low.local_steps} takes"
+        )
         raise ValueError(f"{taker} all directions at the old point: leave out updates='alternating'.")
-    rates = given_rate("alpha", alpha, up), given_rate("beta", beta, low), given_rate("gamma", gamma, low)
     if isinstance(upper_every, bool) or not isinstance(upper_every, int) or upper_every < 1:
         raise ValueError(f"upper_every={upper_every!r} must be a positive integer: give 8, for one step in eight.")
-    return Sparkle(*rates, theta, form, low, up, updates, upper_every)
+    return Sparkle(
+        alpha=given_rate("alpha", alpha, up),
+        beta=given_rate("beta", beta, low),
+        gamma=given_rate("gamma", gamma, low),
+        theta=theta,
+        hypergradient=hypergradient,
+        lower=low,
+        upper=up,
+        updates=updates,
+        upper_every=upper_every,
+    )
 
 
-def _form(hypergradient: Products | Penalty | None) -> Products | Penalty:
+def _validated(hypergradient: Products | Penalty | None) -> Products | Penalty:
     if hypergradient is None:
         return auxiliary()
     if not isinstance(hypergradient, Products | Penalty):

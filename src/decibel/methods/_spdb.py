@@ -20,7 +20,7 @@ class Spdb(Method):
     catalog_name = "spdb"
     summary = "EXTRA on x, a personal lower level"
     paper = "Lu et al., Decentralized Bilevel Optimization for Personalized Client Learning, 2022"
-    moved_by: ClassVar = {"x": "extra", "y": "local"}
+    strategy_names: ClassVar = {"x": "extra", "y": "local"}
 
     alpha: Rate
     beta: Rate
@@ -28,11 +28,11 @@ class Spdb(Method):
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
         x, y = state.x, state.y
-        levels = self.strategies
+        strategies = self.strategies
         α, β = self.rates(k)
         draw = oracle.draw()
-        y = network(y=levels["y"](y, draw.at(x.s, y.s).v, β))
-        x = network(x=levels["x"](x, self.hypergradient(draw.fresh_lower(0).at(x.s, y.s)), α))
+        y = network(y=strategies["y"](y, draw.at(x.s, y.s).v, β))
+        x = network(x=strategies["x"](x, self.hypergradient(draw.fresh_lower(0).at(x.s, y.s)), α))
         return State(x, y)
 
 

@@ -30,7 +30,7 @@ class StepsizeTracking(Method):
 
     @property
     def sends(self) -> str:
-        return f"{super().sends.removesuffix(' numbers')} + {len(self.moved_by)} numbers"
+        return f"{super().sends.removesuffix(' numbers')} + {len(self.strategy_names)} numbers"
 
     @abstractmethod
     def step_factors(self, sums: PerLevel) -> PerLevel:
@@ -41,10 +41,10 @@ class StepsizeTracking(Method):
         """The direction of each level."""
 
     def first_memory(self, x: Vector, y: Vector | None) -> dict[str, Vector]:
-        return {level: Vector(jnp.zeros_like(x.squared_norms())) for level in self.moved_by}
+        return {level: Vector(jnp.zeros_like(x.squared_norms())) for level in self.strategy_names}
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        levels = {name: getattr(state, name) for name in self.moved_by}
+        levels = {name: getattr(state, name) for name in self.strategy_names}
         d = self.directions(oracle.draw().at(state.x.s, state.y.s), levels)
         sums = {name: m + Vector(d[name].squared_norms()) for name, m in state.memory.items()}
         flows = network.flow(dict(sums))
@@ -67,7 +67,7 @@ class DAdast(StepsizeTracking):
         "Adaptive Stepsizes, 2024"
     )
     defaults: ClassVar = {"alpha": 0.5, "beta": 0.5}
-    moved_by: ClassVar = dict.fromkeys("xy", "diffusion")
+    strategy_names: ClassVar = dict.fromkeys("xy", "diffusion")
 
     alpha: Rate
     beta: Rate
@@ -85,7 +85,7 @@ class AdaSdbo(StepsizeTracking):
     catalog_name = "adasdbo"
     summary = "adaptive step sizes that nodes agree on, nothing to tune (a bias that vanishes slowly)"
     paper = "Zhai, Yan, Zhang, Problem-Parameter-Free Decentralized Bilevel Optimization, 2025"
-    moved_by: ClassVar = dict.fromkeys("xyz", "diffusion")
+    strategy_names: ClassVar = dict.fromkeys("xyz", "diffusion")
 
     alpha: Rate
     beta: Rate

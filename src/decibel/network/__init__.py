@@ -1,5 +1,9 @@
 """What neighbours exchange: messages and their codes, mixing in memory, links, faults.
 
+A strategy yields messages (`_messages`, `_wave`, `_push`). The step's communicator (`_communicator`) collects those of
+all levels and hands them to the network (`_network`), which groups them by graph and kind. Messages that need no links
+are mixed at once (`_in_memory`, `_mixing`). Others are exchanged over a channel (`_links`): the network's transport
+brings rows to the slots of links (`_incidence`), `faults` decide what arrives, and flows are summed at the nodes.
 Engines in other packages use what `__all__` lists (docs/extending.md).
 """
 

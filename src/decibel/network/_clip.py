@@ -5,12 +5,13 @@ move it anywhere. Clipping the difference of each step would not help, since sma
 flow itself is clipped, at each end and before it is used. Below the limit nothing changes, to the last bit.
 
 A limit is in the units of directions: the size of a flow is its norm divided by the level's step size, since
-s − d + Σ_j F_ij = s when Σ_j F_ij is the step d.
+s − d + Σ_j F_ij = s when Σ_j F_ij is the displacement d.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +21,15 @@ from ..core._types import PyTree, Scalar
 from ..core._vector import flatten, nonzero_divisor
 
 Limit = Scalar | Mapping[str, Scalar]  # for every level, or by level
-Sizes = dict[str, Array]  # by level, (*slots, 2) the size of flows before they are clipped: now, and the largest so far
+# By level, (*slots, 2) the sizes of flows before they are clipped: [..., 0] of this step, [..., 1] the largest so far.
+Sizes = dict[str, Array]
+
+
+class FlowBound(NamedTuple):
+    """The bound on the norm of a link's flow: the step size of the level, `rate`, times `limit`."""
+
+    rate: Scalar
+    limit: Limit
 
 
 def no_sizes(content: Mapping[str, PyTree], F: Array) -> Sizes:
@@ -29,22 +38,23 @@ def no_sizes(content: Mapping[str, PyTree], F: Array) -> Sizes:
 
 
 def clip_levels(
-    F: Array, content: Mapping[str, PyTree], within: Mapping[str, tuple[Scalar, Limit]], sizes: Sizes
+    F: Array, content: Mapping[str, PyTree], flow_bounds: Mapping[str, FlowBound], sizes: Sizes
 ) -> tuple[Array, Sizes]:
-    """(*slots, entries) the flows of all levels, clipped to limit times step size, and their sizes before."""
+    """(*slots, entries) the flows of all levels, clipped to their bounds, and the sizes that they had before."""
     levels = sorted(content)  # as content is flattened
     ends = np.cumsum([flatten(content[level])[0].shape[1] for level in levels])[:-1].tolist()
-    parts, after = [], {}
+    clipped_parts = []
+    new_sizes = {}
     for level, part in zip(levels, jnp.split(F, ends, -1), strict=True):
-        rate, limit = within[level]
+        rate, limit = flow_bounds[level]
         if isinstance(limit, Mapping):
             if level not in limit:
                 raise ValueError(f"limit lacks level {level}: add it, or give one number for all.")
             limit = limit[level]
-        part, size = clip(part, jnp.asarray(rate, F.dtype), jnp.asarray(limit, F.dtype))
-        parts.append(part)
-        after[level] = jnp.stack([size, jnp.maximum(size, sizes[level][..., 1])], -1)
-    return jnp.concatenate(parts, -1), after
+        clipped, size = clip(part, jnp.asarray(rate, F.dtype), jnp.asarray(limit, F.dtype))
+        clipped_parts.append(clipped)
+        new_sizes[level] = jnp.stack([size, jnp.maximum(size, sizes[level][..., 1])], -1)
+    return jnp.concatenate(clipped_parts, -1), new_sizes
 
 
 def clip(F: Array, rate: Array, limit: Array) -> tuple[Array, Array]:

@@ -1,4 +1,5 @@
-"""Codes: how the new part of a message is encoded in bytes, and decoded."""
+"""Codecs: a `Code` encodes the new part of a message in bytes and decodes it, a `ConcatCodec` that of several
+levels."""
 
 from __future__ import annotations
 
@@ -53,19 +54,19 @@ class TopK(Code):
     mixing: float = eqx.field(static=True)
 
     def bytes(self, entries: int, dtype: DTypeLike) -> int:
-        return _count(self.share, entries) * (np.dtype(dtype).itemsize + _place(entries).itemsize)
+        return _count(self.share, entries) * (np.dtype(dtype).itemsize + _position_dtype(entries).itemsize)
 
     def float_bytes(self, entries: int, dtype: DTypeLike) -> int:
         return _count(self.share, entries) * np.dtype(dtype).itemsize
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        places = jax.lax.top_k(jnp.abs(new), _count(self.share, new.size))[1]
-        return jnp.concatenate([raw(new[places]), raw(places.astype(_place(new.size)))])
+        positions = jax.lax.top_k(jnp.abs(new), _count(self.share, new.size))[1]
+        return jnp.concatenate([to_bytes(new[positions]), to_bytes(positions.astype(_position_dtype(new.size)))])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
-        values, places = jnp.split(row, [self.float_bytes(entries, dtype)])
-        indices = read(places, _place(entries)).astype(jnp.int32)
-        return jnp.zeros(entries, dtype).at[indices].set(read(values, dtype), mode="drop")
+        values, positions = jnp.split(row, [self.float_bytes(entries, dtype)])
+        indices = from_bytes(positions, _position_dtype(entries)).astype(jnp.int32)
+        return jnp.zeros(entries, dtype).at[indices].set(from_bytes(values, dtype), mode="drop")
 
 
 class RandomK(Code):
@@ -79,12 +80,12 @@ class RandomK(Code):
         return self.bytes(entries, dtype)
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
-        return raw(new[self._places(key, new.size)])
+        return to_bytes(new[self._positions(key, new.size)])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
-        return jnp.zeros(entries, dtype).at[self._places(key, entries)].set(read(row, dtype))
+        return jnp.zeros(entries, dtype).at[self._positions(key, entries)].set(from_bytes(row, dtype))
 
-    def _places(self, key: Array, entries: int) -> Array:
+    def _positions(self, key: Array, entries: int) -> Array:
         chances = jax.random.uniform(key, (entries,), jnp.float32)
         return jax.lax.top_k(chances, _count(self.share, entries))[1]
 
@@ -108,17 +109,17 @@ class Quantized(Code):
         scale = max_or_nan(jnp.abs(new))
         steps = jnp.round(new / jnp.where(scale > 0, scale, 1) * jnp.asarray(self._largest, new.dtype))
         numbers = (steps + jnp.asarray(self._largest, new.dtype)).astype(jnp.uint8)
-        each = 8 // self.bits
-        numbers = jnp.pad(numbers, (0, int(-new.size % each))).reshape(-1, each)
-        shifts = jnp.arange(each, dtype=jnp.uint8) * jnp.uint8(self.bits)
-        return jnp.concatenate([raw(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
+        per_byte = 8 // self.bits
+        numbers = jnp.pad(numbers, (0, int(-new.size % per_byte))).reshape(-1, per_byte)
+        shifts = jnp.arange(per_byte, dtype=jnp.uint8) * jnp.uint8(self.bits)
+        return jnp.concatenate([to_bytes(scale[None]), (numbers << shifts).sum(1, dtype=jnp.uint8)])
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
         scale, numbers = jnp.split(row, [self.float_bytes(entries, dtype)])
         shifts = jnp.arange(8 // self.bits, dtype=jnp.uint8) * jnp.uint8(self.bits)
         steps = ((numbers[:, None] >> shifts) & jnp.uint8(2**self.bits - 1)).reshape(-1)[:entries]
         end = jnp.asarray(self._largest, dtype)
-        return (steps.astype(dtype) - end) / end * read(scale, dtype)[0]
+        return (steps.astype(dtype) - end) / end * from_bytes(scale, dtype)[0]
 
 
 class ConcatCodec(NamedTuple):
@@ -127,7 +128,9 @@ class ConcatCodec(NamedTuple):
     code: Code
     widths: list[int]
     dtype: DTypeLike  # of the decoded values
-    places: Sequence[tuple[int, ...]]  # of each part in the step; every part has its own random numbers
+    key_paths: Sequence[
+        tuple[int, ...]
+    ]  # by level: what is folded into its keys, so that levels draw different numbers
 
     def encode(self, new: Array, key: Array, secret: Array) -> Array:
         parts = jnp.split(new, np.cumsum(self.widths)[:-1].tolist())
@@ -135,27 +138,32 @@ class ConcatCodec(NamedTuple):
         return jnp.concatenate([self.code.encode(part, *pair) for part, pair in zip(parts, keys, strict=True)])
 
     def decode(self, row: Array, key: Array) -> Array:
-        bytes_ = [self.code.bytes(width, self.dtype) for width in self.widths]
-        rows = zip(jnp.split(row, np.cumsum(bytes_)[:-1].tolist()), self.widths, strict=True)
+        lengths = [self.code.bytes(width, self.dtype) for width in self.widths]
+        rows = jnp.split(row, np.cumsum(lengths)[:-1].tolist())
         keys = [self._keys(i, key)[0] for i in range(len(self.widths))]
-        parts = [self.code.decode(part, key, width, self.dtype) for (part, width), key in zip(rows, keys, strict=True)]
+        parts = [
+            self.code.decode(part, key, width, self.dtype)
+            for part, width, key in zip(rows, self.widths, keys, strict=True)
+        ]
         return jnp.concatenate(parts)
 
     def _keys(self, part: int, *keys: Array) -> list[Array]:
-        return [reduce(jax.random.fold_in, self.places[part], key) for key in keys]
+        return [reduce(jax.random.fold_in, self.key_paths[part], key) for key in keys]
 
 
 def _count(share: float, entries: int) -> int:
     return max(1, min(entries, math.ceil(share * entries)))
 
 
-def _place(entries: int) -> np.dtype:
+def _position_dtype(entries: int) -> np.dtype:
     return np.dtype(np.uint16 if entries <= 2**16 else np.uint32)
 
 
-def raw(array: Array) -> Array:
+def to_bytes(array: Array) -> Array:
+    """The bits of the array as (bytes,) of uint8."""
     return jax.lax.bitcast_convert_type(array, jnp.uint8).reshape(-1)
 
 
-def read(row: Array, dtype: DTypeLike) -> Array:
+def from_bytes(row: Array, dtype: DTypeLike) -> Array:
+    """The array of this dtype whose bits are (bytes,) of uint8."""
     return jax.lax.bitcast_convert_type(row.reshape(-1, np.dtype(dtype).itemsize), dtype)

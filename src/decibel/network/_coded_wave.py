@@ -32,10 +32,10 @@ from jax.typing import DTypeLike
 from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import flatten
-from ._codecs import Code, ConcatCodec, raw, read
+from ._codecs import Code, ConcatCodec, from_bytes, to_bytes
 from ._in_flight import InFlight, arrivals, numbers_sent
 from ._links import Channel, LinkMemory
-from ._messages import CODES, Fanout
+from ._messages import CODE_STREAM, Fanout
 from ._wave import Delivered, Wave, restarts
 
 KEPT = 8  # reconstructions, at least
@@ -86,7 +86,7 @@ class CodedWave(Wave):
     """Waves that are sent as the encoded difference from what the receiver is known to have."""
 
     code: Code
-    splits: ClassVar[bool] = False
+    is_separable: ClassVar[bool] = False
 
     @property
     def kind(self) -> Hashable:
@@ -144,15 +144,15 @@ class CodedWave(Wave):
             row, sender = self._written(channel, q, sender, receiver, numbers_sent(channel, this_end))
         else:
             row = posted.row
-        received = channel.transport.links(row)
-        forgotten = channel.forgotten | restarts(received)
-        rows, arrived, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
-        sender = _forget(sender, forgotten)
-        receiver = _forget(receiver, forgotten)
+        received = channel.transport.exchange_link_rows(row)
+        is_reset = channel.is_reset | restarts(received)
+        rows, arrived, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, is_reset)
+        sender = _forget(sender, is_reset)
+        receiver = _forget(receiver, is_reset)
         size = HEADER_BYTES if posted is None else HEADER_BYTES + ASYNC_HEADER_BYTES
         numbers = arrived
         addressed = jnp.ones_like(arrived, bool)
-        base, oldest, ack, *more = jnp.moveaxis(_each(lambda row: read(row, jnp.int32), rows[..., :size]), -1, 0)
+        base, oldest, ack, *more = jnp.moveaxis(_each(lambda row: from_bytes(row, jnp.int32), rows[..., :size]), -1, 0)
         if posted is not None:
             number, sender_incarnation, receiver_incarnation = more
             numbers = jnp.where(arrived > 0, number, 0)
@@ -166,7 +166,7 @@ class CodedWave(Wave):
         waves, readable, receiver = _receive(receiver, numbers, base, oldest, new)
         sender = _acknowledge(sender, (numbers > 0) & addressed, ack)
         transport_state = CodedTransit(sender, receiver, in_flight, posted)
-        return Delivered(waves, jnp.where(readable, arrived, 0), forgotten, transport_state)
+        return Delivered(waves, jnp.where(readable, arrived, 0), is_reset, transport_state)
 
     def _written(
         self, channel: Channel, q: Array, sender: Sender, receiver: Receiver, sent: Array, *more: Array
@@ -183,11 +183,11 @@ class CodedWave(Wave):
         sender = _keep(sender, reconstruction, sent)
         oldest = jnp.where(sender.numbers[..., 1:] > 0, sender.numbers[..., 1:], sent[..., None]).min(-1)
         header = jnp.stack([sender.numbers[..., 0], oldest, _acknowledged(receiver)], -1)
-        return jnp.concatenate([_each(raw, jnp.concatenate([header, *more], -1)), code], -1), sender
+        return jnp.concatenate([_each(to_bytes, jnp.concatenate([header, *more], -1)), code], -1), sender
 
-    def _codec(self, place: Callable[[int], tuple[int, ...]], dtype: DTypeLike) -> ConcatCodec:
+    def _codec(self, key_path: Callable[[int], tuple[int, ...]], dtype: DTypeLike) -> ConcatCodec:
         widths = self._widths()
-        return ConcatCodec(self.code, widths, dtype, list(map(place, range(len(widths)))))
+        return ConcatCodec(self.code, widths, dtype, list(map(key_path, range(len(widths)))))
 
     def _widths(self) -> list[int]:
         """The numbers of entries of the levels' vectors, which are encoded one by one."""
@@ -208,7 +208,7 @@ class CodedWave(Wave):
 
     def _keys(self, channel: Channel, numbers: Array, sender: Array, receiver: Array) -> Array:
         """(*slots,) a key by the number of the message, so that a late message is decoded as it was encoded."""
-        key = jax.random.fold_in(channel.faults.schedule.key, CODES)
+        key = jax.random.fold_in(channel.faults.schedule.key, CODE_STREAM)
         flat = [part.ravel() for part in (numbers, sender, receiver)]
         return reduce(fold_in_each, flat, key).reshape(numbers.shape)
 
@@ -286,7 +286,7 @@ def _acknowledge(sender: Sender, arrives: Array, ack: Array) -> Sender:
     return Sender(base, sender.kept, jnp.concatenate([base_number[..., None], kept_numbers], -1))
 
 
-def _forget(role: Role, forgotten: Array) -> Role:
+def _forget(role: Role, is_reset: Array) -> Role:
     """Sender or receiver with a base of zero, where the link restarts."""
-    restarts = forgotten[..., None]
+    restarts = is_reset[..., None]
     return role._replace(base=jnp.where(restarts, 0, role.base), numbers=jnp.where(restarts, 0, role.numbers))

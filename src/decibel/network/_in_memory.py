@@ -14,7 +14,7 @@ from ..core._types import PyTree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ._incidence import Sums, shares_sent, slots
 from ._links import LinkFaults, Links, Received
-from ._messages import Fanout, Message, Stateless
+from ._messages import Fanout, LinkFree, Message
 from ._mixing import Mixer, mixer
 from ._network import Changes, Network
 
@@ -49,7 +49,7 @@ class InMemory(Network):
     def with_links(cls, graphs: Levels, faults: LinkFaults) -> InMemory:
         """A network for messages that may be lost or late, or over links with a state."""
         distinct, graph_of = graphs.distinct()
-        built = [_links(graph, faults.nodes) for graph in distinct]
+        built = [_links(graph, faults.node_ids) for graph in distinct]
         links = tuple(links for links, _, _ in built)
         rows = tuple(rows for _, rows, _ in built)
         fanouts, changes = tuple(fanout for _, _, fanout in built), tuple(map(Changes.of, distinct))
@@ -59,11 +59,11 @@ class InMemory(Network):
         return self.fanouts[graph]
 
     def needs_no_links(self, message: Message) -> bool:
-        return isinstance(message, Stateless)
+        return isinstance(message, LinkFree)
 
     def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
-        sent = {level: message for level, message in messages.items() if isinstance(message, Stateless)}
-        return {level: message.mixed(self.mixers[graph], phase) for level, message in sent.items()}
+        sent = {level: message for level, message in messages.items() if isinstance(message, LinkFree)}
+        return {level: message.mix(self.mixers[graph], phase) for level, message in sent.items()}
 
     def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
         return Received(buffer[self.neighbour_rows[graph].neighbours])
@@ -72,14 +72,14 @@ class InMemory(Network):
         return Received(buffer.reshape(-1, buffer.shape[-1])[self.neighbour_rows[graph].reverse])
 
 
-def _links(graph: Graph | GraphSequence, numbers: Array) -> tuple[Links, NeighbourRows, Fanout]:
+def _links(graph: Graph | GraphSequence, node_ids: Array) -> tuple[Links, NeighbourRows, Fanout]:
     table = slots(graph)
     degree = float(np.mean(graph.degrees))
     neighbours = on_device(table.shaped(table.neighbours), np.int32)
     reverse = on_device(table.shaped(table.reverse), np.int32)
     sums = Sums(table.width, jax.tree.map(lambda array: on_device(array, np.int32), table.overflow))
     links = Links(
-        numbers[neighbours],
+        node_ids[neighbours],
         on_device(table.shaped(table.weights)),
         sums,
         on_device(table.shaped(table.pushes)),

@@ -30,8 +30,9 @@ class Overflow(NamedTuple):
 
     Attributes:
         receivers: the node of each slot.
-        tables: for each level of the tree, (parts, branches) the entries that a part adds; one beyond the last is none.
-        nodes: the nodes of the last level's parts.
+        tables: for each level of the tree, (parts, branches) the indices of the entries that a part adds; an index
+            beyond the last entry adds nothing.
+        nodes: the node to which each part of the last level belongs.
     """
 
     receivers: Int[Array | np.ndarray, " slots"]
@@ -68,7 +69,7 @@ class Slots(NamedTuple):
 
 
 class Sums(eqx.Module):
-    """Fanout values of the local nodes to their slots, and sums slots at nodes."""
+    """Copies values of the local nodes to their slots, and sums slots at nodes."""
 
     width: int = eqx.field(static=True)
     overflow: Overflow | None
@@ -76,32 +77,32 @@ class Sums(eqx.Module):
     def at_slots(self, values: Array) -> Array:
         """(nodes, ...) → (*slots, ...): the values of the receiver."""
         nodes, *entries = values.shape
-        front = jnp.broadcast_to(values[:, None], (nodes, self.width, *entries))
+        regular = jnp.broadcast_to(values[:, None], (nodes, self.width, *entries))
         if self.overflow is None:
-            return front
-        return jnp.concatenate([front.reshape(-1, *entries), values[self.overflow.receivers]])
+            return regular
+        return jnp.concatenate([regular.reshape(-1, *entries), values[self.overflow.receivers]])
 
     def at_nodes(self, values: Array) -> Array:
         """(*slots, ...) → (nodes, ...): the sum of what arrives at each node."""
         if self.overflow is None:
             return values.sum(1)
-        front, behind = self.parts(values)
-        return self.add_overflow(front.sum(1), behind)
+        regular, overflow = self.parts(values)
+        return self.add_overflow(regular.sum(1), overflow)
 
     def parts(self, values: Array) -> tuple[Array, Array]:
-        """(*slots, ...) → (nodes, width, ...) in front, and the overflow slots."""
+        """(*slots, ...) → (nodes, width, ...) the regular slots, and the overflow slots."""
         if self.overflow is None:
             return values, values[:0, 0]
-        behind = len(values) - len(self.overflow.receivers)
-        return values[:behind].reshape(-1, self.width, *values.shape[1:]), values[behind:]
+        num_regular = len(values) - len(self.overflow.receivers)
+        return values[:num_regular].reshape(-1, self.width, *values.shape[1:]), values[num_regular:]
 
-    def add_overflow(self, total: Array, behind: Array) -> Array:
-        """Adds the overflow slots to the nodes' sums of those in front."""
+    def add_overflow(self, total: Array, overflow: Array) -> Array:
+        """Adds the overflow slots to the nodes' sums of regular slots."""
         if self.overflow is None:
             return total
         for table in self.overflow.tables:
-            behind = jnp.concatenate([behind, jnp.zeros_like(behind[:1])])[table].sum(1)
-        return total.at[self.overflow.nodes].add(behind, mode="drop", indices_are_sorted=True, unique_indices=True)
+            overflow = jnp.concatenate([overflow, jnp.zeros_like(overflow[:1])])[table].sum(1)
+        return total.at[self.overflow.nodes].add(overflow, mode="drop", indices_are_sorted=True, unique_indices=True)
 
 
 def slots(graph: Graph | GraphSequence, devices: int = 1) -> Slots:
@@ -113,36 +114,39 @@ def slots(graph: Graph | GraphSequence, devices: int = 1) -> Slots:
     degrees = np.diff(union.indptr)
     receivers = np.repeat(np.arange(graph.nodes), degrees)
     senders = union.indices
-    number = np.arange(union.nnz) - np.repeat(union.indptr[:-1], degrees)  # of each link at its receiver
+    # The rank of each link among those of its receiver.
+    link_rank = np.arange(union.nnz) - np.repeat(union.indptr[:-1], degrees)
     width = _width(degrees)
-    each = graph.nodes // devices
+    nodes_per_device = graph.nodes // devices
+    regular_per_device = nodes_per_device * width
 
-    beyond = np.maximum(degrees - width, 0).reshape(devices, each)
-    behind = int(beyond.sum(1).max())
-    before = (np.cumsum(beyond, 1) - beyond).ravel()
-    per_device = each * width + behind
-    begin = receivers // each * per_device
-    places = begin + np.where(
-        number < width, receivers % each * width + number, each * width + before[receivers] + number - width
-    )
+    overflow_counts = np.maximum(degrees - width, 0).reshape(devices, nodes_per_device)
+    overflow_per_device = int(overflow_counts.sum(1).max())
+    overflow_begin = (np.cumsum(overflow_counts, 1) - overflow_counts).ravel()  # of each node, on its device
+    slots_per_device = regular_per_device + overflow_per_device
+    device_begin = receivers // nodes_per_device * slots_per_device
+    regular_slot = receivers % nodes_per_device * width + link_rank
+    overflow_slot = regular_per_device + overflow_begin[receivers] + link_rank - width
+    slot_of_link = device_begin + np.where(link_rank < width, regular_slot, overflow_slot)
 
-    on_device = np.concatenate([np.repeat(np.arange(each), width), np.zeros(behind, int)])
-    owners = (np.arange(devices)[:, None] * each + on_device).ravel()
-    owners[places] = receivers
+    local_owners = np.concatenate([np.repeat(np.arange(nodes_per_device), width), np.zeros(overflow_per_device, int)])
+    device_first_node = np.arange(devices)[:, None] * nodes_per_device
+    owners = (device_first_node + local_owners).ravel()
+    owners[slot_of_link] = receivers
     neighbours = owners.copy()
-    reverse = np.arange(devices * per_device)
-    neighbours[places] = senders
+    neighbours[slot_of_link] = senders
+    reverse = np.arange(devices * slots_per_device)
     if graph.symmetric:
         # Sorted by (column, row), the entries of a symmetric pattern are their own mirror images.
-        mirror = np.lexsort((senders, receivers))[np.argsort(np.lexsort((receivers, senders)))]
-        reverse[places] = places[mirror]
-    weights, pushes = np.zeros((2, devices * per_device, graph.period))
-    for number, phase in enumerate(graph.phases):
-        weights[places, number] = np.asarray(phase.matrix[receivers, senders]).ravel()
-        pushes[places, number] = np.asarray(phase.pushing[receivers, senders]).ravel()
-    receivers_behind = owners.reshape(devices, per_device)[:, each * width :] - np.arange(devices)[:, None] * each
-    overflow = _overflow(beyond, receivers_behind) if behind else None
-    return Slots(width, owners, neighbours, reverse, weights, pushes, places, overflow)
+        reverse_link = np.lexsort((senders, receivers))[np.argsort(np.lexsort((receivers, senders)))]
+        reverse[slot_of_link] = slot_of_link[reverse_link]
+    weights, pushes = np.zeros((2, devices * slots_per_device, graph.period))
+    for phase_index, phase in enumerate(graph.phases):
+        weights[slot_of_link, phase_index] = np.asarray(phase.matrix[receivers, senders]).ravel()
+        pushes[slot_of_link, phase_index] = np.asarray(phase.pushing[receivers, senders]).ravel()
+    overflow_receivers = owners.reshape(devices, slots_per_device)[:, regular_per_device:] - device_first_node
+    overflow = _overflow(overflow_counts, overflow_receivers) if overflow_per_device else None
+    return Slots(width, owners, neighbours, reverse, weights, pushes, slot_of_link, overflow)
 
 
 def shares_sent(graph: Graph | GraphSequence) -> np.ndarray:
@@ -153,16 +157,16 @@ def shares_sent(graph: Graph | GraphSequence) -> np.ndarray:
 def slots_of_node(graph: Graph | GraphSequence, node: int) -> Slots:
     """The slots of one node alone: its links, or one without a link where it has none."""
     table = slots(graph)
-    places = table.slot_of_link[table.receivers[table.slot_of_link] == node]
-    if not places.size:
-        places = np.array([node * table.width])
+    own_slots = table.slot_of_link[table.receivers[table.slot_of_link] == node]
+    if not own_slots.size:
+        own_slots = np.array([node * table.width])
     return Slots(
-        width=len(places),
-        receivers=table.receivers[places],
-        neighbours=table.neighbours[places],
-        reverse=np.arange(len(places)),
-        weights=table.weights[places],
-        pushes=table.pushes[places],
+        width=len(own_slots),
+        receivers=table.receivers[own_slots],
+        neighbours=table.neighbours[own_slots],
+        reverse=np.arange(len(own_slots)),
+        weights=table.weights[own_slots],
+        pushes=table.pushes[own_slots],
         slot_of_link=np.zeros(0, int),
         overflow=None,
     )
@@ -171,43 +175,48 @@ def slots_of_node(graph: Graph | GraphSequence, node: int) -> Slots:
 def _width(degrees: np.ndarray) -> int:
     """The largest number of slots per node with at most MAX_PADDING slots per link."""
 
-    def slots(width: int) -> int:
+    def num_slots(width: int) -> int:
         return len(degrees) * width + int(np.maximum(degrees - width, 0).sum())
 
     wider = range(2, int(degrees.max(initial=0)) + 1)
-    return 1 + bisect_right(wider, MAX_PADDING * degrees.sum(), key=slots)
+    return 1 + bisect_right(wider, MAX_PADDING * degrees.sum(), key=num_slots)
 
 
-def _overflow(beyond: np.ndarray, receivers: np.ndarray) -> Overflow:
+def _overflow(overflow_counts: np.ndarray, receivers: np.ndarray) -> Overflow:
     """The tree of the overflow slots.
 
-    `beyond` (devices, nodes) counts them for each node; devices with fewer are filled up.
+    `overflow_counts` (devices, nodes) is how many each node has; devices with fewer in total are filled up.
     """
-    owners = [np.flatnonzero(counts) for counts in beyond]
-    counts = [on_device[nodes] for on_device, nodes in zip(beyond, owners, strict=True)]
+    owners = [np.flatnonzero(counts) for counts in overflow_counts]
+    # By device, how many entries each owner still has on the present level of the tree.
+    counts_by_device = [counts[nodes] for counts, nodes in zip(overflow_counts, owners, strict=True)]
     tables = []
     length = receivers.shape[1]
-    while max(on_device.max(initial=1) for on_device in counts) > 1:
-        parts = [_parts(on_device) for on_device in counts]
-        most = max(map(len, parts))
-        table = np.full((len(parts), most, BRANCHES), length)
-        for device, entries in enumerate(parts):
-            table[device, : len(entries)] = np.where(entries < 0, length, entries)
+    while max(counts.max(initial=1) for counts in counts_by_device) > 1:
+        parts_by_device = [_parts(counts) for counts in counts_by_device]
+        most_parts = max(map(len, parts_by_device))
+        table = np.full((len(parts_by_device), most_parts, BRANCHES), length)
+        for device, parts in enumerate(parts_by_device):
+            table[device, : len(parts)] = np.where(parts < 0, length, parts)
         tables.append(table.reshape(-1, BRANCHES))
-        counts = [-(-on_device // BRANCHES) for on_device in counts]
-        length = most
+        counts_by_device = [-(-counts // BRANCHES) for counts in counts_by_device]
+        length = most_parts
     # Filled-up parts have indices beyond all nodes, where additions are dropped.
-    nodes = beyond.shape[1] + np.tile(np.arange(length), (len(owners), 1))
+    nodes = overflow_counts.shape[1] + np.tile(np.arange(length), (len(owners), 1))
     for device, owner in enumerate(owners):
         nodes[device, : len(owner)] = owner
     return Overflow(receivers.ravel(), tuple(tables), nodes.ravel())
 
 
 def _parts(counts: np.ndarray) -> np.ndarray:
-    """(parts, branches): numbers of consecutive entries, as many of each owner as it counts; −1 for none."""
-    begin = np.cumsum(counts) - counts
-    parts = -(-counts // BRANCHES)
-    owner = np.repeat(np.arange(len(counts)), parts)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(parts) - parts, parts)
-    entries = (begin[owner] + number * BRANCHES)[:, None] + np.arange(BRANCHES)
-    return np.where(entries < (begin + counts)[owner, None], entries, -1)
+    """(parts, branches) the indices of the entries that each part adds, −1 for none.
+
+    Entries are ordered by owner, of whom each has as many as `counts` says. A part adds consecutive entries of one
+    owner.
+    """
+    entries_begin = np.cumsum(counts) - counts
+    num_parts = -(-counts // BRANCHES)
+    owner = np.repeat(np.arange(len(counts)), num_parts)
+    part_rank = np.arange(len(owner)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)  # among its owner's
+    entries = (entries_begin[owner] + part_rank * BRANCHES)[:, None] + np.arange(BRANCHES)
+    return np.where(entries < (entries_begin + counts)[owner, None], entries, -1)

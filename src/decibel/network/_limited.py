@@ -12,41 +12,39 @@ from jax import Array
 
 from ..core._vector import flatten
 from ._clip import Sizes, clamped, clip_levels, no_sizes
+from ._in_flight import LinkVectors
 from ._links import Answers, Channel, ExchangeMemory, LinkMemory, Received
-from ._messages import Cumulative, Fanout, LateFlows, Message, Plain, accumulate, weighted_differences, zeros
+from ._messages import Cumulative, Fanout, Message, Plain, accumulate, weighted_differences, zeros
 from ._wave import WaveLinks
 
 
 class LimitedFlows(NamedTuple):
-    """The state of links: (*slots, entries) flows, with messages in flight where links are late, and their sizes."""
+    """The state of links: their flows, and the sizes of these."""
 
-    flows: Array | LateFlows
+    flows: LinkVectors
     sizes: Sizes
 
 
 class Limited(Cumulative):
     """`Cumulative`, with every level's flow clipped to the limit times the step size."""
 
-    splits: ClassVar[bool] = False
+    is_separable: ClassVar[bool] = False
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         flows = super().link_memory(channel).per_link
-        F = flows.flows if isinstance(flows, LateFlows) else flows
-        return LinkMemory(LimitedFlows(flows, no_sizes(self.content, F)))
+        return LinkMemory(LimitedFlows(flows, no_sizes(self.content, flows.vectors)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
         transport = channel.transport
 
         def clamped_links(rows: Array) -> Received:
-            return _clamped(transport.links(rows))
+            return _clamped(transport.exchange_link_rows(rows))
 
-        clamped_channel = channel._replace(transport=transport._replace(links=clamped_links))
+        clamped_channel = channel._replace(transport=transport._replace(exchange_link_rows=clamped_links))
         after = accumulate(clamped_channel, φ, memory.per_link.flows)
-        F = after.flows if isinstance(after, LateFlows) else after
-        F, sizes = clip_levels(F, self.content, self.within, memory.per_link.sizes)
-        flows = after._replace(flows=F) if isinstance(after, LateFlows) else F
-        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(flows, sizes))
+        F, sizes = clip_levels(after.vectors, self.content, self.flow_bound, memory.per_link.sizes)
+        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedFlows(after._replace(vectors=F), sizes))
 
 
 class LimitedDifferences(NamedTuple):
@@ -69,10 +67,10 @@ class LimitedPlain(Message):
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
-        received = _clamped(channel.transport.rows(φ))
+        received = _clamped(channel.transport.exchange_rows(φ))
         late, sizes = memory.per_link
         F, late = weighted_differences(channel, received, received.rows - channel.links.sums.at_slots(φ), late)
-        F, sizes = clip_levels(F, self.content, self.within, sizes)
+        F, sizes = clip_levels(F, self.content, self.flow_bound, sizes)
         return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(LimitedDifferences(late, sizes))
 
 
@@ -81,7 +79,7 @@ def _clamped(received: Received) -> Received:
 
 
 def sizes_by_graph(links: tuple[ExchangeMemory, ...]) -> list[tuple[int, str, np.ndarray]]:
-    """(the number of the graph, the level, (*slots, 2) the sizes) of every level with a limit."""
+    """For every level with a limit: the index of its graph, its name, and its `Sizes`, (*slots, 2)."""
     return [
         (graph, level, np.asarray(sizes))
         for exchange in links

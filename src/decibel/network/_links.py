@@ -34,14 +34,17 @@ class LinkStatus(IntEnum):
 
 
 class Received(NamedTuple):
-    """(*slots, entries) the received rows, (*slots,) where anything arrived, and the `LinkStatus` of each slot.
+    """What came by the slots.
 
-    Without `arrived` everything has arrived; without `states` every link is `CONTINUE`.
+    Attributes:
+        rows: (*slots, entries).
+        has_arrived: (*slots,) where a row arrived; None if all did.
+        link_statuses: (*slots,) a `LinkStatus` for each slot; None if every link is `CONTINUE`.
     """
 
     rows: Array
-    arrived: Array | None = None
-    states: Array | None = None
+    has_arrived: Array | None = None
+    link_statuses: Array | None = None
 
 
 class Links(eqx.Module):
@@ -68,9 +71,15 @@ def _in_phase(weights: Array, phase: Array, dtype: DTypeLike) -> Array:
 
 
 class LinkFaults(eqx.Module):
-    """The local nodes, the faults, and a key for draws that other nodes must not know (except in simulations)."""
+    """What every link uses, with faults or without: the local nodes, their faults, and random keys.
 
-    nodes: Array
+    Attributes:
+        node_ids: those of the local nodes.
+        schedule: the faults; its key is also the one that both ends of a link use to encode and decode.
+        secret: the key for draws that other nodes must not know (in simulations they do).
+    """
+
+    node_ids: Array
     schedule: FaultSchedule
     secret: Array
 
@@ -78,55 +87,55 @@ class LinkFaults(eqx.Module):
         """(nodes,) the nodes that move in the step; None if all always do."""
         if not self.schedule.stops_nodes:
             return None
-        return ~self.schedule.idle(step, self.nodes) & self.finished(step)
+        return ~self.schedule.is_idle(step, self.node_ids) & self.finished(step)
 
     def finished(self, step: Array) -> Array:
         """(nodes,) the nodes that end a computation in the step."""
-        return ~self.schedule.busy(step, self.nodes)
+        return ~self.schedule.is_busy(step, self.node_ids)
 
     def begins(self, step: Array) -> Array:
         """(nodes,) the nodes that begin a computation in the step."""
-        return self.schedule.begins(step, self.nodes)
+        return self.schedule.begins(step, self.node_ids)
 
     def ends(self, links: Links) -> tuple[Array, Array]:
         """(*slots,) the ids of the receiver and of the sender."""
-        return links.sums.at_slots(self.nodes), links.neighbours
+        return links.sums.at_slots(self.node_ids), links.neighbours
 
     def either_end(self, occurs: Callable[[Array, Array], Array], step: Array, links: Links) -> Array:
         """(*slots,) whether a fault of nodes occurs at one of a link's ends."""
         neighbours = links.neighbours
-        nodes = len(self.nodes)
-        affected = occurs(step, jnp.concatenate([self.nodes, neighbours.ravel()]))
-        return links.sums.at_slots(affected[:nodes]) | affected[nodes:].reshape(neighbours.shape)
+        num_nodes = len(self.node_ids)
+        affected = occurs(step, jnp.concatenate([self.node_ids, neighbours.ravel()]))
+        return links.sums.at_slots(affected[:num_nodes]) | affected[num_nodes:].reshape(neighbours.shape)
 
 
 class NoiseKeys:
-    """The random keys of a step's messages: every message has its own path, which is folded into its keys."""
+    """The paths of a step's random keys: every message has its own path, which is folded into its keys."""
 
-    def __init__(self, before: NoiseKeys | None = None) -> None:
-        self._taken: set[tuple[int, ...]] = set() if before is None else set(before._taken)
+    def __init__(self, earlier: NoiseKeys | None = None) -> None:
+        self._reserved: set[tuple[int, ...]] = set() if earlier is None else set(earlier._reserved)
 
     def reserve(self, *path: int) -> tuple[int, ...]:
         """Returns the path; raises ValueError, when a step is traced, if another message has it.
 
         A receiver of two messages with the same noise could subtract them and remove the noise.
         """
-        if path in self._taken:
+        if path in self._reserved:
             raise ValueError(
                 f"two messages of one step would draw the same noise, at place {path}: give each its "
                 "own exchange, graph or level."
             )
-        self._taken.add(path)
+        self._reserved.add(path)
         return path
 
 
 class Transport(NamedTuple):
     """How rows reach the slots of one graph in one step; the network's own functions."""
 
-    rows: Callable[[Array], Received]  # (nodes, entries): every neighbour's row
-    links: Callable[[Array], Received]  # (*slots, entries): what each neighbour holds for this node
-    coded: Callable[..., Array]  # (*slots, entries): neighbours' encoded rows, decoded
-    encode: Callable[..., Array] | None = None  # (nodes, entries) → (nodes, bytes); None where no codes are sent
+    exchange_rows: Callable[[Array], Received]  # (nodes, entries), one row to all neighbours → their rows
+    exchange_link_rows: Callable[[Array], Received]  # (*slots, entries), a row for each neighbour → theirs for the node
+    exchange_coded_rows: Callable[..., Array]  # (nodes, bytes) → (*slots, entries), the neighbours' rows, decoded
+    encode_rows: Callable[..., Array] | None = None  # (nodes, entries) → (nodes, bytes); None if no codes are sent
     incarnation: Scalar | None = None  # of this process, where messages are sent before a step (`Wave.post`)
 
 
@@ -135,17 +144,18 @@ class Channel(NamedTuple):
 
     links: Links
     step: Array
-    number: int  # of the exchange in the step
+    exchange_index: int  # of this exchange in the step, from 0
     faults: LinkFaults
     transport: Transport
-    place: tuple[int, int] = (0, 0)  # the number of the graph, and of the kind of message on it
+    graph_index: int = 0
+    kind_index: int = 0  # of the kind of message, among those on the graph
     noise_keys: NoiseKeys | None = None  # of the step; None where nothing is sent
     exchange_count: Array | None = None  # how often these levels have exchanged so far; None: once per step
     phase: Array | None = None  # of the graph; None is that of the step
 
     @property
-    def exchanges_before(self) -> Array:
-        """How often these levels have exchanged messages so far, which decides the phase of a changing graph."""
+    def exchanges_so_far(self) -> Array:
+        """How often these levels have exchanged messages before this exchange."""
         return self.step if self.exchange_count is None else self.exchange_count
 
     def weights(self, dtype: DTypeLike) -> Array:
@@ -163,16 +173,16 @@ class Channel(NamedTuple):
 
     def key_path(self, part: int) -> tuple[int, ...]:
         """The key path of a part of the message, also for the receiver."""
-        return (self.number, *self.place, part)
+        return (self.exchange_index, self.graph_index, self.kind_index, part)
 
     @property
     def arrives(self) -> Array:
         """(*slots,) where a message arrives: the link is up, both its ends take part, and it is not lost."""
         schedule = self.faults.schedule
         receiver, sender = self.faults.ends(self.links)
-        idle = self.faults.either_end(schedule.idle, self.step, self.links)
-        up = ~(schedule.down(self.step, receiver, sender) | idle)
-        return up & ~schedule.lost(self.step, self.number, receiver, sender)
+        is_idle = self.faults.either_end(schedule.is_idle, self.step, self.links)
+        is_up = ~(schedule.is_down(self.step, receiver, sender) | is_idle)
+        return is_up & ~schedule.is_lost(self.step, self.exchange_index, receiver, sender)
 
     @property
     def delay(self) -> Array:
@@ -180,9 +190,9 @@ class Channel(NamedTuple):
         return self.faults.schedule.delay(self.step, *self.faults.ends(self.links))
 
     @property
-    def forgotten(self) -> Array:
+    def is_reset(self) -> Array:
         """(*slots,) where one end has left, so that the other drops the link's state."""
-        return self.faults.either_end(self.faults.schedule.gone, self.step, self.links)
+        return self.faults.either_end(self.faults.schedule.has_left, self.step, self.links)
 
 
 class LinkMemory(NamedTuple):
@@ -200,7 +210,7 @@ class LinkMemory(NamedTuple):
         return LinkMemory(jax.tree.map(move, self.per_link), self.per_node)
 
 
-Answers: TypeAlias = tuple[dict[str, PyTree], LinkMemory]  # to every level, and what links then remember
+Answers: TypeAlias = tuple[dict[str, PyTree], LinkMemory]  # what each level receives, and what links then remember
 ExchangeMemory = tuple[tuple[LinkMemory, ...], ...]  # of one exchange: by graph, and by kind of message
 
 
@@ -208,7 +218,7 @@ def migrate_links(
     link_memories: tuple[ExchangeMemory, ...], graphs: Levels, before: int, now: int
 ) -> tuple[ExchangeMemory, ...]:
     """What links remember, by exchange, after nodes move from `before` devices to `now` devices."""
-    places = [(slots(graph, before), slots(graph, now)) for graph in graphs.distinct()[0]]
+    old_and_new_slots = [(slots(graph, before), slots(graph, now)) for graph in graphs.distinct()[0]]
 
     def move(memories: tuple[LinkMemory, ...], old: Slots, new: Slots) -> tuple[LinkMemory, ...]:
         if new.overflow is None:
@@ -216,6 +226,6 @@ def migrate_links(
         return tuple(memory.reslotted(old.slot_of_link, new.slot_of_link, len(new.neighbours)) for memory in memories)
 
     return tuple(
-        tuple(move(memories, old, new) for memories, (old, new) in zip(exchange, places, strict=True))
+        tuple(move(memories, old, new) for memories, (old, new) in zip(exchange, old_and_new_slots, strict=True))
         for exchange in link_memories
     )

@@ -22,12 +22,12 @@ from ..core._keys import fold_in_each
 from ..core._types import PyTree
 from ..core._vector import Vector, expand_to, flatten
 from ._codecs import Code, ConcatCodec
-from ._in_flight import InFlight, arrivals, numbers_sent
+from ._in_flight import LinkVectors
 from ._links import Answers, Channel, LinkMemory, LinkStatus, Received
 from ._mixing import Arrays, Mixer
 
-CODES = 2**31 + 3  # a stream of keys of its own, beyond every step
-DAMPING = object()  # what a move yields to learn κ of the graph of its level; nothing is sent
+CODE_STREAM = 2**31 + 3  # a stream of keys that no other use shares; it lies beyond every step
+ASK_DAMPING = object()  # a move yields it to receive κ of the graph of its level; nothing is sent
 
 
 class Fanout(NamedTuple):
@@ -42,18 +42,21 @@ class Fanout(NamedTuple):
 class Message(eqx.Module):
     """What a level sends in one exchange: vectors of every node, and how they are received.
 
+    A strategy yields the message of one level. `by_kind` combines those of several levels into one, in which `content`,
+    `wait_for` and `flow_bound` are dictionaries by level. `link_memory` and `receive` belong to combined messages;
+    `bytes`, `placeholder` and `mix` to those of one level.
+
     Attributes:
-        content: the vectors that a strategy sends. In the messages of `by_kind`, which are those that a network
-            receives, `content`, `wait_for` and `within` are dictionaries with such an entry for each level.
+        content: the vectors that the level sends.
         wait_for: arrays that must be computed before messages are read, so that the latest messages of asynchronous
             neighbours count.
-        within: the step size and the limit of a link's flow (`_clip`); None without a limit.
+        flow_bound: the bound on a link's flow (`_clip.FlowBound`); None without a limit.
     """
 
     content: PyTree
     wait_for: PyTree = eqx.field(default=None, kw_only=True)
-    within: PyTree = eqx.field(default=None, kw_only=True)
-    splits: ClassVar[bool] = False  # whether entries are independent, so that parts of vectors can be sent apart
+    flow_bound: PyTree = eqx.field(default=None, kw_only=True)
+    is_separable: ClassVar[bool] = False  # whether entries are independent, so that parts of vectors can be sent apart
 
     @property
     def is_random(self) -> bool:
@@ -63,7 +66,7 @@ class Message(eqx.Module):
     @property
     def kind(self) -> Hashable:
         """Messages of one kind on one graph travel together."""
-        return type(self), self.within is None
+        return type(self), self.flow_bound is None
 
     @abstractmethod
     def bytes(self, fanout: Fanout) -> float:
@@ -79,36 +82,38 @@ class Message(eqx.Module):
 
     @abstractmethod
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
-        """What each level receives, and what links remember of it."""
+        """Exchanges the message; returns what each level receives, and what links remember of it."""
 
 
-class Stateless(Message):
-    """Vectors that are sent unencoded; links remember nothing where all messages arrive at once."""
+class LinkFree(Message):
+    """Vectors that are sent unencoded. They need no links, which remember nothing, if all messages arrive at once."""
 
-    splits: ClassVar[bool] = True
+    is_separable: ClassVar[bool] = True
 
     def bytes(self, fanout: Fanout) -> float:
-        return fanout.shared_row * size(self.content)
+        return fanout.shared_row * bytes_per_node(self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
-        """The differences of the last steps, where faults make messages late."""
-        steps = channel.faults.schedule.longest_delay
-        return LinkMemory(zeros(self.content, *channel.links.neighbours.shape, steps) if steps else None)
+        """The differences of the last steps if faults make messages late; else nothing."""
+        longest_delay = channel.faults.schedule.longest_delay
+        if not longest_delay:
+            return LinkMemory()
+        return LinkMemory(zeros(self.content, *channel.links.neighbours.shape, longest_delay))
 
     @abstractmethod
-    def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
-        """What is received where all nodes are on one device and every message arrives."""
+    def mix(self, mixer: Mixer, phase: Array) -> PyTree:
+        """What is received if all nodes are on one device and every message arrives."""
 
 
-class Plain(Stateless):
+class Plain(LinkFree):
     """The answer is δ = Σ_j w_ij (φ_j − φ_i) over the messages that arrive."""
 
-    def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
+    def mix(self, mixer: Mixer, phase: Array) -> PyTree:
         return jax.tree.map(lambda leaf: mixer.flow(phase, leaf), self.content)
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
-        received = channel.transport.rows(φ)
+        received = channel.transport.exchange_rows(φ)
         flows, late = weighted_differences(
             channel, received, received.rows - channel.links.sums.at_slots(φ), memory.per_link
         )
@@ -131,30 +136,19 @@ class Cumulative(Message):
     instead of adding to are those of Flow Updating (Jesus, Baquero and Almeida, 2015).
     """
 
-    splits: ClassVar[bool] = True
+    is_separable: ClassVar[bool] = True
 
     def bytes(self, fanout: Fanout) -> float:
-        return 2 * fanout.row_per_link * size(self.content)  # the message and the link's flow
+        return 2 * fanout.row_per_link * bytes_per_node(self.content)  # the message and the link's flow
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         F = zeros(self.content, *channel.links.neighbours.shape)
-        in_flight = InFlight.empty(jnp.concatenate([F, F], -1), channel)
-        return LinkMemory(F if in_flight is None else LateFlows(F, in_flight, jnp.zeros((*F.shape[:-1], 1), jnp.int32)))
+        return LinkMemory(LinkVectors.start(F, jnp.concatenate([F, F], -1), channel))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         φ, unflatten = flatten(self.content)
         after = accumulate(channel, φ, memory.per_link)
-        F = after.flows if isinstance(after, LateFlows) else after
-        return unflatten(channel.links.sums.at_nodes(F)), LinkMemory(after)
-
-
-class LateFlows(NamedTuple):
-    """What a link remembers of cumulative flows where messages are late: (*slots, entries) the flows, what is under
-    way, and (*slots, 1) the number of the last message used."""
-
-    flows: Array
-    in_flight: InFlight
-    used: Array
+        return unflatten(channel.links.sums.at_nodes(after.vectors)), LinkMemory(after)
 
 
 class Coded(Message):
@@ -181,31 +175,35 @@ class Coded(Message):
     def link_memory(self, channel: Channel) -> LinkMemory:
         """The public copies: the neighbours', by link, and the node's own."""
         by_link = zeros(self.content, *channel.links.neighbours.shape)
-        return LinkMemory(by_link, zeros(self.content, len(channel.faults.nodes)))
+        return LinkMemory(by_link, zeros(self.content, len(channel.faults.node_ids)))
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
-        (φ, unflatten), (theirs, mine) = flatten(self.content), memory
-        new, arrived = self.exchanged(channel, φ - mine)
-        theirs, mine = theirs + arrived, mine + new
+        φ, unflatten = flatten(self.content)
+        theirs, mine = memory
+        my_change, their_change = self.exchange_encoded(channel, φ - mine)
+        theirs = theirs + their_change
+        mine = mine + my_change
         return unflatten(self.flow(channel, mine, theirs)), LinkMemory(theirs, mine)
 
-    def exchanged(self, channel: Channel, new: Array) -> tuple[Array, Array]:
-        """What the codes of `new` read as: (nodes, entries) the nodes' own, (*slots, entries) their neighbours'."""
+    def exchange_encoded(self, channel: Channel, new: Array) -> tuple[Array, Array]:
+        """Sends `new` encoded; returns (nodes, entries) the nodes' own rows and (*slots, entries) those of their
+        neighbours, decoded."""
         links, faults = channel.links, channel.faults
         widths = [flatten(content)[0].shape[1] for content in self.content.values()]
         codec = ConcatCodec(self.code, widths, new.dtype, [channel.reserve(part) for part in range(len(widths))])
         common, secret = (_keys(key, channel) for key in (faults.schedule.key, faults.secret))
-        assert channel.transport.encode is not None
-        keys = fold_in_each(common, faults.nodes), fold_in_each(secret, faults.nodes)
-        sent = channel.transport.encode(codec, new, *keys)
+        assert channel.transport.encode_rows is not None
+        own_keys = fold_in_each(common, faults.node_ids)
+        sent = channel.transport.encode_rows(codec, new, own_keys, fold_in_each(secret, faults.node_ids))
         decode = jax.vmap(codec.decode)
-        mine = decode(sent, fold_in_each(common, faults.nodes))
-        keys, shape = fold_in_each(common, links.neighbours.ravel()), links.neighbours.shape
+        mine = decode(sent, own_keys)
+        neighbour_keys = fold_in_each(common, links.neighbours.ravel())
 
-        def read(rows: Array) -> Array:
-            return decode(rows.reshape(len(keys), -1), keys).reshape(*shape, -1)
+        def decode_slots(rows: Array) -> Array:
+            decoded = decode(rows.reshape(len(neighbour_keys), -1), neighbour_keys)
+            return decoded.reshape(*links.neighbours.shape, -1)
 
-        return mine, channel.transport.coded(sent, mine, codec, read)
+        return mine, channel.transport.exchange_coded_rows(sent, mine, codec, decode_slots)
 
     def flow(self, channel: Channel, mine: Array, theirs: Array) -> Array:
         """(nodes, entries) Σ_j w_ij (theirs − mine), times the code's `mixing`."""
@@ -231,18 +229,18 @@ class Increment(Coded):
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
         new, unflatten = flatten(self.content)
-        mine, theirs = self.exchanged(channel, new)
+        mine, theirs = self.exchange_encoded(channel, new)
         values, flows = unflatten(mine), unflatten(self.flow(channel, mine, theirs))
         return {level: (values[level], flows[level]) for level in self.content}, memory
 
 
-class Scaled(Stateless):
+class Scaled(LinkFree):
     """Pairs (φ, b) of vectors and of what their differences are scaled by, entry by entry or one for all entries.
 
     The answer is Σ_j w_ij min(b_i, b_j) (φ_j − φ_i), which cancels over each link to the last bit, and δ(b).
     """
 
-    def mixed(self, mixer: Mixer, phase: Array) -> PyTree:
+    def mix(self, mixer: Mixer, phase: Array) -> PyTree:
         φ, b = self.content
         scales = b.tree if jax.tree.structure(b) == jax.tree.structure(φ) else jax.tree.map(lambda _: b.tree, φ.tree)
 
@@ -255,13 +253,13 @@ class Scaled(Stateless):
         parts = [flatten(vector) for pair in self.content.values() for vector in pair]  # φ and b in turn
         sent = jnp.concatenate([part for part, _ in parts], 1)
         ends = np.cumsum([part.shape[1] for part, _ in parts])
-        received = channel.transport.rows(sent)
+        received = channel.transport.exchange_rows(sent)
         mine, theirs = (_split(rows, ends) for rows in (channel.links.sums.at_slots(sent), received.rows))
         # No scale is negative or too large to be squared, whatever a neighbour sends.
         theirs[1::2] = [jnp.clip(b, 0, float(jnp.finfo(b.dtype).max) ** 0.5 / 4) for b in theirs[1::2]]
         differences = [received_part - own_part for own_part, received_part in zip(mine, theirs, strict=True)]
-        for φ in range(0, len(parts), 2):
-            differences[φ] = jnp.minimum(mine[φ + 1], theirs[φ + 1]) * differences[φ]
+        for i in range(0, len(parts), 2):  # of φ; its b is the next part
+            differences[i] = jnp.minimum(mine[i + 1], theirs[i + 1]) * differences[i]
         flows, late = weighted_differences(channel, received, jnp.concatenate(differences, -1), memory.per_link)
         flow = channel.links.sums.at_nodes(flows)
         answers = [unflatten(part) for (_, unflatten), part in zip(parts, _split(flow, ends), strict=True)]
@@ -279,31 +277,30 @@ def as_message(content: PyTree) -> Message:
 
 def by_kind(messages: dict[str, Message]) -> list[Message]:
     """The messages of each kind combined into one, whose fields are dictionaries of levels."""
-    together: dict[Hashable, Message] = {}
+    combined: dict[Hashable, Message] = {}
     for level, message in sorted(messages.items()):  # as content is flattened
-        known = together.get(message.kind)
-        every = {
-            name: ({} if known is None else getattr(known, name)) | {level: getattr(message, name)}
-            for name in ("content", "wait_for")
+        earlier = combined.get(message.kind)
+        fields = ("content", "wait_for") if message.flow_bound is None else ("content", "wait_for", "flow_bound")
+        by_level = {
+            field: ({} if earlier is None else getattr(earlier, field)) | {level: getattr(message, field)}
+            for field in fields
         }
-        if message.within is not None:
-            every["within"] = ({} if known is None else known.within) | {level: message.within}
-        together[message.kind] = replace(message, **every)
-    return list(together.values())
+        combined[message.kind] = replace(message, **by_level)
+    return list(combined.values())
 
 
 def weighted_differences(
     channel: Channel, received: Received, difference: Array, late: Array | None
 ) -> tuple[Array, Array | None]:
-    """(*slots, entries) w_ij times the differences over the links that are up, of this step or of the step that arrives
-    now; and the differences that are late, where faults delay any."""
+    """Returns (*slots, entries) w_ij times the differences over the links that are up, those of this step or of the
+    step whose messages arrive now; and the differences that arrive later, if faults delay any."""
     weights = channel.weights(difference.dtype)
-    arrives = channel.arrives if received.arrived is None else channel.arrives & received.arrived
+    arrives = channel.arrives if received.has_arrived is None else channel.arrives & received.has_arrived
     difference = jnp.where((weights != 0)[..., None], difference, 0)
     if late is not None:
-        known = jnp.concatenate([difference[..., None, :], late], -2)
-        difference = jnp.take_along_axis(known, channel.delay[..., None, None], -2)[..., 0, :]
-        late = known[..., :-1, :]
+        recent = jnp.concatenate([difference[..., None, :], late], -2)
+        difference = jnp.take_along_axis(recent, channel.delay[..., None, None], -2)[..., 0, :]
+        late = recent[..., :-1, :]
     return jnp.where(arrives, weights, 0)[..., None] * difference, late
 
 
@@ -311,34 +308,31 @@ def _split(rows: Array, ends: np.ndarray) -> list[Array]:
     return jnp.split(rows, ends[:-1].tolist(), -1)
 
 
-def accumulate(channel: Channel, φ: Array, memory: Array | LateFlows) -> Array | LateFlows:
+def accumulate(channel: Channel, φ: Array, memory: LinkVectors) -> LinkVectors:
     """The flows of `Cumulative` after an exchange, with what is in flight."""
-    F, late = (memory.flows, memory) if isinstance(memory, LateFlows) else (memory, None)
+    F = memory.vectors
     mine = channel.links.sums.at_slots(φ)
-    received = channel.transport.links(jnp.concatenate([mine, F], -1))
-    states = received.states
-    forgotten = channel.forgotten
-    if states is not None:
-        forgotten = forgotten | (states == LinkStatus.DROP_FLOW)
-    in_flight = None if late is None else late.in_flight
-    rows, number, in_flight = arrivals(channel, received, numbers_sent(channel), in_flight, forgotten)
+    received = channel.transport.exchange_link_rows(jnp.concatenate([mine, F], -1))
+    link_statuses = received.link_statuses
+    is_reset = channel.is_reset
+    if link_statuses is not None:
+        is_reset = is_reset | (link_statuses == LinkStatus.DROP_FLOW)
+    rows, is_new, memory = memory.newest(channel, received, is_reset)
     theirs, their_F = jnp.split(rows, 2, -1)
-    if states is not None:
-        F, their_F = _restored(states[..., None], F, their_F)
-    last_used = 0 if late is None else jnp.where(forgotten, 0, late.used[..., 0])
+    if link_statuses is not None:
+        F, their_F = _restore(link_statuses[..., None], F, their_F)
     weights = channel.weights(φ.dtype)[..., None]
     renewed = weights * (theirs - mine) + jnp.asarray(0.5, F.dtype) * (F - their_F)
-    F = jnp.where((number > last_used)[..., None], renewed, F)
-    F = jnp.where(forgotten[..., None], 0, F)
-    return F if in_flight is None else LateFlows(F, in_flight, jnp.maximum(number, last_used)[..., None])
+    F = jnp.where(is_new[..., None], renewed, F)
+    return memory._replace(vectors=jnp.where(is_reset[..., None], 0, F))
 
 
-def _restored(states: Array, F: Array, their_F: Array) -> tuple[Array, Array]:
-    """Both ends' flows where a link begins again: one end has kept them, or neither."""
-    kept_there = jnp.where(states == LinkStatus.TAKE_FLOW, -their_F, F)
-    kept_here = jnp.where(states == LinkStatus.GIVE_FLOW, -F, their_F)
-    reset = states == LinkStatus.START_AT_ZERO
-    return jnp.where(reset, 0, kept_there), jnp.where(reset, 0, kept_here)
+def _restore(link_statuses: Array, F: Array, their_F: Array) -> tuple[Array, Array]:
+    """This end's flows and the other end's, where a link begins again: one end has kept them, or neither."""
+    F_here = jnp.where(link_statuses == LinkStatus.TAKE_FLOW, -their_F, F)
+    F_there = jnp.where(link_statuses == LinkStatus.GIVE_FLOW, -F, their_F)
+    starts_at_zero = link_statuses == LinkStatus.START_AT_ZERO
+    return jnp.where(starts_at_zero, 0, F_here), jnp.where(starts_at_zero, 0, F_there)
 
 
 def zeros(content: PyTree, *rows: int) -> Array:
@@ -347,11 +341,11 @@ def zeros(content: PyTree, *rows: int) -> Array:
     return jnp.zeros((*rows, buffer.shape[1]), buffer.dtype)
 
 
-def size(content: PyTree) -> int:
-    """The bytes of one node's vectors."""
+def bytes_per_node(content: PyTree) -> int:
+    """The size of one node's vectors."""
     return sum(leaf.size // leaf.shape[0] * leaf.dtype.itemsize for leaf in jax.tree.leaves(content))
 
 
 def _keys(key: Array, channel: Channel) -> Array:
     """The key of the step; the codec folds in the path of the message."""
-    return jax.random.fold_in(jax.random.fold_in(key, CODES), channel.step)
+    return jax.random.fold_in(jax.random.fold_in(key, CODE_STREAM), channel.step)

@@ -38,7 +38,7 @@ class Mixer(eqx.Module):
         """δ(leaf)"""
         return self.sum(phase, _difference, leaf)
 
-    def pushed(self, phase: Array, leaf: Array) -> Array:
+    def push(self, phase: Array, leaf: Array) -> Array:
         """(C − I) leaf, which is δ(leaf) where W is doubly stochastic."""
         return self.flow(phase, leaf)
 
@@ -158,7 +158,7 @@ class OneWay(Mixer):
     def flow(self, phase: Array, leaf: Array) -> Array:
         return self.pulls.flow(phase, leaf)
 
-    def pushed(self, phase: Array, leaf: Array) -> Array:
+    def push(self, phase: Array, leaf: Array) -> Array:
         return self.pushes.flow(phase, leaf) + _times(_at(phase, self.surplus), leaf)
 
 
@@ -227,29 +227,30 @@ def _neighbours(
 ) -> Neighbours:
     table = np.tile(np.arange(graph.nodes)[None, :, None], (graph.period, 1, max(degree, 1)))
     weights = np.zeros(table.shape)
-    for phase, csr in enumerate(matrices or [phase.matrix for phase in graph.phases]):
-        for node in range(graph.nodes):
-            span = slice(csr.indptr[node], csr.indptr[node + 1])
-            columns, values = csr.indices[span], csr.data[span]
-            others = columns != node
-            table[phase, node, : others.sum()] = columns[others]
-            weights[phase, node, : others.sum()] = values[others]
+    for phase, matrix in enumerate(matrices or [phase.matrix for phase in graph.phases]):
+        receivers, senders, values = _links(matrix)
+        place = np.arange(len(receivers)) - np.searchsorted(receivers, receivers)  # of each link at its receiver
+        table[phase, receivers, place] = senders
+        weights[phase, receivers, place] = values
     return Neighbours(jnp.asarray(table, jnp.int32), jnp.asarray(weights))
 
 
+def _links(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The receivers, in order, the senders and the weights of all links."""
+    receivers = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr))
+    links = receivers != matrix.indices
+    return receivers[links], matrix.indices[links], matrix.data[links]
+
+
 def _edges(graph: Graph | GraphSequence, matrices: Sequence[sparse.csr_array]) -> Edges:
-    phases = []
-    for csr in matrices:
-        rows = np.repeat(np.arange(graph.nodes), np.diff(csr.indptr))
-        off = rows != csr.indices
-        phases.append((csr.indices[off], rows[off], csr.data[off]))
+    phases = [_links(matrix) for matrix in matrices]
     most = max(len(weights) for _, _, weights in phases)
 
     # Short phases are filled up with edges of weight zero from the last node to itself, which keeps receivers sorted.
     def fill(a: np.ndarray, value: float) -> np.ndarray:
         return np.pad(a, (0, most - len(a)), constant_values=value)
 
-    senders, receivers, weights = (
+    receivers, senders, weights = (
         np.stack([fill(phase[part], value) for phase in phases])
         for part, value in enumerate((graph.nodes - 1, graph.nodes - 1, 0.0))
     )

@@ -19,15 +19,21 @@ from ._links import Channel, ExchangeMemory, LinkFaults, LinkMemory, Links, Nois
 from ._messages import Fanout, Message, Plain, by_kind
 
 LEVELS = ("x", "y", "z")
-PHASES = 2**31 + 4  # a stream of keys of its own, beyond every step
+PHASE_STREAM = 2**31 + 4  # a stream of keys that no other use shares; it lies beyond every step
 
 
 class Changes(NamedTuple):
-    """How a graph changes: the number of its phases, whether they are drawn, and Exact Diffusion's damping on it; and
-    the rounds of an exchange, None for a single one."""
+    """How a graph changes from step to step, and how messages travel over it.
+
+    Attributes:
+        phases: how many phases it has.
+        random_order: whether each exchange takes a random phase instead of the next one.
+        damping: κ of Exact Diffusion on it.
+        gossip: the rounds of an exchange; None for a single round.
+    """
 
     phases: int
-    drawn: bool
+    random_order: bool
     damping: float
     gossip: Gossip | None = None
 
@@ -41,15 +47,15 @@ class Network(eqx.Module):
     """Base class of networks: how messages are exchanged between nodes.
 
     Every engine has one: in the memory of one device, by collectives between devices, and by gRPC between sites. A
-    subclass implements `mix`, for messages that are plain and all arrive; `rows` and `link_rows`, which fill the slots
-    of neighbours if messages may be lost or links keep a state; and `fanout_on`. Arrays of a network are arguments of
-    the compiled step.
+    subclass implements `mix`, for messages that are plain and all arrive; `rows` and `link_rows`, which send rows and
+    fill the slots of neighbours if messages may be lost or links keep a state; and `fanout_on`. Arrays of a network
+    are arguments of the compiled step.
 
     Args:
         graph_of: the index of the graph of each of the levels x, y, z.
         links: the links of each graph; empty if messages are plain and all arrive.
         faults: the faults of nodes and links; None if there are no `links`.
-        changes: how each graph changes; empty if none draws its phases, damps or takes several rounds.
+        changes: how each graph changes; empty if none has random phases, damping or several rounds.
     """
 
     graph_of: tuple[int, int, int] = eqx.field(static=True)
@@ -64,7 +70,7 @@ class Network(eqx.Module):
     def exchange(
         self,
         step: Array,
-        number: int,
+        exchange_index: int,
         messages: dict[str, Message],
         link_memories: ExchangeMemory | None,
         noise_keys: NoiseKeys | None = None,
@@ -75,55 +81,63 @@ class Network(eqx.Module):
 
         Args:
             step: the iteration.
-            number: of this exchange in the step, from 0.
+            exchange_index: of this exchange in the step, from 0.
             messages: by level.
-            link_memories: of the same exchange in the previous step; None where links remember nothing.
+            link_memories: what links remembered after the same exchange of the previous step; None if they remember
+                nothing.
             noise_keys: the keys of the step's messages so far, so that no two share one; None for this exchange alone.
             exchange_count: how often these levels have exchanged so far; None if they do so once per step.
-            phases: of each graph, as `phases` gives them; where there are none, they are in cyclic order.
+            phases: the phase of each graph, from `self.phases`; empty if phases follow in cyclic order.
 
         Returns:
             What each level receives, and what links remember of this exchange.
         """
         noise_keys = noise_keys or NoiseKeys()
-        count = step if exchange_count is None else exchange_count
+        phase_count = step if exchange_count is None else exchange_count
         received: dict[str, PyTree] = {}
-        after: list[tuple[LinkMemory, ...]] = []
-        for graph, of_graph in enumerate(self._by_graph(messages)):
-            if not of_graph:
-                after.append(())
+        new_memories: list[tuple[LinkMemory, ...]] = []
+        for graph, messages_on_graph in enumerate(self._by_graph(messages)):
+            if not messages_on_graph:
+                new_memories.append(())
                 continue
-            phase = phases[graph] if phases else count
-            if not self.links and not all(map(self.needs_no_links, of_graph.values())):
+            phase = phases[graph] if phases else phase_count
+            if not self.links and not all(map(self.needs_no_links, messages_on_graph.values())):
                 raise ValueError(
                     f"{type(self).__name__} has no links, which such messages need: build it with with_links(graphs, "
                     "config.link_faults(node_ids)) where links remember method.messages."
                 )
             if not self.links:
-                received |= self.mix(phase, graph, of_graph)
+                received |= self.mix(phase, graph, messages_on_graph)
                 continue
-            memories: list[LinkMemory] = []
-            channel = self._channel(step, number, graph)._replace(
-                noise_keys=noise_keys, exchange_count=exchange_count, phase=phase
-            )
-            for place, message in enumerate(by_kind(of_graph)):
-                transport = self.transport(step, number, graph, message.wait_for, phase)
-                channel = channel._replace(place=(graph, place), transport=transport)
-                memory = message.link_memory(channel) if link_memories is None else link_memories[graph][place]
+            memories_on_graph: list[LinkMemory] = []
+            for kind_index, message in enumerate(by_kind(messages_on_graph)):
+                channel = self._channel(step, exchange_index, graph)._replace(
+                    kind_index=kind_index,
+                    transport=self.transport(step, exchange_index, graph, message.wait_for, phase),
+                    noise_keys=noise_keys,
+                    exchange_count=exchange_count,
+                    phase=phase,
+                )
+                memory = message.link_memory(channel) if link_memories is None else link_memories[graph][kind_index]
                 contents, memory = message.receive(channel, memory)
                 received |= contents
-                memories.append(memory)
-            after.append(tuple(memories))
-        return received, tuple(after)
+                memories_on_graph.append(memory)
+            new_memories.append(tuple(memories_on_graph))
+        return received, tuple(new_memories)
 
     def phases(self, count: Array, key: Array) -> tuple[Array, ...]:
-        """The phase of each graph in the exchange with that number, given the run's key; whole periods may be added."""
+        """The phase of each graph in an exchange, plus whole periods.
+
+        Args:
+            count: how many exchanges of these levels came before.
+            key: the run's key, for phases in random order.
+        """
 
         def phase(graph: int, changes: Changes) -> Array:
-            if not changes.drawn:
+            if not changes.random_order:
                 return count
-            drawn = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, PHASES), graph), count)
-            return jax.random.randint(drawn, (), 0, changes.phases, jnp.int32)
+            phase_key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, PHASE_STREAM), graph), count)
+            return jax.random.randint(phase_key, (), 0, changes.phases, jnp.int32)
 
         return tuple(phase(graph, changes) for graph, changes in enumerate(self.changes))
 
@@ -131,18 +145,23 @@ class Network(eqx.Module):
         """κ of Exact Diffusion on the graph of a level: 1 where it never changes."""
         return self.changes[self.graph_of[LEVELS.index(level)]].damping if self.changes else 1.0
 
-    def first_link_memory(self, step: Array, number: int, messages: dict[str, Message]) -> ExchangeMemory:
+    def first_link_memory(self, step: Array, exchange_index: int, messages: dict[str, Message]) -> ExchangeMemory:
         """What links remember before the first exchange of such messages; nothing is sent."""
         if not self.links:
             return ()
         return tuple(
-            tuple(message.link_memory(self._channel(step, number, graph)) for message in by_kind(of_graph))
-            for graph, of_graph in enumerate(self._by_graph(messages))
+            tuple(
+                message.link_memory(self._channel(step, exchange_index, graph))
+                for message in by_kind(messages_on_graph)
+            )
+            for graph, messages_on_graph in enumerate(self._by_graph(messages))
         )
 
     def _by_graph(self, messages: dict[str, Message]) -> list[dict[str, Message]]:
-        graphs = range(max(self.graph_of) + 1)
-        return [{at: m for at, m in messages.items() if self.graph_of[LEVELS.index(at)] == graph} for graph in graphs]
+        by_graph: list[dict[str, Message]] = [{} for _ in range(max(self.graph_of) + 1)]
+        for level, message in messages.items():
+            by_graph[self.graph_of[LEVELS.index(level)]][level] = message
+        return by_graph
 
     def active(self, step: Array) -> Array | None:
         """(nodes,) whether each node moves in the step; None if all always do."""
@@ -152,20 +171,22 @@ class Network(eqx.Module):
         """How many rows a node sends in an exchange of that level."""
         return self.fanout_on(self.graph_of[LEVELS.index(level)])
 
-    def _channel(self, step: Array, number: int, graph: int) -> Channel:
+    def _channel(self, step: Array, exchange_index: int, graph: int) -> Channel:
         assert self.faults is not None
-        return Channel(self.links[graph], step, number, self.faults, self.transport(step, number, graph))
+        transport = self.transport(step, exchange_index, graph)
+        return Channel(self.links[graph], step, exchange_index, self.faults, transport, graph_index=graph)
 
     def transport(
-        self, step: Array, number: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
+        self, step: Array, exchange_index: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
     ) -> Transport:
-        """How rows reach the slots of a graph in an exchange; `wait_for` is computed before they are used."""
+        """The functions that send and receive rows over a graph in an exchange; `wait_for` is computed before rows
+        are used."""
         phase = step if phase is None else phase
         return Transport(
             partial(self.rows, phase, graph),
             partial(self.link_rows, phase, graph),
             partial(self.coded_rows, phase, graph),
-            partial(self.encoded, step),
+            partial(self.encode_rows, step),
         )
 
     @abstractmethod
@@ -178,22 +199,24 @@ class Network(eqx.Module):
 
     @abstractmethod
     def mix(self, phase: Array, graph: int, messages: dict[str, Message]) -> dict[str, PyTree]:
-        """What every level receives, δ = Σ_j w_ij (m_j − m_i) for plain vectors, if all of them arrive."""
+        """Exchanges messages that all arrive: what every level receives, δ = Σ_j w_ij (m_j − m_i) for plain vectors."""
 
     @abstractmethod
     def rows(self, phase: Array, graph: int, buffer: Array) -> Received:
-        """Every neighbour's row of a (nodes, entries) buffer."""
+        """Sends each node's row of a (nodes, entries) buffer to its neighbours, and returns the neighbours' rows."""
 
     @abstractmethod
     def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
-        """What each neighbour holds for this node in a (*slots, entries) buffer."""
+        """Sends each row of a (*slots, entries) buffer to the neighbour of its slot, and returns the rows that
+        neighbours send to the node."""
 
-    def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
+    def encode_rows(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
         """(nodes, bytes): every node's row of a (nodes, entries) buffer, encoded with a shared and a private key."""
         return jax.vmap(codec.encode)(new, keys, secrets)
 
     def coded_rows(
         self, phase: Array, graph: int, sent: Array, own: Array, codec: ConcatCodec, decode: Callable[[Array], Array]
     ) -> Array:
-        """(*slots, entries): neighbours' encoded rows, decoded by `decode`; `own` are this node's decoded rows."""
+        """Sends each node's encoded row to its neighbours, and returns theirs, (*slots, entries) decoded by `decode`;
+        `own` are the nodes' own rows, decoded."""
         return decode(self.rows(phase, graph, sent).rows)

@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 
 from ..core._discrete_gaussian import TABLE, RandomBytes, discrete_gaussian
 from ..core._vector import max_or_nan
-from ._codecs import Code, raw, read
+from ._codecs import Code, from_bytes, to_bytes
 
 LARGEST_SCALE = 2**26
 FINE = 8  # grid steps in a clipped entry of average size, at least
@@ -93,10 +93,10 @@ class Noisy(Code):
         factor = jnp.minimum(top / jnp.asarray(grid.step, new.dtype), jnp.asarray(grid.limit, new.dtype) / norm)
         chance = jax.random.normal(secret, new.shape, jnp.float32) * jnp.float32(grid.scale)
         steps = jnp.trunc(shape * factor).astype(jnp.int32) + jnp.round(chance).astype(jnp.int32)
-        return raw(jnp.where(jnp.isfinite(new).all(), steps, NOT_FINITE))
+        return to_bytes(jnp.where(jnp.isfinite(new).all(), steps, NOT_FINITE))
 
     def decode(self, row: Array, key: Array, entries: int, dtype: DTypeLike) -> Array:
-        steps = read(row, jnp.int32)
+        steps = from_bytes(row, jnp.int32)
         return jnp.where(
             steps == NOT_FINITE, jnp.nan, steps.astype(dtype) * jnp.asarray(self.grid(entries).step, dtype)
         )

@@ -53,13 +53,13 @@ class QuantizedScaled(Message):
         return LinkMemory({level: zeros(pair) for level, pair in self.content.items()})
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
-        place = (channel.exchanges_before % self.every).astype(jnp.int32)
+        part_index = (channel.exchanges_so_far % self.every).astype(jnp.int32)
         pairs = {level: [flatten(vector) for vector in pair] for level, pair in self.content.items()}
-        codes = {level: self._part(b, place) for level, (_, (b, _)) in pairs.items()}
+        codes = {level: self._part(b, part_index) for level, (_, (b, _)) in pairs.items()}
         sent = [part for level, ((φ, _), _) in pairs.items() for part in (φ, _pack(codes[level], φ.dtype))]
-        received = channel.transport.rows(jnp.concatenate(sent, 1))
+        received = channel.transport.exchange_rows(jnp.concatenate(sent, 1))
         parts = jnp.split(received.rows, np.cumsum([part.shape[1] for part in sent])[:-1].tolist(), -1)
-        arrives = channel.arrives if received.arrived is None else channel.arrives & received.arrived
+        arrives = channel.arrives if received.has_arrived is None else channel.arrives & received.has_arrived
         answers = {}
         scales = {}
         for level, φ_there, packed in zip(pairs, parts[::2], parts[1::2], strict=True):
@@ -67,7 +67,7 @@ class QuantizedScaled(Message):
             own_codes = channel.links.sums.at_slots(codes[level])
             their_codes = _unpack(packed, codes[level].shape[1])
             scales[level] = tuple(
-                self._renewed(channel, arrives, old, old.at[..., place, :].set(_decode(new, b.dtype)))
+                self._renewed(channel, arrives, old, old.at[..., part_index, :].set(_decode(new, b.dtype)))
                 for old, new in zip(memory.per_link[level], (own_codes, their_codes), strict=True)
             )
             mine, theirs = (side.reshape(*arrives.shape, -1) for side in scales[level])
@@ -77,7 +77,7 @@ class QuantizedScaled(Message):
 
     def _renewed(self, channel: Channel, arrives: Array, old: Array, new: Array) -> Array:
         """The scales of a link: zero where one of its ends has left."""
-        return jnp.where(channel.forgotten[..., None, None], 0, jnp.where(arrives[..., None, None], new, old))
+        return jnp.where(channel.is_reset[..., None, None], 0, jnp.where(arrives[..., None, None], new, old))
 
     def _flows(
         self, channel: Channel, arrives: Array, φ: Array, φ_there: Array, mine: Array, theirs: Array
@@ -93,11 +93,11 @@ class QuantizedScaled(Message):
     def _share(self, b: Array) -> int:
         return -(-b.shape[1] // self.every)
 
-    def _part(self, b: Array, place: Array) -> Array:
+    def _part(self, b: Array, part_index: Array) -> Array:
         """(nodes, share) the codes that this message sends."""
         share = self._share(b)
         codes = jnp.pad(_encode(b), ((0, 0), (0, self.every * share - b.shape[1])))
-        return jax.lax.dynamic_slice_in_dim(codes, place * share, share, 1)
+        return jax.lax.dynamic_slice_in_dim(codes, part_index * share, share, 1)
 
 
 def _packed(share: int, dtype: DTypeLike) -> int:

@@ -37,7 +37,7 @@ from ..core._vector import flatten
 from ._clip import Sizes, clamped, clip_levels, no_sizes
 from ._in_flight import InFlight, arrivals, numbers_sent
 from ._links import Answers, Channel, LinkMemory, LinkStatus, Received
-from ._messages import Fanout, Message, size, zeros
+from ._messages import Fanout, Message, bytes_per_node, zeros
 
 
 class Mail(NamedTuple):
@@ -66,12 +66,12 @@ class WaveLinks(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """(*slots, entries) the message that arrived over each link in a step, (*slots,) its number (0: none), where a link
-    restarts, and what the next delivery needs."""
+    """What arrived in a step: (*slots, entries) the message of each link, (*slots,) its number (0: none), whether the
+    link is reset, and what the next delivery needs."""
 
     rows: Array
     numbers: Array
-    forgotten: Array
+    is_reset: Array
     transport_state: PyTree
 
 
@@ -83,7 +83,7 @@ class Wave(Message):
     """
 
     local_steps: int = eqx.field(static=True, default=1, kw_only=True)
-    splits: ClassVar[bool] = True
+    is_separable: ClassVar[bool] = True
 
     @property
     def kind(self) -> Hashable:
@@ -95,29 +95,30 @@ class Wave(Message):
         return 0.5
 
     def bytes(self, fanout: Fanout) -> float:
-        return fanout.row_per_link * size(self.content)
+        return fanout.row_per_link * bytes_per_node(self.content)
 
     def link_memory(self, channel: Channel) -> LinkMemory:
         slots = channel.links.neighbours.shape
         z, numbers = zeros(self.content, *slots), jnp.zeros((*slots, 2), jnp.int32)
         slow = channel.faults.schedule.slows_nodes
         mail = Mail(zeros(self.content, *slots), jnp.zeros((*slots, 1), jnp.int32)) if slow else None
-        sizes = None if self.within is None else no_sizes(self.content, z)
+        sizes = None if self.flow_bound is None else no_sizes(self.content, z)
         return LinkMemory(WaveLinks(z, numbers, mail, self.transport_state(channel, z), sizes))
 
     def reflected(self, channel: Channel, memory: LinkMemory) -> tuple[Array, Array, Array]:
-        """(*slots, entries) ρ s, z, and the waves q = 2 ρ s − z to send."""
+        """Returns ρ s, z and the waves q = 2 ρ s − z to send, each (*slots, entries)."""
         s, _ = flatten(self.content)
         links = channel.links
         z = memory.per_link.z
         numbers = memory.per_link.numbers
         ρ = 2 / self.local_steps * links.weights.mean(-1).astype(s.dtype)[..., None]
         scaled = ρ * links.sums.at_slots(s)
-        z = jnp.where((numbers[..., :1] == 0) | channel.forgotten[..., None], scaled, z)
+        z = jnp.where((numbers[..., :1] == 0) | channel.is_reset[..., None], scaled, z)
         return scaled, z, 2 * scaled - z
 
     def post(self, channel: Channel, memory: LinkMemory) -> tuple[Array, LinkMemory]:
-        """The message that is sent before a step, where none is sent in it, and the state of links after it."""
+        """Without a common clock: the message that is sent before the step, since none is sent inside it, and the
+        state of links after it."""
         return self.reflected(channel, memory)[2], memory
 
     def receive(self, channel: Channel, memory: LinkMemory) -> Answers:
@@ -125,29 +126,30 @@ class Wave(Message):
         links = channel.links
         _, numbers, mail, transport_state, sizes = memory.per_link
         scaled, z, q = self.reflected(channel, memory)
-        rows, arrived, forgotten, transport_state = self.deliver(channel, q, transport_state)
+        rows, arrived_number, is_reset, transport_state = self.deliver(channel, q, transport_state)
         rows = rows if sizes is None else clamped(rows)
-        z = jnp.where(forgotten[..., None], scaled, z)
-        used = jnp.where(forgotten, 0, numbers[..., 1])
-        if mail is not None:  # which waits until the node has finished, or begins where the first step needs it
-            held = jnp.where(forgotten, 0, mail.numbers[..., 0])
-            rows = jnp.where((arrived > held)[..., None], rows, mail.rows)
-            held = jnp.maximum(arrived, held)
-            mail = Mail(rows, held[..., None])
+        z = jnp.where(is_reset[..., None], scaled, z)
+        last_used_number = jnp.where(is_reset, 0, numbers[..., 1])
+        if mail is not None:
+            mail_number = jnp.where(is_reset, 0, mail.numbers[..., 0])
+            rows = jnp.where((arrived_number > mail_number)[..., None], rows, mail.rows)
+            mail_number = jnp.maximum(arrived_number, mail_number)
+            mail = Mail(rows, mail_number[..., None])
             faults = channel.faults
-            reads = faults.finished(channel.step) if self.local_steps == 1 else faults.begins(channel.step)
-            arrived = jnp.where(links.sums.at_slots(reads), held, 0)
+            # A node reads its mail when it ends a computation or, with local steps, when it begins one.
+            reads_mail = faults.finished(channel.step) if self.local_steps == 1 else faults.begins(channel.step)
+            arrived_number = jnp.where(links.sums.at_slots(reads_mail), mail_number, 0)
         weight = jnp.asarray(self.weight, s.dtype)
-        new = arrived > used
-        z = jnp.where(new[..., None], (1 - weight) * z + weight * rows, z)
-        numbers = jnp.stack([(~forgotten).astype(jnp.int32), jnp.maximum(used, arrived)], -1)
+        is_new = arrived_number > last_used_number
+        z = jnp.where(is_new[..., None], (1 - weight) * z + weight * rows, z)
+        numbers = jnp.stack([(~is_reset).astype(jnp.int32), jnp.maximum(last_used_number, arrived_number)], -1)
         F = z - scaled
         if sizes is not None:
-            z, F, sizes = self._clipped(channel, z, scaled, sizes, new | forgotten)
+            z, F, sizes = self._clipped(channel, z, scaled, sizes, is_new | is_reset)
         return unflatten(links.sums.at_nodes(F)), LinkMemory(WaveLinks(z, numbers, mail, transport_state, sizes))
 
     def _clipped(
-        self, channel: Channel, z: Array, scaled: Array, sizes: Sizes, new: Array
+        self, channel: Channel, z: Array, scaled: Array, sizes: Sizes, is_new: Array
     ) -> tuple[Array, Array, Sizes]:
         """z and its flow, clipped to the limit at nodes that move in this step; unchanged to the last bit below it.
 
@@ -155,14 +157,14 @@ class Wave(Message):
         """
         F = z - scaled
         active = channel.faults.active(channel.step)
-        within, after = clip_levels(F, self.content, self.within, sizes)
-        keeps = ~new[..., None] & jnp.asarray([True, False])
-        after = {level: jnp.where(keeps, sizes[level], size) for level, size in after.items()}
+        clipped, new_sizes = clip_levels(F, self.content, self.flow_bound, sizes)
+        keeps_size = ~is_new[..., None] & jnp.asarray([True, False])
+        new_sizes = {level: jnp.where(keeps_size, sizes[level], size) for level, size in new_sizes.items()}
         if active is not None:
             moves = channel.links.sums.at_slots(active)[..., None]
-            within = jnp.where(moves, within, F)
-            after = {level: jnp.where(moves, size, sizes[level]) for level, size in after.items()}
-        return jnp.where(within == F, z, scaled + within), within, after
+            clipped = jnp.where(moves, clipped, F)
+            new_sizes = {level: jnp.where(moves, size, sizes[level]) for level, size in new_sizes.items()}
+        return jnp.where(clipped == F, z, scaled + clipped), clipped, new_sizes
 
     def transport_state(self, channel: Channel, like: Array) -> PyTree:
         """What the first delivery needs: the messages in flight, if faults delay any."""
@@ -170,14 +172,14 @@ class Wave(Message):
 
     def deliver(self, channel: Channel, q: Array, transport_state: PyTree) -> Delivered:
         """Sends the rows q over the links."""
-        received = channel.transport.links(q)
-        forgotten = channel.forgotten | restarts(received)
-        rows, numbers, transport_state = arrivals(channel, received, numbers_sent(channel), transport_state, forgotten)
-        return Delivered(rows, numbers, forgotten, transport_state)
+        received = channel.transport.exchange_link_rows(q)
+        is_reset = channel.is_reset | restarts(received)
+        rows, numbers, transport_state = arrivals(channel, received, numbers_sent(channel), transport_state, is_reset)
+        return Delivered(rows, numbers, is_reset, transport_state)
 
 
 def restarts(received: Received) -> Array:
     """(*slots,) where one end is gone or new to the other; an end that only returns continues with its state."""
-    if received.states is None:
+    if received.link_statuses is None:
         return jnp.zeros(received.rows.shape[:-1], bool)
-    return (received.states == LinkStatus.START_AT_ZERO) | (received.states == LinkStatus.DROP_FLOW)
+    return (received.link_statuses == LinkStatus.START_AT_ZERO) | (received.link_statuses == LinkStatus.DROP_FLOW)

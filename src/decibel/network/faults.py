@@ -27,7 +27,7 @@ __all__ = ["Fault", "drop", "late", "leave", "pause", "slow"]
 Link = tuple[int, int]
 Steps = tuple[int, int]
 FOREVER = 2**31 - 1
-STREAM = 2**31  # beyond every step, so that no batch shares a key with a fault
+FAULT_STREAM = 2**31  # beyond every step, so that no batch shares a key with a fault
 
 
 class Fault(eqx.Module):
@@ -44,7 +44,8 @@ class Fault(eqx.Module):
         """Whether it occurs at step k, for each of these node or link indices."""
         for number in numbers:
             key = keys.fold_in_each(key, number)
-        chance = jax.vmap(lambda one: jax.random.uniform(one, dtype=jnp.float32))(key.reshape(-1)).reshape(key.shape)
+        draw = jax.vmap(lambda each_key: jax.random.uniform(each_key, dtype=jnp.float32))
+        chance = draw(key.reshape(-1)).reshape(key.shape)
         return (self.during[0] <= k) & (k < self.during[1]) & (chance < jnp.asarray(self.probability, jnp.float32))
 
 
@@ -58,8 +59,8 @@ class LinkFault(Fault):
         return [node for link in self.links or () for node in link]
 
     def occurs(self, k: Array, key: Array, a: Array, b: Array) -> Array:
-        now = self._occurs_at(k, key, jnp.minimum(a, b), jnp.maximum(a, b))
-        return now & _links_contain(self.links, a, b)
+        occurs = self._occurs_at(k, key, jnp.minimum(a, b), jnp.maximum(a, b))
+        return occurs & _links_contain(self.links, a, b)
 
 
 class Drop(LinkFault):
@@ -83,18 +84,18 @@ class Late(LinkFault):
         """How many steps the links between a and b are late at step k."""
         delay = jnp.int32(self.delay)
         if self.least < self.delay:
-            again = jax.random.fold_in(key, 1)
-            for number in (jnp.minimum(a, b), jnp.maximum(a, b)):
-                again = keys.fold_in_each(again, number)
+            delay_keys = jax.random.fold_in(key, 1)
+            for node_id in (jnp.minimum(a, b), jnp.maximum(a, b)):
+                delay_keys = keys.fold_in_each(delay_keys, node_id)
 
-            def draw(one: Array) -> Array:
-                return jax.random.randint(one, (), self.least, self.delay + 1, jnp.int32)
+            def draw(delay_key: Array) -> Array:
+                return jax.random.randint(delay_key, (), self.least, self.delay + 1, jnp.int32)
 
-            delay = jax.vmap(draw)(again.reshape(-1)).reshape(again.shape)
+            delay = jax.vmap(draw)(delay_keys.reshape(-1)).reshape(delay_keys.shape)
         return jnp.where(self.occurs(k, key, a, b), delay, 0)
 
 
-class OfNodes(Fault):
+class NodeSetFault(Fault):
     """A fault of all nodes, or of those given."""
 
     nodes: tuple[int, ...] | None = eqx.field(static=True)
@@ -103,16 +104,16 @@ class OfNodes(Fault):
     def nodes_named(self) -> Iterable[int]:
         return self.nodes or ()
 
-    def among(self, now: Array, node: Array) -> Array:
-        """`now` at the fault's nodes, and False elsewhere."""
-        return now if self.nodes is None else now & jnp.isin(node, jnp.asarray(self.nodes, jnp.int32))
+    def restrict_to_nodes(self, occurs: Array, node_ids: Array) -> Array:
+        """`occurs` at the fault's nodes, and False elsewhere."""
+        return occurs if self.nodes is None else occurs & jnp.isin(node_ids, jnp.asarray(self.nodes, jnp.int32))
 
 
-class NodeFault(OfNodes):
+class NodeFault(NodeSetFault):
     """A fault that keeps nodes from taking part."""
 
-    def occurs(self, k: Array, key: Array, node: Array) -> Array:
-        return self.among(self._occurs_at(k, key, node), node)
+    def occurs(self, k: Array, key: Array, node_ids: Array) -> Array:
+        return self.restrict_to_nodes(self._occurs_at(k, key, node_ids), node_ids)
 
 
 class Pause(NodeFault):
@@ -123,20 +124,20 @@ class Leave(NodeFault):
     """As a pause, and the node's neighbours reset the state of their links to it."""
 
 
-class Slow(OfNodes):
+class Slow(NodeSetFault):
     """A step of the node takes several steps of others; `probability` is one over their number, or over its mean."""
 
     factor: float = eqx.field(static=True)
     random: bool = eqx.field(static=True)
 
-    def applies(self, k: Array, node: Array) -> Array:
-        return self.among((self.during[0] <= k) & (k < self.during[1]), node)
+    def applies(self, k: Array, node_ids: Array) -> Array:
+        return self.restrict_to_nodes((self.during[0] <= k) & (k < self.during[1]), node_ids)
 
-    def finishes(self, k: Array, key: Array, node: Array) -> Array:
+    def finishes(self, k: Array, key: Array, node_ids: Array) -> Array:
         """Whether the node ends a computation in step k, which it began at its current point."""
         if self.random:
-            return self._occurs_at(k, key, node)
-        return jnp.full(node.shape, (k - self.during[0] + 1) % int(self.factor) == 0)
+            return self._occurs_at(k, key, node_ids)
+        return jnp.full(node_ids.shape, (k - self.during[0] + 1) % int(self.factor) == 0)
 
 
 def drop(
@@ -248,13 +249,13 @@ class FaultSchedule(eqx.Module):
     def longest_delay(self) -> int:
         return max((fault.delay for fault in self._of(Late)), default=0)
 
-    def down(self, k: Array, a: Array, b: Array) -> Array:
+    def is_down(self, k: Array, a: Array, b: Array) -> Array:
         """Whether the links between nodes a and b carry nothing at step k."""
         return _any([fault.occurs(k, key, a, b) for fault, key in self._keyed(k, Drop)], a)
 
-    def lost(self, k: Array, exchange: int, receiver: Array, sender: Array) -> Array:
+    def is_lost(self, k: Array, exchange_index: int, receiver: Array, sender: Array) -> Array:
         """Whether the receiver misses what the sender sends in that exchange of step k."""
-        keyed = [(fault, jax.random.fold_in(key, exchange)) for fault, key in self._keyed(k, Lose)]
+        keyed = [(fault, jax.random.fold_in(key, exchange_index)) for fault, key in self._keyed(k, Lose)]
         return _any([fault.occurs_to_message(k, key, receiver, sender) for fault, key in keyed], receiver)
 
     def delay(self, k: Array, a: Array, b: Array) -> Array:
@@ -262,22 +263,24 @@ class FaultSchedule(eqx.Module):
         delays = [fault.steps(k, key, a, b) for fault, key in self._keyed(k, Late)]
         return reduce(jnp.maximum, delays, jnp.zeros_like(a))
 
-    def idle(self, k: Array, node: Array) -> Array:
-        return _any([fault.occurs(k, key, node) for fault, key in self._keyed(k, NodeFault)], node)
+    def is_idle(self, k: Array, node_ids: Array) -> Array:
+        """Whether the node takes no part in step k, since it pauses or has left."""
+        return _any([fault.occurs(k, key, node_ids) for fault, key in self._keyed(k, NodeFault)], node_ids)
 
-    def gone(self, k: Array, node: Array) -> Array:
-        return _any([fault.occurs(k, key, node) for fault, key in self._keyed(k, Leave)], node)
+    def has_left(self, k: Array, node_ids: Array) -> Array:
+        """Whether the node has left at step k, so that its neighbours reset their links to it."""
+        return _any([fault.occurs(k, key, node_ids) for fault, key in self._keyed(k, Leave)], node_ids)
 
-    def busy(self, k: Array, node: Array) -> Array:
+    def is_busy(self, k: Array, node_ids: Array) -> Array:
         """Whether the node is still computing at the end of step k."""
-        found = jnp.zeros(node.shape, bool)
+        is_busy = jnp.zeros(node_ids.shape, bool)
         for fault, key in self._keyed(k, Slow):
-            found = jnp.where(fault.applies(k, node), ~fault.finishes(k, key, node), found)
-        return found
+            is_busy = jnp.where(fault.applies(k, node_ids), ~fault.finishes(k, key, node_ids), is_busy)
+        return is_busy
 
-    def begins(self, k: Array, node: Array) -> Array:
+    def begins(self, k: Array, node_ids: Array) -> Array:
         """Whether the node begins to compute at step k, from its last state."""
-        return (k == 0) | ~self.busy(k - 1, node)
+        return (k == 0) | ~self.is_busy(k - 1, node_ids)
 
     @property
     def slows_nodes(self) -> bool:
@@ -292,13 +295,15 @@ class FaultSchedule(eqx.Module):
         return [fault for fault in self.faults if isinstance(fault, kind)]
 
     def _keyed(self, k: Array, kind: type[F]) -> list[tuple[F, Array]]:
-        now = jax.random.fold_in(self.key, k)
-        return [(f, jax.random.fold_in(now, i)) for i, f in enumerate(self.faults) if isinstance(f, kind)]
+        step_key = jax.random.fold_in(self.key, k)
+        return [
+            (fault, jax.random.fold_in(step_key, i)) for i, fault in enumerate(self.faults) if isinstance(fault, kind)
+        ]
 
 
 def fault_schedule(faults: tuple[Fault, ...], seed: int) -> FaultSchedule:
     """The faults of a run with that seed; they have their own random stream."""
-    return FaultSchedule(faults, jax.random.fold_in(keys.key(seed), STREAM))
+    return FaultSchedule(faults, jax.random.fold_in(keys.key(seed), FAULT_STREAM))
 
 
 def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
@@ -306,11 +311,11 @@ def as_faults(faults: Fault | Sequence[Fault] | None) -> tuple[Fault, ...]:
     if callable(faults) or not isinstance(faults, Fault | Iterable | None):
         what = "a function that is not called" if callable(faults) else f"a {type(faults).__name__}"
         raise TypeError(f"faults is {what}: give a fault such as db.faults.drop(0.2), or a list of them.")
-    found = () if faults is None else (faults,) if isinstance(faults, Fault) else tuple(faults)
-    for fault in found:
+    fault_tuple = () if faults is None else (faults,) if isinstance(faults, Fault) else tuple(faults)
+    for fault in fault_tuple:
         if not isinstance(fault, Fault):
             raise TypeError(f"faults holds a {type(fault).__name__}: give faults such as db.faults.drop(0.2).")
-    return found
+    return fault_tuple
 
 
 def validate_faults(faults: tuple[Fault, ...], graphs: Levels, one_way: Collection[str] = ()) -> None:

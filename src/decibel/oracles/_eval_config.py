@@ -15,8 +15,12 @@ from jaxtyping import Key
 from ..core._types import PyTree
 from ..problem._batch import Batch
 
-LOSS = 2**31  # the numbers of the keys of a loss, beyond the random bits of any batch
-FRESH = 2**28  # the numbers of fresh lower batches, beyond those of `again`
+# The index of a loss and its data.
+UPPER = 0
+LOWER = 1
+
+LOSS_KEYS = 2**31  # the keys that losses take, beyond the random bits of any batch
+FRESH_LOWER_KEYS = 2**28  # the keys of fresh lower batches, beyond those of `again`
 # Between the draws of one step in a shuffled order: a prime, so that it shares no period with the batches.
 STRIDE = 7919
 
@@ -24,7 +28,7 @@ T = TypeVar("T")
 
 
 class Products(eqx.Module):
-    """How H z and J z are computed: by second derivatives, or by differences of gradients at y ± `difference` z
+    """The rule for the products H z and J z: second derivatives, or differences of gradients at y ± `difference` z
     (`forward`: at y + `difference` z and y)."""
 
     difference: float | None = eqx.field(static=True, default=None)
@@ -45,7 +49,7 @@ class EvalConfig:
     """How derivatives are evaluated: on random batches or in a shuffled order, in which precision, and of how many
     nodes (`node_chunk`) and samples (`micro_batch`) at a time."""
 
-    in_order: bool = False
+    shuffle_once: bool = False
     precision: str | None = None
     node_chunk: int | None = None
     micro_batch: int | None = None
@@ -65,9 +69,10 @@ class EvalConfig:
 
         return in_chunks
 
-    def prepared(self, batch: Batch, keys: Key[Array, " nodes"] | None, level: int) -> Batch:
-        """A batch to train on; `keys` of the nodes where the loss of that level takes one."""
-        keys = None if keys is None else jax.vmap(lambda key: jax.random.fold_in(key, LOSS + level))(keys)
+    def prepared(self, batch: Batch, keys: Key[Array, " nodes"] | None, loss_index: int) -> Batch:
+        """The batch with what its loss needs. `keys` has a key for each node; None if the loss takes none."""
+        if keys is not None:
+            keys = jax.vmap(lambda key: jax.random.fold_in(key, LOSS_KEYS + loss_index))(keys)
         return replace(batch, keys=keys, micro_batch=self.micro_batch, narrow=self.precision == "bfloat16")
 
     def matmul_precision(self) -> AbstractContextManager[object]:

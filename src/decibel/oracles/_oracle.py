@@ -1,8 +1,8 @@
 """What every node computes from its own data at its own point: gradients and products with second derivatives.
 
 All points are stacked over nodes. One `vjp` of the stacked (x, y) ↦ ∇_y g gives v as its value and (J z, H z) as its
-pullback; what a step does not use is never computed. With `node_chunk` nothing is kept from one chunk to the next, so
-that a product computes the gradient again, and what is subtracted meets before it is written out.
+pullback; what a step does not use is never computed. With `node_chunk` nothing is kept from one chunk to the next: each
+product computes the gradient again, and differences are taken inside a chunk, before it is written out.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Int, Key, UInt32
 
-from ..core._ledger import Ledger, inside
+from ..core._ledger import Ledger, depend_on
 from ..core._types import PyTree
 from ..core._vector import Vector
 from ..problem._batch import Batch
 from ..problem._problem import Problem
 from ..problem._streams import Samples
-from ._eval_config import FRESH, SECOND_DERIVATIVES, STRIDE, EvalConfig, Products
+from ._eval_config import FRESH_LOWER_KEYS, LOWER, SECOND_DERIVATIVES, STRIDE, UPPER, EvalConfig, Products
 
 T = TypeVar("T")
-Both: TypeAlias = Callable[[Vector], tuple[Vector, Vector]]  # z to what lies in the spaces of x and of y
+Both: TypeAlias = Callable[[Vector], tuple[Vector, Vector]]  # a function of z with two results, like x and like y
 
 
 class Oracle:
@@ -40,7 +40,7 @@ class Oracle:
     def __init__(
         self,
         problem: Problem,
-        nodes: Int[Array, " nodes"],
+        node_ids: Int[Array, " nodes"],
         key: Key[Array, ""],
         batch_size: int | None,
         ledger: Ledger,
@@ -49,7 +49,7 @@ class Oracle:
         config: EvalConfig = EvalConfig(),  # noqa: B008
     ) -> None:
         self.problem = problem
-        self.nodes = nodes
+        self.node_ids = node_ids
         self.batch_size = batch_size
         self.ledger = ledger
         self.key = key
@@ -62,12 +62,16 @@ class Oracle:
         Args:
             tag: a number; different tags give independent batches within one step.
         """
-        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, offset=tag)
+        return Draw(self, jax.random.fold_in(self.key, tag), self.batch_size, draw_index=tag)
 
-    def inside(self, loop: Int[Array, ""]) -> Oracle:
-        """The same, whose draws stay inside a loop with this index."""
+    def inside(self, loop_index: Int[Array, ""]) -> Oracle:
+        """The same oracle, whose draws XLA computes inside a loop and not before it.
+
+        Args:
+            loop_index: the traced index of the loop, on which the draws then depend.
+        """
         oracle = copy(self)
-        oracle.key = inside(loop, self.key)
+        oracle.key = depend_on(loop_index, self.key)
         return oracle
 
     def draw_all(self) -> Draw:
@@ -82,7 +86,7 @@ class Oracle:
         """The derivatives at a point, on a draw of this oracle."""
         return Point(draw, x, y, products)
 
-    def raw(self, batch: Batch) -> Batch:
+    def unclipped(self, batch: Batch) -> Batch:
         """The batch, for code that uses samples without clipping; `PrivateOracle` raises here."""
         return batch
 
@@ -106,16 +110,18 @@ class Draw:
         batch_size: int | None,
         *,
         counted: bool = True,
-        offset: int | Int[Array, ""] = 0,
+        draw_index: int | Int[Array, ""] = 0,
         shares_upper_with: Draw | None = None,
     ) -> None:
         self.oracle = oracle
         self.key = key
         self.batch_size = batch_size
         self._counted = counted
-        self.offset = offset  # among the draws of one step, which are far apart in a shuffled order
+        # Which of the draws of one step this is; in a shuffled order they are STRIDE batches apart.
+        self.draw_index = draw_index
         self.shares_upper_with = shares_upper_with  # the draw whose upper batch this one shares
-        self.problem, self.ledger = oracle.problem, oracle.ledger
+        self.problem = oracle.problem
+        self.ledger = oracle.ledger
         self.factors_drawn = False
         # Whether another draw would be the same: of all samples, by losses that use no random numbers.
         self._is_deterministic = batch_size is None and not any(self.problem.takes_keys)
@@ -135,8 +141,9 @@ class Draw:
         """
         if self._is_deterministic:
             return self
-        key, offset = jax.random.fold_in(self.key, number + 1), self.offset + (number + 1) * STRIDE
-        return Draw(self.oracle, key, self.batch_size, counted=counted, offset=offset)
+        key = jax.random.fold_in(self.key, number + 1)
+        draw_index = self.draw_index + (number + 1) * STRIDE
+        return Draw(self.oracle, key, self.batch_size, counted=counted, draw_index=draw_index)
 
     def fresh_lower(self, number: int) -> Draw:
         """The same upper batch with an independent lower one; this draw if another would be the same.
@@ -146,35 +153,35 @@ class Draw:
         """
         if self._is_deterministic:
             return self
-        key, offset = jax.random.fold_in(self.key, FRESH + number), self.offset - (number + 1)
-        return Draw(self.oracle, key, self.batch_size, offset=offset, shares_upper_with=self.shares_upper_with or self)
+        key = jax.random.fold_in(self.key, FRESH_LOWER_KEYS + number)
+        draw_index = self.draw_index - (number + 1)
+        shares_upper_with = self.shares_upper_with or self
+        return Draw(self.oracle, key, self.batch_size, draw_index=draw_index, shares_upper_with=shares_upper_with)
 
     @property
     def upper(self) -> Batch:
         """The batch of f."""
-        return self.oracle.raw(self.upper_batch)
+        return self.oracle.unclipped(self.upper_batch)
 
     @property
     def lower(self) -> Batch:
         """The batch of g."""
-        return self.oracle.raw(self.lower_batch)
+        return self.oracle.unclipped(self.lower_batch)
 
     @cached_property
     def upper_batch(self) -> Batch:
-        return (
-            self._batch(self.problem.upper_data, 0)
-            if self.shares_upper_with is None
-            else self.shares_upper_with.upper_batch
-        )
+        if self.shares_upper_with is not None:
+            return self.shares_upper_with.upper_batch
+        return self._batch(self.problem.upper_data, UPPER)
 
     @cached_property
     def lower_batch(self) -> Batch:
-        return self._batch(self.problem.lower_data, 1)
+        return self._batch(self.problem.lower_data, LOWER)
 
     @cached_property
     def node_keys(self) -> Key[Array, " nodes"]:
         """(nodes,) a random key for each node."""
-        return jax.vmap(lambda node: jax.random.fold_in(self.key, node))(self.oracle.nodes)
+        return jax.vmap(lambda node: jax.random.fold_in(self.key, node))(self.oracle.node_ids)
 
     @cached_property
     def _bits(self) -> UInt32[Array, "nodes 2 batch"]:
@@ -182,20 +189,20 @@ class Draw:
         shape = (2, self.batch_size or 0)
         return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(self.node_keys)
 
-    def _batch(self, data: Samples, level: int) -> Batch:
-        keys = self.node_keys if self.problem.takes_keys[level] else None
-        return self.oracle.config.prepared(self._take(data, level), keys, level)
+    def _batch(self, data: Samples, loss_index: int) -> Batch:
+        keys = self.node_keys if self.problem.takes_keys[loss_index] else None
+        return self.oracle.config.prepared(self._take(data, loss_index), keys, loss_index)
 
-    def _take(self, data: Samples, level: int) -> Batch:
+    def _take(self, data: Samples, loss_index: int) -> Batch:
         lazy = self.oracle.config.node_chunk is not None
         if self.batch_size is None:
             self.ledger.add(samples=data.samples_per_node)
             return data.full(lazy=lazy)
         if self._counted:
             self.ledger.add(samples=self.batch_size)
-        if self.oracle.config.in_order:
-            return data.in_order(self.oracle.k + self.offset * STRIDE, self.batch_size, lazy=lazy)
-        return data.draw(self._bits[:, level], lazy=lazy)
+        if self.oracle.config.shuffle_once:
+            return data.in_order(self.oracle.k + self.draw_index * STRIDE, self.batch_size, lazy=lazy)
+        return data.draw(self._bits[:, loss_index], lazy=lazy)
 
     def at(self, x: Vector, y: Vector | None = None, products: Products = SECOND_DERIVATIVES) -> Point:
         """The derivatives at a point, on this draw.
@@ -215,13 +222,15 @@ class Point:
     """
 
     def __init__(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
-        self.draw, self.ledger = draw, draw.ledger
+        self.draw = draw
+        self.ledger = draw.ledger
         self._x = x
         self._y = y
         self._products = products
         self._config = draw.oracle.config
         self._trees = x.tree, None if y is None else y.tree
-        self._known: dict[tuple[Both, int], tuple[tuple[Vector, Vector], Vector]] = {}
+        # By function and id of z: what it gave, and z itself, so that its id is not reused.
+        self._cache: dict[tuple[Both, int], tuple[tuple[Vector, Vector], Vector]] = {}
         self._counted: set[tuple[str, int]] = set()
         self._in_chunks = self._config.node_chunk is not None
 
@@ -358,16 +367,19 @@ class Point:
         return self._config.over_nodes(function)(*self._trees, *more)
 
     def _count(self, kind: str, z: Vector) -> None:
-        kind, costs = (kind, {kind: 1}) if self._products.difference is None else ("differences", {"gradients": 2})
+        cost = {kind: 1}
+        if self._products.difference is not None:
+            kind = "differences"
+            cost = {"gradients": 2}
         if (kind, id(z)) not in self._counted:
             self._counted.add((kind, id(z)))
-            self.ledger.add(**costs)
+            self.ledger.add(**cost)
 
     def _once(self, function: Both, z: Vector) -> tuple[Vector, Vector]:
-        """Computed once for each z, which is kept, so that its id is not reused."""
-        if (function, id(z)) not in self._known:
-            self._known[function, id(z)] = function(z), z
-        return self._known[function, id(z)][0]
+        """The function of z, computed once for each z."""
+        if (function, id(z)) not in self._cache:
+            self._cache[function, id(z)] = function(z), z
+        return self._cache[function, id(z)][0]
 
     def _directions(self, z: Vector) -> tuple[Vector, Vector]:
         """(∇_x f − J z, H z − ∇_y f)"""
@@ -377,7 +389,7 @@ class Point:
         return self.fx - jacobian, hessian - self.fy
 
     def _all_at(self, z: Vector) -> tuple[Vector, Vector]:
-        """Directions, gradients of f and products in one pass over the chunks; those that no one uses are not kept."""
+        """Directions, gradients of f and products in one pass over the chunks; XLA drops those that nothing uses."""
         self.ledger.add(gradients=1)
 
         def node(x: PyTree, y: PyTree, z: PyTree, upper: Batch, lower: Batch) -> tuple[tuple[PyTree, ...], ...]:
@@ -388,7 +400,7 @@ class Point:
 
         derivatives = self._over_nodes(node, z.tree, self.draw.upper, self.draw.lower)
         (u, p), vars(self)["_upper_gradients"], (jacobian, hessian) = derivatives
-        self._known[self._product, id(z)] = (Vector(jacobian), Vector(hessian)), z
+        self._cache[self._product, id(z)] = (Vector(jacobian), Vector(hessian)), z
         return Vector(u), Vector(p)
 
     def _product(self, z: Vector) -> tuple[Vector, Vector]:
@@ -412,7 +424,7 @@ class Point:
         return jax.grad(self.draw.problem.upper_loss, (0,) if y is None else (0, 1))(x, y, batch)
 
     def _products_of_node(self, x: PyTree, y: PyTree, z: PyTree, batch: Batch) -> tuple[PyTree, PyTree]:
-        """(J z, H z), by the pullback of a gradient of its own or by two gradients; nothing of them is kept."""
+        """(J z, H z), by a vjp that is not shared with `v`, or by two gradients; neither is kept."""
         lower, δ = self.draw.problem.lower_loss, self._products.difference
         if δ is None:
             return jax.vjp(lambda x, y: jax.grad(lower, 1)(x, y, batch), x, y)[1](z)

@@ -25,27 +25,26 @@ from ..core._types import PyTree
 from ..core._vector import Vector
 from ..problem._batch import Batch
 from ..problem._streams import Samples
-from ._eval_config import STRIDE, Products
+from ._eval_config import LOWER, STRIDE, UPPER, Products
 from ._oracle import Draw, Oracle, Point
 
-RELEASES = 2**30 + 1  # the keys of noise, apart from those of draws
-UPPER, LOWER = 0, 1
+NOISE_KEYS = 2**30 + 1  # the keys of noise, apart from those of draws
 
 
 @dataclass(frozen=True)
 class Records:
-    """Settings of `db.privacy.records`."""
+    """The settings of `db.privacy.records`, which protects single records."""
 
-    clip: float
-    noise: float
-    products: float  # the clip of (J z, H z)
+    clip: float  # the largest norm of what one record adds to a gradient
+    noise: float  # standard deviation of the noise on a sum, relative to its clip
+    products: float  # the largest norm of what one record adds to (J z, H z)
 
 
 class Release(NamedTuple):
-    """A sum over the records of one level: how it is clipped, and which records are in it."""
+    """One noisy sum over the records of one level: how it is clipped, and which records are in it."""
 
-    position: int  # among the releases of a step
-    level: int
+    position: int  # which of the sums of a step it is
+    level: int  # UPPER or LOWER
     clip: float
     batches_per_epoch: int  # 1 if every step takes all samples
     offset: int  # step k takes the batch (k + offset) mod batches_per_epoch
@@ -55,7 +54,12 @@ class Release(NamedTuple):
 
 
 class RecordNoise(ABC):
-    """Sums the clipped vectors of samples and adds noise; engines differ in where the noise comes from."""
+    """Clips the vectors of samples, sums them and adds noise; engines differ in where the noise comes from.
+
+    This takes two calls. `sum_of_clipped` prepares the sum at each node, inside `vmap` over nodes. Calling the object
+    then adds the noise of all nodes. An engine that must see single samples, in order to sum them exactly, returns
+    their vectors from the first call, and clips and sums them in the second.
+    """
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -64,8 +68,13 @@ class RecordNoise(ABC):
     def sum_of_clipped(
         self, release: Release, rows: list[Float[Array, "_ entries"]], used: Bool[Array, " parts"]
     ) -> Float[Array, "*samples entries"]:
-        """First, for each node: the sum of its clipped per-sample vectors. Of the parts in `rows`, those with `used`
-        False are padding."""
+        """The first call, for one node: returns the sum of its clipped vectors, or the vectors for the second call.
+
+        Args:
+            release: which sum this is.
+            rows: the vectors of the node's samples, in parts.
+            used: for each part whether it holds samples; the others are padding.
+        """
 
     @abstractmethod
     def __call__(
@@ -75,11 +84,18 @@ class RecordNoise(ABC):
         sums: Float[Array, "nodes *samples entries"],
         keys: Key[Array, " nodes"],
     ) -> Float[Array, "nodes entries"]:
-        """Then, for all nodes: the sums with noise of standard deviation noise · clip on every entry."""
+        """The second call, for all nodes: returns the sums with noise of standard deviation noise · clip on each entry.
+
+        Args:
+            step: the iteration.
+            release: which sum this is.
+            sums: what the first call returned for each node.
+            keys: a random key for each node.
+        """
 
 
 class SeededNoise(RecordNoise):
-    """For simulations: normal numbers from the run's seed, which everybody knows."""
+    """Noise for simulations: normal numbers from the run's seed, which everybody knows."""
 
     def __eq__(self, other: object) -> bool:  # runs of the same settings share what is compiled
         return isinstance(other, SeededNoise) and self.records == other.records
@@ -127,7 +143,7 @@ class PrivateOracle(Oracle):
     def point(self, draw: Draw, x: Vector, y: Vector | None, products: Products) -> Point:
         return PrivatePoint(self, draw, x, y, products)
 
-    def raw(self, batch: Batch) -> Batch:
+    def unclipped(self, batch: Batch) -> Batch:
         raise ValueError(
             "privacy=db.privacy.records(...) bounds what one record adds to a sum, and this method uses samples in "
             "another way: choose one such as db.ed or db.sparkle('ed', ...)."
@@ -142,14 +158,18 @@ class PrivateOracle(Oracle):
                 "such as db.sparkle('ed', ...)."
             )
         self._releases += 1
-        return Release(self._releases - 1, level, clip, *self._place(draw, level))
+        batches_per_epoch, offset = self._batch_order(draw, level)
+        return Release(self._releases - 1, level, clip, batches_per_epoch, offset)
 
-    def _place(self, draw: Draw, level: int) -> tuple[int, int]:
-        """Into how many batches a pass cuts the samples, and by how much this one is ahead of the step's number."""
+    def _batch_order(self, draw: Draw, level: int) -> tuple[int, int]:
+        """How many batches a pass has, and how many batches the draw is ahead of the step's own."""
         if draw.batch_size is None:
             return 1, 0
-        place = draw.offset if level == LOWER or draw.shares_upper_with is None else draw.shares_upper_with.offset
-        if not self.config.in_order or not isinstance(place, int):
+        if level == UPPER and draw.shares_upper_with is not None:
+            draw_index = draw.shares_upper_with.draw_index
+        else:
+            draw_index = draw.draw_index
+        if not self.config.shuffle_once or not isinstance(draw_index, int):
             raise ValueError(
                 "privacy=db.privacy.records(...) needs every record in one batch of a pass: use all samples (leave out "
                 "batch_size), or sampling='shuffle-once'."
@@ -160,12 +180,12 @@ class PrivateOracle(Oracle):
                 f"batch_size={draw.batch_size} is more than the {data.part_sizes[0]} samples of a node, so some "
                 "would count twice: use smaller batches, or all samples (leave out batch_size)."
             )
-        return data.part_sizes[0] // draw.batch_size, place * STRIDE
+        return data.part_sizes[0] // draw.batch_size, draw_index * STRIDE
 
     def keys(self, release: Release) -> Key[Array, " nodes"]:
-        """A key for each node, which no other sum has."""
-        key = jax.random.fold_in(jax.random.fold_in(self.key, RELEASES), release.position)
-        return fold_in_each(key, self.nodes)
+        """A random key for each node, different for every sum."""
+        key = jax.random.fold_in(jax.random.fold_in(self.key, NOISE_KEYS), release.position)
+        return fold_in_each(key, self.node_ids)
 
 
 class PrivatePoint(Point):
@@ -174,6 +194,7 @@ class PrivatePoint(Point):
     def __init__(self, oracle: PrivateOracle, draw: Draw, x: Vector, y: Vector | None, products: Products) -> None:
         super().__init__(draw, x, y, products)
         self._oracle = oracle
+        self._in_chunks = False  # both terms of a difference get their noise before it is taken
 
     def linearized(self) -> Point:
         return self
@@ -195,10 +216,6 @@ class PrivatePoint(Point):
         clip, shaped = self._oracle.noise.records.products, (self._x.tree, self.y.tree)
         jacobian, hessian = self._mean(LOWER, clip, self._products_of_node, shaped, z.tree)
         return Vector(jacobian), Vector(hessian)
-
-    def _directions(self, z: Vector) -> tuple[Vector, Vector]:
-        jacobian, hessian = self._once(self._product, z)
-        return self.fx - jacobian, hessian - self.fy
 
     def _mean(self, level: int, clip: float, function: Callable[..., PyTree], shaped: PyTree, *more: PyTree) -> PyTree:
         """The noisy mean over a level's batch of a sample's `function(x, y, *more, sample)`, shaped like `shaped`."""

@@ -331,8 +331,8 @@ def solve(point: Point, steps: int, tolerance: float) -> Vector:
 def _error(
     way: LocalHypergradient, problem: Problem, x: Vector, y: Vector, batch_size: int | None, seed: int
 ) -> Float[Array, " nodes"]:
-    nodes = jnp.arange(problem.nodes, dtype=jnp.int32)
-    oracle = Oracle(problem, nodes, jax.random.key(seed), batch_size, Ledger())
+    node_ids = jnp.arange(problem.nodes, dtype=jnp.int32)
+    oracle = Oracle(problem, node_ids, jax.random.key(seed), batch_size, Ledger())
     point = oracle.draw().at(x, y)
     z = way.inverse(point)
     residual = point.fy if z is None else oracle.draw_all().at(x, y).p(z)

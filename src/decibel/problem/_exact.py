@@ -7,6 +7,7 @@ only Hessian-vector products are formed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import equinox as eqx
@@ -52,18 +53,8 @@ def hypergradient(problem: Losses, x: PyTree, *, tolerance: float | None = None)
 
 
 @eqx.filter_jit
-def _compiled_lower(problem: Losses, x: PyTree, tolerance: float) -> tuple[PyTree, Float[Array, ""]]:
-    return lower_solution(problem, x, tolerance)
-
-
-@eqx.filter_jit
 def _compiled_gradient(problem: Losses, x: PyTree) -> PyTree:
     return jax.grad(lambda x: upper_mean(problem, x, None))(x)
-
-
-@eqx.filter_jit
-def _compiled_hypergradient(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTree:
-    return gradient_at(problem, x, y, tolerance)
 
 
 def upper_mean(problem: Losses, x: PyTree, y: PyTree) -> Float[Array, ""]:
@@ -95,25 +86,23 @@ def lower_solution(problem: Losses, x: PyTree, tolerance: float) -> tuple[PyTree
     return _minimize(lambda y: lower_mean(problem, x, y), problem.y0, tolerance)
 
 
+_compiled_lower = eqx.filter_jit(lower_solution)
+
+
 def gradient_at(problem: Losses, x: PyTree, y: PyTree, tolerance: float) -> PyTree:
     """∇_x f − J z with H z = ∇_y f, all at (x, y): the hypergradient where y = y*(x)."""
     upper, lower = problem.upper_data.full(), problem.lower_data.full()
     if problem.personal:
 
         def for_node(y: PyTree, upper: Batch, lower: Batch) -> PyTree:
-            f, g = _losses_of_node(problem, upper, lower)
-            return implicit_gradient(f, g, x, y, tolerance)
+            return implicit_gradient(*_losses_of_node(problem, upper, lower), x, y, tolerance)
 
         each = jax.vmap(for_node)(y, upper, lower)
         return jax.tree.map(lambda leaf: leaf.mean(0), each)
+    return implicit_gradient(partial(upper_mean, problem), partial(lower_mean, problem), x, y, tolerance)
 
-    def f(x: PyTree, y: PyTree) -> Array:
-        return upper_mean(problem, x, y)
 
-    def g(x: PyTree, y: PyTree) -> Array:
-        return lower_mean(problem, x, y)
-
-    return implicit_gradient(f, g, x, y, tolerance)
+_compiled_hypergradient = eqx.filter_jit(gradient_at)
 
 
 def node_gradients(problem: Losses, x: PyTree, tolerance: float) -> PyTree:
@@ -131,14 +120,7 @@ def node_gradients(problem: Losses, x: PyTree, tolerance: float) -> PyTree:
 
 def _losses_of_node(problem: Losses, upper: Batch, lower: Batch) -> tuple[OfVariables, OfVariables]:
     """f_i and g_i as functions of x and y."""
-
-    def f(x: PyTree, y: PyTree) -> Array:
-        return problem.upper_loss(x, y, upper)
-
-    def g(x: PyTree, y: PyTree) -> Array:
-        return problem.lower_loss(x, y, lower)
-
-    return f, g
+    return partial(problem.upper_loss, batch=upper), partial(problem.lower_loss, batch=lower)
 
 
 def implicit_gradient(f: OfVariables, g: OfVariables, x: PyTree, y: PyTree, tolerance: float) -> PyTree:

@@ -127,9 +127,7 @@ def _serialize_value(value: PyTree) -> str:
             return "{" + _serialize_jaxpr(value.jaxpr, value.consts) + "}"
         case core.Jaxpr():
             return "{" + _serialize_jaxpr(value, []) + "}"
-        case None | bool() | int() | str() | bytes():
-            return repr(value)
-        case float() | complex():
+        case None | bool() | int() | float() | complex() | str() | bytes():
             return repr(value)
         case enum.Enum():
             return f"{type(value).__name__}.{value.name}"

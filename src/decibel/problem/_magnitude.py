@@ -14,20 +14,9 @@ from ..core._types import PyTree
 CALLED = ("jaxpr", "call_jaxpr")  # where an operation that calls a program once holds it
 ONE = ("and", "cos", "eq", "erf", "ge", "gt", "le", "logistic", "lt", "ne", "not", "or", "sign", "sin", "tanh")
 LARGEST = (
-    *(
-        "abs",
-        "broadcast_in_dim",
-        "concatenate",
-        "convert_element_type",
-        "copy",
-        "max",
-        "min",
-        "neg",
-        "pad",
-        "reduce_max",
-    ),
-    *("reduce_min", "reshape", "rev", "slice", "squeeze", "stop_gradient", "transpose"),
-)
+    "abs", "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "max", "min", "neg", "pad", "reduce_max",
+    "reduce_min", "reshape", "rev", "slice", "squeeze", "stop_gradient", "transpose",
+)  # fmt: skip
 
 
 def largest_entry(value: PyTree) -> float:

@@ -30,7 +30,7 @@ from ._streams import Samples, StreamData, samples_of, validate_in_memory
 from .prox import Prox
 
 # Arrays (nodes, samples, ...), a list with one pytree or source per node, or a function of the node.
-Source: TypeAlias = PyTree | list[PyTree] | Callable[[int], PyTree] | Samples
+DataSource: TypeAlias = PyTree | list[PyTree] | Callable[[int], PyTree] | Samples
 Data: TypeAlias = Samples | Callable[[int], PyTree]  # what a problem holds: functions until `bind`
 
 
@@ -94,8 +94,8 @@ class Problem(eqx.Module):
         upper: Loss,
         lower: Loss | None = None,
         *,
-        upper_data: Source,
-        lower_data: Source = None,
+        upper_data: DataSource,
+        lower_data: DataSource = None,
         x0: PyTree,
         y0: PyTree | None = None,
         personal: bool = False,
@@ -139,7 +139,9 @@ class Problem(eqx.Module):
         self._validate_data(nodes)
 
     @classmethod
-    def minimax(cls, objective: Loss, *, data: Source, x0: PyTree, y0: PyTree, **options: Unpack[Options]) -> Problem:
+    def minimax(
+        cls, objective: Loss, *, data: DataSource, x0: PyTree, y0: PyTree, **options: Unpack[Options]
+    ) -> Problem:
         """The minimax problem min_x max_y 1/N Σ_i f_i(x, y), as a bilevel problem with g = −f.
 
         Args:
@@ -162,8 +164,8 @@ class Problem(eqx.Module):
         outer: Loss,
         inner: Callable[..., PyTree],
         *,
-        upper_data: Source,
-        lower_data: Source,
+        upper_data: DataSource,
+        lower_data: DataSource,
         x0: PyTree,
         y0: PyTree,
         **options: Unpack[Options],
@@ -492,13 +494,13 @@ def _mention_float32() -> None:
     )
 
 
-def _same(upper: Source, lower: Source) -> bool:
+def _same(upper: DataSource, lower: DataSource) -> bool:
     """Whether these are the same arrays, or the same functions."""
     (leaves, structure), (others, other_structure) = jax.tree.flatten(upper), jax.tree.flatten(lower)
     return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
 
 
-def _data(source: Source, argument: str, dtype: DTypeLike, nodes: int | None) -> Data:
+def _data(source: DataSource, argument: str, dtype: DTypeLike, nodes: int | None) -> Data:
     if isinstance(source, NodeData | StreamData):
         return source
     if callable(source):

@@ -69,9 +69,9 @@ class NodeData(eqx.Module):
         starts = size * (position % jnp.maximum(1, self.counts // size))
         return self._batch([starts[:, None] + jnp.arange(size, dtype=jnp.int32)], lazy)
 
-    def shuffled(self, key: Key[Array, ""], nodes: Int[Array, " nodes"]) -> NodeData:
+    def shuffled(self, key: Key[Array, ""], node_ids: Int[Array, " nodes"]) -> NodeData:
         """Every node's samples in an order of its own, and repeated as before where it holds fewer than others."""
-        indices = random_order(key, nodes, self.counts, jax.tree.leaves(self.tree)[0].shape[1])
+        indices = random_order(key, node_ids, self.counts, jax.tree.leaves(self.tree)[0].shape[1])
         return eqx.tree_at(lambda data: data.tree, self, self._take(indices))
 
     def _batch(
@@ -87,7 +87,7 @@ class NodeData(eqx.Module):
 
 
 def random_order(
-    key: Key[Array, ""], nodes: Int[Array, " nodes"], counts: Int[Array, " nodes"], most: int
+    key: Key[Array, ""], node_ids: Int[Array, " nodes"], counts: Int[Array, " nodes"], most: int
 ) -> Int[Array, "nodes most"]:
     """An order of every node's samples, which begins again where a node holds fewer than `most`."""
     places = jnp.arange(most, dtype=jnp.int32)
@@ -96,7 +96,7 @@ def random_order(
         chance = jax.random.uniform(jax.random.fold_in(key, node), (most,), jnp.float32)
         return jnp.argsort(jnp.where(places < count, chance, 2.0))[places % count]
 
-    return jax.vmap(order)(nodes, counts)
+    return jax.vmap(order)(node_ids, counts)
 
 
 def index_below(bits: UInt32[Array, "*shape"], count: Int[Array, ...]) -> Int[Array, "*shape"]:

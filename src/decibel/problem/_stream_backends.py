@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from ..core._types import PyTree
-from ._samples import as_float
+from ._samples import as_float, validate_numeric
 from .sources import Arrays, BatchIterator, Source
 
 PARALLEL_FROM_BYTES = 4 * 2**20
@@ -119,11 +119,7 @@ class Host(ABC):
         if not leaves:
             raise ValueError(f"{self.argument}: the source of node {node} gives no arrays: give leaves (samples, ...).")
         leaves = [np.asarray(leaf) for leaf in leaves]
-        for leaf in leaves:
-            if leaf.dtype.kind not in "fiubcV":
-                raise TypeError(
-                    f"{self.argument} holds {leaf.dtype} instead of numbers: encode words and labels as integers."
-                )
+        validate_numeric(leaves, self.argument)
         self.kinds = tuple(LeafSpec(leaf.shape[1:], self._device_dtype(leaf)) for leaf in leaves)
 
     def _device_dtype(self, leaf: np.ndarray) -> np.dtype:

@@ -11,28 +11,8 @@ from jaxtyping import Int
 from ._problem import Data, Problem
 from ._streams import StreamData
 
-Leaves = tuple[Array, ...]  # of one draw
-
-
-class RecordingReader:
-    """Records the rows of every draw, and returns zeros."""
-
-    def __init__(self) -> None:
-        self.rows: list[Int[Array, "nodes batch"]] = []
-
-    def take(self, data: StreamData, rows: Int[Array, "nodes batch"]) -> Leaves:
-        self.rows.append(rows)
-        return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in data.shapes(rows.shape))
-
-
-class PrefetchedReader:
-    """Returns the batches that were read for the draws, in order."""
-
-    def __init__(self, batches: Sequence[Leaves]) -> None:
-        self._left = list(batches)
-
-    def take(self, data: StreamData, rows: Int[Array, "nodes batch"]) -> Leaves:
-        return self._left.pop(0)
+Rows = Int[Array, "nodes batch"]  # of one draw
+Leaves = tuple[Array, ...]
 
 
 def streams_of(problem: Problem) -> list[StreamData]:
@@ -41,25 +21,36 @@ def streams_of(problem: Problem) -> list[StreamData]:
     return [data for data in fields if isinstance(data, StreamData)]
 
 
-def with_recording(problem: Problem) -> tuple[Problem, list[RecordingReader]]:
-    """The problem with recording streams, and their recorders, in the order of `streams_of`."""
-    notes: list[RecordingReader] = []
+def with_recording(problem: Problem) -> tuple[Problem, list[list[Rows]]]:
+    """The problem with streams that give zeros, and a list for each of `streams_of`, to which a step appends the rows
+    of its draws.
+    """
+    recorded: list[list[Rows]] = []
 
     def change(data: Data, _: str) -> Data:
         if not isinstance(data, StreamData):
             return data
-        notes.append(RecordingReader())
-        return data.read_by(notes[-1])
+        drawn: list[Rows] = []
+        recorded.append(drawn)
 
-    return problem.map_data(change), notes
+        def record(data: StreamData, rows: Rows) -> Leaves:
+            drawn.append(rows)
+            return tuple(jnp.zeros(shape.shape, shape.dtype) for shape in data.shapes(rows.shape))
+
+        return data.read_by(record)
+
+    return problem.map_data(change), recorded
 
 
 def with_prefetched(problem: Problem, batches: Sequence[Sequence[Leaves]]) -> Problem:
     """The problem with streams that return these batches: for each of `streams_of` and each draw, its leaves."""
-    remaining = list(batches)
+    remaining = iter(batches)
 
     def change(data: Data, _: str) -> Data:
-        return data.read_by(PrefetchedReader(remaining.pop(0))) if isinstance(data, StreamData) else data
+        if not isinstance(data, StreamData):
+            return data
+        leaves = iter(next(remaining))
+        return data.read_by(lambda data, rows: next(leaves))
 
     return problem.map_data(change)
 
@@ -70,7 +61,7 @@ def pop_source_error(problem: Problem) -> Exception | None:
     return next((error for error in errors if error is not None), None)
 
 
-def validate_streams(problem: Problem, batch_size: int | None, *, in_order: bool) -> None:
+def validate_streams(problem: Problem, batch_size: int | None, *, shuffle_once: bool) -> None:
     """Raises where a run needs more of its streams than batches that are drawn at random."""
     for data in streams_of(problem):
         argument = data.host.argument
@@ -78,7 +69,7 @@ def validate_streams(problem: Problem, batch_size: int | None, *, in_order: bool
             raise ValueError(
                 f"batch_size is missing, and {argument} is a stream: give the number of samples in a batch."
             )
-        if in_order and data.host.ordered:
+        if shuffle_once and data.host.ordered:
             raise ValueError(
                 f"sampling='shuffle-once' cannot order the iterators of {argument}: leave it out, or give sources."
             )

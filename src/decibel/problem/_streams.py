@@ -5,10 +5,10 @@ It is read during the step (`Host`) or, if its indices are known in advance, bef
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Protocol, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
@@ -29,25 +29,15 @@ from .sources import BatchIterator, Source, is_source
 PASS_BYTES = 64 * 2**20  # of the samples of all nodes that a pass over a stream takes at a time
 
 
-class Reader(Protocol):
-    """How rows become samples."""
-
-    def take(self, data: StreamData, rows: Int[Array, "nodes batch"]) -> tuple[Array, ...]:
-        """Leaves (nodes, batch, ...)."""
-        ...
+Reader: TypeAlias = Callable[..., tuple[Array, ...]]  # of data and rows (nodes, batch): leaves (nodes, batch, ...)
 
 
-class CallbackReader:
+def read_by_callback(data: StreamData, rows: Int[Array, "nodes batch"]) -> tuple[Array, ...]:
     """Reads on the host, in the middle of a step."""
-
-    def take(self, data: StreamData, rows: Int[Array, "nodes batch"]) -> tuple[Array, ...]:
-        shapes = data.shapes(rows.shape)
-        if data.host.ordered:
-            return tuple(io_callback(data.host.call, shapes, data.node_ids, rows, ordered=True))
-        return tuple(jax.pure_callback(data.host.call, shapes, data.node_ids, rows, vmap_method="broadcast_all"))
-
-
-READ_BY_CALLBACK = CallbackReader()
+    shapes = data.shapes(rows.shape)
+    if data.host.ordered:
+        return tuple(io_callback(data.host.call, shapes, data.node_ids, rows, ordered=True))
+    return tuple(jax.pure_callback(data.host.call, shapes, data.node_ids, rows, vmap_method="broadcast_all"))
 
 
 class StreamData(eqx.Module):
@@ -60,7 +50,7 @@ class StreamData(eqx.Module):
     most: int = eqx.field(static=True)  # samples of any node
     part_sizes: tuple[int, ...] = eqx.field(static=True)  # the fewest of any node
     samples_per_node: float = eqx.field(static=True)
-    reader: Reader = eqx.field(static=True, default=READ_BY_CALLBACK)
+    reader: Reader | None = eqx.field(static=True, default=None)  # None is `read_by_callback`
     sharding: NamedSharding | None = eqx.field(static=True, default=None)  # where nodes are spread over devices
 
     @property
@@ -93,13 +83,14 @@ class StreamData(eqx.Module):
         rows = starts[:, None] + jnp.arange(size, dtype=jnp.int32)
         return self.at(jax.vmap(lambda order, row: order.at[row].get(mode="clip"))(self.order, rows))
 
-    def shuffled(self, key: Key[Array, ""], nodes: Int[Array, " nodes"]) -> StreamData:
-        """The same samples, in an order of every node's own."""
-        return replace(self, order=random_order(key, nodes, self.counts, self.most))
+    def shuffled(self, key: Key[Array, ""], node_ids: Int[Array, " nodes"]) -> StreamData:
+        """Every node's samples in an order of its own."""
+        return replace(self, order=random_order(key, node_ids, self.counts, self.most))
 
     def at(self, rows: Int[Array, "nodes batch"]) -> Batch:
         """The samples of these indices."""
-        return Batch((jax.tree.unflatten(self.host.structure, self.reader.take(self, rows)),))
+        leaves = (self.reader or read_by_callback)(self, rows)
+        return Batch((jax.tree.unflatten(self.host.structure, leaves),))
 
     def select_nodes(self, nodes: Sequence[int], *, keep_longest: bool = True) -> StreamData:
         """The given nodes; shuffled orders keep the length of the largest node of all, or of these nodes only."""

@@ -49,8 +49,8 @@ class Prox(eqx.Module):
         """How many nodes have a term of their own; None if it is the same at all nodes."""
         return None
 
-    def at(self, nodes: Int[Array, " nodes"]) -> Prox:
-        """The map of those nodes, by their numbers."""
+    def at(self, node_ids: Int[Array, " nodes"]) -> Prox:
+        """The maps of the nodes with these ids."""
         return self
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
@@ -126,39 +126,39 @@ class Ball(Prox):
         return Ball(jnp.min(jnp.asarray(self.radius), 0))
 
 
-class L1(Prox):
+class Norm(Prox):
+    """strength times a norm, whose map shrinks."""
+
+    strength: Array | float
+
+    @abstractmethod
+    def shrunk(self, leaf: Array, cut: Array) -> Array:
+        """A leaf, shortened by `cut` in its norm."""
+
+    def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
+        def shrink(leaf: Array) -> Array:
+            return self.shrunk(leaf, jnp.asarray(rate, leaf.dtype) * jnp.asarray(self.strength, leaf.dtype))
+
+        return jax.tree.map(shrink, tree)
+
+    def average(self) -> Norm:
+        """The term of the average strength."""
+        return type(self)(jnp.mean(jnp.asarray(self.strength), 0))
+
+
+class L1(Norm):
     """strength · ‖x‖₁."""
 
-    strength: Array | float
-
-    def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
-        def shrink(leaf: Array) -> Array:
-            cut = jnp.asarray(rate, leaf.dtype) * jnp.asarray(self.strength, leaf.dtype)
-            return jnp.sign(leaf) * jnp.maximum(jnp.abs(leaf) - cut, 0)
-
-        return jax.tree.map(shrink, tree)
-
-    def average(self) -> L1:
-        """The term of the average strength."""
-        return L1(jnp.mean(jnp.asarray(self.strength), 0))
+    def shrunk(self, leaf: Array, cut: Array) -> Array:
+        return jnp.sign(leaf) * jnp.maximum(jnp.abs(leaf) - cut, 0)
 
 
-class GroupL2(Prox):
+class GroupL2(Norm):
     """strength · Σ over groups of ‖x_g‖₂; a group is a row, the last axis of a leaf."""
 
-    strength: Array | float
-
-    def __call__(self, tree: PyTree, rate: Scalar) -> PyTree:
-        def shrink(leaf: Array) -> Array:
-            cut = jnp.asarray(rate, leaf.dtype) * jnp.asarray(self.strength, leaf.dtype)
-            norm = jnp.sqrt(jnp.sum(jnp.square(leaf), -1, keepdims=True))
-            return leaf * jnp.maximum(1 - cut / jnp.maximum(norm, jnp.finfo(leaf.dtype).tiny), 0)
-
-        return jax.tree.map(shrink, tree)
-
-    def average(self) -> GroupL2:
-        """The term of the average strength."""
-        return GroupL2(jnp.mean(jnp.asarray(self.strength), 0))
+    def shrunk(self, leaf: Array, cut: Array) -> Array:
+        norm = jnp.sqrt(jnp.sum(jnp.square(leaf), -1, keepdims=True))
+        return leaf * jnp.maximum(1 - cut / jnp.maximum(norm, jnp.finfo(leaf.dtype).tiny), 0)
 
 
 class PerNode(Prox):
@@ -176,8 +176,8 @@ class PerNode(Prox):
     def nodes(self) -> int:
         return self.which.shape[0]
 
-    def at(self, nodes: Int[Array, " nodes"]) -> PerNode:
-        return jax.tree.map(lambda leaf: leaf[nodes], self)
+    def at(self, node_ids: Int[Array, " nodes"]) -> PerNode:
+        return jax.tree.map(lambda leaf: leaf[node_ids], self)
 
     def over_nodes(self, tree: PyTree, rate: Scalar) -> PyTree:
         axes = (0, 0, None if jnp.ndim(rate) == 0 else 0)

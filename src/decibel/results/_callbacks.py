@@ -121,11 +121,11 @@ class CallbackList:
             self._leaving.callback(lambda member=member: member.end(self.status, self.message or None))
 
     def resume(self, trace: Trace) -> bool:
-        """Shows all of them the rows so far; whether one of them stops the run."""
+        """Gives the rows so far to all callbacks; returns whether one of them stops the run."""
         return self._stopped([member.resume(trace) for member in self._members])
 
     def notify(self, step: int, snapshot: Snapshot, row: Row) -> bool:
-        """Calls all of them; whether one of them stops the run."""
+        """Calls all callbacks; returns whether one of them stops the run."""
         for member in self._members:
             member.see(step, snapshot)
         return self._stopped([member(step, dict(row)) for member in self._members])

@@ -252,8 +252,8 @@ METRICS: dict[str, Metric] = {
 }
 
 
-# And what needs all their data.
-ALL_AT_ONCE = ("stationarity", "kkt_residual", "lower_error", "interact")  # by the exact lower solution
+# Metrics that use all samples at once, for the exact lower solution; those that compare nodes, which one site cannot.
+ALL_AT_ONCE = ("stationarity", "kkt_residual", "lower_error", "interact")
 COMPARE_NODES = ("consensus", "invariant", "stationarity", "kkt_residual", "lower_error", "interact")
 
 

@@ -20,7 +20,7 @@ from ..results._recorder import TraceRecorder
 from ..results._status import Status
 from ..results.metrics import Snapshot
 
-GROWTH = 1e8  # of values, relative to 1 and to the start, above which a completed run is in doubt
+GROWTH = 1e8  # a completed run is in doubt if a value exceeds this many times the largest initial value (at least 1)
 
 
 class Ending(NamedTuple):
@@ -31,7 +31,7 @@ class Ending(NamedTuple):
 
 
 class RunPlan(NamedTuple):
-    """The goal of a run, in steps, the steps between two rows, and the rows between two checkpoints."""
+    """The last step of a run, the steps between two rows, and the rows between two checkpoints."""
 
     steps: int
     eval_every: int
@@ -44,14 +44,14 @@ class Session:
 
     Attributes:
         run: the run.
-        plan: how far, and how often something is recorded and saved.
+        plan: the last step, and how often rows are recorded and checkpoints saved.
         recorder: measures rows.
         callbacks: observe rows and may stop the run.
         progress: shows rows.
         checkpoints: where states are saved; None saves none.
-        clock: the simulated time of nodes that are slow; None if none is.
-        interrupted: whether the process received SIGTERM or Ctrl-C.
-        grown: whether all steps were done, but values grew as in a run that diverges.
+        simulated_time: the simulated time of a run with slow nodes; None if no node is slow.
+        was_interrupted: returns whether the process received SIGTERM or Ctrl-C.
+        values_grew: whether all steps were done, but values grew as in a run that diverges.
     """
 
     run: Run
@@ -60,12 +60,12 @@ class Session:
     callbacks: CallbackList
     progress: Progress
     checkpoints: Checkpoints | None
-    clock: SimulatedTime | None
-    interrupted: Callable[[], bool]
-    grown: bool = False
+    simulated_time: SimulatedTime | None
+    was_interrupted: Callable[[], bool]
+    values_grew: bool = False
 
     def restore(self) -> bool:
-        """Continues from the newest checkpoint; whether there is one."""
+        """Continues from the newest checkpoint; returns whether there is one."""
         saved = None if self.checkpoints is None else self.checkpoints.restore(self.run)
         if saved is None:
             return False
@@ -78,24 +78,26 @@ class Session:
         ending = self._first_row()
         self._forget_stale_best()
         if self.run.step > 0 and self.run.steps_done == 0:
-            self._save()  # a new member of a federation begins where the others are, and must not be set back further
-        goal, limit = self.run.plan_goal(self.plan.steps)
+            # A site that joins a federation late begins at the others' step, without having done any. This checkpoint
+            # keeps a restart from going back behind that step.
+            self._save()
+        goal, reason = self.run.plan_goal(self.plan.steps)
         if ending is None and self.run.end_reason:
             ending = self._stopped(self.run.end_reason)
         ending = self._interruption() or ending
         if ending is not None:
             return ending
         for chunk in drive(self.run, goal, self.plan.eval_every):
-            ending = self._after(chunk)
+            ending = self._record_chunk(chunk)
             if chunk.cost is not None and (ending is not None or self._is_save_due(goal)):
                 self._save()
             if ending is not None:
                 return ending
         if self.run.step < self.plan.steps:
-            return self._stopped(limit)
-        return self._completed(self._skipped())
+            return self._stopped(reason)
+        return self._completed(self._skipped_steps_note())
 
-    def _skipped(self) -> str:
+    def _skipped_steps_note(self) -> str:
         """A sentence if other sites have done some of the steps; empty otherwise."""
         if not self.run.skipped:
             return ""
@@ -107,14 +109,16 @@ class Session:
         stops = self.callbacks.resume(self.recorder.trace)
         return self._stopped(self.callbacks.reason) if stops else None
 
-    def _after(self, chunk: FinishedChunk[Counts | None]) -> Ending | None:
+    def _record_chunk(self, chunk: FinishedChunk[Counts | None]) -> Ending | None:
         """Records a chunk of steps. Returns why the run ends with it, or None."""
         if chunk.cost is None:
             last = self.run.step + chunk.length
             return Ending(Status.DIVERGED, f"non-finite values between steps {self.run.step} and {last}")
         done = self.run.step - chunk.first
-        simulated = {} if self.clock is None else {"simulated_time": self.clock.between(chunk.first, done)}
-        self.recorder.spend(chunk.cost | simulated, chunk.seconds)
+        cost = chunk.cost
+        if self.simulated_time is not None:
+            cost = cost | {"simulated_time": self.simulated_time.between(chunk.first, done)}
+        self.recorder.spend(cost, chunk.seconds)
         ending = self._record() if done > 0 else None
         if self.run.end_reason:
             reasons = [self.run.end_reason] if ending is None else [ending.message, self.run.end_reason]
@@ -140,17 +144,18 @@ class Session:
         """All steps are done. The message says so if values grew as in a run that diverges."""
         problem = self.run.program.problem
         start = max(float(np.abs(leaf).max(initial=0)) for leaf in jax.tree.leaves((problem.x0, problem.y0, 1.0)))
-        self.grown = self.run.size > GROWTH * start
-        sentence = f"values grew to {self.run.size:.2g}, as in a run that diverges" if self.grown else ""
+        largest = self.run.largest_entry
+        self.values_grew = largest > GROWTH * start
+        sentence = f"values grew to {largest:.2g}, as in a run that diverges" if self.values_grew else ""
         return Ending(Status.COMPLETED, "; ".join(filter(None, (message, sentence))))
 
     def _interruption(self) -> Ending | None:
-        if not self.interrupted():
+        if not self.was_interrupted():
             return None
         return Ending(Status.INTERRUPTED, f"the process received a signal to terminate at step {self.run.step}")
 
     def _forget_stale_best(self) -> None:
-        """Drops a restored best state unless the callbacks name its step: it is of another metric."""
+        """Drops a restored best state unless the callbacks name its step: it was best in another metric."""
         if self.run.best is not None and self.run.best.step != self.callbacks.best_step:
             self.run.best = None
 

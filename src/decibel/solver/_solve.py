@@ -15,14 +15,14 @@ import jax
 from ..core._json import JSON, Provenance
 from ..core._names import suggests_names
 from ..core._numbers import validate_count
-from ..engines._checkpoint import run_fingerprint, saving
+from ..engines._checkpoint import open_checkpoints, run_fingerprint
 from ..engines._engine import Engine
 from ..engines._membership import restrict_to
 from ..engines._program import RunConfig
 from ..engines._run import Run
 from ..engines._signals import graceful_termination
 from ..engines._simulator import Simulator
-from ..engines.cluster._preflight import agree
+from ..engines.cluster._preflight import validate_processes_agree
 from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import Method
 from ..network._simulated_time import split_slow_faults
@@ -41,8 +41,8 @@ from ._delays import validate_delays, warn_about_delays
 from ._session import Ending, RunPlan, Session
 from ._validate import (
     PRECISIONS,
+    graph_per_level,
     has_delays,
-    levels_of,
     validate,
     validate_checkpoint,
     validate_choice,
@@ -94,7 +94,7 @@ def solve(
         graph: a graph, or `Levels` with a graph per level; may be None for a centralized method or a single node.
         steps: the number of iterations.
         batch_size: samples per node, level and step; None uses all samples.
-        seed: of the batches, of random numbers inside the method, and of faults.
+        seed: seeds the batches, the random numbers inside the method, and the faults.
         eval_every: steps between two rows of the trace; None gives about fifty rows.
         metrics: names of `db.metrics.METRICS` or functions of a snapshot. None selects inexpensive ones, and [] records
             costs only.
@@ -109,8 +109,9 @@ def solve(
         faults: one or several faults to inject, such as `db.faults.drop(0.2)`.
         sampling: `"random"` draws every batch with replacement; `"shuffle-once"` shuffles every node's samples once and
             takes batches in that order, which reads memory contiguously.
-        precision: of the computation, not of the state. `"bfloat16"` is for losses and derivatives. `"tensorfloat32"`,
-            `"float32"` and `"highest"` are for matrix products, as in JAX. None is JAX's default.
+        precision: the precision of the computation; the state keeps its dtype. `"bfloat16"` computes losses and
+            derivatives in bfloat16. `"tensorfloat32"`, `"float32"` and `"highest"` set the precision of matrix
+            products, as in JAX. None is JAX's default.
         micro_batch: evaluate each loss on at most this many samples of a node at a time; None evaluates the whole
             batch. Results agree up to rounding; memory use is that of one micro-batch.
         privacy: `db.privacy.records(clip=..., noise=...)` clips each sample's contribution to the directions and adds
@@ -131,7 +132,7 @@ def solve(
         SmallNodeWarning: if a node holds fewer samples than a batch.
         DelayWarning: if messages may be late and a step size of `"wave"` is too large for that.
     """
-    graphs = levels_of(problem, method, graph)
+    graphs = graph_per_level(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, eval_every)
     engine = validated_engine(engine)
     validate_count("checkpoint_every", checkpoint_every)
@@ -152,35 +153,65 @@ def solve(
     if membership.graphs != graphs:
         method.validate(membership.problem, membership.graphs, batch_size)
     config = RunConfig(
-        batch_size, validate_seed("seed", seed), injected, membership.members, sampling, precision, privacy, micro_batch
+        batch_size=batch_size,
+        seed=validate_seed("seed", seed),
+        faults=injected,
+        members=membership.members,
+        sampling=sampling,
+        precision=precision,
+        privacy=privacy,
+        micro_batch=micro_batch,
     )
     fingerprint: dict[str, JSON] = {}
     if engine.spans_processes or checkpoint is not None:
         fingerprint = run_fingerprint(problem, method, graphs, config)
     if engine.spans_processes:
         names = [getattr(metric, "__name__", str(metric)) for metric in metrics or ()]
-        saved_to = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
-        agree(fingerprint, members=membership.members, steps=steps, eval_every=eval_every, metrics=names, **saved_to)
-    asynchronous = all(isinstance(message, Wave) for message in method.messages)
+        checkpoint_settings = {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+        validate_processes_agree(
+            fingerprint,
+            members=membership.members,
+            steps=steps,
+            eval_every=eval_every,
+            metrics=names,
+            **checkpoint_settings,
+        )
+    sends_only_waves = all(isinstance(message, Wave) for message in method.messages)
     node_ids = config.node_ids(membership.graphs.nodes)
-    faults_to_simulate, clock = split_slow_faults(injected, node_ids, asynchronous=asynchronous, seed=config.seed)
+    faults_to_simulate, simulated_time = split_slow_faults(
+        injected, node_ids, asynchronous=sends_only_waves, seed=config.seed
+    )
     run = engine.start(membership.problem, method, membership.graphs, config._replace(faults=faults_to_simulate))
     warn_about_problem(run.program.problem)
     if delayed and not engine.spans_processes:
         warn_about_delays(run.program, graphs, run.node_ids)
 
+    # They end in reverse order: first the callbacks, then checkpoints are flushed, and then the run closes.
     with (
-        graceful_termination(run, checkpointed=checkpoint is not None) as interrupted,
-        closing(run, steps),
-        saving(checkpoint, run, fingerprint, membership.members) as checkpoints,
-        Progress(method.name, steps, progress) as bar,
+        graceful_termination(run, checkpointed=checkpoint is not None) as was_interrupted,
+        close_at_end(run, steps),
+        open_checkpoints(checkpoint, run, fingerprint, membership.members) as checkpoints,
+        Progress(method.name, steps, progress) as progress_bar,
         callback_list,
     ):
-        chosen = resolve(metrics, run.program.problem, run.state, alone=run.holds_one_node)
+        metric_by_column = resolve(metrics, run.program.problem, run.state, alone=run.holds_one_node)
         trace = Trace(provenance=_provenance(method, graphs, steps, batch_size, config.seed))
-        recorder = TraceRecorder(chosen, trace, timed=clock is not None)
-        plan = RunPlan(steps, min(eval_every or max(1, steps // 50), steps), checkpoint_every)
-        session = Session(run, plan, recorder, callback_list, bar, checkpoints, clock, interrupted)
+        recorder = TraceRecorder(metric_by_column, trace, timed=simulated_time is not None)
+        plan = RunPlan(
+            steps=steps,
+            eval_every=min(eval_every or max(1, steps // 50), steps),
+            checkpoint_every=checkpoint_every,
+        )
+        session = Session(
+            run=run,
+            plan=plan,
+            recorder=recorder,
+            callbacks=callback_list,
+            progress=progress_bar,
+            checkpoints=checkpoints,
+            simulated_time=simulated_time,
+            was_interrupted=was_interrupted,
+        )
         resumed = {"resumed": run.step} if resume and session.restore() else {}
         callback_list.begin(recorder.trace.provenance | resumed, membership.graphs)
         ending = session.run_to_end()
@@ -192,7 +223,7 @@ def solve(
             NonFiniteWarning,
             stacklevel=3,
         )
-    if session.grown:
+    if session.values_grew:
         sentence = f"{method.name} has completed, but {ending.message}: use smaller step sizes."
         warnings.warn(sentence, GrowthWarning, stacklevel=3)
     return _result(run, method, recorder.trace, ending)
@@ -208,7 +239,7 @@ def _result(run: Run, method: Method, trace: Trace, ending: Ending) -> Result:
 
 
 @contextmanager
-def closing(run: Run, steps: int) -> Iterator[None]:
+def close_at_end(run: Run, steps: int) -> Iterator[None]:
     """Closes the run in any case, so that neighbours elsewhere are notified that it is over."""
     try:
         yield
@@ -237,22 +268,24 @@ def cost(
         `samples`, `gradients`, `hvps` (Hessian-vector products), `jvps` (Jacobian-vector products), `rounds` and
         `bytes`.
     """
-    graphs = levels_of(problem, method, graph)
+    graphs = graph_per_level(problem, method, graph)
     validate(problem, method, graphs, 1, batch_size, None)
-    run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
-    costs = run.program.costs(run.state)
-    if costs.repeated:
-        period = max(method.intervals.values(), default=1)
-        total = run.advance(period) or costs.total(period, [float("nan") for _ in costs.repeated])
-        return {column: amount / period for column, amount in total.items()}
-    return costs.total(1, [])
+    run = Simulator().start(problem, method, graphs, RunConfig(batch_size=batch_size))
+    step_cost = run.program.step_cost(run.state)
+    if not step_cost.repeated_parts:
+        return step_cost.total(1, [])
+    period = max(method.intervals.values(), default=1)
+    total = run.advance(period)
+    if total is None:  # the run diverged
+        total = step_cost.total(period, [float("nan") for _ in step_cost.repeated_parts])
+    return {column: amount / period for column, amount in total.items()}
 
 
 def _provenance(method: Method, graphs: Levels, steps: int, batch_size: int | None, seed: int) -> Provenance:
     packages = ("decibel-opt", "jax", "jaxlib", "numpy", "optax", "equinox")
     return {
         "method": method.name,
-        "settings": method.described,
+        "settings": method.settings_in_words,
         "graph": {level: getattr(graphs, level).words for level in ("x", "y", "z")},
         "nodes": graphs.x.nodes,
         "steps": steps,

@@ -26,7 +26,7 @@ from ..graphs._graph import Graph, GraphSequence, Levels
 from ..methods._method import RATES, WEIGHTS, Method, State
 from ..problem._problem import Problem
 from ..results.metrics import Metric, Snapshot, resolve
-from ._validate import levels_of, validate, validate_seed, warn_about_problem
+from ._validate import graph_per_level, validate, validate_seed, warn_about_problem
 
 DECADES = 1.5  # the search reaches this many factors of ten to either side
 ROUNDS = 4  # at most
@@ -133,7 +133,7 @@ def tune(
     Raises:
         AllDiverged: if all candidates diverged; it is a ValueError.
     """
-    graphs = levels_of(problem, method, graph)
+    graphs = graph_per_level(problem, method, graph)
     validate(problem, method, graphs, steps, batch_size, None)
     for argument, count in (("budget", budget), ("moments", moments), ("at_once", 1 if at_once is None else at_once)):
         validate_count(argument, count)
@@ -151,7 +151,7 @@ def tune(
     warn_about_problem(problem)
     candidates = _candidates(method, centre, budget, search, seed)
     if seeds is None:
-        run = Simulator().start(problem, method, graphs, RunConfig(batch_size))
+        run = Simulator().start(problem, method, graphs, RunConfig(batch_size=batch_size))
         seeds = SEEDS if run.program.is_random(run.state) else SEEDS[:1]
     for run_seed in seeds:
         validate_seed("seeds", run_seed)

@@ -17,7 +17,7 @@ from ..methods._method import Method
 from ..network._messages import Coded
 from ..network.faults import Fault, Late, Leave, Slow, as_faults, validate_faults
 from ..oracles._records import Records
-from ..problem._look import ProblemWarning, suspected_mistakes
+from ..problem._mistakes import ProblemWarning, suspected_mistakes
 from ..problem._problem import Problem
 from ..strategies._table import Strategy
 
@@ -28,8 +28,8 @@ class SmallNodeWarning(UserWarning):
     """Warns that a batch is larger than the samples of a node."""
 
 
-def levels_of(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
-    """A graph per level. None stands for the complete graph, for methods that are centralized."""
+def graph_per_level(problem: Problem, method: Method, graph: Graph | GraphSequence | Levels | None) -> Levels:
+    """The graph of each level. None stands for the complete graph, for methods that are centralized."""
     if not isinstance(problem, Problem):
         fix = "give its .problem" if hasattr(problem, "problem") else "make one from your losses and data"
         raise TypeError(f"problem must be a db.Problem, not {type(problem).__name__}: {fix}.")
@@ -68,20 +68,23 @@ def validate(
             f"graph has {graphs.x.nodes} nodes but the data have {problem.nodes}: give both the same "
             "number; the first axis of the data is the node."
         )
-    terms = None if problem.prox_x is None else problem.prox_x.nodes
-    if terms is not None and terms != graphs.x.nodes:
-        raise ValueError(f"prox_x has terms for {terms} nodes but the graph has {graphs.x.nodes}: give one for each.")
+    prox_nodes = None if problem.prox_x is None else problem.prox_x.nodes
+    if prox_nodes is not None and prox_nodes != graphs.x.nodes:
+        raise ValueError(
+            f"prox_x has terms for {prox_nodes} nodes but the graph has {graphs.x.nodes}: give one for each."
+        )
     method.validate(problem, graphs, batch_size)
 
 
 def validated_faults(faults: Fault | Sequence[Fault] | None, method: Method, graphs: Levels) -> tuple[Fault, ...]:
-    """The faults, where the method can run with them."""
+    """The faults as a tuple; raises if the method cannot run with them."""
     injected = as_faults(faults)
     strategies = method.strategies
     one_way = [level for level in "xyz" if level not in strategies or strategies[level].takes_one_way_links]
     validate_faults(injected, graphs, one_way)
     if injected:
-        _validate_pushes(injected, {level: row for level, row in strategies.items() if row.pushes}, graphs)
+        pushing = {level: strategy for level, strategy in strategies.items() if strategy.pushes}
+        _validate_pushes(injected, pushing, graphs)
     if injected and any(isinstance(message, Coded) for message in method.messages):
         raise ValueError(
             "faults cannot be combined with compressed or noisy messages, except for the strategy 'wave': use "
@@ -102,16 +105,17 @@ def validated_faults(faults: Fault | Sequence[Fault] | None, method: Method, gra
 
 
 def _validate_pushes(faults: tuple[Fault, ...], pushing: Mapping[str, Strategy], graphs: Levels) -> None:
-    """What nodes push must arrive in the end, over the same links and at nodes that are there."""
-    for level, row in pushing.items():
-        if getattr(graphs, level).period > 1:
+    """Raises unless what nodes push arrives in the end: links must stay the same, and no node may leave."""
+    for level, strategy in pushing.items():
+        graph = getattr(graphs, level)
+        if graph.period > 1:
             raise ValueError(
-                f"faults cannot be combined with the strategy {row.name!r} on {getattr(graphs, level).name}, which "
-                "changes with the step: choose a graph that does not change, or leave out faults."
+                f"faults cannot be combined with the strategy {strategy.name!r} on {graph.name}, which changes with "
+                "the step: choose a graph that does not change, or leave out faults."
             )
         if any(isinstance(fault, Leave) for fault in faults):
             raise ValueError(
-                f"strategy {row.name!r} on level {level} loses what it pushes to nodes that leave: use "
+                f"strategy {strategy.name!r} on level {level} loses what it pushes to nodes that leave: use "
                 "db.faults.pause(...), or the strategy 'edge-ed' on an undirected graph."
             )
 
@@ -189,6 +193,6 @@ def validate_checkpoint(checkpoint: str | Path | None, *, resume: bool) -> None:
         ) from None
 
 
-def validate_choice(name: str, value: object, known: Sequence[object]) -> None:
-    if value not in known:
-        raise ValueError(f"{name}={value!r} is not known: choose from {', '.join(map(repr, known))}.")
+def validate_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not known: choose from {', '.join(map(repr, choices))}.")

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..core._names import unknown_name
-from . import _gt_ada as _gt_ada  # whose row is in the table once it is imported
+from . import _gt_ada as _gt_ada  # importing it adds its strategy to the table
 from . import _one_way as _one_way
 from . import privacy
 from ._adam import adam_ed

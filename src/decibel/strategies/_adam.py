@@ -28,8 +28,9 @@ import jax
 import jax.numpy as jnp
 
 from ..core._vector import Scalar, Vector, scale_nodes
-from ._adaptive import Adaptive, AdaptiveFlows, divided, roots, squares
-from ._table import STRATEGIES, Carry, Flows, Level, damped
+from ..network._communicator import Move
+from ._adaptive import Adaptive, AdaptiveFlows, divide, roots, squares
+from ._table import STRATEGIES, Carry, Level, damped
 
 
 class Adam(Adaptive):
@@ -54,7 +55,7 @@ class Adam(Adaptive):
         return Level(s, (*corrections, s.zeros(), s.zeros(), Vector(jnp.zeros_like(s.squared_norms()))))
 
     def moments(self, carry: Carry, g: Vector, size: Callable[[Vector], Vector]) -> tuple[Carry, Vector, Vector]:
-        """The moments with g and size(m̂)², and m̂ and b = √v̂ + ε from them."""
+        """Returns the moments after adding g and size(m̂)², then m̂ and b = √v̂ + ε."""
         m, v, steps = carry[-3:]
         steps = Vector(steps.tree + 1)
         m = self.momentum * m + (1 - self.momentum) * g
@@ -75,19 +76,19 @@ class AdamDiffusion(AdaptiveFlows, Adam):
     agree: bool = eqx.field(static=True, default=True)
     averaged: bool = eqx.field(static=True, default=False)
 
-    def moved(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> tuple[Vector, Carry, Vector]:
+    def local_move(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> tuple[Vector, Carry, Vector]:
         e = carry[0]
         moments, m_hat, b = self.moments(carry, g, lambda m_hat: (m_hat if self.averaged else g) - e)
-        return s - η * divided(m_hat - e, b), (e, *moments), b
+        return s - η * divide(m_hat - e, b), (e, *moments), b
 
-    def agreed(self, carry: Carry, b: Vector, δ: Vector) -> Carry:
+    def carry_after_exchange(self, carry: Carry, b: Vector, δ: Vector) -> Carry:
         e, m, v, steps = carry
         if self.agree:
             size = jax.tree.map(lambda b: jnp.square(b - jnp.asarray(self.epsilon, b.dtype)), (b + δ).tree)
             v = scale_nodes(_weight(self.decay, steps), Vector(size))
         return e, m, v, steps
 
-    def no_steps(self, carry: Carry) -> Vector:
+    def zero_scale(self, carry: Carry) -> Vector:
         return carry[2].zeros()
 
 
@@ -96,9 +97,9 @@ class AdamThenDiffusion(Adam):
 
     corrects: ClassVar[bool] = False
 
-    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+    def adaptive_update(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Move:
         moments, m_hat, b = self.moments(carry, g, lambda _: g)
-        φ = s - η * divided(m_hat, b)
+        φ = s - η * divide(m_hat, b)
         δ = yield φ
         return φ + δ, *moments
 
@@ -106,17 +107,17 @@ class AdamThenDiffusion(Adam):
 class AdamTracking(Adam):
     """h⁺ = W h + Δg, s⁺ = W s − η m̂/(√v̂ + ε) with the moments of h⁺; h = g + c."""
 
-    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+    def adaptive_update(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Move:
         c, h = carry[:2]
         δh, δs = yield h, s
         c = c + δh
         h = g + c
         moments, m_hat, b = self.moments(carry, h, lambda _: h)
-        return s + δs - η * divided(m_hat, b), c, h, *moments
+        return s + δs - η * divide(m_hat, b), c, h, *moments
 
 
 def _weight(factor: float, steps: Vector) -> jax.Array:
-    """What of an exponential average is not its start at zero, by node."""
+    """By node, the weight in an exponential average of everything but its start at zero."""
     return 1 - jnp.asarray(factor, steps.tree.dtype) ** steps.tree
 
 
@@ -145,7 +146,7 @@ def adam_ed(
     for name, value in (("momentum", momentum), ("decay", decay)):
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value!r} must be at least 0 and below 1.")
-    row = AdamDiffusion(
+    undamped = AdamDiffusion(
         "adam-ed" + ("" if agree else "-alone") + ("-averaged" if averaged else ""),
         carries=4,
         default_rate=1e-3,
@@ -155,12 +156,12 @@ def adam_ed(
         agree=agree,
         averaged=averaged,
     )
-    return damped(row, damping)
+    return damped(undamped, damping)
 
 
 STRATEGIES |= {
-    row.name: row
-    for row in (
+    strategy.name: strategy
+    for strategy in (
         adam_ed(),
         AdamThenDiffusion("adam-diffusion", carries=3, default_rate=1e-3),
         AdamTracking("adam-gt", carries=5, default_rate=1e-3),

@@ -1,6 +1,6 @@
-"""Gradient tracking with AdaGrad's steps: AugDGM (Xu, Zhu, Soh and Xie, 2015), which allows a step for each node.
+"""Gradient tracking with AdaGrad's step sizes: AugDGM (Xu, Zhu, Soh and Xie, 2015), which allows one for each node.
 
-h tracks the direction g itself, and the step D is applied to what is tracked:
+h tracks the direction g itself, and the step sizes D are applied to what is tracked:
 
     h⁺ = W (h + Δg),   v ← v + (h⁺)²,   D = η/(√v + 1e-12),   s⁺ = W (s − D h⁺).
 
@@ -12,24 +12,25 @@ table track D g instead, and end where Σ D_i g_i = 0.
 from __future__ import annotations
 
 from ..core._vector import Scalar, Vector
-from ._adaptive import TINY, Adaptive, divided, roots, squares
-from ._table import STRATEGIES, Carry, Flows
+from ..network._communicator import Move
+from ._adaptive import TINY, Adaptive, divide, roots, squares
+from ._table import STRATEGIES, Carry
 
 
 class AdaptiveTracking(Adaptive):
-    """AugDGM with the steps of AdaGrad; the carries are c = h − g and the sums of h²."""
+    """AugDGM with the step sizes of AdaGrad; the carries are c = h − g and the sums of h²."""
 
-    def adapted(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Flows:
+    def adaptive_update(self, s: Vector, carry: Carry, g: Vector, η: Scalar) -> Move:
         c, sums = carry
         δ = yield c + g
         c = c + δ
         h = g + c
-        b, sums = self.scales(h, sums)
-        φ = s - η * divided(h, b)
+        b, sums = self.next_scale(h, sums)
+        φ = s - η * divide(h, b)
         δ = yield φ
         return self.apply_prox(φ + δ, η), c, sums
 
-    def scales(self, h: Vector, sums: Vector) -> tuple[Vector, Vector]:
+    def next_scale(self, h: Vector, sums: Vector) -> tuple[Vector, Vector]:
         """b = η/D, and the sums with h²."""
         sums = sums + squares(h)
         return roots(sums, TINY), sums

@@ -16,15 +16,16 @@ from ..core._names import hint
 from ..core._numbers import is_number
 from ..core._types import Scalar
 from ..core._vector import Vector
-from ..network._clip import Limit
+from ..network._clip import FlowBound, Limit
+from ..network._communicator import Move
 from ..network._limited import Limited, LimitedPlain
 from ..network._network import LEVELS
 from ..network._wave import Wave
-from ._table import STRATEGIES, Flows, Level, Strategy, extended
+from ._table import STRATEGIES, Level, Strategy, as_subclass
 
 
 class LimitedStrategy(Strategy):
-    """A strategy whose links' flows are cut before they are used.
+    """A strategy whose links' flows are clipped before they are used.
 
     Attributes:
         limit: the largest norm of a link's flow divided by the step size, for all levels or by level.
@@ -39,7 +40,7 @@ class LimitedStrategy(Strategy):
 
     @property
     def limits(self) -> dict[str, float]:
-        """By level."""
+        """The limit of each level."""
         by_level = self.limit if isinstance(self.limit, Mapping) else dict.fromkeys(LEVELS, self.limit)
         return {level: float(value) for level, value in by_level.items()}
 
@@ -47,22 +48,25 @@ class LimitedStrategy(Strategy):
 class LimitedEdges(LimitedStrategy):
     """`"edge-ed"`, F_ij ← clip(F_ij) before it is used."""
 
-    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
-        s, (c,) = level.s - rate * direction, level.carry
-        c = yield Limited(s + c, within=(rate, self.limit))
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Move:
+        s = level.s - rate * direction
+        (c,) = level.carry
+        c = yield Limited(s + c, flow_bound=FlowBound(rate, self.limit))
         return s + c, (c,)
 
 
 class LimitedMessage(LimitedStrategy):
-    """A strategy that sends one message in a step, whose flows are cut before they are used: `"diffusion"` and
+    """A strategy that sends one message in a step, whose flows are clipped before they are used: `"diffusion"` and
     `"consensus"`, w_ij (φ_j − φ_i), and `"wave"`, in code or not, z_ij ← ρ_ij s_i + clip(z_ij − ρ_ij s_i)."""
 
-    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Move:
         move = super().update(level, direction, rate)
         message = next(move)
-        within = (rate, self.limit)
-        limited = isinstance(message, Wave)
-        answer = yield replace(message, within=within) if limited else LimitedPlain(message, within=within)
+        flow_bound = FlowBound(rate, self.limit)
+        if isinstance(message, Wave):
+            answer = yield replace(message, flow_bound=flow_bound)
+        else:
+            answer = yield LimitedPlain(message, flow_bound=flow_bound)
         try:
             move.send(answer)
         except StopIteration as end:
@@ -91,15 +95,15 @@ class LocalWave(LimitedStrategy):
     def label(self) -> str:
         return f"{super().label}, {self.local_steps} local steps"
 
-    def begin(self, level: Level, rate: Scalar) -> Flows:
+    def begin_local_steps(self, level: Level, rate: Scalar) -> Move:
         message = next(self.flow_form(level.s, level.s.zeros()))
-        within = (rate, self.limit)
-        F = yield replace(message, wait_for=None, within=within, local_steps=self.local_steps)
+        flow_bound = FlowBound(rate, self.limit)
+        F = yield replace(message, wait_for=None, flow_bound=flow_bound, local_steps=self.local_steps)
         return Level(level.s, (F,))
 
-    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Move:
         if not level.carry:
-            level = yield from self.begin(level, rate)
+            level = yield from self.begin_local_steps(level, rate)
         return self.local_step(level, direction, rate).s, ()
 
 
@@ -132,14 +136,14 @@ def wave(limit: float | Mapping[str, float]) -> LimitedStrategy:
     return with_limit(STRATEGIES["wave"], limit)
 
 
-def takes_limit(row: Strategy) -> bool:
+def takes_limit(strategy: Strategy) -> bool:
     """Whether its flows can be limited: `"edge-ed"`, `"diffusion"`, `"consensus"`, and `"wave"`, compressed or not."""
-    return row.asynchronous or row.flow_form in [
+    return strategy.asynchronous or strategy.flow_form in [
         STRATEGIES[name].flow_form for name in ("edge-ed", "diffusion", "consensus")
     ]
 
 
-def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
+def with_limit(strategy: Strategy, limit: Limit) -> LimitedStrategy:
     """The strategy with this limit, instead of one that it may have."""
     limits = limit if isinstance(limit, Mapping) else {"every level": limit}
     for level, value in limits.items():
@@ -150,16 +154,20 @@ def with_limit(row: Strategy, limit: Limit) -> LimitedStrategy:
     if not limits:
         raise ValueError("limit={} names no level: give one such as {'x': 3.0}.")
     validated = {level: float(value) for level, value in limit.items()} if isinstance(limit, Mapping) else float(limit)
-    name = row.name.removesuffix(_shown(row.limit)) if isinstance(row, LimitedStrategy) else row.name
-    name = name + _shown(validated)
-    if isinstance(row, LocalWave):
-        return replace(row, name=name, limit=validated)
-    kind = LimitedEdges if row.flow_form is STRATEGIES["edge-ed"].flow_form else LimitedMessage
-    return extended(row, kind, name=name, limit=validated)
+    name = (
+        strategy.name.removesuffix(_limit_suffix(strategy.limit))
+        if isinstance(strategy, LimitedStrategy)
+        else strategy.name
+    )
+    name = name + _limit_suffix(validated)
+    if isinstance(strategy, LocalWave):
+        return replace(strategy, name=name, limit=validated)
+    subclass = LimitedEdges if strategy.flow_form is STRATEGIES["edge-ed"].flow_form else LimitedMessage
+    return as_subclass(strategy, subclass, name=name, limit=validated)
 
 
-def _shown(limit: Limit) -> str:
-    """In a strategy's name; nothing where it only measures."""
+def _limit_suffix(limit: Limit) -> str:
+    """What a strategy's name says about its limit; nothing if an infinite limit only measures."""
     by_level = limit if isinstance(limit, Mapping) else {"": limit}
     if all(map(math.isinf, by_level.values())):
         return ""

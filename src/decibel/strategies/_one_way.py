@@ -18,12 +18,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from ..core._vector import Vector, scale_nodes
+from ..network._communicator import Move
 from ..network._messages import Pull
 from ..network._push import Push
-from ._table import I_W2, STRATEGIES, W2, Flows, Level, Strategy
+from ._table import I_W2, STRATEGIES, W2, Level, Strategy
 
 
-def push_pull(s: Vector, d: Vector, c: Vector) -> Flows:
+def push_pull(s: Vector, d: Vector, c: Vector) -> Move:
     """h⁺ = C (h + Δd), s⁺ = R (s − h⁺)
 
     with h = d + c.
@@ -35,7 +36,7 @@ def push_pull(s: Vector, d: Vector, c: Vector) -> Flows:
     return φ + δ, (c,)
 
 
-def push_sum(s: Vector, d: Vector, c: Vector) -> Flows:
+def push_sum(s: Vector, d: Vector, c: Vector) -> Move:
     """(w⁺ s⁺, w⁺) = C (w s − d, w), with w = 1 + c."""
     w = Vector(1 + c.tree)
     x = scale_nodes(w.tree, s) - d
@@ -53,8 +54,8 @@ class PushSum(Strategy):
 
 
 STRATEGIES |= {
-    row.name: row
-    for row in (
+    strategy.name: strategy
+    for strategy in (
         Strategy("push-pull", push_pull, 1, W2, I_W2, W2),
         PushSum("push-sum", push_sum, 1),
     )

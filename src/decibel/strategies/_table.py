@@ -1,8 +1,8 @@
 """How one level corrects for heterogeneity and mixes with its neighbours: a table, run in flow form.
 
-A strategy moves a level from s to s⁺ given a step d (a direction already multiplied by its step size). It is written as
-a generator: `delta = yield message` sends a message to the neighbours and receives δ(message) = Σ_j w_ij (m_j − m_i).
-The network runs the generators of several levels in lockstep, so that messages which may travel together do.
+A strategy moves a level from s to s⁺ given the displacement d, a direction multiplied by its step size. It is written
+as a generator: `delta = yield message` sends a message to the neighbours and receives δ(message) = Σ_j w_ij (m_j −
+m_i). The network runs the generators of several levels in lockstep, so that messages which may travel together do.
 
 Every carry is a sum of flows, and flows cancel over each edge, so its mean over nodes stays zero in any precision. The
 papers' two-step recursions have a second root at 1, and integrate rounding errors (docs/drift.md).
@@ -10,7 +10,7 @@ papers' two-step recursions have a second root at 1, and integrate rounding erro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache, partial
 from math import comb
@@ -27,15 +27,28 @@ from ..core._names import hint
 from ..core._numbers import is_number, validate_count
 from ..core._vector import Scalar, Vector
 from ..network._coded_wave import CodedWave
-from ..network._messages import DAMPING, Coded, Cumulative, Fanout, Message, Plain, Pull, Scaled, Stateless, as_message
+from ..network._communicator import Move
+from ..network._messages import (
+    ASK_DAMPING,
+    Coded,
+    Cumulative,
+    Fanout,
+    LinkFree,
+    Message,
+    Plain,
+    Pull,
+    Scaled,
+    as_message,
+)
 from ..network._push import Push
 from ..network._quantized_scales import QuantizedScaled
 from ..network._wave import Wave
 from ..problem.prox import Prox
 
-ENTRIES = 1000  # of the vectors by which messages are counted; more than a message has single numbers
+# The length of the vectors with which messages are traced: larger than the count of single numbers in any message, so
+# that `divmod` separates vectors from numbers.
+ENTRIES = 1000
 Carry = tuple[Vector, ...]
-Flows = Generator[Any, Any, Any]  # yields messages, receives their flows
 
 
 class Level(NamedTuple):
@@ -50,40 +63,40 @@ class Level(NamedTuple):
     carry: Carry
 
 
-def diffusion(s: Vector, d: Vector) -> Flows:
+def diffusion(s: Vector, d: Vector) -> Move:
     """s⁺ = W (s − d)"""
     φ = s - d
     δ = yield φ
     return φ + δ, ()
 
 
-def consensus(s: Vector, d: Vector) -> Flows:
+def consensus(s: Vector, d: Vector) -> Move:
     """s⁺ = W s − d"""
     δ = yield s
     return s + δ - d, ()
 
 
-def local(s: Vector, d: Vector) -> Flows:
+def local(s: Vector, d: Vector) -> Move:
     """s⁺ = s − d"""
     yield from ()
     return s - d, ()
 
 
-def exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
+def exact_diffusion(s: Vector, d: Vector, c: Vector) -> Move:
     """s⁺⁺ = W (2 s⁺ − s − Δd)"""
     φ = s - d + c
     δ = yield φ
     return φ + δ, (c + δ,)
 
 
-def local_exact_diffusion(s: Vector, d: Vector, c: Vector, steps: int) -> Flows:
+def local_exact_diffusion(s: Vector, d: Vector, c: Vector, steps: int) -> Move:
     """ED after s − d + c was taken `steps` − 1 times already; the flow corrects for all of them."""
     φ = s - d + c
     δ = yield φ
     return φ + δ, (c + (1 / steps) * δ,)
 
 
-def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Flows:
+def edge_exact_diffusion(s: Vector, d: Vector, c: Vector) -> Move:
     """ED, with its flows kept by link.
 
     c = Σ_j F_ij, and F_ij ← (F_ij − F_ji)/2 + w_ij (φ_j − φ_i) repairs what a lost message broke.
@@ -104,7 +117,7 @@ def nids(
     e: Vector,
     prox: Callable[[Vector], Vector] = identity,
     share: Callable[[Vector], Vector] = identity,
-) -> Flows:
+) -> Move:
     """ED, with the proximal map inside.
 
     It is exact for terms that differ from node to node; without a map e = 0, and it is ED. A node may take a share of
@@ -118,7 +131,7 @@ def nids(
     return s, (c, v - s)
 
 
-def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
+def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], Vector] = identity) -> Move:
     """s⁺⁺ = W (2 s⁺ − s) − Δd
 
     δ(s) is kept from the step before, so that one vector travels.
@@ -128,7 +141,7 @@ def extra(s: Vector, d: Vector, c: Vector, δ: Vector, prox: Callable[[Vector], 
     return s, (c + δ, δ)
 
 
-def wave(s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
+def wave(s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Move:
     """EXTRA, with a wave kept by link.
 
     Neighbours then need no common clock.
@@ -137,7 +150,7 @@ def wave(s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> F
     return prox(s - d + F), ()
 
 
-def gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
+def gradient_tracking(s: Vector, d: Vector, c: Vector) -> Move:
     """h⁺ = W (h + Δd), s⁺ = W (s − h⁺)
 
     with h = d + c.
@@ -149,7 +162,7 @@ def gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
     return φ + δ, (c,)
 
 
-def semi_gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
+def semi_gradient_tracking(s: Vector, d: Vector, c: Vector) -> Move:
     """h⁺ = W (h + Δd), s⁺ = W s − h⁺
 
     with h = d + c.
@@ -159,7 +172,7 @@ def semi_gradient_tracking(s: Vector, d: Vector, c: Vector) -> Flows:
     return s + δs - d - c, (c,)
 
 
-def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
+def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Move:
     """h⁺ = W h + Δd, s⁺ = W s − h⁺
 
     with h = d + c.
@@ -170,7 +183,7 @@ def non_gradient_tracking(s: Vector, d: Vector, c: Vector, h: Vector) -> Flows:
     return s + δs - h, (c, h)
 
 
-def no_flow_form(s: Vector, d: Vector, *carry: Vector) -> Flows:
+def no_flow_form(s: Vector, d: Vector, *carry: Vector) -> Move:
     """A placeholder for strategies that need direction and step size separately; they define `update`."""
     raise TypeError("this strategy takes a direction and a step size: call the strategy, not its flow form.")
 
@@ -178,8 +191,8 @@ def no_flow_form(s: Vector, d: Vector, *carry: Vector) -> Flows:
 class Strategy(eqx.Module):
     """How one level corrects for heterogeneity and mixes with its neighbours.
 
-    A strategy is defined by polynomials A, B² and C in the mixing matrix W. With a step d (the direction times its step
-    size) it moves s to s⁺ by
+    A strategy is defined by polynomials A, B² and C in the mixing matrix W. With the displacement d, the direction
+    times the step size, it moves s to s⁺ by
 
         s⁺ = C s − A d − B w,    w⁺ = w + B s⁺,    w⁰ = 0,
 
@@ -197,12 +210,12 @@ class Strategy(eqx.Module):
         proximal: how it takes a proximal map of s: `"after"` the update, `"inside"` it (`flow_form` then has an
             argument `prox`, and nodes may have different maps), or None if it cannot.
         prox: the proximal map of the level, which the problem gives.
-        damping: κ, the part of a step's change that the first carry takes, where 1 takes all of it. None lets it follow
-            from the graph: 1 where that never changes, and `graph.damping` otherwise.
+        damping: κ, the share of its change that the first carry takes; 1 takes all of it. None lets it follow from the
+            graph: 1 where that never changes, and `graph.damping` otherwise.
     """
 
     name: str = eqx.field(static=True)
-    flow_form: Callable[..., Flows] = eqx.field(static=True, default=no_flow_form)
+    flow_form: Callable[..., Move] = eqx.field(static=True, default=no_flow_form)
     carries: int = eqx.field(static=True, default=0)
     A: tuple[float, ...] = eqx.field(static=True, default=())
     B2: tuple[float, ...] = eqx.field(static=True, default=())
@@ -216,9 +229,9 @@ class Strategy(eqx.Module):
     def messages(self) -> tuple[Message, ...]:
         """The messages of a step as shapes, for two nodes and vectors of `ENTRIES` numbers.
 
-        It is traced with every array in its fields replaced by a number, so that no shape of a problem matters. A
-        strategy that takes no such vectors, since it has arrays elsewhere, is assumed to send one; the network raises
-        on others.
+        The strategy is traced on dummy vectors, with each array in its fields replaced by 1.0, so that the shapes of
+        a problem do not matter. If that fails, because the strategy holds arrays of a fixed shape, it is assumed to
+        send one plain vector; the network raises an error if it sends anything else.
         """
         return _messages(jax.tree.structure(replace(self, prox=None)))
 
@@ -233,7 +246,7 @@ class Strategy(eqx.Module):
     @property
     def needs_links(self) -> bool:
         """Whether links keep a state for its messages."""
-        return not all(isinstance(message, Stateless) for message in self.messages)
+        return not all(isinstance(message, LinkFree) for message in self.messages)
 
     @property
     def keeps_link_flows(self) -> bool:
@@ -278,8 +291,8 @@ class Strategy(eqx.Module):
         return vectors, numbers
 
     @property
-    def requires_self_weight(self) -> float:
-        """The least w_ii that it needs, of a symmetric W: flows that nodes scale need a third."""
+    def min_self_weight(self) -> float:
+        """The least w_ii that it needs of a symmetric W: a third if nodes scale their flows, else zero."""
         return 1 / 3 if self._yields(Scaled, QuantizedScaled) else 0.0
 
     @property
@@ -291,7 +304,7 @@ class Strategy(eqx.Module):
     def requires_fixed_graph(self) -> bool:
         """Whether W must not change unless the carry is damped, since the carry sums flows: B² vanishes like I − W
         where nodes agree. That of gradient tracking, which averages directions, vanishes like (I − W)²."""
-        if self.requires_self_weight > 0:
+        if self.min_self_weight > 0:
             return True
         return bool(abs(np.polynomial.Polynomial(self.B2 or (0.0,)).deriv()(1.0)) > 1e-9)
 
@@ -320,8 +333,8 @@ class Strategy(eqx.Module):
         """Its name in a method's settings, with its parameters."""
         return self.name if self.damping in (None, 1.0) else f"{self.name}, damping {self.damping:g}"
 
-    def on(self, damping: float) -> Strategy:
-        """The strategy on a graph with that damping."""
+    def with_default_damping(self, damping: float) -> Strategy:
+        """The strategy with this damping unless it has its own."""
         return replace(self, damping=damping) if self.damping is None else self
 
     @property
@@ -329,8 +342,8 @@ class Strategy(eqx.Module):
         """The number of nodes, if it has different step sizes for them; None if it is the same at all nodes."""
         return None
 
-    def at(self, nodes: Int[Array, " nodes"]) -> Strategy:
-        """The strategy of the nodes with these ids."""
+    def for_nodes(self, node_ids: Int[Array, " nodes"]) -> Strategy:
+        """The strategy for the nodes with these ids."""
         return self
 
     def start(self, s: Vector) -> Level:
@@ -345,26 +358,27 @@ class Strategy(eqx.Module):
         by_link = self.keeps_link_flows
         return tuple(c.zeros() if by_link else c.centred() for c in carry)
 
-    def __call__(self, level: Level, direction: Vector, rate: Scalar, *, relax: Scalar | None = None) -> Flows:
+    def __call__(self, level: Level, direction: Vector, rate: Scalar, *, relax: Scalar | None = None) -> Move:
         """Moves a level along −direction.
 
         Args:
             level: s and its carry.
             direction: what the variable moves against, such as a gradient.
             rate: the step size.
-            relax: τ; takes s + τ (s⁺ − s) instead of s⁺.
+            relax: η; takes s + η (s⁺ − s) instead of s⁺.
         """
         s, carry = yield from self.update(level, direction, rate)
-        κ = (yield DAMPING) if self.damping is None else self.damping
+        κ = (yield ASK_DAMPING) if self.damping is None else self.damping
         if κ != 1.0:
-            (before, *_), (after, *others) = level.carry, carry
-            carry = (before + κ * (after - before), *others)
+            old_sum = level.carry[0]
+            new_sum, *other_carries = carry
+            carry = (old_sum + κ * (new_sum - old_sum), *other_carries)
         if relax is not None:
             s = level.s + relax * (s - level.s)
         return Level(s, carry)
 
-    def update(self, level: Level, direction: Vector, rate: Scalar) -> Flows:
-        """The new s and the new carry, by `flow_form` with the step d = rate · direction."""
+    def update(self, level: Level, direction: Vector, rate: Scalar) -> Move:
+        """The new s and the new carry, by `flow_form` with the displacement d = rate · direction."""
         d = rate * direction
         if self.prox is None:
             return (yield from self.flow_form(level.s, d, *level.carry))
@@ -373,13 +387,13 @@ class Strategy(eqx.Module):
         s, carry = yield from self.flow_form(level.s, d, *level.carry)
         return self.apply_prox(s, rate), carry
 
-    def begin(self, level: Level, rate: Scalar) -> Flows:
-        """The level before local steps, with what they use beside the carry."""
+    def begin_local_steps(self, level: Level, rate: Scalar) -> Move:
+        """The level before its local steps, with what these use in addition to the carry."""
         yield from ()
         return level
 
     def local_step(self, level: Level, direction: Vector, rate: Scalar) -> Level:
-        """A step without an exchange, of a strategy with local steps: s − d + c."""
+        """One local step of a strategy that has such steps: s − d + c, without an exchange."""
         (c,) = level.carry
         return Level(level.s - rate * direction + c, level.carry)
 
@@ -395,7 +409,7 @@ class Strategy(eqx.Module):
 @cache
 def _messages(structure: Any) -> tuple[Message, ...]:
     """What a strategy of that structure sends, whatever its numbers are."""
-    strategy = jax.tree.unflatten(structure, [1.0] * structure.num_leaves).at(jnp.asarray(np.arange(2)))
+    strategy = jax.tree.unflatten(structure, [1.0] * structure.num_leaves).for_nodes(jnp.asarray(np.arange(2)))
 
     def step(s: Vector, rate: Array) -> tuple[Message, ...]:
         move = strategy.update(strategy.start(s), s, rate)
@@ -425,8 +439,8 @@ I_W = (1.0, -1.0)
 I_W2 = (1.0, -2.0, 1.0)  # (I − W)²
 
 STRATEGIES = {
-    row.name: row
-    for row in (
+    strategy.name: strategy
+    for strategy in (
         #        name         flow form               carries A   B²    C
         Strategy("diffusion", diffusion, 0, W, ZERO, W, proximal="after"),
         Strategy("consensus", consensus, 0, I, ZERO, W),
@@ -455,7 +469,7 @@ def polynomial(name: str, A: tuple[float, ...], B2: tuple[float, ...], C: tuple[
         C: the coefficients of C.
     """
 
-    def apply(coefficients: tuple[float, ...], s: Vector) -> Flows:
+    def apply(coefficients: tuple[float, ...], s: Vector) -> Move:
         constant, *higher = _in_flows(coefficients)
         total = constant * s
         for factor in higher:
@@ -463,11 +477,11 @@ def polynomial(name: str, A: tuple[float, ...], B2: tuple[float, ...], C: tuple[
             total = total + factor * s
         return total
 
-    def move(s: Vector, d: Vector, c: Vector) -> Flows:
+    def flow_form(s: Vector, d: Vector, c: Vector) -> Move:
         s = (yield from apply(C, s)) - (yield from apply(A, d)) + c
         return s, (c - (yield from apply(B2, s)),)
 
-    return Strategy(name, move, 1, A, B2, C)
+    return Strategy(name, flow_form, 1, A, B2, C)
 
 
 def _in_flows(coefficients: tuple[float, ...]) -> list[float]:
@@ -479,16 +493,16 @@ def _in_flows(coefficients: tuple[float, ...]) -> list[float]:
 S = TypeVar("S", bound=Strategy)
 
 
-def extended(row: Strategy, kind: type[S], **changes: Any) -> S:
-    """The strategy as one of another class, with these fields changed or added."""
-    return kind(**{field.name: getattr(row, field.name) for field in fields(Strategy)} | changes)
+def as_subclass(strategy: Strategy, subclass: type[S], **changes: Any) -> S:
+    """The strategy as an instance of a subclass, with these fields changed or added."""
+    return subclass(**{field.name: getattr(strategy, field.name) for field in fields(Strategy)} | changes)
 
 
 class LocalSteps(Strategy):
     """Exact Diffusion with several steps for each exchange.
 
     Attributes:
-        steps: how many.
+        steps: the number of local steps for each exchange.
     """
 
     steps: int = eqx.field(static=True, default=1)
@@ -513,9 +527,9 @@ def led(local_steps: int, *, damping: float | None = None) -> Strategy:
     validate_count("local_steps", local_steps)
     if local_steps == 1:
         return STRATEGIES["ed"] if damping is None else ed(damping=damping)
-    move = partial(local_exact_diffusion, steps=local_steps)
-    row = ed(damping=damping)
-    return extended(row, LocalSteps, name="led", flow_form=move, proximal=None, steps=local_steps)
+    flow_form = partial(local_exact_diffusion, steps=local_steps)
+    single_step = ed(damping=damping)
+    return as_subclass(single_step, LocalSteps, name="led", flow_form=flow_form, proximal=None, steps=local_steps)
 
 
 def ed(*, damping: float | None = None) -> Strategy:
@@ -531,11 +545,11 @@ def ed(*, damping: float | None = None) -> Strategy:
     return damped(STRATEGIES["ed"], damping)
 
 
-def damped(row: S, damping: float | None) -> S:
+def damped(strategy: S, damping: float | None) -> S:
     """The strategy with that damping."""
     if damping is not None and not (is_number(damping) and 0 < damping <= 1):
         raise ValueError(f"damping={damping!r} must be above 0 and at most 1, or None: give one such as 0.3.")
-    return replace(row, damping=None if damping is None else float(damping))
+    return replace(strategy, damping=None if damping is None else float(damping))
 
 
 def strategy(name: str | Strategy) -> Strategy:

@@ -30,11 +30,12 @@ from ..core._numbers import is_number, validate_delta, validate_positive
 from ..core._vector import Vector
 from ..network._codecs import Code, Quantized, RandomK, TopK
 from ..network._coded_wave import CodedWave
+from ..network._communicator import Move
 from ..network._messages import Coded
 from ..network._noisy import Noisy
 from ..oracles._records import Records
 from ._limited import LimitedStrategy, with_limit
-from ._table import Flows, Strategy, identity, no_flow_form, strategy, wave
+from ._table import Strategy, identity, no_flow_form, strategy, wave
 
 __all__ = ["epsilon", "noise_for", "noisy", "quantize", "random_k", "records", "top_k", "total_epsilon"]
 
@@ -50,7 +51,7 @@ def top_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strateg
         share: the share of entries sent, above 0 and at most 1.
         mixing: factor of the flows, above 0 and at most 1.
     """
-    return _in_code(base, TopK(share=_share(share), mixing=_mixing(mixing)), f"top {share:g}")
+    return _encoded(base, TopK(share=_share(share), mixing=_mixing(mixing)), f"top {share:g}")
 
 
 def random_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Strategy:
@@ -61,7 +62,7 @@ def random_k(base: str | Strategy, share: float, *, mixing: float = 1.0) -> Stra
         share: the share of entries sent, above 0 and at most 1.
         mixing: factor of the flows, above 0 and at most 1.
     """
-    return _in_code(base, RandomK(share=_share(share), mixing=_mixing(mixing)), f"random {share:g}")
+    return _encoded(base, RandomK(share=_share(share), mixing=_mixing(mixing)), f"random {share:g}")
 
 
 def quantize(base: str | Strategy, bits: int = 8, *, mixing: float = 1.0) -> Strategy:
@@ -74,7 +75,7 @@ def quantize(base: str | Strategy, bits: int = 8, *, mixing: float = 1.0) -> Str
     """
     if bits not in (2, 4, 8):
         raise ValueError(f"bits={bits!r} must be 2, 4 or 8.")
-    return _in_code(base, Quantized(bits=bits, mixing=_mixing(mixing)), f"{bits} bits")
+    return _encoded(base, Quantized(bits=bits, mixing=_mixing(mixing)), f"{bits} bits")
 
 
 def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.0) -> Strategy:
@@ -95,7 +96,7 @@ def noisy(base: str | Strategy, clip: float, noise: float, *, mixing: float = 1.
     validate_positive("clip", clip, "give the largest norm of a difference")
     _validate_noise(noise)
     code = Noisy(clip=float(clip), noise=float(noise), mixing=_mixing(mixing))
-    return _in_code(base, code, f"clip {clip:g} noise {noise:g}")
+    return _encoded(base, code, f"clip {clip:g} noise {noise:g}")
 
 
 def records(clip: float, noise: float, *, products: float | None = None) -> Records:
@@ -189,14 +190,15 @@ def _validate_messages(messages: object, least: int) -> None:
         )
 
 
-class InCode(eqx.Module):
+class CodedFlowForm(eqx.Module):
     """A strategy's flow form with every message encoded."""
 
     base: Strategy
     code: Code
 
-    def __call__(self, s: Vector, d: Vector, *carry: Vector) -> Flows:
-        move, answer = self.base.flow_form(s, d, *carry), None
+    def __call__(self, s: Vector, d: Vector, *carry: Vector) -> Move:
+        move = self.base.flow_form(s, d, *carry)
+        answer = None
         while True:
             try:
                 message = move.send(answer)
@@ -205,34 +207,34 @@ class InCode(eqx.Module):
             answer = yield Coded(message, self.code)
 
 
-class WaveInCode(eqx.Module):
+class CodedWaveFlowForm(eqx.Module):
     """The flow form of `"wave"` with every message encoded."""
 
     code: Code
 
-    def __call__(self, s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Flows:
+    def __call__(self, s: Vector, d: Vector, prox: Callable[[Vector], Vector] = identity) -> Move:
         F = yield CodedWave(s, self.code, wait_for=d)
         return prox(s - d + F), ()
 
 
-def _in_code(base: str | Strategy, code: Code, name: str) -> Strategy:
-    row = strategy(base)
-    if row.flow_form is wave:
+def _encoded(base: str | Strategy, code: Code, name: str) -> Strategy:
+    wrapped = strategy(base)
+    if wrapped.flow_form is wave:
         if isinstance(code, Noisy):
             raise ValueError("noise cannot be added to 'wave', which may send the same content twice: wrap 'ed'.")
-        coded = replace(row, name=f"wave ({name})", flow_form=WaveInCode(code))
-        return with_limit(coded, row.limit) if isinstance(row, LimitedStrategy) else coded
+        coded = replace(wrapped, name=f"wave ({name})", flow_form=CodedWaveFlowForm(code))
+        return with_limit(coded, wrapped.limit) if isinstance(wrapped, LimitedStrategy) else coded
     reasons = {
-        "is encoded already": row.coded,
-        "sends cumulative flows, which cannot be encoded": row.keeps_link_flows,
-        "pushes shares of what it holds, which cannot be encoded": row.pushes,
-        "makes steps of its own, which cannot be wrapped": row.flow_form is no_flow_form,
-        "sends no message that can be encoded": row.needs_links or not row.communicates,
+        "is encoded already": wrapped.coded,
+        "sends cumulative flows, which cannot be encoded": wrapped.keeps_link_flows,
+        "pushes shares of what it holds, which cannot be encoded": wrapped.pushes,
+        "makes steps of its own, which cannot be wrapped": wrapped.flow_form is no_flow_form,
+        "sends no message that can be encoded": wrapped.needs_links or not wrapped.communicates,
     }
     why = next((reason for reason, holds in reasons.items() if holds), None)
     if why is not None:
-        raise ValueError(f"strategy {row.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
-    return replace(row, name=f"{row.name} ({name})", flow_form=InCode(row, code), proximal=None)
+        raise ValueError(f"strategy {wrapped.name!r} {why}: wrap one such as 'ed', 'gt' or 'diffusion'.")
+    return replace(wrapped, name=f"{wrapped.name} ({name})", flow_form=CodedFlowForm(wrapped, code), proximal=None)
 
 
 def _share(share: float) -> float:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core._types import PyTree
-from ..problem._problem import Data, Options, Problem, Source
+from ..problem._problem import Data, DataSource, Options, Problem
 from ..problem._samples import NodeData
 from ._call import Module
 from ._libraries import libraries
@@ -27,8 +27,8 @@ def problem(
     *,
     upper: TorchLoss,
     lower: TorchLoss,
-    upper_data: Source,
-    lower_data: Source,
+    upper_data: DataSource,
+    lower_data: DataSource,
     x0: PyTree,
     **options: Unpack[Options],
 ) -> Problem:
@@ -109,8 +109,7 @@ def _without_key(loss: KeyedLoss, problem: Problem, data: Data) -> Loss:
     """The same loss without a key where training mode is no other than evaluation mode; that shows on a sample."""
     if not isinstance(data, NodeData):
         return loss
-    sample = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape[2:]), leaf.dtype), data.tree)
-    arguments = jax.random.key(0), problem.x0, problem.y0, sample
+    arguments = jax.random.key(0), problem.x0, problem.y0, data.sample
     training = jax.make_jaxpr(lambda key, *arguments: loss(*arguments, key=key))(*arguments)
     evaluation = jax.make_jaxpr(lambda key, *arguments: loss(*arguments, key=None))(*arguments)
     return loss if str(training) != str(evaluation) else Loss(loss.function, loss.outer, loss.inner)
@@ -122,7 +121,7 @@ class _Converted:
     def __init__(self) -> None:
         self._known: dict[int, tuple[PyTree, PyTree]] = {}
 
-    def __call__(self, source: Source) -> Source:
+    def __call__(self, source: DataSource) -> DataSource:
         if callable(source):
             return self._once(source, lambda function: lambda node: self(function(node)))
         return jax.tree.map(lambda leaf: self._once(leaf, to_numpy) if is_tensor(leaf) else leaf, source)

@@ -1,4 +1,4 @@
-"""Every method gives the simulator's numbers on eight devices of one process and on real processes."""
+"""Every method gives the simulator's numbers on several devices of one process and on real processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
 import numpy as np
 import parity
 import pytest
@@ -57,28 +56,19 @@ MORE = covering(WHOLE, set().union(*map(pairs, SMALL)), pairs)
 EVERY_STRATEGY = covering([case for case in SMALL if case.method.startswith("sparkle")], set(), kinds)
 
 
-def assert_parity(case: Case) -> None:
-    expected = [np.asarray(leaf) for leaf in parity.run(case, db.Simulator())]
-    spread = parity.run(case, db.Cluster())
-    assert all(len(leaf.sharding.device_set) == len(jax.devices()) == parity.NODES for leaf in spread)
-    parity.assert_equal(case, [np.asarray(leaf) for leaf in spread], expected)
+QUICK = ("sparkle-ed torus float64 2", "sparkle-edge-ed erdos-renyi float32 0", "ma-dsbo-gt time-varying float64 0")
 
 
-# Some that test_cluster.py does not have; the others are slow tests.
-QUICK = ("sparkle-ed", "sparkle-edge-ed", "sparkle-wave")
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case.method in QUICK else pytest.mark.slow) for case in SMALL], ids=str
-)
-def test_eight_devices_give_the_simulators_numbers(case):
-    assert_parity(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", MORE, ids=str)
-def test_eight_devices_give_the_simulators_numbers_in_every_pair(case):
-    assert_parity(case)
+@pytest.mark.slow_except(*QUICK)
+@pytest.mark.parametrize("case", SMALL + MORE, ids=str)
+def test_devices_give_the_simulators_numbers(case):
+    """Eight, or two with four nodes each."""
+    devices = 2 if case.batch_size else 8
+    expected, costs = parity.run(case, db.Simulator())
+    spread, other_costs = parity.run(case, db.Cluster(devices=devices))
+    assert all(len(leaf.sharding.device_set) == devices for leaf in spread)
+    parity.assert_equal(case, [np.asarray(leaf) for leaf in spread], [np.asarray(leaf) for leaf in expected])
+    assert other_costs | {"bytes": 0} == pytest.approx(costs | {"bytes": 0}, rel=1e-6)
 
 
 def test_every_strategy_meets_every_graph_and_option():
@@ -93,10 +83,9 @@ def across_processes(cases: list[Case], count: int, folder: Path, seconds: int =
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     hashes = [str(1 + rank) for rank in range(count)]  # no plan may depend on how a process happens to hash strings
-    told = [f"{case.method} {case.graph} {case.dtype} {case.batch_size or 0}" for case in cases]
     workers = [
         subprocess.Popen(
-            [sys.executable, parity.__file__, str(rank), str(count), str(port), str(folder), *told],
+            [sys.executable, parity.__file__, str(rank), str(count), str(port), str(folder), *map(str, cases)],
             env=environment(PYTHONHASHSEED=hashes[rank]),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -105,7 +94,7 @@ def across_processes(cases: list[Case], count: int, folder: Path, seconds: int =
         for rank in range(count)
     ]
     try:
-        expected = [[np.asarray(leaf) for leaf in parity.run(case, db.Simulator())] for case in cases]
+        expected = [[np.asarray(leaf) for leaf in parity.run(case, db.Simulator())[0]] for case in cases]
         errors = [worker.communicate(timeout=seconds)[1] for worker in workers]
     finally:
         for worker in workers:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import decibel as db
 from decibel.engines import _memory as memory
-from decibel.engines._checkpoint import AnotherRun
+from decibel.engines._checkpoint import OtherRunError
 from decibel.engines._program import RunConfig
 from decibel.graphs._graph import Levels
 from decibel.methods._single_level import SingleLevel
@@ -107,6 +107,7 @@ def collectives(text):
 def test_every_device_holds_half_of_each_weight_and_no_weight_is_gathered(method):
     run = db.Cluster(shard=HALVES).start(PROBLEM, method, Levels(x=RING), RunConfig(5))
     program, _, _ = run.compile(3)
+    alone = db.Simulator().start(PROBLEM, method, Levels(x=RING), RunConfig(5))
     for _ in range(2):  # before the first step, and after some
         for leaf in jax.tree.leaves((run.state, run.program.problem.x0, run.program.problem.y0)):
             size = math.prod(leaf.shape[1:]) if leaf.shape[0] == NODES else leaf.size
@@ -114,6 +115,9 @@ def test_every_device_holds_half_of_each_weight_and_no_weight_is_gathered(method
             nodes = leaf.size // size
             assert here == [size // 2 if size in SIZES else size] * 8, (leaf.shape, here, nodes)
         run.advance(3)
+        alone.advance(3)
+    for a, b in zip(jax.tree.leaves(run.state), jax.tree.leaves(alone.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
     found = collectives(program.as_text())
     assert found["collective-permute", sum(SIZES) * 3 // 2 + 3 * (HIDDEN + OUTPUTS)] > 0  # x, y and z in one buffer
     moved = {entries for kind, entries in found if kind in ("all-gather", "all-to-all")}
@@ -163,6 +167,7 @@ def test_evaluation_and_results():
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_split_run_resumes_exactly_and_on_other_devices(tmp_path):
     split, checkpoint = db.Cluster(shard=HALVES), {"checkpoint": tmp_path}
     saved = solve_single(split, steps=6, **checkpoint)
@@ -177,7 +182,7 @@ def test_a_split_run_resumes_exactly_and_on_other_devices(tmp_path):
 def test_what_links_remember_resumes_only_in_the_same_parts(tmp_path):
     split, checkpoint = db.Cluster(shard=HALVES), {"checkpoint": tmp_path}
     solve_single(split, EDGES, steps=6, **checkpoint)
-    with pytest.raises(AnotherRun, match="split over devices in another way: give the same shard"):
+    with pytest.raises(OtherRunError, match="split over devices in another way: give the same shard"):
         solve_single(db.Simulator(), EDGES, resume=True, **checkpoint)
     resumed = solve_single(split, EDGES, resume=True, **checkpoint)
     assert_close(resumed, solve_single(split, EDGES), rtol=0, atol=0)

@@ -82,9 +82,9 @@ class Cluster(Engine):
                     f"shard={layout.shards} cannot be combined with streams, and {streams[0].host.argument} is one: "
                     "leave out shard, or give arrays."
                 )
-            numbers = spread(config.node_ids(nodes), by_node)
-            network = self._network(method, graphs, config, mesh, numbers, None if layout.shards == 1 else layout)
-            program = Program.of(problem, method, network, numbers, config, sharding=by_node)
+            node_ids = spread(config.node_ids(nodes), by_node)
+            network = self._network(method, graphs, config, mesh, node_ids, None if layout.shards == 1 else layout)
+            program = Program.of(problem, method, network, node_ids, config, sharding=by_node)
 
             # What a user's loss or method brings along (a module's arrays) is needed everywhere.
             def placed(leaf: PyTree) -> bool:
@@ -93,13 +93,13 @@ class Cluster(Engine):
             program = jax.tree.map(lambda leaf: leaf if placed(leaf) else spread(leaf, everywhere), program)
             arrays, static = eqx.partition(program, eqx.is_array)
 
-            def begin(arrays: Program) -> State:
-                return eqx.combine(arrays, static).start()
+            def initial_state(arrays: Program) -> State:
+                return eqx.combine(arrays, static).initial_state()
 
-            shardings = layout.shardings(jax.eval_shape(begin, arrays), mesh)
+            shardings = layout.shardings(jax.eval_shape(initial_state, arrays), mesh)
             return Run(
                 program,
-                begin=partial(jax.jit(begin, out_shardings=shardings), arrays),
+                initial_state=partial(jax.jit(initial_state, out_shardings=shardings), arrays),
                 oom_message=oom_message,
                 wrap=_Spread(mesh),
                 devices=mesh.shape[AXIS],
@@ -108,12 +108,12 @@ class Cluster(Engine):
             )
 
     def _network(
-        self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, numbers: Array, layout: ShardLayout | None
+        self, method: Method, graphs: Levels, config: RunConfig, mesh: Mesh, node_ids: Array, layout: ShardLayout | None
     ) -> Collectives:
         if not config.faults and all(isinstance(message, Plain | Push) for message in method.messages):
             return Collectives.of(graphs, mesh, layout)
         faults = spread(config.link_faults(config.node_ids(graphs.nodes)), NamedSharding(mesh, P()))
-        faults = replace(faults, nodes=numbers)
+        faults = replace(faults, nodes=node_ids)
         return Collectives.with_links(graphs, faults, config.node_ids(graphs.nodes), mesh, layout)
 
     def mesh(self, nodes: int) -> Mesh:

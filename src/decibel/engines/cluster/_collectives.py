@@ -155,7 +155,7 @@ class Collectives(Network):
     def exchange(
         self,
         step: Array,
-        number: int,
+        exchange_index: int,
         messages: dict[str, Message],
         link_memories: ExchangeMemory | None,
         noise_keys: NoiseKeys | None = None,
@@ -163,7 +163,7 @@ class Collectives(Network):
         phases: tuple[Array, ...] = (),
     ) -> tuple[dict[str, PyTree], ExchangeMemory]:
         if self.layout is None:
-            return super().exchange(step, number, messages, link_memories, noise_keys, exchange_count, phases)
+            return super().exchange(step, exchange_index, messages, link_memories, noise_keys, exchange_count, phases)
         arrays, static = eqx.partition(self, eqx.is_array)
         specs, kept = self.layout.specs(messages), self.layout.link_specs(link_memories)
         received = {level: self.layout.specs(message.placeholder()) for level, message in messages.items()}
@@ -176,7 +176,7 @@ class Collectives(Network):
             exchange_count: Array | None,
             phases: tuple[Array, ...],
         ) -> tuple[dict[str, PyTree], ExchangeMemory]:
-            sent = (step, number, messages, link_memories, noise_keys, exchange_count, phases)
+            sent = (step, exchange_index, messages, link_memories, noise_keys, exchange_count, phases)
             return super(Collectives, eqx.combine(arrays, static)).exchange(*sent)
 
         return jax.shard_map(
@@ -187,12 +187,12 @@ class Collectives(Network):
             check_vma=False,
         )(arrays, step, messages, link_memories, exchange_count, phases)
 
-    def first_link_memory(self, step: Array, number: int, messages: dict[str, Message]) -> ExchangeMemory:
+    def first_link_memory(self, step: Array, exchange_index: int, messages: dict[str, Message]) -> ExchangeMemory:
         if (layout := self.layout) is None:
-            return super().first_link_memory(step, number, messages)
+            return super().first_link_memory(step, exchange_index, messages)
         _validate_split(messages)
         first = super().first_link_memory
-        shapes = jax.eval_shape(lambda local: first(step, number, local), layout.local(messages))
+        shapes = jax.eval_shape(lambda local: first(step, exchange_index, local), layout.local(messages))
 
         def buffer(leaf: Array) -> Array:
             return jnp.zeros((*leaf.shape[:-1], layout.shards * leaf.shape[-1]), leaf.dtype)
@@ -236,7 +236,7 @@ class Collectives(Network):
 
 def _validate_split(messages: dict[str, Message]) -> None:
     for message in messages.values():
-        if not message.splits or message.within is not None:
+        if not message.is_separable or message.flow_bound is not None:
             raise ValueError(
                 f"{type(message).__name__} messages need whole vectors, and shard splits every node over devices: "
                 "leave out shard, or codes, limits and scale_every."

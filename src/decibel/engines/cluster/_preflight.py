@@ -25,7 +25,7 @@ WIDTH = 96
 FIX = "start every process with the same script, settings and packages."
 
 
-def agree(fingerprint: Mapping[str, JSON], **more: JSON) -> None:
+def validate_processes_agree(fingerprint: Mapping[str, JSON], **more: JSON) -> None:
     """Raises ValueError on every process, naming the processes and settings that differ from those of process 0."""
     if jax.process_count() == 1:
         return

@@ -101,8 +101,8 @@ def waves_sent(program: Program, state: State) -> WavesPerExchange:
                         f"{program.method.name} on level {level} needs the messages of a common step, and asynchronous "
                         "sites have none: choose sparkle-wave or wave, or leave out asynchronous = true."
                     )
-                within = None if message.within is None else ()
-                waves[-1][level] = replace(message, content=None, wait_for=None, within=within)
+                flow_bound = None if message.flow_bound is None else ()
+                waves[-1][level] = replace(message, content=None, wait_for=None, flow_bound=flow_bound)
 
     trace_messages(program, state, record)
     return waves

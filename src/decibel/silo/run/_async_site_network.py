@@ -35,11 +35,12 @@ class AsyncSiteNetwork(SiteNetwork):
     """A network whose exchanges only take what has arrived; `waves` are what a site sends for them before the step."""
 
     def transport(
-        self, step: Array, number: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
+        self, step: Array, exchange_index: int, graph: int, wait_for: PyTree = None, phase: Array | None = None
     ) -> Transport:
         incarnation = self.site.incarnation % (2**31 - 1) + 1
-        collect = partial(self._collect, step, number, graph, wait_for)
-        return super().transport(step, number, graph, phase=phase)._replace(links=collect, incarnation=incarnation)
+        collect = partial(self._collect, step, exchange_index, graph, wait_for)
+        transport = super().transport(step, exchange_index, graph, phase=phase)
+        return transport._replace(exchange_link_rows=collect, incarnation=incarnation)
 
     def fanout_on(self, graph: int) -> Fanout:
         return super().fanout_on(graph)._replace(header_bytes=ASYNC_HEADER_BYTES)
@@ -68,7 +69,7 @@ class AsyncSiteNetwork(SiteNetwork):
         rows = []
         links = [[list(memories) for memories in by_graph] for by_graph in state.link_memory]
         for number, graph, message, memory in self._links(state, waves):
-            channel = self._channel(step, number, graph)._replace(noise_keys=draws, place=(graph, 0))
+            channel = self._channel(step, number, graph)._replace(noise_keys=draws)
             row, links[number][graph][0] = message.post(channel, memory)
             rows.append(row[0])
         kept = tuple(tuple(tuple(memories) for memories in by_graph) for by_graph in links)

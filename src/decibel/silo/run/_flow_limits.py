@@ -64,7 +64,7 @@ def validate_messages(program: Program, state: State, federation: Federation) ->
     """Raises if a step sends anything without a limit to members that are not trusted, whether by a strategy or not."""
 
     def look(state: State, exchanges: list[dict[str, Message]]) -> None:
-        if any(message.within is None for messages in exchanges for message in messages.values()):
+        if any(message.flow_bound is None for messages in exchanges for message in messages.values()):
             raise unprotected(program.method)
 
     if federation.edges and not federation.trust_members:

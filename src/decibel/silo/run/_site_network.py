@@ -67,11 +67,11 @@ class SiteNetwork(Network):
     def link_rows(self, phase: Array, graph: int, buffer: Array) -> Received:
         return self.rows(phase, graph, buffer)
 
-    def encoded(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
+    def encode_rows(self, step: Array, codec: ConcatCodec, new: Array, keys: Array, secrets: Array) -> Array:
         """Privacy noise is drawn on the host, from the operating system's cryptographic randomness."""
         if not isinstance(codec.code, Noisy):
             self.privacy.expect_plain_message()
-            return super().encoded(step, codec, new, keys, secrets)
+            return super().encode_rows(step, codec, new, keys, secrets)
         self.privacy.expect_messages(codec.code.noise, len(codec.widths))
         size = sum(codec.code.bytes(width, codec.dtype) for width in codec.widths)
         shape = jax.ShapeDtypeStruct((1, size), np.uint8)

@@ -104,7 +104,7 @@ class SiteRun(Run):
         """Finds what a step costs. Tracing it also registers at the site which rows its exchanges send, and at the
         privacy accountant which of its messages have noise."""
         self.site.exchanges = 0
-        self._costs = self.program.costs(self.state)
+        self._costs = self.program.step_cost(self.state)
         self.privacy.is_traced = True
 
     def _row(self) -> np.ndarray:
@@ -153,7 +153,7 @@ class SiteRun(Run):
                 loop._replace(step=begun, state=state),
             )
 
-        none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated]
+        none = [jnp.zeros((), jnp.float32) for _ in self._costs.repeated_parts]
         start = LoopState(first, first, jnp.int32(0), state, none)
         last = jax.lax.while_loop(lambda loop: (loop.step < STOP) & (loop.next_step < end), body, start)
         return ChunkResult(last.state, all_finite(last.state), last.next_step, last.steps_done, last.repetitions)
@@ -259,7 +259,7 @@ class SiteRun(Run):
         before = Placement.read(placement)
         strategies = self.program.method.strategies
         warm = self.site.federation.warm > before.edition
-        return migrate(saved, self.begin(), before, self._placement, strategies, warm=warm)
+        return migrate(saved, self.initial_state(), before, self._placement, strategies, warm=warm)
 
     @property
     def end_reason(self) -> str:

@@ -20,7 +20,7 @@ class MessageRecorder(Communicator):
         super().__init__(network, jnp.int32(0), None, Ledger(), intervals)
         self.sent: list[dict[str, Message]] = []
 
-    def exchange(self, sent: dict[str, Message]) -> dict[str, PyTree]:
+    def exchange_round(self, sent: dict[str, Message]) -> dict[str, PyTree]:
         self.sent.append(sent)
         return {level: message.placeholder() for level, message in sent.items()}
 

@@ -16,6 +16,7 @@ from decibel import Graph, Method, Problem, adam_ed, dadam, ed, gt_adam, strateg
 from decibel.graphs import complete, ring
 from decibel.tasks import Task, data
 
+from ..judging.compare import lowest
 from ..judging.registration import registered
 from ..judging.results import Results, Runs
 from ..judging.verdicts import Check, Claim
@@ -202,8 +203,7 @@ def named(label: str, rate: float) -> str:
 
 def best(results: Results[Setup], label: str) -> Runs:
     """The step size with the lowest loss on the nodes' own text, on average over seeds."""
-    tried = [results[CASE, named(label, rate)] for rate in rates_of(results.setup, label)]
-    return min(tried, key=lambda runs: float(np.nan_to_num(np.mean(runs.last("train_loss")), nan=np.inf)))
+    return lowest([results[CASE, named(label, rate)] for rate in rates_of(results.setup, label)], "train_loss")
 
 
 def near_central(results: Results[Setup]) -> list[Check]:

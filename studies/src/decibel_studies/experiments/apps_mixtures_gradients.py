@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..judging.compare import lower
+from ..judging.compare import lower, lowest
 from ..judging.registration import registered
 from ..judging.results import Results, Runs
 from ..judging.verdicts import Check, Claim
@@ -74,8 +72,7 @@ def alignment(alpha: float) -> str:
 
 def best_alignment(results: Results[Setup]) -> Runs:
     """The step size with the lower validation loss, on average over the judged seeds."""
-    tried = [results[CASE, alignment(alpha)] for alpha in results.setup.agreement]
-    return min(tried, key=lambda runs: float(np.nan_to_num(np.mean(runs.last("validation_loss")), nan=np.inf)))
+    return lowest([results[CASE, alignment(alpha)] for alpha in results.setup.agreement], "validation_loss")
 
 
 def below_rivals(results: Results[Setup]) -> list[Check]:

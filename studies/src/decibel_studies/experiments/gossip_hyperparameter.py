@@ -13,7 +13,7 @@ from decibel import Graph, Method, dbsa, gossip_dsbo, theory
 from decibel.graphs import complete, erdos_renyi, ring
 from decibel.tasks import Task, hyperparameter_tuning
 
-from ..judging.compare import faster, lower, settle, sooner
+from ..judging.compare import faster, less, lower, sooner
 from ..judging.registration import registered
 from ..judging.results import Results
 from ..judging.verdicts import Check, Claim, Test
@@ -179,7 +179,7 @@ def at_equal_progress(results: Results[Setup]) -> list[Check]:
             for each, nodes in zip(runs, (few, many), strict=True)
         )
         text = f"validation loss averaged over equal α·t, {few} agents less {many} agents"
-        checks.append(Check.of(text, settle(before - after, ours=after, theirs=before)))
+        checks.append(less(text, after, before))
     return checks
 
 

@@ -12,7 +12,7 @@ from decibel import Method, dsgd_bilevel, gt_dsgd, interact, svr_interact
 from decibel.graphs import erdos_renyi
 from decibel.tasks import Task, meta_learning
 
-from ..judging.compare import pooled, settle, smaller, spent_by_all
+from ..judging.compare import less, pooled, smaller, spent_by_all
 from ..judging.registration import registered
 from ..judging.results import Results
 from ..judging.verdicts import Check, Claim, Test
@@ -141,11 +141,10 @@ def smallest_at_equal_samples(results: Results[Setup]) -> list[Check]:
         for theirs in (name for name in OTHERS if name in results.setup.methods):
             parts = []
             for name in cases(results):
-                mine, other = results[name, ours], results[name, theirs]
-                limit = spent_by_all("samples", mine, other)
-                ends = [np.log10(runs.at("interact", "samples", limit)) for runs in (mine, other)]
-                values = settle(ends[1] - ends[0], ours=ends[0], theirs=ends[1])
-                parts.append(Check.of(f"{name}: {theirs} less {ours}", values))
+                both = results[name, ours], results[name, theirs]
+                limit = spent_by_all("samples", *both)
+                mine, other = (np.log10(runs.at("interact", "samples", limit)) for runs in both)
+                parts.append(less(f"{name}: {theirs} less {ours}", mine, other))
             checks.append(pooled(f"log₁₀ of 𝔐 at equal samples, {theirs} less {ours}", parts))
     return checks
 

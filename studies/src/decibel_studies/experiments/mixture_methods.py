@@ -86,30 +86,30 @@ class Aligned(Method):
         return {} if self.every == 1 else {"x": self.every}
 
     def step(self, k: Array, state: State, oracle: Oracle, network: Communicator) -> State:
-        levels = self.levels(oracle)
+        strategies = self.levels(oracle)
         batch = oracle.draw().lower
         own = batch.parts[0]["domain"][:, 0]
         point = state.y.s
         direction = _lower_gradient(oracle, state.x.s, point, batch)
-        y = network(y=levels["y"](state.y, direction, rate(self.beta, k)))
+        y = network(y=strategies["y"](state.y, direction, rate(self.beta, k)))
 
-        def compared(x: Level, loop: Array) -> Level:
+        def compared(x: Level, loop_index: Array, network: Communicator) -> Level:
             oracle.ledger.add(gradients=1)
             gradient = oracle.config.over_nodes(jax.grad(oracle.problem.upper_loss, 1))
-            target = gradient(x.s.tree, point.tree, oracle.inside(loop).draw(1).upper)
+            target = gradient(x.s.tree, point.tree, oracle.inside(loop_index).draw(1).upper)
             agreement = _inner_products(direction, Vector(target))
             shares = jax.vmap(cast(PyTree, oracle.problem.lower).mixture)(x.s.tree)
             # The direction is that of N p_d L_d, and the mean over nodes divides by N.
             one_hot = jax.nn.one_hot(own, shares.shape[1], dtype=shares.dtype)
             gain = one_hot * (agreement / (one_hot * shares).sum(1))[:, None]
-            return network(x=levels["x"](x, Vector(-gain), self.alpha))
+            return network(x=strategies["x"](x, Vector(-gain), self.alpha))
 
         if self.every == 1:
-            return State(compared(state.x, k), y)
-        return State(network.either(k % self.every == 0, compared, rest, state.x), y)
+            return State(compared(state.x, k, network), y)
+        return State(network.cond(k % self.every == 0, compared, rest, state.x), y)
 
 
-def rest(x: Level, _: Array) -> Level:
+def rest(x: Level, _: Array, __: Communicator) -> Level:
     """The level as it is."""
     return x
 

@@ -12,7 +12,7 @@ from decibel import Levels, sparkle
 from decibel.graphs import adjusted_ring, complete
 from decibel.tasks import linear_regression
 
-from ..judging.compare import settle, smaller
+from ..judging.compare import less, smaller
 from ..judging.registration import registered
 from ..judging.results import Results, Runs
 from ..judging.verdicts import Check, Claim, Test
@@ -87,10 +87,8 @@ def lower_level_matters_more(results: Results[Setup]) -> list[Check]:
     dense, x, yz = (results[CASE, name].mean("distance", log=True) for name in (DENSE, SPARSE_X, SPARSE_YZ))
     text = "log₁₀ of distance averaged over the run"
     return [
-        Check.of(f"{text}: what a sparse y, z-graph costs", settle(yz - dense, ours=dense, theirs=yz)),
-        Check.of(
-            f"{text}: the cost of a sparse y, z-graph less that of a sparse x-graph", settle(yz - x, ours=x, theirs=yz)
-        ),
+        less(f"{text}: what a sparse y, z-graph costs", dense, yz),
+        less(f"{text}: the cost of a sparse y, z-graph less that of a sparse x-graph", x, yz),
     ]
 
 

@@ -58,8 +58,7 @@ def smaller(
     the factor `level` both are level."""
     mine, other = (np.log10(np.maximum(end, 1e-300)) for end in _ends(column, against, ours, theirs))
     text = f"{ours.case}: log₁₀ of {_words(column)}{_at(against)}, {theirs.label} less {ours.label}"
-    values = settle(other - mine, ours=mine, theirs=other)
-    return Check.of(text, values, 0.0 - math.log10(factor), level=math.log10(level))
+    return less(text, mine, other, 0.0 - math.log10(factor), level=math.log10(level))
 
 
 def faster(ours: Runs, theirs: Runs, column: str, against: str = "samples") -> Check:
@@ -69,7 +68,17 @@ def faster(ours: Runs, theirs: Runs, column: str, against: str = "samples") -> C
     mine, other = (runs.mean(column, against, limit) for runs in (ours, theirs))
     cost = "steps" if against == "step" else against
     text = f"{ours.case}: {_words(column)} averaged over {cost}, {theirs.label} less {ours.label}"
-    return Check.of(text, settle(other - mine, ours=mine, theirs=other))
+    return less(text, mine, other)
+
+
+def less(text: str, ours: np.ndarray, theirs: np.ndarray, threshold: float = 0.0, *, level: float = 0.0) -> Check:
+    """Theirs − ours, seed by seed, for what should be small."""
+    return Check.of(text, settle(theirs - ours, ours=ours, theirs=theirs), threshold, level=level)
+
+
+def lowest(tried: Sequence[Runs], column: str) -> Runs:
+    """The arm whose column ends lowest on average over seeds."""
+    return min(tried, key=lambda runs: float(np.nan_to_num(np.mean(runs.last(column)), nan=np.inf)))
 
 
 def sooner(ours: Runs, theirs: Runs, column: str, level: float, against: str = "samples") -> Check:

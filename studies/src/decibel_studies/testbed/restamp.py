@@ -57,9 +57,8 @@ def restamp_searches(name: str) -> int:
 
 def tried_all(study: Study[S], arm: Arm, searched: step_sizes.Searched) -> bool:
     """Whether a search tried all values that it would try now."""
-    assert study.search is not None
     tried = [cast(list[float], rates) for *rates, _ in searched["search"]["candidates"]]
-    now = [list(rates.values()) for rates in study.search.candidates(arm.method)]
+    now = [list(rates.values()) for rates in step_sizes.plan_of(study).candidates(arm.method)]
     return all(any(np.allclose(rates, before, rtol=1e-9, atol=0) for before in tried) for rates in now)
 
 

@@ -30,32 +30,29 @@ LEVELS = (("alpha",), ("beta", "gamma"))  # of step sizes: β and γ are one
 Ranked = list[tuple[float, dict[str, float]]]  # candidates with their scores
 
 
-class SearchPlan(TypedDict):
+class SearchTerms(TypedDict):
+    """What a search chooses by."""
+
+    metric: str
+    case: str
+    steps: int
+    seeds: tuple[int, ...]
+    moments: int
+    margin: NotRequired[bool]
+    widen: NotRequired[bool]
+    note: str
+
+
+class SearchPlan(SearchTerms):
     """What a search tries."""
 
-    metric: str
-    case: str
-    steps: int
-    seeds: tuple[int, ...]
-    moments: int
     candidates: list[dict[str, float]]
-    margin: NotRequired[bool]
-    widen: NotRequired[bool]
-    note: str
 
 
-class SearchRecord(TypedDict):
+class SearchRecord(SearchTerms):
     """A search as a settings file holds it: every candidate as its rates and its score."""
 
-    metric: str
-    case: str
-    steps: int
-    seeds: tuple[int, ...]
-    moments: int
     candidates: list[list[float | str]]
-    margin: NotRequired[bool]
-    widen: NotRequired[bool]
-    note: str
     score: float
     budget: int
     at_the_edge: list[str]
@@ -159,11 +156,15 @@ def search(
     return settings
 
 
+def plan_of(study: Study[S]) -> Search[S]:
+    """The search of a study that has one."""
+    assert study.search is not None
+    return study.search
+
+
 def searched_arms(study: Study[S], setup: S) -> dict[str, Arm]:
     """The arms that are searched, by the name of their step sizes. Arms that share them are searched by the first."""
-    plan = study.search
-    assert plan is not None
-    cases = plan.cases(setup)
+    cases = plan_of(study).cases(setup)
     arms: dict[str, Arm] = {}
     for arm in study.arms(setup):
         if isinstance(arm, Arm) and arm.tuned is not None and arm.case in cases:
@@ -178,8 +179,7 @@ def fingerprint(study: Study[S], setup: S, arm: Arm) -> str:
 
 
 def _plan(study: Study[S], setup: S, arm: Arm) -> SearchPlan:
-    plan = study.search
-    assert plan is not None
+    plan = plan_of(study)
     metric = plan.metric if isinstance(plan.metric, str) else plan.metric.__qualname__
     described: SearchPlan = {
         "metric": metric,
@@ -198,8 +198,7 @@ def _plan(study: Study[S], setup: S, arm: Arm) -> SearchPlan:
 
 
 def _search(study: Study[S], setup: S, arm: Arm, mark: str) -> Searched:
-    plan = study.search
-    assert plan is not None
+    plan = plan_of(study)
     outcome = _ranked(study, setup, arm, plan.candidates(arm.method))
     for _ in range(WIDENINGS if plan.widen else 0):
         tried = [rates for _, rates in outcome.ranked]
@@ -249,8 +248,7 @@ class Ranking(NamedTuple):
 
 
 def _ranked(study: Study[S], setup: S, arm: Arm, candidates: list[dict[str, float]]) -> Ranking:
-    plan = study.search
-    assert plan is not None
+    plan = plan_of(study)
     make = arm.task if plan.task is None else plan.task(setup, arm)
     steps = arm.steps
     scores: list[list[float]] = []
