@@ -16,7 +16,7 @@ import decibel as db
 from decibel.methods._single_level import SingleLevel
 from decibel.silo._federation import FaultTolerance
 from decibel.strategies import _table as strategies
-from decibel.strategies.privacy import _in_code
+from decibel.strategies.privacy import _encoded
 
 QUADRATIC = random_quadratic(4, seed=1, spread=2.0)
 PAIR = random_quadratic(2).single()
@@ -63,7 +63,7 @@ def test_four_sites_equal_the_simulator(tmp_path, strategy):
 @pytest.mark.parametrize(
     "strategy",
     ["gt", "edge-ed", "ada-ed", db.strategies.ada_ed(scale_every=3), "adam-ed", db.privacy.quantize("ed", 4),
-     _in_code("ed", Exponents(), "own code")],
+     _encoded("ed", Exponents(), "own code")],
     ids=["gt", "edge-ed", "ada-ed", "ada-ed with short scales", "adam-ed", "ed in 4 bits", "own code"],
 )  # fmt: skip
 def test_sites_equal_the_simulator(tmp_path, strategy):
@@ -142,7 +142,7 @@ def test_a_site_that_needs_every_message_stops_when_a_neighbour_is_gone(tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    ["ed", db.privacy.quantize("ed", 8), _in_code("ed", Exponents(), "own code")],
+    ["ed", db.privacy.quantize("ed", 8), _encoded("ed", Exponents(), "own code")],
     ids=["open", "in code", "own code"],
 )
 def test_sites_that_diverge_stop_by_themselves(tmp_path, strategy):
@@ -170,7 +170,7 @@ def test_integers_that_decode_to_infinity_do_not_get_through(tmp_path):
 
     def run(name):
         code = Poisoned(largest=254) if name == "site-1" else Exponents()
-        made = SingleLevel(0.1, 1.0, _in_code("ed", code, "own code"))
+        made = SingleLevel(0.1, 1.0, _encoded("ed", code, "own code"))
         engine = db.Silo(folders.home(name), name, say=lambda sentence: None)
         try:
             results[name] = db.solve(problem, made, engine.graph, steps=6, engine=engine, metrics=[])
